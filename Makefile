@@ -1,0 +1,50 @@
+# `make demo` runs the embedded experiment, `make test` the tests; both set up what they need in .venv first.
+# The set-up uses uv when it is there and pip otherwise; nothing is installed outside this folder.
+PYTHON ?= python3
+CONFIG ?= config/config.yaml
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+REPORT := results/snakemake-report.html
+
+# The workflow's own lock would survive a killed pipeline and block the next; this one dies with its holder.
+LOCK := .snakemake/pipeline.lock
+SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile $(CONFIG)
+
+.PHONY: demo test lint lock clean
+
+demo: $(READY)
+	@$(BIN)/multicard runs --config $(CONFIG) > /dev/null
+	@mkdir -p .snakemake
+	@if command -v flock > /dev/null; then \
+	    flock --wait 20 --conflict-exit-code 75 $(LOCK) $(SNAKEMAKE) --nolock || { status=$$?; \
+	    [ $$status -ne 75 ] || echo "another pipeline is at work in this folder" >&2; exit $$status; }; \
+	else $(SNAKEMAKE); fi
+	@$(MAKE) --no-print-directory $(REPORT)
+	@$(BIN)/multicard status --config $(CONFIG)
+	@echo "Figures: results/figures/  Report: $(REPORT)"
+
+# The report shows what the scenarios' files hold, so it is as new as the newest of them.
+$(REPORT): $(wildcard results/scenarios/*/*.csv results/figures/*/*.png)
+	$(SNAKEMAKE) --nolock --report $@
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+$(READY): envs/requirements.lock pyproject.toml
+	envs/make-venv.sh $(VENV) $(PYTHON)
+	@touch $@
+
+# Resolve the dependencies anew (needs uv); commit the result.
+lock:
+	uv pip compile --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-annotate \
+	    --custom-compile-command "make lock" --upgrade --output-file envs/requirements.lock pyproject.toml
+
+clean:
+	rm -rf results data .snakemake

@@ -1,0 +1,43 @@
+# multicard: run the matrix of jobs, profile each one, draw the answer.
+#
+#     snakemake --profile profiles/local                                    the embedded experiment
+#     snakemake --profile profiles/local --configfile config/mine.yaml      another one
+import json
+import sys
+
+from snakemake.utils import min_version, validate
+
+min_version("9.11")
+
+from multicard.errors import reported
+from multicard.experiment.load import read_yaml
+
+if "scenarios" not in config:
+    with reported():
+        read_yaml(Path("config/config.yaml"))
+
+    configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/run.smk"
+include: "workflow/rules/trace.smk"
+include: "workflow/rules/figures.smk"
+
+
+report: "workflow/report/workflow.rst"
+
+
+localrules:
+    all,
+
+
+rule all:
+    default_target: True
+    input:
+        tables=expand(
+            "{results}/scenarios/{scenario}/measures.csv",
+            results=RESULTS,
+            scenario=SCENARIOS,
+        ),
+        figures=all_figures(),

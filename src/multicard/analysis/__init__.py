@@ -1,0 +1,1 @@
+"""What the records and traces of runs say: measures, scaling, breakdowns."""

@@ -1,0 +1,21 @@
+"""Errors that the user can mend: one line that names what, where and what was expected."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class UserError(Exception):
+    """Bad input, named in one line; several faults make several lines."""
+
+    def __init__(self, *lines: str):
+        super().__init__("\n".join(lines))
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """End the program with the lines of a `UserError` and exit code 1; a traceback stays for bugs."""
+    try:
+        yield
+    except UserError as error:
+        sys.exit(str(error))

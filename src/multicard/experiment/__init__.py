@@ -1,0 +1,1 @@
+"""What to run: the configuration model, scenarios and the runs they expand into."""

@@ -1,0 +1,180 @@
+"""Reading a configuration file; every fault becomes one line with file, key, finding and expectation."""
+
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from multicard.errors import UserError
+from multicard.experiment.config import Experiment, ImageFolder
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a key which stands twice in one mapping, instead of keeping the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                mark = key_node.start_mark
+                raise yaml.MarkedYAMLError(problem=f"the key {key!r} is not text", problem_mark=mark)
+            if key in seen:
+                mark = key_node.start_mark
+                raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands here twice", problem_mark=mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """Parse a YAML file strictly.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, is not valid YAML, or repeats a key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UserError(f"{path}{where}: does not parse as YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: does not parse as YAML: {' '.join(str(error).split())}") from error
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read and check one configuration file, folders included.
+
+    Raises
+    ------
+    UserError
+        One line per fault.
+    """
+    return check(read_yaml(path), str(path))
+
+
+def check(config: Any, source: str) -> Experiment:
+    """Validate a parsed configuration; `source` names the file in messages.
+
+    Raises
+    ------
+    UserError
+        One line per fault.
+    """
+    if not isinstance(config, dict):
+        found = "nothing" if config is None else type(config).__name__
+        raise UserError(f"{source}: expected a mapping with the key scenarios, found {found}")
+    try:
+        experiment = Experiment.model_validate(config)
+    except ValidationError as error:
+        raise UserError(*(f"{source}: {_fault(e)}" for e in error.errors())) from error
+    faults = [f"{source}: {fault}" for fault in _outside_faults(experiment)]
+    if faults:
+        raise UserError(*faults)
+    return experiment
+
+
+def _fault(error: Any) -> str:
+    """Word one pydantic error as `key: found …, expected …`."""
+    location = [str(part) for part in error["loc"] if part != "[key]"]
+    kind, found = error["type"], error["input"]
+    key = ".".join(location)
+    match kind:
+        case "extra_forbidden":
+            return f"{key}: unknown key{_hint(location[-1], _known_keys(location[:-1]))}"
+        case "missing":
+            return f"{key}: missing"
+        case "literal_error":
+            choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+            return f"{key}: found {found!r}, expected one of {', '.join(choices)}{_hint(str(found), choices)}"
+        case "string_pattern_mismatch":
+            return f"{key}: the name {found!r} does not match {error['ctx']['pattern']}"
+        case "value_error":
+            return f"{key}: {error['ctx']['error']}"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            if found is None:
+                return f"{key}: is empty, expected a mapping"
+            return f"{key}: found {found!r}, expected a mapping"
+        case "too_short":
+            return f"{key}: is empty"
+        case "union_tag_not_found" | "union_tag_invalid":
+            expected = error["ctx"].get("expected_tags", "'digits', 'imagefolder'")
+            return f"{key}.source: expected one of {expected}"
+    expected = error["msg"][0].lower() + error["msg"][1:]
+    if kind == "float_type" and isinstance(found, str) and re.fullmatch(r"\d+e[+-]?\d+", found):
+        expected += f" (YAML wants a point: {found.replace('e', '.0e')})"
+    return f"{key}: found {found!r}, {expected}"
+
+
+def _hint(word: str, choices: list[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _known_keys(location: list[str]) -> list[str]:
+    """Keys allowed in the section at `location`, read off the model."""
+    section: Any = Experiment
+    for part in location:
+        if isinstance(section, dict):
+            section = section["*"]
+            continue
+        annotation = section.model_fields[part].annotation
+        if hasattr(annotation, "model_fields"):
+            section = annotation
+        else:
+            arguments = [a for a in getattr(annotation, "__args__", ()) if hasattr(a, "model_fields")]
+            if not arguments:
+                return []
+            section = {"*": arguments[0]}
+    return [] if isinstance(section, dict) else list(section.model_fields)
+
+
+def _outside_faults(experiment: Experiment) -> list[str]:
+    """Faults that only the rest of the file, or the file system, shows."""
+    faults = []
+    known = list(experiment.datasets)
+    for name, scenario in experiment.scenarios.items():
+        fixed = [f"scenarios.{name}.fixed.dataset"] if "dataset" in scenario.fixed.model_fields_set else []
+        named = [(key, scenario.fixed.dataset) for key in fixed]
+        named += [(f"scenarios.{name}.vary.dataset", value) for value in scenario.varied.get("dataset", [])]
+        if not named:
+            named = [("fixed.dataset", experiment.fixed.dataset)]
+        for key, dataset in named:
+            fault = f"{key}: no data set {dataset!r} under datasets{_hint(dataset, known)}"
+            if dataset not in known and fault not in faults:
+                faults.append(fault)
+    for name, dataset in experiment.datasets.items():
+        if isinstance(dataset, ImageFolder):
+            folder = Path(dataset.folder)
+            for needed in (folder, folder / "train", folder / "test"):
+                if not needed.is_dir():
+                    faults.append(f"datasets.{name}.folder: no such folder: {needed}")
+                    break
+    obstacle = _unwritable(Path(experiment.results))
+    if obstacle:
+        faults.append(f"results: cannot write to {experiment.results}: {obstacle}")
+    return faults
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Say why files cannot be made in `folder`, which need not exist yet; None when they can."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"no permission to write in {folder}"
+    return None

@@ -1,0 +1,38 @@
+"""What this machine can run, found without importing torch."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices and tools of one machine."""
+
+    cpus: int
+    gpus: int
+    nsys: bool
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """Look at the machine that this process runs on."""
+        if hasattr(os, "sched_getaffinity"):
+            cpus = len(os.sched_getaffinity(0))
+        else:
+            cpus = os.cpu_count() or 1
+        return cls(cpus=cpus, gpus=_gpus(), nsys=shutil.which("nsys") is not None)
+
+
+def _gpus() -> int:
+    """Count the GPUs that a CUDA program would see."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return 0
+    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())

@@ -1,0 +1,1 @@
+"""Figures: they draw what the analysis computed."""

@@ -1,0 +1,88 @@
+"""Figures against the number of devices: iteration time and throughput, speed-up and efficiency."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
+
+from multicard.analysis.scaling import over_repeats
+from multicard.figures.series import device_axis, labels, varied
+from multicard.figures.style import DASHES, MARKERS, WIDTH_IN, colours, legend_below
+
+ASIDE = 0.035  # shift between neighbouring series, in devices
+
+
+def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Iteration time and throughput against devices."""
+    data = _series(measures, ["iteration_time_s", "throughput_samples_per_s"])
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
+    _lines(left, data, "iteration_time_s", scale=1e3)
+    left.set(title="Iteration time", ylabel="Time per step (ms)")
+    _lines(right, data, "throughput_samples_per_s")
+    right.set(title="Throughput", ylabel="Distinct samples per second")
+    for axes in (left, right):
+        _device_axis(axes, data)
+    legend_below(figure, left)
+    return figure, data
+
+
+def speedup(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Speed-up and efficiency against devices, with the ideal line."""
+    data = _series(measures, ["speedup", "efficiency"])
+    devices = sorted(data["devices"].unique())
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
+    ideal = {"color": "0.45", "linestyle": (0, (1, 1.5)), "linewidth": 1.2, "label": "ideal", "zorder": 1}
+    left.plot(devices, devices, **ideal)
+    _lines(left, data, "speedup")
+    left.set(title="Speed-up", ylabel="Speed-up over one device")
+    right.plot(devices, [1.0] * len(devices), **ideal)
+    _lines(right, data, "efficiency")
+    right.set(title="Efficiency", ylabel="Speed-up per device")
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    for axes in (left, right):
+        _device_axis(axes, data)
+    legend_below(figure, left)
+    return figure, data
+
+
+def _series(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    data = over_repeats(measures, values)
+    data.insert(0, "series", labels(data, varied(measures, besides=("devices", "repeat"))))
+    return data
+
+
+def _lines(axes: Axes, data: pd.DataFrame, value: str, scale: float = 1.0) -> None:
+    """Draw one line per series; bars show the range over repeats."""
+    names = list(dict.fromkeys(data["series"]))
+    for index, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+        rows = data[(data["series"] == name) & data[value].notna()].sort_values("devices")
+        # A little apart, so that marks of equal height do not cover each other.
+        aside = ASIDE * (index - (len(names) - 1) / 2)
+        middle = rows[value].astype(float) * scale
+        below = middle - rows[f"{value}_low"].astype(float) * scale
+        above = rows[f"{value}_high"].astype(float) * scale - middle
+        axes.errorbar(
+            rows["devices"] + aside,
+            middle,
+            yerr=[below, above],
+            label=name,
+            color=colour,
+            marker=MARKERS[index % len(MARKERS)],
+            linestyle=DASHES[index % len(DASHES)],
+            capsize=3,
+            markersize=5,
+            markerfacecolor="white" if index % 2 else colour,
+        )
+
+
+def _device_axis(axes: Axes, data: pd.DataFrame) -> None:
+    devices = sorted(int(n) for n in data["devices"].unique())
+    if len(devices) > 1 and devices[-1] > 8:
+        axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(devices))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.set_xlabel(device_axis(data))
+    axes.margins(x=0.12, y=0.1)
+    axes.set_ylim(bottom=0)

@@ -1,0 +1,27 @@
+"""Command lines and environment of a training job."""
+
+import os
+import sys
+from collections.abc import Mapping
+
+# Reports of Nsight Systems hold the whole environment of the job, so a job is started with these alone.
+ALLOWED = (
+    "PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH",
+    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
+)  # fmt: skip
+ALLOWED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_NCCL_", "PYTORCH_", "NVIDIA_")
+
+
+def job_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment of a job: what computing needs, and nothing that could be a secret."""
+    return {name: value for name, value in source.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)}
+
+
+def training_command(module: str, arguments: list[str], ranks: int, distributed: bool) -> list[str]:
+    """Command that runs a module in one process, or under torchrun in `ranks` processes of this machine."""
+    if not distributed:
+        return [sys.executable, "-m", module, *arguments]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--nnodes=1"]
+    # A free port of the loopback address: jobs side by side never meet, and nothing listens outside.
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    return [*torchrun, *rendezvous, "-m", module, *arguments]

@@ -1,0 +1,61 @@
+"""Clocks that time steps without disturbing them."""
+
+import time
+from typing import Any, Protocol
+
+import torch
+
+
+class Clock(Protocol):
+    """Marks moments now, tells the time between them later."""
+
+    def mark(self) -> Any:
+        """Note this moment."""
+
+    def settle(self) -> None:
+        """Wait until every mark can be read; call it outside measured steps."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds between two marks."""
+
+
+class HostClock:
+    """Wall time of this process, for work that the CPU does."""
+
+    def mark(self) -> float:
+        """Note this moment."""
+        return time.perf_counter()
+
+    def settle(self) -> None:
+        """Nothing to wait for."""
+
+    def seconds(self, start: float, end: float) -> float:
+        """Seconds between two marks."""
+        return end - start
+
+
+class CudaClock:
+    """CUDA events on the current stream: the moments when the GPU gets there, read at the end.
+
+    The host is never made to wait inside a step, so a phase lasts as long as it holds up the GPU: data that
+    arrives while the GPU still computes costs nothing, data that the GPU waits for shows in full.
+    """
+
+    def mark(self) -> torch.cuda.Event:
+        """Record an event."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def settle(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize()
+
+    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """Seconds between two events."""
+        return start.elapsed_time(end) / 1e3
+
+
+def clock_for(device: torch.device) -> Clock:
+    """Clock that fits the device which does the work."""
+    return CudaClock() if device.type == "cuda" else HostClock()

@@ -1,0 +1,225 @@
+"""Run one job to its outcome and leave its run directory whole."""
+
+import csv
+import shutil
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from multicard.errors import UserError
+from multicard.experiment.parameters import VisionParameters, run_id
+from multicard.files import described, read_json, whole, write_json
+from multicard.launch import nsys
+from multicard.launch.commands import job_environment, training_command
+from multicard.launch.process import Ended, run
+from multicard.record.names import (
+    CAPTURED,
+    EPOCH_COLUMNS,
+    EPOCHS,
+    JOB,
+    LOG,
+    OUTCOMES,
+    RUN,
+    STEP_COLUMNS,
+    STEPS,
+    TRACE,
+    rank_file,
+)
+
+PROGRESS = "multicard: "  # lines of a job that a person wants to see
+TRAINERS = {"vision": "multicard.vision.train"}
+SCRATCH = ".scratch-"
+FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "steps_per_pass")
+
+
+def run_job(parameters: VisionParameters, data: Path, folder: Path, time_limit_s: float) -> dict[str, Any]:
+    """Run the job and write its run directory; return what run.json holds.
+
+    Whatever becomes of the job is an outcome and is written down: `completed`, `out_of_memory`, `diverged`,
+    `timed_out` or `failed`. run.json comes last, so a directory that has one is whole.
+
+    Parameters
+    ----------
+    data
+        Folder of the prepared data set.
+    folder
+        The run directory. What an earlier attempt left in it is removed.
+    time_limit_s
+        Seconds after which the job is ended.
+    """
+    name = run_id(parameters)
+    profiler, why = choose_profiler(parameters.profiler)
+    _clear(folder)
+    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
+    try:
+        write_json(
+            scratch / JOB,
+            {
+                "run": name,
+                "parameters": parameters.stated(),
+                "profiler": profiler,
+                "data": str(data.absolute()),
+                "scratch": str(scratch.absolute()),
+            },
+        )
+        command = _command(parameters, profiler, scratch)
+        environment = job_environment() | {
+            "OMP_NUM_THREADS": str(parameters.threads),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if profiler == "nsys":
+            environment |= nsys.PROFILE_ENVIRONMENT
+        start = datetime.now(UTC)
+        _say(f"{PROGRESS}{name}: starts, profiler {profiler}")
+        ended = run(command, environment, folder / LOG, time_limit_s, _follow)
+        end = datetime.now(UTC)
+
+        ranks = _rank_records(scratch, parameters.ranks)
+        outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG)
+        _gather(scratch, folder, parameters.ranks)
+        captured = _keep_trace(scratch, folder / TRACE, profiler, outcome, parameters.ranks)
+        record = {
+            "run": name,
+            "outcome": outcome,
+            "reason": reason,
+            "parameters": parameters.model_dump(),
+            "started": start.isoformat(timespec="milliseconds"),
+            "ended": end.isoformat(timespec="milliseconds"),
+            "wall_time_s": round(ended.wall_time_s, 3),
+            "exit_code": ended.exit_code,
+            "profiler": {"used": profiler, "why": why, "trace_missing": captured["missing"]},
+            "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
+            **{key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK},
+            "ranks": [{"rank": r["rank"], "pid": r["pid"]} for r in ranks],
+        }
+        write_json(folder / RUN, record)
+        _say(f"{PROGRESS}{name}: {outcome}{f', {reason}' if reason else ''} ({ended.wall_time_s:.0f} s)")
+        return record
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def choose_profiler(wanted: str) -> tuple[str, str]:
+    """Resolve `auto`; return the profiler and the reason.
+
+    Raises
+    ------
+    UserError
+        If nsys is demanded and cannot be had.
+    """
+    if wanted in ("kineto", "none"):
+        return wanted, "as configured"
+    version = nsys.version()
+    if version:
+        return "nsys", f"nsys {version} is on the PATH"
+    if wanted == "nsys":
+        raise UserError("profiler: nsys is demanded, but no working nsys is on the PATH")
+    return "kineto", "no nsys on the PATH"
+
+
+def judge(
+    ended: Ended, ranks: list[dict[str, Any]], expected: int, time_limit_s: float, log: Path
+) -> tuple[str, str | None]:
+    """Outcome of a job and, unless it completed, the reason in one line.
+
+    What the ranks wrote down decides; the exit code of a launcher or profiler does not.
+    """
+    if ended.timed_out:
+        return "timed_out", f"ended after its time limit of {time_limit_s / 60:g} min"
+    for outcome in ("out_of_memory", "diverged"):
+        for record in ranks:
+            if record["outcome"] == outcome:
+                return outcome, record["reason"]
+    if len(ranks) == expected and all(record["outcome"] == "completed" for record in ranks):
+        return "completed", None
+    for record in ranks:
+        if record["outcome"] == "failed":
+            return "failed", f"rank {record['rank']}: {record['reason']}"
+    missing = sorted(set(range(expected)) - {record["rank"] for record in ranks})
+    silent = ", ".join(map(str, missing))
+    return "failed", f"exit code {ended.exit_code}, no word from rank {silent}; see {log}"
+
+
+def _command(parameters: VisionParameters, profiler: str, scratch: Path) -> list[str]:
+    command = training_command(
+        TRAINERS[parameters.workload],
+        ["--job", str((scratch / JOB).absolute())],
+        parameters.ranks,
+        distributed=parameters.strategy != "single",
+    )
+    if profiler == "nsys":
+        command = nsys.profile_command(command, (scratch / "report.nsys-rep").absolute(), parameters.device)
+    return command
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier attempt left, run.json first: without it nothing else counts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (RUN, STEPS, EPOCHS, LOG):
+        (folder / name).unlink(missing_ok=True)
+    for leftover in (folder / TRACE, *folder.glob(f"{SCRATCH}*")):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _rank_records(scratch: Path, count: int) -> list[dict[str, Any]]:
+    paths = [scratch / rank_file("rank.json", rank) for rank in range(count)]
+    records = [read_json(path) for path in paths if path.exists()]
+    assert all(record["outcome"] in OUTCOMES for record in records)
+    return records
+
+
+def _gather(scratch: Path, folder: Path, count: int) -> None:
+    """Join the parts of the ranks, in the order of the ranks; what no rank wrote stays an empty table."""
+    steps = [scratch / rank_file(STEPS, rank) for rank in range(count)]
+    for target, columns, parts in (
+        (folder / STEPS, STEP_COLUMNS, steps),
+        (folder / EPOCHS, EPOCH_COLUMNS, [scratch / rank_file(EPOCHS, 0)]),
+    ):
+        with whole(target) as temporary, temporary.open("w", newline="", encoding="utf-8") as sink:
+            writer = csv.DictWriter(sink, columns)
+            writer.writeheader()
+            for part in parts:
+                if part.exists():
+                    with part.open(newline="", encoding="utf-8") as source:
+                        writer.writerows(csv.DictReader(source))
+
+
+def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, count: int) -> dict[str, Any]:
+    """Move the trace into the run directory; its manifest says what is there, or why nothing is."""
+    missing, files = None, []
+    if profiler == "none":
+        missing = "no profiler was used"
+    elif outcome != "completed":
+        missing = f"the run ended as {outcome}"
+    elif profiler == "nsys":
+        files = [scratch / "report.nsys-rep"]
+        try:
+            nsys.check_report(files[0])
+        except nsys.TraceError as error:
+            missing, files = str(error), []
+    else:
+        files = [scratch / f"rank{rank}.json.gz" for rank in range(count)]
+        absent = [file.name for file in files if not file.exists()]
+        if absent:
+            missing, files = f"the profiler left no {', '.join(absent)}", []
+    target.mkdir()
+    for file in files:
+        file.replace(target / file.name)
+    captured = {
+        "profiler": profiler,
+        "missing": missing,
+        "files": [described(target / file.name) for file in files],
+    }
+    write_json(target / CAPTURED, captured)
+    return captured
+
+
+def _follow(line: str) -> None:
+    if line.startswith(PROGRESS):
+        _say(line)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,27 @@
+"""Names inside a run directory, and the vocabulary of its columns."""
+
+RUN = "run.json"
+STEPS = "steps.csv"
+EPOCHS = "epochs.csv"
+LOG = "log.txt"
+TRACE = "trace"
+CAPTURED = "captured.json"
+EXPORTED = "exported.json"
+ACTIVITY = "activity"
+
+JOB = "job.json"  # in the scratch folder only
+
+WINDOWS = ("warmup", "measured", "profiled")
+PHASES = ("data", "transfer", "forward", "backward", "optimizer", "checkpoint")
+OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
+
+STEP_COLUMNS = (
+    "rank", "epoch", "step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES),
+    "samples", "loss", "peak_memory_bytes",
+)  # fmt: skip
+EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
+
+
+def rank_file(kind: str, rank: int) -> str:
+    """Name of the part that one rank leaves in the scratch folder."""
+    return f"{kind}.rank{rank}"

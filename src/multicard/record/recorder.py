@@ -1,0 +1,116 @@
+"""Times every step and its phases, and writes them down."""
+
+import csv
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multicard.files import whole
+from multicard.record.capture import Capture
+from multicard.record.clock import clock_for
+from multicard.record.memory import peak_memory_bytes
+from multicard.record.names import PHASES, STEP_COLUMNS
+
+
+class Diverged(Exception):
+    """The loss is no longer a finite number."""
+
+
+class Recorder:
+    """Records the steps of one rank.
+
+    A step costs a few clock marks and one reading of the memory counters; marks and losses are read when
+    `settle` is called between epochs, so the measured loop never waits for the GPU.
+
+    >>> with recorder.step(epoch=1, window="measured") as step:    # doctest: +SKIP
+    ...     with recorder.phase("forward"):
+    ...         loss = model(images)
+    ...     step.finish(samples=len(images), loss=loss)
+    """
+
+    def __init__(self, rank: int, device: torch.device, capture: Capture):
+        self.rank, self.device, self.capture = rank, device, capture
+        self.clock = clock_for(device)
+        self.rows: list[dict[str, Any]] = []
+        self._pending: list[_Step] = []
+        self._current: _Step | None = None
+        self._count = 0
+
+    @contextmanager
+    def step(self, epoch: int, window: str) -> Iterator["_Step"]:
+        """Time the block as one optimizer step."""
+        self._count += 1
+        step = self._current = _Step(self._count, epoch, window)
+        with self.capture.range("step"):
+            step.start = self.clock.mark()
+            yield step
+            step.end = self.clock.mark()
+        step.peak_memory_bytes = peak_memory_bytes(self.device)
+        self._pending.append(step)
+        self._current = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the block as one phase of the current step; the times of equal phases add up."""
+        with self.capture.range(name):
+            start = self.clock.mark()
+            yield
+            self._current.phases.append((name, start, self.clock.mark()))
+
+    def settle(self) -> list[dict[str, Any]]:
+        """Read the marks and losses of the steps since the last call, and return their rows.
+
+        Raises
+        ------
+        Diverged
+            If a loss is not finite. The rows are kept all the same.
+        """
+        self.clock.settle()
+        fresh = [step.row(self.rank, self.clock) for step in self._pending]
+        self._pending.clear()
+        self.rows += fresh
+        for row in fresh:
+            if not math.isfinite(row["loss"]):
+                raise Diverged(f"the loss of rank {self.rank} is {row['loss']} at step {row['step']}")
+        return fresh
+
+    def write(self, path: Path) -> None:
+        """Write the settled steps as CSV."""
+        with whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, STEP_COLUMNS)
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+
+class _Step:
+    """Marks of one step, not yet read."""
+
+    def __init__(self, number: int, epoch: int, window: str):
+        self.number, self.epoch, self.window = number, epoch, window
+        self.start = self.end = None
+        self.phases: list[tuple[str, Any, Any]] = []
+        self.samples, self.loss, self.peak_memory_bytes = 0, None, 0
+
+    def finish(self, samples: int, loss: torch.Tensor) -> None:
+        """Tell what the step did; the loss stays on its device until `settle`."""
+        self.samples, self.loss = samples, loss.detach()
+
+    def row(self, rank: int, clock: Any) -> dict[str, Any]:
+        times: dict[str, float | None] = {f"{name}_s": None for name in PHASES}
+        for name, start, end in self.phases:
+            times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
+        return {
+            "rank": rank,
+            "epoch": self.epoch,
+            "step": self.number,
+            "window": self.window,
+            "duration_s": clock.seconds(self.start, self.end),
+            **times,
+            "samples": self.samples,
+            "loss": self.loss.item(),
+            "peak_memory_bytes": self.peak_memory_bytes,
+        }

@@ -1,0 +1,64 @@
+"""Where a run took place: hardware, host and versions."""
+
+import os
+import platform
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+PACKAGES = ("multicard", "torch", "torchvision", "numpy")
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of what the measured numbers depend on; None for what is absent."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    found["cuda"] = torch.version.cuda
+    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, memory and cards of this machine."""
+    cards = []
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            cards.append(
+                {
+                    "name": properties.name,
+                    "memory_bytes": properties.total_memory,
+                    "capability": f"{properties.major}.{properties.minor}",
+                }
+            )
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return {
+        "processor": _processor(),
+        "logical_cpus": os.cpu_count(),
+        "usable_cpus": affinity,
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": cards,
+    }
+
+
+def host() -> dict[str, str]:
+    """Name and operating system of this machine."""
+    return {"name": socket.gethostname(), "system": platform.platform()}
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

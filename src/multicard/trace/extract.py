@@ -1,0 +1,59 @@
+"""Extract the activity tables of a run from its trace."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from multicard.files import read_json, whole, write_json
+from multicard.launch.nsys import TraceError
+from multicard.record.names import ACTIVITY, EXPORTED, RUN, TRACE
+from multicard.trace import kineto, nsys_sqlite
+from multicard.trace.model import Trace, joined
+from multicard.trace.tables import ACTIVITIES, activity_tables
+
+ACTIVITY_INDEX = "tables.json"
+
+
+def read_trace(path: Path) -> Trace:
+    """Read one file by its format.
+
+    Raises
+    ------
+    TraceError
+        If the format is not known or the file is not sound.
+    """
+    if path.suffix == ".sqlite":
+        return nsys_sqlite.read(path)
+    if path.name.endswith((".json", ".json.gz")):
+        return kineto.read(path)
+    raise TraceError(f"{path}: expected .sqlite, .json or .json.gz")
+
+
+def extract_run(folder: Path) -> None:
+    """Write the activity tables of a run, each as Parquet, and an index that says which are recorded.
+
+    A table that the trace holds nothing for is written without rows and listed with the reason.
+    """
+    exported = read_json(folder / TRACE / EXPORTED)
+    trace, missing = None, exported["missing"]
+    if missing is None:
+        try:
+            trace = joined([read_trace(folder / TRACE / entry["name"]) for entry in exported["files"]])
+        except TraceError as error:
+            missing = str(error)
+    if trace is None:
+        trace = Trace({})
+    trace.ranks = {r["pid"]: r["rank"] for r in read_json(folder / RUN)["ranks"]} | trace.ranks
+
+    tables = activity_tables(trace)
+    index: dict[str, Any] = {}
+    for name, activity in ACTIVITIES.items():
+        table = tables.get(name, activity.schema.empty_table())
+        absent = missing or trace.absent.get(activity.events) if name not in tables else None
+        index[name] = {"rows": table.num_rows, "absent": absent, "says": activity.says}
+        table = table.replace_schema_metadata({"multicard": json.dumps({"says": activity.says})})
+        with whole(folder / ACTIVITY / f"{name}.parquet") as temporary:
+            pq.write_table(table, temporary)
+    write_json(folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": exported["profiler"], "tables": index})

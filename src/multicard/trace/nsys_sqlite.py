@@ -1,0 +1,150 @@
+"""Read an SQLite export of Nsight Systems.
+
+Tables appear in an export only when something was recorded, and columns come and go between versions, so both are
+looked up before they are read. Schema facts: NVIDIA's export schema documentation, and exports of many versions.
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import adbc_driver_sqlite.dbapi
+
+from multicard.launch.nsys import TraceError
+from multicard.trace.model import EVENTS, Trace, rank_marks
+
+RANGE_TYPES = (59, 60)  # push/pop, start/end
+MARK_TYPE = 34
+RUNTIME_CLASS = 0  # eventClass of CUPTI_ACTIVITY_KIND_RUNTIME: 0 runtime, 1 driver
+
+PROCESS = "(globalTid >> 24) & 0xFFFFFF"
+THREAD = "globalTid & 0xFFFFFF"
+PROCESS_OF_DEVICE = "(globalPid >> 24) & 0xFFFFFF"
+
+COPY_KINDS = {1: "host_to_device", 2: "device_to_host", 8: "device_to_device", 10: "peer_to_peer"}
+
+
+def read(path: Path) -> Trace:
+    """Read one export.
+
+    Raises
+    ------
+    TraceError
+        If the file is not a readable export.
+    """
+    tables = _columns(path)
+    if "StringIds" not in tables:
+        raise TraceError(f"{path}: not an export of Nsight Systems: it has no table StringIds")
+    queries = {
+        "ranges": _ranges(tables),
+        "api": _api(tables),
+        "kernels": _kernels(tables),
+        "memory": _memory(tables),
+    }
+    trace = Trace({})
+    try:
+        with adbc_driver_sqlite.dbapi.connect(_read_only(path)) as connection, connection.cursor() as cursor:
+            for kind, query in queries.items():
+                if query is None:
+                    trace.absent[kind] = "the capture holds no such events"
+                    continue
+                cursor.execute(query)
+                trace.events[kind] = cursor.fetch_arrow_table().cast(EVENTS[kind])
+            if "NVTX_EVENTS" in tables:
+                cursor.execute(_marks(tables))
+                marks = cursor.fetch_arrow_table()
+                trace.ranks = rank_marks(marks["name"].to_pylist(), marks["process"].to_pylist())
+    except adbc_driver_sqlite.dbapi.Error as error:
+        raise TraceError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    return trace
+
+
+def _read_only(path: Path) -> str:
+    return f"{path.absolute().as_uri()}?mode=ro"
+
+
+def _columns(path: Path) -> dict[str, set[str]]:
+    """Column names by table."""
+    try:
+        with closing(sqlite3.connect(_read_only(path), uri=True)) as connection:
+            names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            found = {}
+            for name in names:
+                rows = connection.execute("SELECT name FROM pragma_table_info(?)", (name,))
+                found[name] = {row[0] for row in rows}
+            return found
+    except sqlite3.DatabaseError as error:
+        raise TraceError(f"{path}: not a readable SQLite database: {error}") from error
+
+
+def _range_name(tables: dict[str, set[str]]) -> str:
+    if "textId" in tables["NVTX_EVENTS"]:
+        return "COALESCE(n.text, s.value, '')"
+    return "COALESCE(n.text, '')"
+
+
+def _from_nvtx(tables: dict[str, set[str]]) -> str:
+    if "textId" in tables["NVTX_EVENTS"]:
+        return "FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId"
+    return "FROM NVTX_EVENTS n"
+
+
+def _ranges(tables: dict[str, set[str]]) -> str | None:
+    """Query of closed ranges; a range still open at the end of the capture has no end and is left out."""
+    if "NVTX_EVENTS" not in tables:
+        return None
+    return f"""
+        SELECT {PROCESS} AS process, {THREAD} AS thread, {_range_name(tables)} AS name,
+               n.start AS start_ns, n.end AS end_ns
+        {_from_nvtx(tables)}
+        WHERE n.eventType IN {RANGE_TYPES} AND n.end IS NOT NULL
+        ORDER BY n.start
+    """
+
+
+def _marks(tables: dict[str, set[str]]) -> str:
+    return f"""
+        SELECT {PROCESS} AS process, {_range_name(tables)} AS name
+        {_from_nvtx(tables)}
+        WHERE n.eventType = {MARK_TYPE}
+    """
+
+
+def _api(tables: dict[str, set[str]]) -> str | None:
+    if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables:
+        return None
+    return f"""
+        SELECT {PROCESS} AS process, {THREAD} AS thread,
+               CASE eventClass WHEN {RUNTIME_CLASS} THEN 'runtime' ELSE 'driver' END AS api,
+               COALESCE(s.value, '') AS name, r.start AS start_ns, r.end AS end_ns
+        FROM CUPTI_ACTIVITY_KIND_RUNTIME r LEFT JOIN StringIds s ON s.id = r.nameId
+    """
+
+
+def _kernels(tables: dict[str, set[str]]) -> str | None:
+    if "CUPTI_ACTIVITY_KIND_KERNEL" not in tables:
+        return None
+    return f"""
+        SELECT {PROCESS_OF_DEVICE} AS process, k.deviceId AS device, COALESCE(s.value, '') AS name,
+               k.start AS start_ns, k.end AS end_ns
+        FROM CUPTI_ACTIVITY_KIND_KERNEL k LEFT JOIN StringIds s ON s.id = k.demangledName
+    """
+
+
+def _memory(tables: dict[str, set[str]]) -> str | None:
+    parts = []
+    if "CUPTI_ACTIVITY_KIND_MEMCPY" in tables:
+        kinds = " ".join(f"WHEN {kind} THEN '{name}'" for kind, name in COPY_KINDS.items())
+        parts.append(f"""
+            SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device,
+                   CASE copyKind {kinds} ELSE 'other' END AS operation,
+                   bytes, start AS start_ns, end AS end_ns
+            FROM CUPTI_ACTIVITY_KIND_MEMCPY
+        """)
+    if "CUPTI_ACTIVITY_KIND_MEMSET" in tables:
+        parts.append(f"""
+            SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device, 'memset' AS operation,
+                   bytes, start AS start_ns, end AS end_ns
+            FROM CUPTI_ACTIVITY_KIND_MEMSET
+        """)
+    return " UNION ALL ".join(parts) or None

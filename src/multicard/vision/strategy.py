@@ -1,0 +1,48 @@
+"""How the ranks of a job find and help each other."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from multicard.experiment.parameters import VisionParameters
+
+
+@contextmanager
+def joined(parameters: VisionParameters) -> Iterator[tuple[int, torch.device]]:
+    """Join the process group that torchrun prepared, if the strategy has one; give rank and device."""
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local_rank) if parameters.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if parameters.strategy == "single":
+        yield rank, device
+        return
+    if device.type == "cuda":
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        dist.init_process_group("gloo")
+    try:
+        yield rank, device
+    finally:
+        dist.destroy_process_group()
+
+
+def distribute(model: nn.Module, parameters: VisionParameters, device: torch.device) -> nn.Module:
+    """Wrap the model as the strategy asks."""
+    if parameters.strategy == "single":
+        return model
+    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+
+
+def sum_over_ranks(values: list[float], device: torch.device) -> list[float]:
+    """Sum each value over all ranks."""
+    if not dist.is_initialized():
+        return values
+    total = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    return total.tolist()

@@ -1,0 +1,101 @@
+# What the rules share: the checked configuration and the runs it expands into.
+import shlex
+from pathlib import Path
+
+from multicard.experiment.load import check
+from multicard.experiment.machine import Machine
+from multicard.experiment.runs import expand as expand_runs
+
+with reported():
+    for path in workflow.configfiles:
+        read_yaml(Path(path))
+    EXPERIMENT = check(config, " + ".join(str(path) for path in workflow.configfiles))
+validate(config, "../schemas/config.schema.json")
+
+RESULTS = EXPERIMENT.results
+SCENARIOS = expand_runs(EXPERIMENT)
+RUNS = {run.id: run for runs in SCENARIOS.values() for run in runs}
+MACHINE = Machine.here()
+OBSTACLES = {run.id: run.obstacle(MACHINE) for run in RUNS.values()}
+
+
+# Programs of the rules: where they are, and the Python that runs Snakemake, whether or not its environment is active.
+PREFIX = f"SCRIPTS={shlex.quote(str(Path(workflow.basedir) / 'workflow/scripts'))}; "
+if not workflow.deployment_settings.deployment_method:
+    PREFIX += f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; "
+shell.prefix(PREFIX)
+
+
+wildcard_constraints:
+    run=r"[a-z0-9][A-Za-z0-9_.+-]*",
+    dataset=r"[a-z0-9-]+",
+    scenario=r"[a-z0-9_-]+",
+    figure=r"[a-z0-9_]+",
+
+
+def runnable(scenario):
+    """Ids of a scenario's runs that can run here."""
+    return [run.id for run in SCENARIOS[scenario] if OBSTACLES[run.id] is None]
+
+
+def not_runnable(scenario):
+    """Reasons by run id for the runs of a scenario that cannot run here."""
+    return {
+        run.id: OBSTACLES[run.id] for run in SCENARIOS[scenario] if OBSTACLES[run.id]
+    }
+
+
+def all_figures():
+    """Pictures of every scenario that has something to show."""
+    return [
+        f"{RESULTS}/figures/{name}/{figure}.png"
+        for name, scenario in EXPERIMENT.scenarios.items()
+        for figure in scenario.figures
+        if runnable(name)
+    ]
+
+
+def library(*rooms):
+    """Source files of rooms of the package: when they change, what they made is made again."""
+    import multicard
+
+    package = Path(multicard.__file__).parent
+    return sorted(str(file) for room in rooms for file in (package / room).glob("*.py"))
+
+
+def run_parameters(wildcards):
+    """Parameters of a run as JSON, only those that differ from the defaults."""
+    return json.dumps(RUNS[wildcards.run].parameters.stated(), sort_keys=True)
+
+
+def run_data(wildcards):
+    """Statement of origin of the prepared data set that a run trains on."""
+    return f"data/{RUNS[wildcards.run].parameters.dataset}/provenance.json"
+
+
+def dataset_definition(wildcards):
+    """Definition of a data set as JSON."""
+    return EXPERIMENT.datasets[wildcards.dataset].model_dump_json()
+
+
+def scenario_files(name):
+    """Input function: a file of every run of the scenario that can run here."""
+
+    def files(wildcards):
+        return [f"{RESULTS}/runs/{run}/{name}" for run in runnable(wildcards.scenario)]
+
+    return files
+
+
+def question(wildcards):
+    """What the scenario asks."""
+    return EXPERIMENT.scenarios[wildcards.scenario].question
+
+
+def what_ran(wildcards):
+    """One sentence about the runs behind a figure."""
+    runs = SCENARIOS[wildcards.scenario]
+    lost = len(not_runnable(wildcards.scenario))
+    repeats = EXPERIMENT.scenarios[wildcards.scenario].repeats
+    ran = f"{len(runs) - lost} runs, {repeats} of each configuration"
+    return f"{ran}; {lost} more could not run on this machine" if lost else ran

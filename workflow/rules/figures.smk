@@ -1,0 +1,69 @@
+# From runs to measures, from measures to figures. A scenario's files depend on its own runs only.
+
+
+rule measure_scenario:
+    input:
+        records=scenario_files("run.json"),
+        steps=scenario_files("steps.csv"),
+        epochs=scenario_files("epochs.csv"),
+        activity=scenario_files("activity/tables.json"),
+        code=library("analysis"),
+    output:
+        measures=report(
+            f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
+            caption="../report/measures.rst",
+            category="{scenario}",
+            labels={"what": "measures of every run"},
+        ),
+        runs=report(
+            f"{RESULTS}/scenarios/{{scenario}}/runs.csv",
+            caption="../report/runs.rst",
+            category="{scenario}",
+            labels={"what": "runs and their outcomes"},
+        ),
+    log:
+        f"{RESULTS}/logs/measure_scenario/{{scenario}}.txt",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        folders=lambda wildcards, input: [
+            str(Path(record).parent) for record in input.records
+        ],
+        not_run=lambda wildcards: json.dumps(not_runnable(wildcards.scenario)),
+        question=question,
+    message:
+        "measure the scenario {wildcards.scenario}"
+    shell:
+        "python \"$SCRIPTS/measure_scenario.py\""
+        " --not-run {params.not_run:q} --measures {output.measures:q} --runs {output.runs:q}"
+        " {params.folders:q} 2> {log:q}"
+
+
+rule draw_figure:
+    input:
+        measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
+        code=library("figures"),
+    output:
+        picture=report(
+            f"{RESULTS}/figures/{{scenario}}/{{figure}}.png",
+            caption="../report/figure.rst",
+            category="{scenario}",
+            labels={"what": "figure: {figure}"},
+        ),
+        others=expand(
+            f"{RESULTS}/figures/{{{{scenario}}}}/{{{{figure}}}}.{{suffix}}",
+            suffix=["svg", "pdf", "csv"],
+        ),
+    log:
+        f"{RESULTS}/logs/draw_figure/{{scenario}}/{{figure}}.txt",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        stem=lambda wildcards, output: str(Path(output.picture).with_suffix("")),
+        question=question,
+        ran=what_ran,
+    message:
+        "draw {wildcards.figure} of the scenario {wildcards.scenario}"
+    shell:
+        "python \"$SCRIPTS/draw_figure.py\""
+        " --figure {wildcards.figure:q} --measures {input.measures:q} --out {params.stem:q} 2> {log:q}"

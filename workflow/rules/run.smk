@@ -1,0 +1,46 @@
+# Prepare data, then run the jobs.
+
+
+rule prepare_data:
+    output:
+        "data/{dataset}/provenance.json",
+    log:
+        "data/{dataset}/log.txt",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        dataset=dataset_definition,
+    message:
+        "prepare the data set {wildcards.dataset}"
+    shell:
+        "python \"$SCRIPTS/prepare_data.py\""
+        " --name {wildcards.dataset:q} --dataset {params.dataset:q} --out data/{wildcards.dataset:q} 2> {log:q}"
+
+
+# A run takes the whole machine, so that nothing disturbs what it measures.
+rule launch_run:
+    input:
+        data=run_data,
+    output:
+        record=f"{RESULTS}/runs/{{run}}/run.json",
+        steps=f"{RESULTS}/runs/{{run}}/steps.csv",
+        epochs=f"{RESULTS}/runs/{{run}}/epochs.csv",
+        captured=f"{RESULTS}/runs/{{run}}/trace/captured.json",
+    log:
+        f"{RESULTS}/runs/{{run}}/log.txt",
+    priority: 1
+    conda:
+        "../../envs/conda.yaml"
+    threads: workflow.cores
+    resources:
+        runtime=EXPERIMENT.time_limit_min,
+    params:
+        parameters=run_parameters,
+        data=lambda wildcards, input: str(Path(input.data).parent),
+        folder=lambda wildcards, output: str(Path(output.record).parent),
+    message:
+        "run {wildcards.run}"
+    shell:
+        "python \"$SCRIPTS/launch_run.py\""
+        " --parameters {params.parameters:q} --data {params.data:q} --out {params.folder:q}"
+        " --time-limit-min {resources.runtime}"

@@ -1,0 +1,41 @@
+# From captured traces to activity tables.
+
+
+rule export_trace:
+    input:
+        captured=f"{RESULTS}/runs/{{run}}/trace/captured.json",
+    output:
+        exported=f"{RESULTS}/runs/{{run}}/trace/exported.json",
+    log:
+        f"{RESULTS}/logs/export_trace/{{run}}.txt",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        folder=lambda wildcards, input: str(Path(input.captured).parents[1]),
+    message:
+        "export the trace of {wildcards.run}"
+    shell:
+        "python \"$SCRIPTS/export_trace.py\" {params.folder:q} 2> {log:q}"
+
+
+rule extract_activity:
+    input:
+        exported=f"{RESULTS}/runs/{{run}}/trace/exported.json",
+        record=f"{RESULTS}/runs/{{run}}/run.json",
+        code=library("trace"),
+    output:
+        expand(
+            f"{RESULTS}/runs/{{{{run}}}}/activity/{{table}}.parquet",
+            table=["phases", "cuda_api", "kernels", "memory_operations"],
+        ),
+        index=f"{RESULTS}/runs/{{run}}/activity/tables.json",
+    log:
+        f"{RESULTS}/logs/extract_activity/{{run}}.txt",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        folder=lambda wildcards, input: str(Path(input.record).parent),
+    message:
+        "extract the activity tables of {wildcards.run}"
+    shell:
+        "python \"$SCRIPTS/extract_activity.py\" {params.folder:q} 2> {log:q}"

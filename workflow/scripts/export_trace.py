@@ -1,0 +1,10 @@
+"""Export the reports of a run to SQLite."""
+
+import argparse
+from pathlib import Path
+
+from multicard.trace.export import export_run
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("run", type=Path, help="the run directory")
+export_run(parser.parse_args().run)

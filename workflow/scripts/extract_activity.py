@@ -1,0 +1,10 @@
+"""Extract the activity tables of a run from its trace."""
+
+import argparse
+from pathlib import Path
+
+from multicard.trace.extract import extract_run
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("run", type=Path, help="the run directory")
+extract_run(parser.parse_args().run)
