@@ -1,8 +1,8 @@
 """Reading a configuration file; every fault becomes one line with file, key, finding and expectation."""
 
 import difflib
-import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,8 @@ def _unwritable(folder: Path) -> str | None:
         folder = folder.parent
     if not folder.is_dir():
         return f"{folder} is not a folder"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return f"no permission to write in {folder}"
-    return None
+    try:
+        with tempfile.TemporaryDirectory(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder}: {error.strerror}"

@@ -124,16 +124,16 @@ def judge(
 ) -> tuple[str, str | None]:
     """Outcome of a job and, unless it completed, the reason in one line.
 
-    What the ranks wrote down decides; the exit code of a launcher or profiler does not.
+    What the ranks wrote down decides; how a launcher or profiler ended after them does not.
     """
+    if len(ranks) == expected and all(record["outcome"] == "completed" for record in ranks):
+        return "completed", None
     if ended.timed_out:
         return "timed_out", f"ended after its time limit of {time_limit_s / 60:g} min"
     for outcome in ("out_of_memory", "diverged"):
         for record in ranks:
             if record["outcome"] == outcome:
                 return outcome, record["reason"]
-    if len(ranks) == expected and all(record["outcome"] == "completed" for record in ranks):
-        return "completed", None
     for record in ranks:
         if record["outcome"] == "failed":
             return "failed", f"rank {record['rank']}: {record['reason']}"

@@ -62,7 +62,7 @@ def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int)
     return GreyImages(folder, split, v2.Compose([to_float, resize, normalize]))
 
 
-def train_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:
+def training_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:
     """Loader of full, shuffled batches: of this rank's share under `ddp-ds`, else of all the data.
 
     Raises
@@ -91,7 +91,7 @@ def train_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> D
     return loader
 
 
-def test_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:
+def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:
     """Loader of this rank's part of the test data; the parts of all ranks are the whole, each sample once."""
     part = Subset(dataset, range(rank, len(dataset), parameters.ranks))
     return DataLoader(part, batch_size=4 * parameters.batch_size, num_workers=parameters.workers)

@@ -23,7 +23,7 @@ from multicard.record.capture import Capture
 from multicard.record.job import PROGRESS
 from multicard.record.names import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
 from multicard.record.recorder import Diverged, Recorder
-from multicard.vision.data import open_split, read_provenance, test_loader, train_loader
+from multicard.vision.data import open_split, read_provenance, evaluation_loader, training_loader
 from multicard.vision.precision import autocast, gradient_scaler, parameter_dtype
 from multicard.vision.strategy import distribute, joined, sum_over_ranks
 
@@ -45,8 +45,8 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
     loss_of = nn.CrossEntropyLoss()
 
     data = Path(job["data"])
-    training = train_loader(open_split(data, facts, "train", p.image_size), p, rank)
-    testing = test_loader(open_split(data, facts, "test", p.image_size), p, rank)
+    training = training_loader(open_split(data, facts, "train", p.image_size), p, rank)
+    testing = evaluation_loader(open_split(data, facts, "test", p.image_size), p, rank)
     steps_per_epoch = min(len(training), p.steps_per_epoch or len(training))
     if p.epochs * steps_per_epoch <= p.warmup_steps:
         raise UserError(f"warmup_steps: {p.warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps")

@@ -1,0 +1,112 @@
+"""A run's measures against a record small enough to work out by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from multicard.analysis.consistency import check_run
+from multicard.analysis.measures import measure_run, measure_scenario, outcome_table
+from multicard.experiment.parameters import VisionParameters
+from multicard.files import write_json
+from multicard.record.names import PHASES, STEP_COLUMNS
+from multicard.trace.tables import ACTIVITIES
+
+# rank, step, window, duration, forward, backward: seconds
+STEPS = [
+    (0, 1, "warmup", 9.0, 4.0, 4.0), (1, 1, "warmup", 9.0, 4.0, 4.0),
+    (0, 2, "measured", 1.0, 0.4, 0.58), (1, 2, "measured", 2.0, 0.9, 1.06),
+    (0, 3, "measured", 4.0, 1.5, 2.4), (1, 3, "measured", 3.0, 1.2, 1.71),
+    (0, 4, "measured", 3.0, 1.0, 1.9), (1, 4, "measured", 3.0, 1.0, 1.9),
+    (0, 5, "profiled", 5.0, 2.0, 2.9), (1, 5, "profiled", 6.0, 2.0, 3.9),
+]  # fmt: skip
+
+
+def record(folder: Path, strategy: str, trace_seconds: float = 6.0, **changes: Any) -> Path:
+    """Write a synthetic run directory of two ranks."""
+    parameters = VisionParameters(strategy=strategy, device="cpu", devices=2, batch_size=30)
+    write_json(
+        folder / "run.json",
+        {
+            "run": folder.name, "outcome": "completed", "reason": None, "parameters": parameters.model_dump(),
+            "profiler": {"used": "kineto", "trace_missing": None}, "steps_per_pass": 10, "started": "now",
+            "wall_time_s": 1.0, "host": {"name": "h"}, **changes,
+        },
+    )  # fmt: skip
+    rows = [
+        dict.fromkeys(STEP_COLUMNS)
+        | {"rank": r, "epoch": 1, "step": s, "window": w, "duration_s": d, "forward_s": f, "backward_s": b}
+        | {"samples": 30, "loss": 1.0, "peak_memory_bytes": 1000 * (r + 1)}
+        for r, s, w, d, f, b in STEPS
+    ]
+    pd.DataFrame(rows).to_csv(folder / "steps.csv", index=False)
+    epochs = {"epoch": [1, 2], "train_loss": [1, 1], "test_loss": [3, 2], "test_accuracy": [0.5, 0.6]}
+    pd.DataFrame(epochs | {"epoch_time_s": [1, 1]}).to_csv(folder / "epochs.csv", index=False)
+    traced = pd.DataFrame(
+        [(0, 1, 1, "step", 0.0, 5.0), (1, 2, 1, "step", 0.0, trace_seconds)],
+        columns=ACTIVITIES["phases"].schema.names,
+    )
+    (folder / "activity").mkdir()
+    traced.to_parquet(folder / "activity" / "phases.parquet")
+    return folder
+
+
+def test_iteration_time_is_the_median_of_the_slowest_ranks_steps(tmp_path: Path) -> None:
+    row = measure_run(record(tmp_path, "ddp-ds"))
+    assert row["iteration_time_s"] == 3.0  # of 2, 4 and 3
+    assert row["measured_steps"] == 3
+    assert row["epoch_time_s"] == 30.0
+
+
+@pytest.mark.parametrize(("strategy", "distinct"), [("ddp-ds", 60), ("ddp", 30)])
+def test_samples_that_every_rank_sees_count_once(tmp_path: Path, strategy: str, distinct: int) -> None:
+    row = measure_run(record(tmp_path, strategy))
+    assert row["throughput_samples_per_s"] == distinct / 3.0
+    assert row["processed_samples_per_s"] == 60 / 3.0
+
+
+def test_phases_and_the_rest_add_up_to_the_mean_step(tmp_path: Path) -> None:
+    row = measure_run(record(tmp_path, "ddp"))
+    assert row["forward_s"] == pytest.approx((0.4 + 0.9 + 1.5 + 1.2 + 1.0 + 1.0) / 6)
+    assert row["mean_iteration_time_s"] == pytest.approx(16 / 6)
+    assert row["forward_s"] + row["backward_s"] + row["other_s"] == pytest.approx(16 / 6)
+    assert all(row[f"{phase}_s"] is None for phase in set(PHASES) - {"forward", "backward"})
+
+
+def test_the_profilers_cost_is_profiled_over_measured(tmp_path: Path) -> None:
+    row = measure_run(record(tmp_path, "ddp"))
+    assert row["profiled_iteration_time_s"] == row["trace_iteration_time_s"] == 6.0
+    assert row["profiler_overhead"] == pytest.approx(1.0)
+
+
+def test_a_run_that_did_not_complete_has_an_outcome_and_no_measures(tmp_path: Path) -> None:
+    row = measure_run(record(tmp_path, "ddp", outcome="diverged", reason="why"))
+    assert (row["outcome"], row["reason"], row["iteration_time_s"]) == ("diverged", "why", None)
+
+
+def test_the_last_epoch_and_the_largest_rank_are_told(tmp_path: Path) -> None:
+    row = measure_run(record(tmp_path, "ddp"))
+    assert (row["test_accuracy"], row["peak_memory_bytes"]) == (0.6, 2000)
+
+
+def test_a_scenario_table_keeps_its_columns_without_runs() -> None:
+    assert "iteration_time_s" in measure_scenario([])
+
+
+def test_runs_that_could_not_run_are_listed_with_the_reason(tmp_path: Path) -> None:
+    table = outcome_table([record(tmp_path / "a", "ddp")], {"b": "needs 4 devices, 2 found"})
+    assert table["outcome"].tolist() == ["completed", "not run"]
+    assert table["reason"].tolist()[1] == "needs 4 devices, 2 found"
+
+
+def test_a_sound_record_has_no_faults(tmp_path: Path) -> None:
+    found = check_run(record(tmp_path, "ddp"))
+    assert found.phase_coverage == pytest.approx(0.9725)  # median of .98, .98, .975, .97, .967, .967
+    assert found.trace_to_record == 1.0
+
+
+def test_a_trace_that_disagrees_with_the_record_is_told(tmp_path: Path) -> None:
+    assert check_run(record(tmp_path, "ddp", trace_seconds=7.0)).faults() == [
+        "the trace's steps last 116.7% of the record's"
+    ]

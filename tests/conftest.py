@@ -1,0 +1,63 @@
+"""What several tests share."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicard.experiment.config import Digits
+from multicard.experiment.parameters import VisionParameters
+from multicard.record.job import run_job
+from multicard.vision.prepare import prepare
+
+ROOT = Path(__file__).parents[1]
+
+# Real training, as short as it can be.
+TINY: dict[str, Any] = {
+    "device": "cpu",
+    "width": 0.25,
+    "image_size": 16,
+    "batch_size": 8,
+    "epochs": 1,
+    "steps_per_epoch": 8,
+    "warmup_steps": 2,
+    "profiled_steps": 3,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine lacks, saying so."""
+    for item in items:
+        if "nsys" in item.keywords and shutil.which("nsys") is None:
+            item.add_marker(pytest.mark.skip(reason="needs nsys on the PATH (envs/install-nsys.sh)"))
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prepared digits."""
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    prepare("digits", Digits(source="digits"), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def two_rank_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two real processes under PyTorch's profiler."""
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    parameters = VisionParameters(**TINY, strategy="ddp-ds", devices=2, profiler="kineto")
+    record = run_job(parameters, digits, folder, time_limit_s=300)
+    assert record["outcome"] == "completed", (folder / "log.txt").read_text()
+    return folder
+
+
+@pytest.fixture
+def without_nsys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide nsys from the PATH."""
+    monkeypatch.setenv("PATH", path_without_nsys())
+
+
+def path_without_nsys() -> str:
+    """The PATH less every folder that holds nsys."""
+    return os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if not (Path(p) / "nsys").exists())

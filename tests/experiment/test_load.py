@@ -1,0 +1,191 @@
+"""Bad input gets one line that names file and key."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+from multicard.errors import UserError
+from multicard.experiment.config import json_schema
+from multicard.experiment.load import check, read_experiment
+
+GOOD: dict[str, Any] = {
+    "scenarios": {
+        "sizes": {
+            "question": "Does it scale?",
+            "fixed": {"device": "cpu", "strategy": "ddp-ds"},
+            "vary": {"devices": [1, 2], "image_size": [32, 64]},
+            "figures": ["speedup"],
+        }
+    }
+}
+
+
+def faults(config: Any) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        check(config, "mine.yaml")
+    return str(caught.value).splitlines()
+
+
+def changed(*path: str, value: Any) -> dict[str, Any]:
+    config = copy.deepcopy(GOOD)
+    section = config
+    for key in path[:-1]:
+        section = section.setdefault(key, {})
+    section[path[-1]] = value
+    return config
+
+
+SIZES = ("scenarios", "sizes")
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (changed("resluts", value="x"), "mine.yaml: resluts: unknown key (did you mean 'results'?)"),
+        (
+            changed(*SIZES, "fixed", "presicion", value="fp32"),
+            "mine.yaml: scenarios.sizes.fixed.presicion: unknown key (did you mean 'precision'?)",
+        ),
+        (
+            changed(*SIZES, "fixed", "strategy", value="ddpp"),
+            "mine.yaml: scenarios.sizes.fixed.strategy: found 'ddpp', expected one of single, ddp, ddp-ds "
+            "(did you mean 'ddp'?)",
+        ),
+        (
+            changed(*SIZES, "vary", "precision", value=["fp32", "fp31"]),
+            "mine.yaml: scenarios.sizes.vary.precision.1: found 'fp31', expected one of fp64, fp32, fp16, bf16 "
+            "(did you mean 'fp32'?)",
+        ),
+        (
+            changed(*SIZES, "vary", "image_size", value=[0]),
+            "mine.yaml: scenarios.sizes.vary.image_size.0: found 0, input should be greater than or equal to 8",
+        ),
+        (
+            changed(*SIZES, "vary", "devices", value=[0, 1]),
+            "mine.yaml: scenarios.sizes.vary.devices.0: found 0, input should be greater than or equal to 1",
+        ),
+        (
+            changed(*SIZES, "vary", "devices", value=["two", 1]),
+            "mine.yaml: scenarios.sizes.vary.devices.0: found 'two', input should be a valid integer",
+        ),
+        (
+            changed(*SIZES, "fixed", "learning_rate", value="1e-3"),
+            "mine.yaml: scenarios.sizes.fixed.learning_rate: found '1e-3', input should be a valid number "
+            "(YAML wants a point: 1.0e-3)",
+        ),
+        (
+            changed(*SIZES, "fixed", "learning_rate", value=float("nan")),
+            "mine.yaml: scenarios.sizes.fixed.learning_rate: found nan, input should be a finite number",
+        ),
+        (changed("scenarios", "empty", value=None), "mine.yaml: scenarios.empty: is empty, expected a mapping"),
+        (
+            changed("scenarios", "empty", value={"question": "?", "figures": ["phases"]}),
+            "mine.yaml: scenarios.empty: an empty scenario: state parameters under fixed or vary",
+        ),
+        (changed(*SIZES, "vary", "precision", value=[]), "mine.yaml: scenarios.sizes.vary.precision: is empty"),
+        (changed("scenarios", value={}), "mine.yaml: scenarios: is empty"),
+        (
+            changed(*SIZES, "fixed", "devices", value=1),
+            "mine.yaml: scenarios.sizes: devices is both fixed and varied",
+        ),
+        (
+            changed(*SIZES, "figures", value=["precision"]),
+            "mine.yaml: scenarios.sizes: the figure precision needs two or more values of vary.precision",
+        ),
+        (
+            changed(*SIZES, "vary", "devices", value=[2, 2]),
+            "mine.yaml: scenarios.sizes: vary.devices lists a value twice: [2, 2]",
+        ),
+        (
+            changed(*SIZES, "fixed", "dataset", value="digit"),
+            "mine.yaml: scenarios.sizes.fixed.dataset: no data set 'digit' under datasets (did you mean 'digits'?)",
+        ),
+        (
+            changed("datasets", value={"cats": {"source": "imagefolder", "folder": "no/such"}}),
+            "mine.yaml: datasets.cats.folder: no such folder: no/such",
+        ),
+        (
+            changed("datasets", value={"cats": {"source": "web"}}),
+            "mine.yaml: datasets.cats.source: expected one of 'digits', 'imagefolder'",
+        ),
+        ({}, "mine.yaml: scenarios: missing"),
+        (None, "mine.yaml: expected a mapping with the key scenarios, found nothing"),
+        ([1], "mine.yaml: expected a mapping with the key scenarios, found list"),
+    ],
+    ids=lambda value: value.partition(": ")[2] if isinstance(value, str) else "",
+)
+def test_a_fault_is_named_in_one_line(config: Any, line: str) -> None:
+    assert line in faults(config)
+
+
+def test_every_fault_gets_a_line_of_its_own() -> None:
+    config = changed(*SIZES, "vary", "devices", value=[0, "two"])
+    config["x"] = 1
+    assert len(faults(config)) == 3
+
+
+def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    config = changed("results", value=str(tmp_path / "taken" / "results"))
+    assert faults(config) == [
+        f"mine.yaml: results: cannot write to {tmp_path}/taken/results: {tmp_path}/taken is not a folder"
+    ]
+
+
+def test_a_results_folder_on_a_read_only_file_system_is_refused() -> None:
+    # /proc takes no folders, whoever asks.
+    [line] = faults(changed("results", value="/proc/results"))
+    assert line.startswith("mine.yaml: results: cannot write to /proc/results: ")
+
+
+def test_a_data_folder_without_its_parts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    config = changed("datasets", value={"cats": {"source": "imagefolder", "folder": str(tmp_path)}})
+    assert f"mine.yaml: datasets.cats.folder: no such folder: {tmp_path}/test" in faults(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("scenarios: [1", ", line 1, column 14: does not parse as YAML: "),
+        ("a: 1\na: 2", ", line 2, column 1: does not parse as YAML: the key 'a' stands here twice"),
+        (
+            "scenarios:\n  one: {}\n  two: {}\n  one: {}",
+            ", line 4, column 3: does not parse as YAML: the key 'one' stands here twice",
+        ),
+        ("\tb: 1", ", line 1, column 1: does not parse as YAML: "),
+    ],
+)
+def test_yaml_that_does_not_parse_is_placed(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_experiment(path)
+    [line] = str(caught.value).splitlines()
+    assert line.startswith(f"{path}{says}")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.yaml: cannot be read: No such file"):
+        read_experiment(tmp_path / "none.yaml")
+
+
+def test_merge_keys_of_yaml_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "scenarios:\n  a: &a {question: q, fixed: {device: cpu}, figures: [phases]}\n  b: {<<: *a, repeats: 2}\n"
+    )
+    assert read_experiment(path).scenarios["b"].repeats == 2
+
+
+def test_the_shipped_schema_is_the_models_schema() -> None:
+    shipped = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text(encoding="utf-8"))
+    assert shipped == json_schema(), "run: python -m multicard.experiment > workflow/schemas/config.schema.json"
+
+
+def test_the_shipped_experiment_is_valid() -> None:
+    read_experiment(ROOT / "config/config.yaml")

@@ -1,0 +1,101 @@
+"""Scenarios expand into runs whose ids depend on the run alone."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from multicard.experiment.load import check
+from multicard.experiment.machine import Machine
+from multicard.experiment.parameters import LONGEST_ID, VisionParameters, run_id
+from multicard.experiment.runs import Run, expand
+
+LAPTOP = Machine(cpus=2, gpus=0, nsys=False)
+
+
+def experiment(**scenarios: dict[str, Any]) -> Any:
+    filled = {name: {"question": "?", "figures": ["phases"], **scenario} for name, scenario in scenarios.items()}
+    return check({"fixed": {"device": "cpu"}, "scenarios": filled}, "test")
+
+
+def ids(expanded: dict[str, list[Run]], name: str) -> list[str]:
+    return [run.id for run in expanded[name]]
+
+
+def test_values_are_combined_and_repeated() -> None:
+    expanded = expand(
+        experiment(a={"vary": {"strategy": ["single", "ddp"], "precision": ["fp64", "fp32", "bf16"]}, "repeats": 2})
+    )
+    assert len(set(ids(expanded, "a"))) == 2 * 3 * 2
+
+
+def test_a_scenarios_runs_do_not_depend_on_other_scenarios() -> None:
+    one = {"vary": {"devices": [1, 2]}, "fixed": {"strategy": "ddp"}}
+    alone = expand(experiment(one=one))
+    beside = expand(experiment(zero={"fixed": {"precision": "fp64"}}, one=one))
+    assert ids(alone, "one") == ids(beside, "one")
+
+
+def test_two_scenarios_that_need_the_same_run_share_it() -> None:
+    expanded = expand(
+        experiment(
+            sizes={"fixed": {"precision": "fp32"}, "vary": {"image_size": [32, 64]}},
+            formats={"fixed": {"image_size": 32}, "vary": {"precision": ["fp32", "fp64"]}},
+        )
+    )
+    assert set(ids(expanded, "sizes")) & set(ids(expanded, "formats")) == {"vision_digits_32px_single_cpu1_fp32_r1"}
+
+
+def test_a_scenario_may_override_what_all_share() -> None:
+    [run] = expand(experiment(a={"fixed": {"device": "cuda"}}))["a"]
+    assert run.parameters.device == "cuda"
+
+
+@pytest.mark.parametrize("name", [n for n in VisionParameters.model_fields if n not in ("workload", "model")])
+def test_every_parameter_shows_in_the_id(name: str) -> None:
+    other = {
+        "dataset": "cats", "image_size": 48, "strategy": "ddp", "device": "cpu", "devices": 2, "precision": "bf16",
+        "width": 0.5, "steps_per_epoch": 7, "learning_rate": 0.25, "profiler": "none",
+    }  # fmt: skip
+    default = VisionParameters()
+    value = other.get(name, getattr(default, name) if isinstance(getattr(default, name), str) else 3)
+    assert run_id(VisionParameters(**{name: value})) != run_id(default)
+
+
+def test_the_id_reads_well_and_is_a_file_name() -> None:
+    parameters = VisionParameters(strategy="ddp-ds", device="cpu", devices=2, width=0.5, learning_rate=1e-5, repeat=3)
+    assert run_id(parameters) == "vision_digits_32px_ddp-ds_cpu2_fp32_width0.5_lr1e-05_r3"
+
+
+def test_a_long_id_is_cut_and_stays_unique() -> None:
+    long = [VisionParameters(dataset="d" * 200, seed=seed) for seed in (1, 2)]
+    cut = [run_id(parameters) for parameters in long]
+    assert len(set(cut)) == 2
+    assert all(len(name) <= LONGEST_ID for name in cut)
+
+
+def test_a_new_default_parameter_changes_no_stated_parameters() -> None:
+    assert VisionParameters().stated() == {}
+    assert VisionParameters(devices=2).stated() == {"devices": 2}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"device": "cpu", "strategy": "ddp", "devices": 2}, None),
+        ({"device": "cpu", "strategy": "ddp", "devices": 4}, "needs 4 devices, 2 found"),
+        ({"device": "cpu", "strategy": "single", "devices": 2}, "the strategy single uses one device, not 2"),
+        ({"device": "cuda"}, "needs a CUDA GPU, none found"),
+        ({"device": "cpu", "profiler": "nsys"}, "needs nsys on the PATH, not found"),
+    ],
+)
+def test_what_cannot_run_here_says_why(parameters: dict[str, Any], reason: str | None) -> None:
+    chosen = VisionParameters(**parameters)
+    assert Run(run_id(chosen), chosen).obstacle(LAPTOP) == reason
+
+
+def test_cards_are_counted_on_a_machine_with_cards() -> None:
+    chosen = VisionParameters(strategy="ddp", devices=4)
+    two_cards = dataclasses.replace(LAPTOP, gpus=2)
+    assert Run(run_id(chosen), chosen).obstacle(two_cards) == "needs 4 devices, 2 found"
+    assert Run(run_id(chosen), chosen).obstacle(dataclasses.replace(LAPTOP, gpus=4)) is None

@@ -1,0 +1,86 @@
+"""A job ends within its limit and leaves no process behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from multicard.launch import process
+from multicard.launch.commands import job_environment
+
+# Starts a child in a session of its own, as the agent of nsys does, and says its id.
+DETACH = (
+    "import subprocess, sys, time\n"
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+    "print(child.pid, flush=True)\n"
+)
+
+
+def run(code: str, tmp_path: Path, limit: float = 60) -> tuple[process.Ended, list[str]]:
+    lines: list[str] = []
+    ended = process.run([sys.executable, "-c", code], dict(os.environ), tmp_path / "log.txt", limit, lines.append)
+    return ended, lines
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_output_goes_to_the_log_and_to_the_listener(tmp_path: Path) -> None:
+    ended, lines = run("print('one'); import sys; print('two', file=sys.stderr); sys.exit(7)", tmp_path)
+    assert ended.exit_code == 7
+    assert not ended.timed_out
+    assert sorted(lines) == ["one", "two"]
+    assert sorted((tmp_path / "log.txt").read_text().split()) == ["one", "two"]
+
+
+def test_a_job_over_its_limit_is_ended(tmp_path: Path) -> None:
+    started = time.monotonic()
+    ended, _ = run("import time; time.sleep(600)", tmp_path, limit=1)
+    assert ended.timed_out
+    assert time.monotonic() - started < 10
+
+
+def test_a_detached_child_is_ended_with_the_job(tmp_path: Path) -> None:
+    ended, [pid] = run(DETACH, tmp_path)
+    assert ended.exit_code == 0
+    assert gone(int(pid))
+
+
+def test_a_job_that_ignores_the_polite_request_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "GRACE_S", 1.0)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
+    ended, _ = run(deaf, tmp_path, limit=2)
+    assert ended.timed_out
+    assert ended.exit_code == -9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+@pytest.mark.parametrize("signal", ["terminate", "kill"])
+def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, signal: str) -> None:
+    launcher = (
+        "import os, sys; from pathlib import Path; from multicard.launch import process\n"
+        "code = 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'\n"
+        f"process.run([sys.executable, '-c', code], dict(os.environ), Path({str(tmp_path / 'log.txt')!r}), 600, "
+        "lambda line: print(line, flush=True))\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
+    job = int(started.stdout.readline())
+    getattr(started, signal)()
+    started.wait(timeout=30)
+    deadline = time.monotonic() + 10
+    while not gone(job) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert gone(job)
+
+
+def test_a_job_sees_no_secrets() -> None:
+    source = {"PATH": "/bin", "AWS_SECRET": "s", "GITHUB_TOKEN": "t", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
+    assert job_environment(source) == {"PATH": "/bin", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}

@@ -1,0 +1,69 @@
+"""Steps and phases are timed and written down as they were."""
+
+import csv
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from multicard.record.capture import Capture
+from multicard.record.names import STEP_COLUMNS
+from multicard.record.recorder import Diverged, Recorder
+
+CPU = torch.device("cpu")
+
+
+def recorder(tmp_path: Path) -> Recorder:
+    return Recorder(rank=3, device=CPU, capture=Capture("none", tmp_path, 3, CPU))
+
+
+def one_step(recorder: Recorder, loss: float = 1.0) -> None:
+    with recorder.step(epoch=2, window="measured") as step:
+        with recorder.phase("data"):
+            time.sleep(0.02)
+        for _ in range(2):
+            with recorder.phase("forward"):
+                time.sleep(0.03)
+        step.finish(samples=5, loss=torch.tensor(loss))
+
+
+def test_phases_last_as_long_as_they_took_and_equal_phases_add_up(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    one_step(made)
+    [row] = made.settle()
+    assert row["data_s"] == pytest.approx(0.02, abs=0.015)
+    assert row["forward_s"] == pytest.approx(0.06, abs=0.03)
+    assert row["data_s"] + row["forward_s"] <= row["duration_s"]
+    assert row["duration_s"] == pytest.approx(row["data_s"] + row["forward_s"], abs=0.01)
+
+
+def test_a_phase_that_did_not_happen_is_empty_not_zero(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    one_step(made)
+    made.settle()
+    made.write(tmp_path / "steps.csv")
+    with (tmp_path / "steps.csv").open(newline="") as file:
+        [row] = csv.DictReader(file)
+    assert tuple(row) == STEP_COLUMNS
+    assert row["backward_s"] == row["checkpoint_s"] == ""
+    assert (row["rank"], row["epoch"], row["step"], row["samples"], row["loss"]) == ("3", "2", "1", "5", "1.0")
+    assert int(row["peak_memory_bytes"]) > 1e6
+
+
+def test_steps_are_numbered_on_across_epochs(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    for _ in range(2):
+        one_step(made)
+        made.settle()
+    assert [row["step"] for row in made.rows] == [1, 2]
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_reported_and_the_step_is_kept(tmp_path: Path, loss: float) -> None:
+    made = recorder(tmp_path)
+    one_step(made)
+    one_step(made, loss)
+    with pytest.raises(Diverged, match=r"of rank 3 is (nan|inf) at step 2"):
+        made.settle()
+    assert len(made.rows) == 2

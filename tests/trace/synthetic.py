@@ -1,0 +1,115 @@
+"""Small synthetic captures whose sums can be checked by hand."""
+
+import gzip
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+MS = 1_000_000
+PID, OTHER = 4242, 4243
+
+
+def global_id(pid: int, tid: int = 0) -> int:
+    """Identity of a process or thread as nsys encodes it."""
+    return (1 << 48) | (pid << 24) | tid
+
+
+def nsys_export(path: Path, text_column: bool = True, cuda: bool = True) -> Path:
+    """Write a database as nsys exports it: two processes, one of them with CUDA work.
+
+    Process 4242 (rank 1): two steps of 10 ms, forward 4 ms and backward 5 ms in each; 3 launches of 1, 2 and 6 ms;
+    kernels of 3 and 5 ms under one name; copies to the device of 1 and 2 ms, 100 and 300 bytes; a memset.
+    Process 4243 (rank 0): one step of 20 ms.
+    """
+    names = ("forward", "backward", "step", "cudaLaunchKernel_v7000", "gemm", "rank:1", "rank:0")
+    strings = dict(enumerate(names, start=1))
+    ranges = [
+        (0, 10, "step"), (1, 5, "forward"), (5, 10, "backward"),
+        (20, 30, "step"), (21, 25, "forward"), (25, 30, "backward"), (12, 13, "forward"),
+    ]  # fmt: skip
+    ids = {name: number for number, name in strings.items()}
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", strings.items())
+        db.execute("CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT, globalTid INT)")
+
+        def range_row(start: float, end: float | None, name: str, pid: int, kind: int = 59) -> None:
+            text, text_id = (name, None) if text_column else (None, ids[name])
+            stop = None if end is None else int(end * MS)
+            thread = global_id(pid, pid + 1)
+            db.execute(
+                "INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?)",
+                (int(start * MS), stop, kind, text, text_id, thread),
+            )
+
+        for start, end, name in ranges:
+            range_row(start, end, name, PID)
+        range_row(0, 20, "step", OTHER)
+        range_row(28, None, "step", OTHER)  # still open when the capture ended
+        range_row(0, None, "rank:1", PID, kind=34)
+        range_row(0, None, "rank:0", OTHER, kind=34)
+        if cuda:
+            db.execute(
+                "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME "
+                "(start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT)"
+            )
+            for correlation, (start, end) in enumerate([(0, 1), (2, 4), (5, 11)]):
+                row = (start * MS, end * MS, 0, global_id(PID, 1), correlation, 4)
+                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?)", row)
+            db.execute(
+                "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, deviceId INT, globalPid INT, demangledName INT)"
+            )
+            for start, end in ((1, 4), (6, 11)):
+                row = (start * MS, end * MS, 2, global_id(PID), 5)
+                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?)", row)
+            db.execute(
+                "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY "
+                "(start INT, end INT, deviceId INT, globalPid INT, bytes INT, copyKind INT)"
+            )
+            for start, end, size in ((0, 1, 100), (3, 5, 300)):
+                row = (start * MS, end * MS, 2, global_id(PID), size, 1)
+                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?)", row)
+            db.execute(
+                "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INT, end INT, deviceId INT, globalPid INT, bytes INT)"
+            )
+            db.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?, ?, ?, ?, ?)", (0, 500_000, 2, global_id(PID), 64)
+            )
+        db.commit()
+    return path
+
+
+def kineto_trace(path: Path, rank: int | None = 1) -> Path:
+    """Write a PyTorch profiler trace of the CUDA process of `nsys_export`, in microseconds."""
+
+    def event(category: str, name: str, start: float, end: float, **arguments: Any) -> dict[str, Any]:
+        on_device = category in ("kernel", "gpu_memcpy", "gpu_memset")
+        times = {"ts": start * 1000, "dur": (end - start) * 1000}
+        where = {"pid": 2 if on_device else PID, "tid": 7}
+        return {"ph": "X", "cat": category, "name": name, **where, **times, "args": arguments}
+
+    events = [
+        event("user_annotation", "step", 0, 10),
+        event("user_annotation", "forward", 1, 5),
+        event("user_annotation", "backward", 5, 10),
+        event("user_annotation", "step", 20, 30),
+        event("user_annotation", "forward", 21, 25),
+        event("user_annotation", "backward", 25, 30),
+        event("user_annotation", "forward", 12, 13),
+        *(event("cuda_runtime", "cudaLaunchKernel_v7000", start, end) for start, end in ((0, 1), (2, 4), (5, 11))),
+        *(event("kernel", "gemm", start, end, device=2) for start, end in ((1, 4), (6, 11))),
+        event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0, 1, device=2, bytes=100),
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 3, 5, device=2, bytes=300),
+        event("gpu_memset", "Memset (Device)", 0, 0.5, device=2, bytes=64),
+        event("gpu_user_annotation", "step", 0, 10),
+        {"ph": "i", "name": "Iteration Start: PyTorch Profiler", "ts": 0},
+    ]
+    document: dict[str, Any] = {"traceEvents": events}
+    if rank is not None:
+        document["distributedInfo"] = {"rank": rank, "world_size": 2}
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        json.dump(document, file)
+    return path

@@ -1,0 +1,161 @@
+"""Both profilers' traces become the same tables, with the sums that a hand count gives."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic import OTHER, PID, kineto_trace, nsys_export
+
+from multicard.files import described, write_json
+from multicard.launch.nsys import TraceError
+from multicard.trace.export import export_run
+from multicard.trace.extract import extract_run, read_trace
+from multicard.trace.model import joined
+from multicard.trace.tables import ACTIVITIES, activity_tables
+
+
+def tables(path: Path) -> dict[str, pd.DataFrame]:
+    return {name: table.to_pandas() for name, table in activity_tables(read_trace(path)).items()}
+
+
+@pytest.fixture(params=["nsys, text", "nsys, text id", "kineto", "kineto, gzipped"])
+def capture(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The same synthetic work in every form."""
+    if request.param.startswith("nsys"):
+        return nsys_export(tmp_path / "t.sqlite", text_column=request.param == "nsys, text")
+    return kineto_trace(tmp_path / ("t.json.gz" if "gzipped" in request.param else "t.json"))
+
+
+def test_phases_belong_to_the_step_that_holds_them(capture: Path) -> None:
+    phases = tables(capture)["phases"]
+    phases = phases[phases["process"] == PID]
+    found = [
+        (phase, None if pd.isna(step) else int(step))
+        for phase, step in zip(phases["phase"], phases["step"], strict=True)
+    ]
+    assert found == [
+        ("step", 1), ("forward", 1), ("backward", 1), ("forward", None), ("step", 2), ("forward", 2), ("backward", 2),
+    ]  # fmt: skip
+    assert phases.groupby("phase")["duration_s"].sum().to_dict() == pytest.approx(
+        {"step": 0.020, "forward": 0.009, "backward": 0.010}
+    )
+    assert phases["start_s"].tolist() == pytest.approx([0, 0.001, 0.005, 0.012, 0.020, 0.021, 0.025])
+    assert (phases["rank"] == 1).all()
+
+
+def test_cuda_calls_are_summed_per_function(capture: Path) -> None:
+    [row] = tables(capture)["cuda_api"].to_dict("records")
+    assert (row["api"], row["function"], row["process"], row["rank"]) == ("runtime", "cudaLaunchKernel_v7000", PID, 1)
+    assert row["calls"] == 3
+    # 1, 2 and 6 ms; the sample variance is ((1-3)² + (2-3)² + (6-3)²) / 2 = 7.
+    assert [row[f"{s}_s"] * 1e3 for s in ("total", "mean", "median", "min", "max", "std")] == pytest.approx(
+        [9, 3, 2, 1, 6, 7**0.5]
+    )
+
+
+def test_kernels_are_summed_per_name(capture: Path) -> None:
+    [row] = tables(capture)["kernels"].to_dict("records")
+    assert (row["kernel"], row["device"], row["calls"]) == ("gemm", 2, 2)
+    assert row["total_s"] == pytest.approx(0.008)
+
+
+def test_memory_operations_carry_time_and_bytes_per_direction(capture: Path) -> None:
+    rows = tables(capture)["memory_operations"].set_index("operation")
+    assert rows["bytes"].to_dict() == {"host_to_device": 400, "memset": 64}
+    assert rows["total_s"].to_dict() == pytest.approx({"host_to_device": 0.003, "memset": 0.0005})
+
+
+def test_a_range_that_was_still_open_is_left_out(tmp_path: Path) -> None:
+    phases = tables(nsys_export(tmp_path / "t.sqlite"))["phases"]
+    assert (phases["process"] == OTHER).sum() == 1
+
+
+def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
+    trace = read_trace(nsys_export(tmp_path / "t.sqlite", cuda=False))
+    assert set(trace.absent) == {"api", "kernels", "memory"}
+    assert set(activity_tables(trace)) == {"phases"}
+
+
+def test_the_tables_have_the_columns_they_promise(capture: Path) -> None:
+    for name, table in activity_tables(read_trace(capture)).items():
+        assert table.schema.equals(ACTIVITIES[name].schema), name
+
+
+def test_files_of_several_ranks_make_one_trace(tmp_path: Path) -> None:
+    both = joined(
+        [read_trace(nsys_export(tmp_path / "a.sqlite", cuda=False)), read_trace(kineto_trace(tmp_path / "b.json"))]
+    )
+    assert both.events["ranges"].num_rows == 8 + 7
+    assert both.absent == {}
+    assert both.ranks == {PID: 1, OTHER: 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("t.sqlite", b"garbage" * 100, "not a readable SQLite database"),
+        ("t.sqlite", b"", "it has no table StringIds"),
+        ("t.json", b"{half", "not a readable PyTorch profiler trace"),
+        ("t.json", b"[]", "not a readable PyTorch profiler trace"),
+        ("t.json.gz", b"not gzip", "not a readable PyTorch profiler trace"),
+        ("t.txt", b"", "expected .sqlite, .json or .json.gz"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TraceError, match=says):
+        read_trace(tmp_path / name)
+
+
+def captured(folder: Path, *files: Path, missing: str | None = None) -> Path:
+    """A run directory that holds a capture."""
+    (folder / "trace").mkdir(parents=True)
+    kept = [Path(shutil.copy(file, folder / "trace")) for file in files]
+    write_json(
+        folder / "trace" / "captured.json",
+        {"profiler": "kineto", "missing": missing, "files": [described(file) for file in kept]},
+    )
+    write_json(folder / "run.json", {"ranks": [{"rank": 5, "pid": OTHER}]})
+    return folder
+
+
+def extracted(folder: Path) -> tuple[dict, pd.DataFrame]:
+    export_run(folder)
+    extract_run(folder)
+    index = json.loads((folder / "activity" / "tables.json").read_text())
+    return index["tables"], pd.read_parquet(folder / "activity" / "phases.parquet")
+
+
+def test_a_run_gets_every_table_and_an_index_of_them(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", kineto_trace(tmp_path / "rank1.json.gz"))
+    index, phases = extracted(run)
+    assert {name: entry["rows"] for name, entry in index.items()} == {
+        "phases": 7, "cuda_api": 1, "kernels": 1, "memory_operations": 2,
+    }  # fmt: skip
+    assert len(phases) == 7
+
+
+def test_a_run_without_a_trace_gets_empty_tables_and_the_reason(tmp_path: Path) -> None:
+    index, phases = extracted(captured(tmp_path / "run", missing="the run ended as diverged"))
+    assert {entry["absent"] for entry in index.values()} == {"the run ended as diverged"}
+    assert phases.empty
+    assert "duration_s" in phases
+
+
+def test_a_trace_that_changed_since_its_capture_is_not_read(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", kineto_trace(tmp_path / "rank1.json"))
+    with (run / "trace" / "rank1.json").open("a") as file:
+        file.write(" ")
+    index, _ = extracted(run)
+    assert index["phases"]["absent"] == "rank1.json is missing or not what was captured"
+
+
+def test_the_record_names_the_rank_of_a_process_that_did_not_mark_itself(tmp_path: Path) -> None:
+    run = captured(tmp_path / "run", kineto_trace(tmp_path / "rank1.json", rank=None))
+    document = json.loads((run / "run.json").read_text())
+    document["ranks"] = [{"rank": 5, "pid": PID}]
+    write_json(run / "run.json", document)
+    _, phases = extracted(run)
+    assert set(phases["rank"]) == {5}
