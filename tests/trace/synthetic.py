@@ -59,7 +59,8 @@ def nsys_export(path: Path, text_column: bool = True, cuda: bool = True) -> Path
                 row = (start * MS, end * MS, 0, global_id(PID, 1), correlation, 4)
                 db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?)", row)
             db.execute(
-                "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, deviceId INT, globalPid INT, demangledName INT)"
+                "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL "
+                "(start INT, end INT, deviceId INT, globalPid INT, demangledName INT)"
             )
             for start, end in ((1, 4), (6, 11)):
                 row = (start * MS, end * MS, 2, global_id(PID), 5)

@@ -12,7 +12,7 @@ from conftest import TINY
 from multicard.errors import UserError
 from multicard.experiment.config import ImageFolder
 from multicard.experiment.parameters import VisionParameters
-from multicard.vision.data import open_split, read_provenance, evaluation_loader, training_loader
+from multicard.vision.data import evaluation_loader, open_split, read_provenance, training_loader
 from multicard.vision.prepare import prepare
 
 SIZE = 16

@@ -23,7 +23,7 @@ from multicard.record.capture import Capture
 from multicard.record.job import PROGRESS
 from multicard.record.names import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
 from multicard.record.recorder import Diverged, Recorder
-from multicard.vision.data import open_split, read_provenance, evaluation_loader, training_loader
+from multicard.vision.data import evaluation_loader, open_split, read_provenance, training_loader
 from multicard.vision.precision import autocast, gradient_scaler, parameter_dtype
 from multicard.vision.strategy import distribute, joined, sum_over_ranks
 

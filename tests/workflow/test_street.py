@@ -1,0 +1,302 @@
+"""The whole street through Snakemake and make, on real training, in a copy of the project."""
+
+import copy
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+
+from conftest import ROOT, TINY, path_without_nsys
+
+pytestmark = pytest.mark.workflow
+
+CONFIG = "config/tiny.yaml"
+EXPERIMENT: dict[str, Any] = {
+    "fixed": TINY,
+    "scenarios": {
+        "processes": {
+            "question": "Does a second process help?",
+            "fixed": {"strategy": "ddp-ds"},
+            "vary": {"devices": [1, 2]},
+            "figures": ["iteration_time", "speedup", "phases"],
+        },
+        "formats": {
+            "question": "Which format is <fast> & right?",
+            "vary": {"precision": ["fp32", "bf16"]},
+            "figures": ["precision"],
+        },
+    },
+}
+RUN = "vision_digits_16px_{}_width0.25_batch8_epochs1_steps8_warmup2_profiled3_r1"
+LIMIT_S = 300
+
+
+def project(folder: Path, experiment: dict[str, Any] = EXPERIMENT) -> Path:
+    """Copy the project and give it a small experiment and this environment."""
+    made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
+    shutil.copytree(ROOT, folder, ignore=lambda _, names: made & set(names))
+    (folder / ".venv").symlink_to(sys.prefix)
+    write(folder, experiment)
+    return folder
+
+
+def write(folder: Path, experiment: dict[str, Any]) -> None:
+    (folder / CONFIG).write_text(yaml.safe_dump(experiment, sort_keys=False))
+
+
+def environment(nsys: bool) -> dict[str, str]:
+    return os.environ | {"PATH": os.environ["PATH"] if nsys else path_without_nsys()}
+
+
+def make(folder: Path, *arguments: str, nsys: bool = False) -> subprocess.CompletedProcess[str]:
+    # -o: the environment is this one, whatever its age.
+    command = ["make", "-o", ".venv/ready", *arguments, f"CONFIG={CONFIG}"]
+    return subprocess.run(
+        command, cwd=folder, env=environment(nsys), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
+def snakemake(folder: Path, *arguments: str, config: str = CONFIG) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "profiles/local", "--configfile", config]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=folder, env=environment(False), capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+def planned(folder: Path, *arguments: str) -> list[str]:
+    """What a dry run would do, in its own words."""
+    dry = snakemake(folder, "--dry-run", *arguments)
+    assert dry.returncode == 0, dry.stderr
+    return sorted(re.findall(r"^Job \d+: (.+)$", dry.stdout + dry.stderr, re.M))
+
+
+def whole_run(run: str) -> list[str]:
+    return [f"run {run}", f"export the trace of {run}", f"extract the activity tables of {run}"]
+
+
+@pytest.fixture(scope="module")
+def street(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project after `make demo`, without nsys. Its path has a space in it."""
+    folder = project(tmp_path_factory.mktemp("street") / "my project")
+    done = make(folder, "demo")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder
+
+
+def test_every_stop_leaves_its_files(street: Path) -> None:
+    results = street / "results"
+    for run in (RUN.format(kind) for kind in ("ddp-ds_cpu1_fp32", "ddp-ds_cpu2_fp32", "single_cpu1_bf16")):
+        folder = results / "runs" / run
+        assert json.loads((folder / "run.json").read_text())["outcome"] == "completed"
+        for name in ("steps.csv", "epochs.csv", "log.txt", "trace/captured.json", "trace/exported.json"):
+            assert (folder / name).exists(), name
+        assert len(pd.read_parquet(folder / "activity" / "phases.parquet")) > 0
+    for scenario, definition in EXPERIMENT["scenarios"].items():
+        assert len(pd.read_csv(results / "scenarios" / scenario / "measures.csv")) == 2
+        for figure in definition["figures"]:
+            for suffix in ("png", "svg", "pdf", "csv"):
+                assert (results / "figures" / scenario / f"{figure}.{suffix}").stat().st_size > 0
+    assert (street / "data" / "digits" / "provenance.json").exists()
+
+
+def test_both_ranks_of_a_run_are_in_its_tables(street: Path) -> None:
+    phases = pd.read_parquet(street / "results/runs" / RUN.format("ddp-ds_cpu2_fp32") / "activity" / "phases.parquet")
+    per_step = phases.groupby(["rank", "phase"]).size()
+    for rank in (0, 1):
+        for phase in ("step", "data", "transfer", "forward", "backward", "optimizer"):
+            assert per_step[rank, phase] == TINY["profiled_steps"]
+
+
+def test_records_agree_with_their_traces(street: Path) -> None:
+    status = subprocess.run(
+        [str(Path(sys.prefix) / "bin" / "multicard"), "status", "--config", CONFIG],
+        cwd=street, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert status.returncode == 0, status.stdout
+    assert status.stdout.splitlines()[-1] == "4 completed"
+
+
+def test_the_report_holds_figures_tables_and_captions(street: Path) -> None:
+    report = (street / "results" / "snakemake-report.html").read_text()
+    for part in ("speedup.png", "precision.png", "runs.csv", "measures.csv", "Does a second process help?"):
+        assert part in report
+    assert "2 runs, 1 of each configuration" in report
+
+
+def test_a_second_start_does_nothing(street: Path) -> None:
+    again = make(street, "demo")
+    assert again.returncode == 0
+    assert "Nothing to be done" in again.stdout + again.stderr
+    assert planned(street) == []
+
+
+def test_a_changed_scenario_reruns_its_changed_runs_and_figures_alone(street: Path) -> None:
+    changed = copy.deepcopy(EXPERIMENT)
+    changed["scenarios"]["formats"]["vary"]["precision"] = ["fp32", "fp64"]
+    write(street, changed)
+    try:
+        assert planned(street) == sorted(
+            [
+                *whole_run(RUN.format("single_cpu1_fp64")),
+                "measure the scenario formats",
+                "draw precision of the scenario formats",
+            ]
+        )
+    finally:
+        write(street, EXPERIMENT)
+
+
+def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
+    added = copy.deepcopy(EXPERIMENT)
+    added["scenarios"]["sizes"] = {
+        "question": "Do larger images help?",
+        "fixed": {"strategy": "ddp-ds", "devices": 2},
+        "vary": {"image_size": [16, 24]},
+        "figures": ["phases"],
+    }
+    write(street, added)
+    try:
+        # The run with 16 px is there already, made for another scenario.
+        assert planned(street) == sorted(
+            [
+                *whole_run(RUN.format("ddp-ds_cpu2_fp32").replace("16px", "24px")),
+                "measure the scenario sizes",
+                "draw phases of the scenario sizes",
+            ]
+        )
+    finally:
+        write(street, EXPERIMENT)
+
+
+def test_a_scenario_taken_away_reruns_nothing(street: Path) -> None:
+    fewer = copy.deepcopy(EXPERIMENT)
+    del fewer["scenarios"]["formats"]
+    write(street, fewer)
+    try:
+        assert planned(street) == []
+    finally:
+        write(street, EXPERIMENT)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"scenarios": {"a": {"question": "?", "fixed": {"strategy": "dpp"}, "figures": ["phases"]}}},
+            "bad.yaml: scenarios.a.fixed.strategy: found 'dpp', expected one of single, ddp, ddp-ds",
+        ),
+        ({"results": "Makefile/results"}, "bad.yaml: results: cannot write to Makefile/results"),
+    ],
+)
+def test_bad_input_stops_snakemake_with_one_line(street: Path, change: dict[str, Any], line: str) -> None:
+    (street / "config/bad.yaml").write_text(yaml.safe_dump(EXPERIMENT | change))
+    stopped = snakemake(street, config="config/bad.yaml")
+    assert stopped.returncode != 0
+    said = [text for text in stopped.stderr.splitlines() if text and not text.startswith("Using profile")]
+    assert len(said) == 1
+    assert line in said[0]
+
+
+def test_two_scenarios_with_one_name_stop_snakemake(street: Path) -> None:
+    text = yaml.safe_dump(EXPERIMENT).replace("  processes:\n", "  formats:\n")
+    (street / "config/bad.yaml").write_text(text)
+    stopped = snakemake(street, config="config/bad.yaml")
+    assert stopped.returncode != 0
+    assert "config/bad.yaml, line " in stopped.stderr
+    assert "the key 'formats' stands here twice" in stopped.stderr
+
+
+def test_yaml_that_does_not_parse_stops_make_with_one_line(street: Path) -> None:
+    good = (street / CONFIG).read_text()
+    (street / CONFIG).write_text("scenarios: [1")
+    try:
+        stopped = make(street, "demo")
+    finally:
+        (street / CONFIG).write_text(good)
+    assert stopped.returncode != 0
+    lines = [line for line in stopped.stderr.splitlines() if not line.startswith("make")]
+    assert len(lines) == 1
+    assert lines[0].startswith("config/tiny.yaml, line 1, column 14: does not parse as YAML")
+
+
+@pytest.mark.nsys
+def test_with_nsys_on_the_path_reports_and_databases_are_real(tmp_path: Path) -> None:
+    experiment = copy.deepcopy(EXPERIMENT)
+    del experiment["scenarios"]["formats"]
+    folder = project(tmp_path / "project", experiment)
+    done = make(folder, "demo", nsys=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    run = folder / "results/runs" / RUN.format("ddp-ds_cpu2_fp32")
+    assert json.loads((run / "run.json").read_text())["profiler"]["used"] == "nsys"
+    assert (run / "trace/report.nsys-rep").stat().st_size > 10_000
+    assert (run / "trace/report.sqlite").read_bytes().startswith(b"SQLite format 3\0")
+    phases = pd.read_parquet(run / "activity/phases.parquet")
+    assert phases[phases["phase"] == "step"].groupby("rank").size().to_dict() == {0: 3, 1: 3}
+
+
+def start_and_stop(folder: Path, when: str, occurrence: int, how: int) -> None:
+    """Start `make demo` and end it with all its processes, as soon as it prints `when` that often."""
+    command = ["make", "-o", ".venv/ready", "demo", f"CONFIG={CONFIG}"]
+    started = subprocess.Popen(
+        command, cwd=folder, env=environment(False), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    for line in started.stdout:
+        occurrence -= when in line
+        if occurrence == 0:
+            os.killpg(started.pid, how)
+            break
+    else:
+        pytest.fail(f"make demo did not print {when!r} often enough")
+    started.stdout.read()
+    started.wait(timeout=60)
+
+
+def trainers(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(folder) in argument for argument in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_killed_demo_is_finished_by_the_next(tmp_path: Path) -> None:
+    experiment = copy.deepcopy(EXPERIMENT)
+    del experiment["scenarios"]["formats"]
+    folder = project(tmp_path / "project", experiment)
+    runs = folder / "results/runs"
+
+    # Ctrl-C in the middle of the first run.
+    start_and_stop(folder, when="step 4 of 8", occurrence=1, how=signal.SIGINT)
+    assert not list(runs.glob("*/run.json"))
+    assert not list(runs.glob("*/.scratch-*"))
+
+    # The kernel's kill in the middle of the second run.
+    start_and_stop(folder, when="step 4 of 8", occurrence=2, how=signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while trainers(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not trainers(folder)
+    assert len(list(runs.glob("*/run.json"))) == 1
+
+    done = make(folder, "demo")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert len(re.findall(r"completed \(", done.stdout + done.stderr)) == 1
+    assert len(list(runs.glob("*/run.json"))) == 2
+    assert not list(runs.glob("*/.scratch-*"))
+    assert (folder / "results/snakemake-report.html").exists()
