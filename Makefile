@@ -25,7 +25,7 @@ demo: $(READY)
 	@echo "Figures: results/figures/  Report: $(REPORT)"
 
 # The report shows what the scenarios' files hold, so it is as new as the newest of them.
-$(REPORT): $(wildcard results/scenarios/*/*.csv results/figures/*/*.png)
+$(REPORT): $(CONFIG) $(wildcard results/scenarios/*/*.csv results/figures/*/*.png)
 	$(SNAKEMAKE) --nolock --report $@
 
 test: $(READY)
@@ -41,10 +41,11 @@ $(READY): envs/requirements.lock pyproject.toml
 	envs/make-venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-# Resolve the dependencies anew (needs uv); commit the result.
+# Resolve the dependencies anew (needs uv); commit the result. `make lock UPGRADE=--upgrade` takes newer versions.
 lock:
-	uv pip compile --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-annotate \
-	    --custom-compile-command "make lock" --upgrade --output-file envs/requirements.lock pyproject.toml
+	uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-annotate \
+	    --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml
+	$(PYTHON) envs/conda_from_lock.py > envs/conda.yaml
 
 clean:
 	rm -rf results data .snakemake

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from multicard.experiment.config import Digits
+from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import VisionParameters
 from multicard.record.job import run_job
 from multicard.vision.prepare import prepare
@@ -29,7 +30,10 @@ TINY: dict[str, Any] = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine lacks, saying so."""
+    no_gpu = Machine.here().gpus == 0
     for item in items:
+        if "gpu" in item.keywords and no_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
         if "nsys" in item.keywords and shutil.which("nsys") is None:
             item.add_marker(pytest.mark.skip(reason="needs nsys on the PATH (envs/install-nsys.sh)"))
 

@@ -15,6 +15,8 @@ from multicard.experiment.parameters import VisionParameters
 from multicard.launch.process import Ended
 from multicard.record.job import choose_profiler, judge, run_job
 from multicard.record.names import PHASES
+from multicard.trace.export import export_run
+from multicard.trace.extract import extract_run
 
 
 def files(folder: Path) -> set[str]:
@@ -126,6 +128,18 @@ def test_leftovers_of_an_earlier_attempt_are_removed(digits: Path, tmp_path: Pat
 def test_every_precision_trains(digits: Path, tmp_path: Path, precision: str) -> None:
     assert job(digits, tmp_path, precision=precision)["outcome"] == "completed"
     assert pd.read_csv(tmp_path / "steps.csv")["loss"].notna().all()
+
+
+@pytest.mark.gpu
+def test_a_job_on_a_gpu_is_timed_by_events_and_its_trace_has_kernels(digits: Path, tmp_path: Path) -> None:
+    record = job(digits, tmp_path, device="cuda", profiler="kineto")
+    assert record["outcome"] == "completed", record["reason"]
+    steps = pd.read_csv(tmp_path / "steps.csv")
+    share = steps[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / steps["duration_s"]
+    assert share.median() == pytest.approx(1, abs=0.05)
+    export_run(tmp_path)
+    extract_run(tmp_path)
+    assert len(pd.read_parquet(tmp_path / "activity" / "kernels.parquet")) > 0
 
 
 @pytest.mark.nsys

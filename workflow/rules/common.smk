@@ -19,10 +19,14 @@ MACHINE = Machine.here()
 OBSTACLES = {run.id: run.obstacle(MACHINE) for run in RUNS.values()}
 
 
-# Programs of the rules: where they are, and the Python that runs Snakemake, whether or not its environment is active.
-PREFIX = f"SCRIPTS={shlex.quote(str(Path(workflow.basedir) / 'workflow/scripts'))}; "
-if not workflow.deployment_settings.deployment_method:
-    PREFIX += f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; "
+# The rules' programs run with the Python that runs Snakemake, whether or not its environment is active; or with that
+# of the conda environment, which has all the packages but multicard itself.
+BASE = Path(workflow.basedir)
+PREFIX = f"SCRIPTS={shlex.quote(str(BASE / 'workflow/scripts'))}; "
+if workflow.deployment_settings.deployment_method:
+    PREFIX += f"export PYTHONPATH={shlex.quote(str(BASE / 'src'))}; "
+else:
+    PREFIX += f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; "
 shell.prefix(PREFIX)
 
 

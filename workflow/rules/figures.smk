@@ -34,7 +34,7 @@ rule measure_scenario:
     message:
         "measure the scenario {wildcards.scenario}"
     shell:
-        "python \"$SCRIPTS/measure_scenario.py\""
+        'python "$SCRIPTS/measure_scenario.py"'
         " --not-run {params.not_run:q} --measures {output.measures:q} --runs {output.runs:q}"
         " {params.folders:q} 2> {log:q}"
 
@@ -65,5 +65,5 @@ rule draw_figure:
     message:
         "draw {wildcards.figure} of the scenario {wildcards.scenario}"
     shell:
-        "python \"$SCRIPTS/draw_figure.py\""
+        'python "$SCRIPTS/draw_figure.py"'
         " --figure {wildcards.figure:q} --measures {input.measures:q} --out {params.stem:q} 2> {log:q}"

@@ -13,7 +13,7 @@ rule prepare_data:
     message:
         "prepare the data set {wildcards.dataset}"
     shell:
-        "python \"$SCRIPTS/prepare_data.py\""
+        'python "$SCRIPTS/prepare_data.py"'
         " --name {wildcards.dataset:q} --dataset {params.dataset:q} --out data/{wildcards.dataset:q} 2> {log:q}"
 
 
@@ -41,6 +41,6 @@ rule launch_run:
     message:
         "run {wildcards.run}"
     shell:
-        "python \"$SCRIPTS/launch_run.py\""
+        'python "$SCRIPTS/launch_run.py"'
         " --parameters {params.parameters:q} --data {params.data:q} --out {params.folder:q}"
         " --time-limit-min {resources.runtime}"

@@ -15,7 +15,7 @@ rule export_trace:
     message:
         "export the trace of {wildcards.run}"
     shell:
-        "python \"$SCRIPTS/export_trace.py\" {params.folder:q} 2> {log:q}"
+        'python "$SCRIPTS/export_trace.py" {params.folder:q} 2> {log:q}'
 
 
 rule extract_activity:
@@ -38,4 +38,4 @@ rule extract_activity:
     message:
         "extract the activity tables of {wildcards.run}"
     shell:
-        "python \"$SCRIPTS/extract_activity.py\" {params.folder:q} 2> {log:q}"
+        'python "$SCRIPTS/extract_activity.py" {params.folder:q} 2> {log:q}'

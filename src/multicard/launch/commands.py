@@ -12,6 +12,9 @@ ALLOWED = (
 ALLOWED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_NCCL_", "PYTORCH_", "NVIDIA_")
 
 
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
 def job_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Environment of a job: what computing needs, and nothing that could be a secret."""
     return {name: value for name, value in source.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)}

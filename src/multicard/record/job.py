@@ -12,7 +12,7 @@ from multicard.errors import UserError
 from multicard.experiment.parameters import VisionParameters, run_id
 from multicard.files import described, read_json, whole, write_json
 from multicard.launch import nsys
-from multicard.launch.commands import job_environment, training_command
+from multicard.launch.commands import LOOPBACK, job_environment, training_command
 from multicard.launch.process import Ended, run
 from multicard.record.names import (
     CAPTURED,
@@ -57,7 +57,6 @@ def run_job(parameters: VisionParameters, data: Path, folder: Path, time_limit_s
         write_json(
             scratch / JOB,
             {
-                "run": name,
                 "parameters": parameters.stated(),
                 "profiler": profiler,
                 "data": str(data.absolute()),
@@ -69,6 +68,8 @@ def run_job(parameters: VisionParameters, data: Path, folder: Path, time_limit_s
             "OMP_NUM_THREADS": str(parameters.threads),
             "PYTHONUNBUFFERED": "1",
         }
+        if parameters.device == "cpu":
+            environment.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
         if profiler == "nsys":
             environment |= nsys.PROFILE_ENVIRONMENT
         start = datetime.now(UTC)

@@ -10,12 +10,14 @@ from typing import Any
 import psutil
 import torch
 
-PACKAGES = ("multicard", "torch", "torchvision", "numpy")
+from multicard import __version__
+
+PACKAGES = ("torch", "torchvision", "numpy")
 
 
 def versions() -> dict[str, str | None]:
     """Versions of what the measured numbers depend on; None for what is absent."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"multicard": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = version(package)

@@ -81,7 +81,7 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
                 run_step(batches, epoch, "warmup" if done < p.warmup_steps else "measured")
                 done += 1
                 if rank == 0 and number in (steps_per_epoch // 2, steps_per_epoch):
-                    say(job, f"epoch {epoch} of {p.epochs}, step {number} of {steps_per_epoch}")
+                    say(f"epoch {epoch} of {p.epochs}, step {number} of {steps_per_epoch}")
             losses = [row["loss"] for row in recorder.settle()]
             epoch_time = time.perf_counter() - started
             test_loss, test_accuracy = evaluate(model, testing, p.precision, device, dtype)
@@ -107,7 +107,7 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
         if rank == 0:
             write_epochs(scratch / rank_file(EPOCHS, rank), epochs)
     if rank == 0:
-        say(job, f"test accuracy {epochs[-1]['test_accuracy']:.1%}")
+        say(f"test accuracy {epochs[-1]['test_accuracy']:.1%}")
     return len(training)
 
 
@@ -144,9 +144,9 @@ def write_epochs(path: Path, epochs: list[dict[str, float]]) -> None:
         writer.writerows(epochs)
 
 
-def say(job: dict[str, Any], text: str) -> None:
+def say(text: str) -> None:
     """Print a line of progress."""
-    print(f"{PROGRESS}{job['run']}: {text}", flush=True)
+    print(f"{PROGRESS}  {text}", flush=True)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,0 +1,25 @@
+"""The documents say what the code does."""
+
+import pytest
+
+from conftest import ROOT
+from multicard.analysis.measures import MEASURES
+from multicard.record.names import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
+from multicard.trace.tables import ACTIVITIES
+
+FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
+ACTIVITY_COLUMNS = {name for activity in ACTIVITIES.values() for name in activity.schema.names}
+
+
+@pytest.mark.parametrize("word", sorted({*MEASURES, *STEP_COLUMNS, *EPOCH_COLUMNS, *OUTCOMES, *ACTIVITIES}))
+def test_every_column_and_table_is_documented(word: str) -> None:
+    assert f"`{word}`" in FILES
+
+
+@pytest.mark.parametrize("word", sorted(ACTIVITY_COLUMNS))
+def test_every_activity_column_is_documented(word: str) -> None:
+    assert f"`{word}`" in FILES
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
