@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,16 @@ def project(folder: Path, experiment: dict[str, Any] = EXPERIMENT) -> Path:
 
 def write(folder: Path, experiment: dict[str, Any]) -> None:
     (folder / CONFIG).write_text(yaml.safe_dump(experiment, sort_keys=False))
+
+
+@contextmanager
+def changed_to(folder: Path, experiment: dict[str, Any]) -> Iterator[None]:
+    """Let the folder have another experiment for a while."""
+    write(folder, experiment)
+    try:
+        yield
+    finally:
+        write(folder, EXPERIMENT)
 
 
 def environment(nsys: bool) -> dict[str, str]:
@@ -145,8 +157,7 @@ def test_a_second_start_does_nothing(street: Path) -> None:
 def test_a_changed_scenario_reruns_its_changed_runs_and_figures_alone(street: Path) -> None:
     changed = copy.deepcopy(EXPERIMENT)
     changed["scenarios"]["formats"]["vary"]["precision"] = ["fp32", "fp64"]
-    write(street, changed)
-    try:
+    with changed_to(street, changed):
         assert planned(street) == sorted(
             [
                 *whole_run(RUN.format("single_cpu1_fp64")),
@@ -154,8 +165,6 @@ def test_a_changed_scenario_reruns_its_changed_runs_and_figures_alone(street: Pa
                 "draw precision of the scenario formats",
             ]
         )
-    finally:
-        write(street, EXPERIMENT)
 
 
 def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
@@ -166,8 +175,7 @@ def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
         "vary": {"image_size": [16, 24]},
         "figures": ["phases"],
     }
-    write(street, added)
-    try:
+    with changed_to(street, added):
         # The run with 16 px is there already, made for another scenario.
         assert planned(street) == sorted(
             [
@@ -176,18 +184,13 @@ def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
                 "draw phases of the scenario sizes",
             ]
         )
-    finally:
-        write(street, EXPERIMENT)
 
 
 def test_a_scenario_taken_away_reruns_nothing(street: Path) -> None:
     fewer = copy.deepcopy(EXPERIMENT)
     del fewer["scenarios"]["formats"]
-    write(street, fewer)
-    try:
+    with changed_to(street, fewer):
         assert planned(street) == []
-    finally:
-        write(street, EXPERIMENT)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
             with recorder.phase("backward"):
                 scaler.scale(loss).backward()
             with recorder.phase("optimizer"):
-                scaler.step(optimizer)
+                scaler.step(optimizer)  # with fp16 this waits for the GPU: whether to step is decided on the host
                 scaler.update()
                 optimizer.zero_grad()
             step.finish(len(labels), loss)
@@ -87,13 +87,13 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
             test_loss, test_accuracy = evaluate(model, testing, p.precision, device, dtype)
             train_loss, count = sum_over_ranks([sum(losses), len(losses)], device)
             epochs.append(
-                dict(
-                    zip(
-                        EPOCH_COLUMNS,
-                        (epoch, train_loss / count, test_loss, test_accuracy, epoch_time),
-                        strict=True,
-                    )
-                )
+                {
+                    "epoch": epoch,
+                    "train_loss": train_loss / count,
+                    "test_loss": test_loss,
+                    "test_accuracy": test_accuracy,
+                    "epoch_time_s": epoch_time,
+                }
             )
 
         model.train()
