@@ -63,4 +63,5 @@ def test_the_conda_environment_is_the_lock() -> None:
     namespace = runpy.run_path(str(envs / "conda_from_lock.py"))
     expected = namespace["conda_environment"]((envs / "requirements.lock").read_text(encoding="utf-8"))
     assert (envs / "conda.yaml").read_text(encoding="utf-8") == expected
-    assert expected.count("==") == len(re.findall(r"^[a-z0-9].*==", (envs / "requirements.lock").read_text(), re.M))
+    pinned = re.findall(r"^([a-z0-9.-]+==[^ \n]+)", (envs / "requirements.lock").read_text(encoding="utf-8"), re.M)
+    assert re.findall(r'^ +- "([a-z0-9.-]+==[^" ]+)', expected, re.M) == pinned

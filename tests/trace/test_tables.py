@@ -10,6 +10,7 @@ from synthetic import OTHER, PID, kineto_trace, nsys_export
 
 from multicard.files import described, write_json
 from multicard.launch.nsys import TraceError
+from multicard.record.names import ACTIVITY_TABLES
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run, read_trace
 from multicard.trace.model import joined
@@ -57,7 +58,7 @@ def test_cuda_calls_are_summed_per_function(capture: Path) -> None:
 
 def test_kernels_are_summed_per_name(capture: Path) -> None:
     [row] = tables(capture)["kernels"].to_dict("records")
-    assert (row["kernel"], row["device"], row["calls"]) == ("gemm", 2, 2)
+    assert (row["kernel"], row["class"], row["device"], row["calls"]) == ("gemm", "matrix_multiply", 2, 2)
     assert row["total_s"] == pytest.approx(0.008)
 
 
@@ -65,6 +66,18 @@ def test_memory_operations_carry_time_and_bytes_per_direction(capture: Path) -> 
     rows = tables(capture)["memory_operations"].set_index("operation")
     assert rows["bytes"].to_dict() == {"host_to_device": 400, "memset": 64}
     assert rows["total_s"].to_dict() == pytest.approx({"host_to_device": 0.003, "memset": 0.0005})
+
+
+def test_a_timeline_counts_every_moment_once(capture: Path) -> None:
+    # Kernels at 1-4 and 6-11 ms, copies at 0-1 and 3-5, a memset at 0-0.5; steps at 0-10 and 20-30.
+    rows = tables(capture)["timeline"].to_dict("records")
+    assert [(row["scope"], row["step"]) for row in rows][1:] == [("step", 1), ("step", 2)]
+    assert rows[0]["scope"] == "capture"
+    shares = ("span", "busy", "compute", "communication", "memory", "overlapped", "exposed_communication", "idle")
+    found = [[row[f"{share}_s"] * 1e3 for share in shares] for row in rows]
+    assert found[0] == pytest.approx([30, 10, 8, 0, 3, 0, 0, 20])
+    assert found[1] == pytest.approx([10, 9, 7, 0, 3, 0, 0, 1])
+    assert found[2] == pytest.approx([10, 0, 0, 0, 0, 0, 0, 10])
 
 
 def test_a_range_that_was_still_open_is_left_out(tmp_path: Path) -> None:
@@ -109,6 +122,10 @@ def test_a_file_that_is_no_trace_is_named(tmp_path: Path, name: str, content: by
         read_trace(tmp_path / name)
 
 
+def test_the_rules_know_every_table() -> None:
+    assert tuple(ACTIVITIES) == ACTIVITY_TABLES
+
+
 def captured(folder: Path, *files: Path, missing: str | None = None) -> Path:
     """A run directory that holds a capture."""
     (folder / "trace").mkdir(parents=True)
@@ -132,7 +149,8 @@ def test_a_run_gets_every_table_and_an_index_of_them(tmp_path: Path) -> None:
     run = captured(tmp_path / "run", kineto_trace(tmp_path / "rank1.json.gz"))
     index, phases = extracted(run)
     assert {name: entry["rows"] for name, entry in index.items()} == {
-        "phases": 7, "cuda_api": 1, "kernels": 1, "memory_operations": 2,
+        "phases": 7, "cuda_api": 1, "synchronizations": 0, "kernels": 1, "kernel_classes": 1, "collectives": 0,
+        "memory_operations": 2, "timeline": 3,
     }  # fmt: skip
     assert len(phases) == 7
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import expand as expand_runs
+from multicard.record.names import ACTIVITY_TABLES
 
 with reported():
     for path in workflow.configfiles:

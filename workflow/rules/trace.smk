@@ -26,7 +26,7 @@ rule extract_activity:
     output:
         expand(
             f"{RESULTS}/runs/{{{{run}}}}/activity/{{table}}.parquet",
-            table=["phases", "cuda_api", "kernels", "memory_operations"],
+            table=ACTIVITY_TABLES,
         ),
         index=f"{RESULTS}/runs/{{run}}/activity/tables.json",
     log:

@@ -8,6 +8,10 @@ TRACE = "trace"
 CAPTURED = "captured.json"
 EXPORTED = "exported.json"
 ACTIVITY = "activity"
+ACTIVITY_TABLES = (
+    "phases", "cuda_api", "synchronizations", "kernels", "kernel_classes", "collectives", "memory_operations",
+    "timeline",
+)  # fmt: skip
 
 JOB = "job.json"  # in the scratch folder only
 

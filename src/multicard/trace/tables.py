@@ -1,156 +1,189 @@
 """Activity tables: what a capture's events add up to."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
 import pyarrow as pa
 
 from multicard.record.names import PHASES
+from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.model import Trace
+from multicard.trace.timeline import SHARES, timelines
 
 STEP = "step"
 
-_STATISTICS = (
-    ("calls", pa.int64()),
-    ("total_s", pa.float64()),
-    ("mean_s", pa.float64()),
-    ("median_s", pa.float64()),
-    ("min_s", pa.float64()),
-    ("max_s", pa.float64()),
-    ("std_s", pa.float64()),
-)
+_INTEGERS = {"rank", "process", "device", "step", "calls", "bytes"}
+_TEXTS = {"phase", "api", "function", "kernel", "class", "operation", "collective", "scope"}
+_STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
+
+Frames = dict[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
 class Activity:
-    """One activity table: the events it comes from, its columns, and what it says.
+    """One activity table.
 
-    Statistics are over the calls of a row: total, mean, median, minimum, maximum and sample standard
-    deviation of their durations in seconds. A total adds up calls that overlap; it is not wall time.
+    `events` are the kinds it is made of; it exists when at least one of them was recorded. Every table has
+    `rank` (empty where the trace does not tell) and `process`. Statistics are over the calls of a row: total,
+    mean, median, minimum, maximum and sample standard deviation of their durations in seconds. A total adds up
+    calls that overlap; it is not wall time.
     """
 
-    events: str
-    schema: pa.Schema
+    events: tuple[str, ...]
+    columns: tuple[str, ...]
+    make: Callable[[Frames], pd.DataFrame]
     says: str
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns with their types."""
+        return pa.schema([(name, _type(name)) for name in ("rank", "process", *self.columns)])
 
-ACTIVITIES: dict[str, Activity] = {
-    "phases": Activity(
-        "ranges",
-        pa.schema(
-            [
-                ("rank", pa.int64()),
-                ("process", pa.int64()),
-                ("step", pa.int64()),
-                ("phase", pa.string()),
-                ("start_s", pa.float64()),
-                ("duration_s", pa.float64()),
-            ]
-        ),
-        "Steps and their phases in the profiled window, in order of time; `step` counts from 1 per process and is "
-        "empty for a phase outside every step; start_s counts from the first range of the capture.",
-    ),
-    "cuda_api": Activity(
-        "api",
-        pa.schema(
-            [
-                ("rank", pa.int64()),
-                ("process", pa.int64()),
-                ("api", pa.string()),
-                ("function", pa.string()),
-                *_STATISTICS,
-            ]
-        ),
-        "Time that the host spends in calls of the CUDA runtime and driver, per function.",
-    ),
-    "kernels": Activity(
-        "kernels",
-        pa.schema(
-            [
-                ("rank", pa.int64()),
-                ("process", pa.int64()),
-                ("device", pa.int64()),
-                ("kernel", pa.string()),
-                *_STATISTICS,
-            ]
-        ),
-        "Time on the device, per kernel.",
-    ),
-    "memory_operations": Activity(
-        "memory",
-        pa.schema(
-            [
-                ("rank", pa.int64()),
-                ("process", pa.int64()),
-                ("device", pa.int64()),
-                ("operation", pa.string()),
-                *_STATISTICS,
-                ("bytes", pa.int64()),
-            ]
-        ),
-        "Time on the device and bytes moved, per direction.",
-    ),
-}
+
+def _type(column: str) -> pa.DataType:
+    if column in _INTEGERS:
+        return pa.int64()
+    return pa.string() if column in _TEXTS else pa.float64()
 
 
 def activity_tables(trace: Trace) -> dict[str, pa.Table]:
     """Give the tables that the trace has events for, by name."""
-    makers = {
-        "phases": _phases,
-        "cuda_api": _cuda_api,
-        "kernels": _kernels,
-        "memory_operations": _memory_operations,
-    }
+    frames = {kind: table.to_pandas() for kind, table in trace.events.items()}
+    if "kernels" in frames:
+        names = frames["kernels"]["name"].astype("category")
+        classes = {name: kernel_class(name) for name in names.cat.categories}
+        collectives = {name: collective(name) for name in names.cat.categories}
+        frames["kernels"] = frames["kernels"].assign(
+            **{"class": names.map(classes), "collective": names.map(collectives)}
+        )
     tables = {}
     for name, activity in ACTIVITIES.items():
-        if activity.events in trace.events:
-            frame = makers[name](trace.events[activity.events].to_pandas())
+        if any(kind in frames for kind in activity.events):
+            frame = activity.make(frames)
             frame["rank"] = frame["process"].map(trace.ranks).astype("Int64")
             tables[name] = pa.Table.from_pandas(frame, activity.schema, preserve_index=False)
     return tables
 
 
-def _phases(ranges: pd.DataFrame) -> pd.DataFrame:
-    """Steps and phases per process; a phase belongs to the step that holds its start."""
+def _steps(ranges: pd.DataFrame) -> pd.DataFrame:
+    """Steps and phases with the number of their step; a phase belongs to the step that holds its start."""
     known = ranges[ranges["name"].isin([STEP, *PHASES])].sort_values("start_ns", kind="stable")
-    origin = ranges["start_ns"].min()
-    parts = []
+    parts = [known.head(0).assign(step=pd.array([], "Int64"))]
     for _, found in known.groupby("process", sort=True):
-        found = found.assign(step=pd.array([pd.NA] * len(found), "Int64"))
         steps = found[found["name"] == STEP]
+        number = pd.array([pd.NA] * len(found), "Int64")
         if len(steps):
-            number = steps["start_ns"].searchsorted(found["start_ns"], side="right")
-            inside = (number > 0) & (found["start_ns"].to_numpy() < steps["end_ns"].to_numpy()[number - 1])
-            found["step"] = pd.array(number, "Int64")
-            found.loc[~inside, "step"] = pd.NA
-        parts.append(found)
-    frame = pd.concat(parts) if parts else known.assign(step=pd.array([], "Int64"))
-    return frame.assign(
-        phase=frame["name"],
-        start_s=(frame["start_ns"] - origin) / 1e9,
-        duration_s=(frame["end_ns"] - frame["start_ns"]) / 1e9,
+            latest = steps["start_ns"].searchsorted(found["start_ns"], side="right")
+            inside = (latest > 0) & (found["start_ns"].to_numpy() < steps["end_ns"].to_numpy()[latest - 1])
+            number[inside] = latest[inside]
+        parts.append(found.assign(step=number))
+    return pd.concat(parts)
+
+
+def _phases(frames: Frames) -> pd.DataFrame:
+    found = _steps(frames["ranges"])
+    origin = frames["ranges"]["start_ns"].min()
+    return found.assign(
+        phase=found["name"],
+        start_s=(found["start_ns"] - origin) / 1e9,
+        duration_s=(found["end_ns"] - found["start_ns"]) / 1e9,
     )
 
 
-def _cuda_api(calls: pd.DataFrame) -> pd.DataFrame:
-    return _statistics(calls, ["process", "api", "name"]).rename(columns={"name": "function"})
+def _cuda_api(frames: Frames) -> pd.DataFrame:
+    return _statistics(frames["api"].rename(columns={"name": "function"}), ["process", "api", "function"])
 
 
-def _kernels(kernels: pd.DataFrame) -> pd.DataFrame:
-    return _statistics(kernels, ["process", "device", "name"]).rename(columns={"name": "kernel"})
+def _synchronizations(frames: Frames) -> pd.DataFrame:
+    calls = _cuda_api(frames)
+    return calls[calls["function"].str.contains("Synchronize")].copy()
 
 
-def _memory_operations(operations: pd.DataFrame) -> pd.DataFrame:
+def _kernels(frames: Frames) -> pd.DataFrame:
+    return _statistics(frames["kernels"].rename(columns={"name": "kernel"}), ["process", "device", "class", "kernel"])
+
+
+def _kernel_classes(frames: Frames) -> pd.DataFrame:
+    return _statistics(frames["kernels"], ["process", "device", "class"])
+
+
+def _collectives(frames: Frames) -> pd.DataFrame:
+    kernels = frames["kernels"]
+    return _statistics(kernels[kernels["class"] == "communication"], ["process", "device", "collective"])
+
+
+def _memory_operations(frames: Frames) -> pd.DataFrame:
     by = ["process", "device", "operation"]
     # A sum of nothing recorded is empty, not zero.
-    moved = operations.groupby(by, dropna=False)["bytes"].sum(min_count=1).astype("Int64")
-    return _statistics(operations, by).merge(moved.reset_index(), on=by)
+    moved = frames["memory"].groupby(by, dropna=False)["bytes"].sum(min_count=1).astype("Int64")
+    return _statistics(frames["memory"], by).merge(moved.reset_index(), on=by)
+
+
+def _timeline(frames: Frames) -> pd.DataFrame:
+    steps = _steps(frames["ranges"]) if "ranges" in frames else None
+    return timelines(
+        frames.get("kernels"), frames.get("memory"), steps[steps["name"] == STEP] if steps is not None else None
+    )
 
 
 def _statistics(events: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Duration statistics per group, longest total first within a process."""
     seconds = events.assign(seconds=(events["end_ns"] - events["start_ns"]) / 1e9)
-    statistics = seconds.groupby(by, dropna=False)["seconds"].agg(
+    statistics = seconds.groupby(by, dropna=False, observed=True)["seconds"].agg(
         calls="count", total_s="sum", mean_s="mean", median_s="median", min_s="min", max_s="max", std_s="std"
     )
     return statistics.reset_index().sort_values(["process", "total_s"], ascending=[True, False], kind="stable")
+
+
+ACTIVITIES: dict[str, Activity] = {
+    "phases": Activity(
+        ("ranges",),
+        ("step", "phase", "start_s", "duration_s"),
+        _phases,
+        "Steps and their phases in the profiled window, in order of time; step counts from 1 per process and is "
+        "empty for a phase outside every step; start_s counts from the first range of the capture.",
+    ),
+    "cuda_api": Activity(
+        ("api",),
+        ("api", "function", *_STATISTICS),
+        _cuda_api,
+        "Time that the host spends in calls of the CUDA runtime and driver, per function.",
+    ),
+    "synchronizations": Activity(
+        ("api",),
+        ("api", "function", *_STATISTICS),
+        _synchronizations,
+        "Time that the host spends waiting for a device, stream or event, per function.",
+    ),
+    "kernels": Activity(
+        ("kernels",),
+        ("device", "class", "kernel", *_STATISTICS),
+        _kernels,
+        "Time on the device, per kernel; its class is judged by its name.",
+    ),
+    "kernel_classes": Activity(
+        ("kernels",),
+        ("device", "class", *_STATISTICS),
+        _kernel_classes,
+        "Time on the device, per class of kernels.",
+    ),
+    "collectives": Activity(
+        ("kernels",),
+        ("device", "collective", *_STATISTICS),
+        _collectives,
+        "Time on the device in communication kernels, per collective; empty where the name does not tell which.",
+    ),
+    "memory_operations": Activity(
+        ("memory",),
+        ("device", "operation", *_STATISTICS, "bytes"),
+        _memory_operations,
+        "Time on the device and bytes moved, per direction.",
+    ),
+    "timeline": Activity(
+        ("kernels", "memory"),
+        ("device", "scope", "step", *(f"{share}_s" for share in SHARES)),
+        _timeline,
+        "Where each device's time goes, for the whole capture and per step, by unions of intervals.",
+    ),
+}
