@@ -1,4 +1,7 @@
-"""The console command `multicard`."""
+"""The console command `multicard`.
+
+Commands import what they need when they run, since some libraries take a second to load.
+"""
 
 import argparse
 import sys
@@ -9,39 +12,50 @@ from rich.console import Console
 from rich.table import Table
 
 from multicard import __version__
-from multicard.analysis.consistency import check_run
 from multicard.errors import reported
-from multicard.experiment.config import Experiment
 from multicard.experiment.load import read_experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.runs import expand
+from multicard.experiment.runs import Run, expand
 from multicard.files import read_json
 from multicard.record.names import ACTIVITY, RUN
+from multicard.terminal import plain
 
 WIDE = 220  # columns of a table that goes to a file or a pipe
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="multicard", description="Plan and check an experiment.")
+    parser = argparse.ArgumentParser(prog="multicard", description="Plan and check experiments, read traces.")
     parser.add_argument("--version", action="version", version=f"multicard {__version__}")
     commands = parser.add_subparsers(required=True)
-    for name, function, says in (
-        ("runs", runs, "List the runs of a configuration, and what cannot run here and why."),
-        ("status", status, "Show how far an experiment is, and check each run's record against its trace."),
-    ):
-        command = commands.add_parser(name, help=says, description=says)
+
+    runs_command = commands.add_parser(
+        "runs", help="list the runs of a configuration, and what cannot run here and why"
+    )
+    runs_command.set_defaults(function=runs)
+    status_command = commands.add_parser(
+        "status", help="show how far an experiment is, and check each run's record against its trace"
+    )
+    status_command.set_defaults(function=status)
+    for command in (runs_command, status_command):
         command.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="configuration file")
-        command.set_defaults(function=function)
+
+    analyze_command = commands.add_parser("analyze", help="say what a trace holds")
+    analyze_command.add_argument("path", type=Path, help=".sqlite, .nsys-rep, .json or .json.gz, or a folder of them")
+    analyze_command.add_argument("--out", type=Path, help="folder for the tables, as Parquet and CSV")
+    analyze_command.add_argument("--json", action="store_true", help="print the tables as JSON")
+    analyze_command.set_defaults(function=analyze)
+
     chosen = parser.parse_args(arguments)
     with reported():
-        chosen.function(read_experiment(chosen.config))
+        chosen.function(chosen)
 
 
-def runs(experiment: Experiment) -> None:
+def runs(arguments: argparse.Namespace) -> None:
     """Print the run table."""
+    experiment = read_experiment(arguments.config)
     machine = Machine.here()
-    table = Table("Scenario", "Run", "Here", title=None)
+    table = Table("Scenario", "Run", "Here")
     unique: dict[str, str | None] = {}
     for scenario, expanded in expand(experiment).items():
         for number, run in enumerate(expanded):
@@ -60,41 +74,52 @@ def runs(experiment: Experiment) -> None:
     )
 
 
-def status(experiment: Experiment) -> None:
+def status(arguments: argparse.Namespace) -> None:
     """Print outcomes and disagreements; exit with 1 when a run failed or disagrees with its trace."""
+    experiment = read_experiment(arguments.config)
     machine = Machine.here()
     unique = {run.id: run for expanded in expand(experiment).values() for run in expanded}
     outcomes: Counter[str] = Counter()
     table = Table("Run", "Outcome", "Remarks")
-    sound = True
+    all_sound = True
     for run in unique.values():
-        folder = Path(experiment.results) / "runs" / run.id
-        outcome, remarks = "waiting", []
-        if (folder / RUN).exists():
-            record = read_json(folder / RUN)
-            outcome = record["outcome"]
-            if record["reason"]:
-                remarks.append(record["reason"])
-            if outcome == "completed" and (folder / ACTIVITY / "tables.json").exists():
-                faults = check_run(folder).faults()
-                sound = sound and not faults
-                remarks += faults
-                missing = read_json(folder / ACTIVITY / "tables.json")["tables"]["phases"]["absent"]
-                if missing:
-                    remarks.append(f"no trace: {missing}")
-            sound = sound and outcome != "failed"
-        elif obstacle := run.obstacle(machine):
-            outcome = "cannot run here"
-            remarks.append(obstacle)
+        outcome, remarks, sound = _run_status(run, Path(experiment.results) / "runs" / run.id, machine)
+        all_sound = all_sound and sound
         outcomes[outcome] += 1
         if remarks:
-            table.add_row(run.id, outcome, "; ".join(remarks))
+            table.add_row(run.id, outcome, plain("; ".join(remarks)))
     console = _console()
     if table.row_count:
         console.print(table)
     console.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()), highlight=False)
-    if not sound:
+    if not all_sound:
         sys.exit(1)
+
+
+def _run_status(run: Run, folder: Path, machine: Machine) -> tuple[str, list[str], bool]:
+    """Outcome of a run, remarks on it, and whether nothing is wrong."""
+    if not (folder / RUN).exists():
+        obstacle = run.obstacle(machine)
+        return ("cannot run here", [obstacle], True) if obstacle else ("waiting", [], True)
+    record = read_json(folder / RUN)
+    remarks = [record["reason"]] if record["reason"] else []
+    if record["outcome"] != "completed" or not (folder / ACTIVITY / "tables.json").exists():
+        return record["outcome"], remarks, record["outcome"] != "failed"
+
+    from multicard.analysis.consistency import check_run
+
+    faults = check_run(folder).faults()
+    missing = read_json(folder / ACTIVITY / "tables.json")["tables"]["phases"]["absent"]
+    if missing:
+        remarks.append(f"no trace: {missing}")
+    return record["outcome"], remarks + faults, not faults
+
+
+def analyze(arguments: argparse.Namespace) -> None:
+    """Print what a trace says."""
+    from multicard.analyze import analyze
+
+    analyze(arguments.path, arguments.out, arguments.json, _console())
 
 
 def _console() -> Console:

@@ -1,0 +1,139 @@
+"""The console command, as a user types it."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from conftest import path_without_nsys
+from synthetic import PID, kineto_trace, nsys_export
+
+MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
+
+
+def multicard(*arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MULTICARD, *map(str, arguments)], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def config(folder: Path, **scenario: object) -> Path:
+    path = folder / "mine.yaml"
+    a = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["phases"]} | scenario
+    path.write_text(yaml.safe_dump({"results": str(folder / "results"), "scenarios": {"a": a}}))
+    return path
+
+
+def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) -> None:
+    listed = multicard("runs", "--config", config(tmp_path, vary={"strategy": ["single", "ddp"], "devices": [1, 999]}))
+    assert listed.returncode == 0
+    assert "vision_digits_32px_single_cpu1_fp32_r1" in listed.stdout
+    assert "the strategy single uses one device, not 999" in listed.stdout
+    assert "needs 999 devices, " in listed.stdout
+    assert "4 runs, 2 can run here" in listed.stdout
+
+
+def test_status_of_an_experiment_that_has_not_run(tmp_path: Path) -> None:
+    shown = multicard("status", "--config", config(tmp_path))
+    assert (shown.returncode, shown.stdout.strip()) == (0, "1 waiting")
+
+
+def test_status_fails_when_a_run_failed(tmp_path: Path) -> None:
+    run = tmp_path / "results/runs/vision_digits_32px_single_cpu1_fp32_r1"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"outcome": "failed", "reason": "rank 0: [red]why"}))
+    shown = multicard("status", "--config", config(tmp_path))
+    assert shown.returncode == 1
+    assert "rank 0: [red]why" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == "1 failed"
+
+
+def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:
+    stopped = multicard("runs", "--config", config(tmp_path, repeats=0))
+    assert stopped.returncode == 1
+    assert stopped.stdout == ""
+    assert len(stopped.stderr.splitlines()) == 1
+    assert "mine.yaml: scenarios.a.repeats: found 0" in stopped.stderr
+
+
+@pytest.mark.parametrize("make", [nsys_export, kineto_trace])
+def test_a_trace_is_summed_up_and_its_tables_are_written(make: object, tmp_path: Path) -> None:
+    path = make(tmp_path / ("t.sqlite" if make is nsys_export else "t.json"))
+    shown = multicard("analyze", path, "--out", tmp_path / "out")
+    assert shown.returncode == 0, shown.stderr
+    for word in ("cudaLaunchKernel_v7000", "gemm", "host_to_device", "timeline"):
+        assert word in shown.stdout
+    written = pd.read_csv(tmp_path / "out" / "kernels.csv")
+    assert written["total_s"].tolist() == pytest.approx([0.008])
+    assert pd.read_parquet(tmp_path / "out" / "kernels.parquet")["calls"].tolist() == [2]
+
+
+def test_what_a_trace_lacks_is_said(tmp_path: Path) -> None:
+    shown = multicard("analyze", nsys_export(tmp_path / "t.sqlite", cuda=False))
+    assert shown.returncode == 0
+    assert "kernels: cannot tell: the capture holds no such events" in shown.stdout
+
+
+def test_a_folder_of_traces_is_one_trace(tmp_path: Path) -> None:
+    nsys_export(tmp_path / "a.sqlite", cuda=False)
+    (tmp_path / "a.nsys-rep").write_text("already exported")
+    kineto_trace(tmp_path / "rank1.json.gz")
+    (tmp_path / "captured.json").write_text("{}")
+    shown = multicard("analyze", tmp_path, "--json")
+    assert shown.returncode == 0, shown.stderr
+    tables = json.loads(shown.stdout)["tables"]
+    assert len(tables["phases"]) == 8 + 7
+    assert tables["kernels"][0]["process"] == PID
+
+
+def test_text_in_a_trace_stays_text(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    evil = "[red]gemm[/red] \x1b[31m; DROP TABLE StringIds --"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE StringIds SET value = ? WHERE value = 'gemm'", (evil,))
+        connection.commit()
+    shown = multicard("analyze", path)
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout
+    assert "[red]gemm[/red] �[31m; DROP TABLE StringIds --" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("t.sqlite", b"not a database " * 300, "not a readable SQLite database"),
+        ("t.sqlite", b"", "it has no table StringIds"),
+        ("t.json", b'{"traceEvents": [{"ph"', "not a readable PyTorch profiler trace"),
+        ("t.txt", b"", "expected .sqlite"),
+        ("none.sqlite", None, "no such file"),
+        ("", None, "no trace here"),
+    ],
+)
+def test_what_is_no_trace_is_one_line_and_leaves_no_file(
+    name: str, content: bytes | None, says: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    stopped = multicard("analyze", folder / name, "--out", tmp_path / "out")
+    assert stopped.returncode == 1
+    assert len(stopped.stderr.splitlines()) == 1
+    assert says in stopped.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_without_nsys_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "t.nsys-rep").write_bytes(b"x")
+    stopped = subprocess.run(
+        [MULTICARD, "analyze", str(tmp_path / "t.nsys-rep")],
+        env={"PATH": path_without_nsys()}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert stopped.returncode == 1
+    assert stopped.stderr.strip() == "cannot export t.nsys-rep: nsys is not on the PATH"
