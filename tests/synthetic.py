@@ -16,12 +16,13 @@ def global_id(pid: int, tid: int = 0) -> int:
     return (1 << 48) | (pid << 24) | tid
 
 
-def nsys_export(path: Path, text_column: bool = True, cuda: bool = True) -> Path:
+def nsys_export(path: Path, text_column: bool = True, cuda: bool = True, other_calls: bool = False) -> Path:
     """Write a database as nsys exports it: two processes, one of them with CUDA work.
 
     Process 4242 (rank 1): two steps of 10 ms, forward 4 ms and backward 5 ms in each; 3 launches of 1, 2 and 6 ms;
-    kernels of 3 and 5 ms under one name; copies to the device of 1 and 2 ms, 100 and 300 bytes; a memset.
-    Process 4243 (rank 0): one step of 20 ms.
+    kernels of 3 and 5 ms under one name, started by the first and second launch; copies to the device of 1 and 2 ms,
+    100 bytes from pageable and 300 from pinned memory; a memset. Process 4243 (rank 0): one step of 20 ms and,
+    with `other_calls`, a call with the correlation id of the second launch.
     """
     names = ("forward", "backward", "step", "cudaLaunchKernel_v7000", "gemm", "rank:1", "rank:0")
     strings = dict(enumerate(names, start=1))
@@ -58,20 +59,23 @@ def nsys_export(path: Path, text_column: bool = True, cuda: bool = True) -> Path
             for correlation, (start, end) in enumerate([(0, 1), (2, 4), (5, 11)]):
                 row = (start * MS, end * MS, 0, global_id(PID, 1), correlation, 4)
                 db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?)", row)
+            if other_calls:
+                row = (3 * MS, 4 * MS, 0, global_id(OTHER, 1), 1, 4)
+                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?)", row)
             db.execute(
                 "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL "
-                "(start INT, end INT, deviceId INT, globalPid INT, demangledName INT)"
+                "(start INT, end INT, deviceId INT, globalPid INT, demangledName INT, correlationId INT)"
             )
-            for start, end in ((1, 4), (6, 11)):
-                row = (start * MS, end * MS, 2, global_id(PID), 5)
-                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?)", row)
+            for correlation, (start, end) in enumerate([(1, 4), (6, 11)]):
+                row = (start * MS, end * MS, 2, global_id(PID), 5, correlation)
+                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", row)
             db.execute(
                 "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY "
-                "(start INT, end INT, deviceId INT, globalPid INT, bytes INT, copyKind INT)"
+                "(start INT, end INT, deviceId INT, globalPid INT, bytes INT, copyKind INT, srcKind INT, dstKind INT)"
             )
-            for start, end, size in ((0, 1, 100), (3, 5, 300)):
-                row = (start * MS, end * MS, 2, global_id(PID), size, 1)
-                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?)", row)
+            for start, end, size, source in ((0, 1, 100, 0), (3, 5, 300, 1)):
+                row = (start * MS, end * MS, 2, global_id(PID), size, 1, source, 2)
+                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             db.execute(
                 "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INT, end INT, deviceId INT, globalPid INT, bytes INT)"
             )
@@ -99,8 +103,11 @@ def kineto_trace(path: Path, rank: int | None = 1) -> Path:
         event("user_annotation", "forward", 21, 25),
         event("user_annotation", "backward", 25, 30),
         event("user_annotation", "forward", 12, 13),
-        *(event("cuda_runtime", "cudaLaunchKernel_v7000", start, end) for start, end in ((0, 1), (2, 4), (5, 11))),
-        *(event("kernel", "gemm", start, end, device=2) for start, end in ((1, 4), (6, 11))),
+        event("cuda_runtime", "cudaLaunchKernel_v7000", 0, 1, correlation=0),
+        event("cuda_runtime", "cudaLaunchKernel_v7000", 2, 4, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel_v7000", 5, 11, correlation=2),
+        event("kernel", "gemm", 1, 4, device=2, correlation=0),
+        event("kernel", "gemm", 6, 11, device=2, correlation=1),
         event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0, 1, device=2, bytes=100),
         event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 3, 5, device=2, bytes=300),
         event("gpu_memset", "Memset (Device)", 0, 0.5, device=2, bytes=64),

@@ -38,11 +38,7 @@ def analyze(path: Path, out: Path | None, as_json: bool, console: Console) -> No
     except nsys.TraceError as error:
         raise UserError(str(error)) from error
     tables = activity_tables(trace)
-    absent = {
-        name: trace.absent.get(activity.events[0], "the capture holds no such events")
-        for name, activity in ACTIVITIES.items()
-        if name not in tables
-    }
+    absent = {name: trace.why_absent(activity.events) for name, activity in ACTIVITIES.items() if name not in tables}
     if out is not None:
         for name, table in tables.items():
             _write(out / name, table)

@@ -59,6 +59,13 @@ def test_totals_are_those_of_nvidias_report(path: Path, report: str, table: str,
     assert sum(found["total_s"].to_pylist()) == pytest.approx(total_ns / 1e9, rel=1e-9)
 
 
+def test_kernels_are_joined_on_process_and_correlation() -> None:
+    found = activity_tables(read_trace(FOLDER / "nsys/nsys-ai_mfu_2gpu_before_schema3.25.0.sqlite"))
+    launches, collectives = found["launches"].to_pandas(), found["collectives"].to_pandas()
+    assert (launches["kernels"].sum(), launches["joined"].sum()) == (4010, 3986)
+    assert collectives.groupby("collective")["calls"].sum().to_dict() == {"send_recv": 66}
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("kineto/*.json.gz")), ids=lambda path: path.name)
 def test_every_pytorch_trace_reads(path: Path) -> None:
     trace = read_trace(path)

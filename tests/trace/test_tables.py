@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import OTHER, PID, kineto_trace, nsys_export
 
 from multicard.files import described, write_json
 from multicard.launch.nsys import TraceError
@@ -15,6 +14,7 @@ from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run, read_trace
 from multicard.trace.model import joined
 from multicard.trace.tables import ACTIVITIES, activity_tables
+from synthetic import OTHER, PID, kineto_trace, nsys_export
 
 
 def tables(path: Path) -> dict[str, pd.DataFrame]:
@@ -63,9 +63,26 @@ def test_kernels_are_summed_per_name(capture: Path) -> None:
 
 
 def test_memory_operations_carry_time_and_bytes_per_direction(capture: Path) -> None:
-    rows = tables(capture)["memory_operations"].set_index("operation")
-    assert rows["bytes"].to_dict() == {"host_to_device": 400, "memset": 64}
-    assert rows["total_s"].to_dict() == pytest.approx({"host_to_device": 0.003, "memset": 0.0005})
+    rows = tables(capture)["memory_operations"]
+    rows = rows.assign(what=rows["operation"] + " " + rows["host_memory"].fillna("-")).set_index("what")
+    expected = {"host_to_device pinned": 300, "host_to_device pageable": 100, "memset -": 64}
+    assert rows["bytes"].to_dict() == expected
+    assert (rows["total_s"] * 1e3).to_dict() == pytest.approx(dict(zip(expected, (2, 1, 0.5), strict=True)))
+
+
+def test_kernels_are_joined_to_the_calls_that_launched_them(capture: Path) -> None:
+    [row] = tables(capture)["launches"].to_dict("records")
+    assert (row["kernels"], row["joined"]) == (2, 2)
+    # Calls at 0-1 and 2-4 ms, kernels from 1 and 6 ms: latencies 1 and 4 ms, queue delays 0 and 2 ms.
+    assert row["median_latency_s"] == pytest.approx(0.0025)
+    assert row["max_latency_s"] == pytest.approx(0.004)
+    assert row["median_queue_delay_s"] == pytest.approx(0.001)
+    assert row["max_queue_delay_s"] == pytest.approx(0.002)
+
+
+def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: Path) -> None:
+    [row] = tables(nsys_export(tmp_path / "t.sqlite", other_calls=True))["launches"].to_dict("records")
+    assert (row["joined"], row["max_latency_s"]) == (2, pytest.approx(0.004))
 
 
 def test_a_timeline_counts_every_moment_once(capture: Path) -> None:
@@ -149,8 +166,8 @@ def test_a_run_gets_every_table_and_an_index_of_them(tmp_path: Path) -> None:
     run = captured(tmp_path / "run", kineto_trace(tmp_path / "rank1.json.gz"))
     index, phases = extracted(run)
     assert {name: entry["rows"] for name, entry in index.items()} == {
-        "phases": 7, "cuda_api": 1, "synchronizations": 0, "kernels": 1, "kernel_classes": 1, "collectives": 0,
-        "memory_operations": 2, "timeline": 3,
+        "phases": 7, "cuda_api": 1, "synchronizations": 0, "kernels": 1, "kernel_classes": 1, "launches": 1,
+        "collectives": 0, "memory_operations": 3, "timeline": 3,
     }  # fmt: skip
     assert len(phases) == 7
 

@@ -9,8 +9,8 @@ CAPTURED = "captured.json"
 EXPORTED = "exported.json"
 ACTIVITY = "activity"
 ACTIVITY_TABLES = (
-    "phases", "cuda_api", "synchronizations", "kernels", "kernel_classes", "collectives", "memory_operations",
-    "timeline",
+    "phases", "cuda_api", "synchronizations", "kernels", "kernel_classes", "launches", "collectives",
+    "memory_operations", "timeline",
 )  # fmt: skip
 
 JOB = "job.json"  # in the scratch folder only

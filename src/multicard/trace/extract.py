@@ -51,7 +51,7 @@ def extract_run(folder: Path) -> None:
     index: dict[str, Any] = {}
     for name, activity in ACTIVITIES.items():
         table = tables.get(name, activity.schema.empty_table())
-        absent = None if name in tables else missing or trace.absent.get(activity.events[0])
+        absent = None if name in tables else missing or trace.why_absent(activity.events)
         index[name] = {"rows": table.num_rows, "absent": absent, "says": activity.says}
         table = table.replace_schema_metadata({"multicard": json.dumps({"says": activity.says})})
         with whole(folder / ACTIVITY / f"{name}.parquet") as temporary:

@@ -48,21 +48,16 @@ def read(path: Path) -> Trace:
         if category == "user_annotation":
             rows["ranges"].append({"process": process, "thread": _number(event["tid"]), "name": name} | times)
         elif category in API_CATEGORIES:
-            call = {
-                "process": process,
-                "thread": _number(event["tid"]),
-                "api": API_CATEGORIES[category],
-                "name": name,
-            }
-            rows["api"].append(call | times)
+            call = {"process": process, "thread": _number(event["tid"]), "correlation": arguments.get("correlation")}
+            rows["api"].append(call | {"api": API_CATEGORIES[category], "name": name} | times)
         elif category == "kernel":
-            rows["kernels"].append(
-                {"process": process, "device": _number(arguments.get("device")), "name": name} | times
-            )
+            where = {"process": process, "device": _number(arguments.get("device"))}
+            rows["kernels"].append(where | {"correlation": arguments.get("correlation"), "name": name} | times)
         elif category in ("gpu_memcpy", "gpu_memset"):
             operation = "memset" if category == "gpu_memset" else _copy(name)
+            what = {"operation": operation, "host_memory": _host_memory(name), "bytes": arguments.get("bytes")}
             where = {"process": process, "device": _number(arguments.get("device"))}
-            rows["memory"].append(where | {"operation": operation, "bytes": arguments.get("bytes")} | times)
+            rows["memory"].append(where | what | times)
 
     trace = Trace({})
     for kind, found in rows.items():
@@ -90,3 +85,8 @@ def _number(value: Any) -> int | None:
 def _copy(name: str) -> str:
     """Direction of a copy from a name such as `Memcpy HtoD (Pageable -> Device)`."""
     return next((operation for key, operation in COPY_NAMES.items() if key in name), "other")
+
+
+def _host_memory(name: str) -> str | None:
+    """Kind of host memory of a copy, told from the same name."""
+    return next((kind.lower() for kind in ("Pageable", "Pinned") if kind in name), None)

@@ -10,31 +10,46 @@ _TIMES = [("start_ns", pa.int64()), ("end_ns", pa.int64())]
 EVENTS: dict[str, pa.Schema] = {
     # Named ranges that the program pushed and popped.
     "ranges": pa.schema([("process", pa.int64()), ("thread", pa.int64()), ("name", pa.string()), *_TIMES]),
-    # Calls of the CUDA runtime or driver on the host; `api` is "runtime" or "driver".
+    # Calls of the CUDA runtime or driver on the host; `api` is "runtime" or "driver". What a call starts on a device
+    # carries its `correlation`, a number that is unique within the process only.
     "api": pa.schema(
         [
             ("process", pa.int64()),
             ("thread", pa.int64()),
+            ("correlation", pa.int64()),
             ("api", pa.string()),
             ("name", pa.string()),
             *_TIMES,
         ]
     ),
     # Kernels on a device.
-    "kernels": pa.schema([("process", pa.int64()), ("device", pa.int64()), ("name", pa.string()), *_TIMES]),
-    # Copies and fills on a device; `operation` is one of OPERATIONS.
+    "kernels": pa.schema(
+        [
+            ("process", pa.int64()),
+            ("device", pa.int64()),
+            ("correlation", pa.int64()),
+            ("name", pa.string()),
+            *_TIMES,
+        ]
+    ),
+    # Copies and fills on a device; `operation` is one of OPERATIONS, `host_memory` "pageable" or "pinned" for copies
+    # from or to the host as far as that was recorded.
     "memory": pa.schema(
         [
             ("process", pa.int64()),
             ("device", pa.int64()),
             ("operation", pa.string()),
+            ("host_memory", pa.string()),
             ("bytes", pa.int64()),
             *_TIMES,
         ]
     ),
 }
 
-OPERATIONS = ("host_to_device", "device_to_host", "device_to_device", "peer_to_peer", "memset", "other")
+OPERATIONS = (
+    "host_to_device", "device_to_host", "device_to_device", "peer_to_peer", "host_to_host",
+    "unified_host_to_device", "unified_device_to_host", "unified_device_to_device", "memset", "other",
+)  # fmt: skip
 
 
 @dataclass
@@ -47,6 +62,10 @@ class Trace:
     events: dict[str, pa.Table]
     absent: dict[str, str] = field(default_factory=dict)
     ranks: dict[int, int] = field(default_factory=dict)
+
+    def why_absent(self, kinds: tuple[str, ...]) -> str:
+        """Reason for the first of these kinds that was not recorded."""
+        return next((self.absent[kind] for kind in kinds if kind in self.absent), "not recorded")
 
 
 def joined(traces: list[Trace]) -> Trace:

@@ -21,7 +21,24 @@ PROCESS = "(globalTid >> 24) & 0xFFFFFF"
 THREAD = "globalTid & 0xFFFFFF"
 PROCESS_OF_DEVICE = "(globalPid >> 24) & 0xFFFFFF"
 
-COPY_KINDS = {1: "host_to_device", 2: "device_to_host", 8: "device_to_device", 10: "peer_to_peer"}
+# copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it; arrays count as device memory.
+COPY_KINDS = {
+    1: "host_to_device",
+    2: "device_to_host",
+    3: "host_to_device",
+    4: "device_to_host",
+    5: "device_to_device",
+    6: "device_to_device",
+    7: "device_to_device",
+    8: "device_to_device",
+    9: "host_to_host",
+    10: "peer_to_peer",
+    11: "unified_host_to_device",
+    12: "unified_device_to_host",
+    13: "unified_device_to_device",
+}
+# srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
+HOST_MEMORY = {0: "pageable", 1: "pinned"}
 
 
 def read(path: Path) -> Trace:
@@ -114,7 +131,7 @@ def _api(tables: dict[str, set[str]]) -> str | None:
     if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables:
         return None
     return f"""
-        SELECT {PROCESS} AS process, {THREAD} AS thread,
+        SELECT {PROCESS} AS process, {THREAD} AS thread, correlationId AS correlation,
                CASE eventClass WHEN {RUNTIME_CLASS} THEN 'runtime' ELSE 'driver' END AS api,
                COALESCE(s.value, '') AS name, r.start AS start_ns, r.end AS end_ns
         FROM CUPTI_ACTIVITY_KIND_RUNTIME r LEFT JOIN StringIds s ON s.id = r.nameId
@@ -125,8 +142,8 @@ def _kernels(tables: dict[str, set[str]]) -> str | None:
     if "CUPTI_ACTIVITY_KIND_KERNEL" not in tables:
         return None
     return f"""
-        SELECT {PROCESS_OF_DEVICE} AS process, k.deviceId AS device, COALESCE(s.value, '') AS name,
-               k.start AS start_ns, k.end AS end_ns
+        SELECT {PROCESS_OF_DEVICE} AS process, k.deviceId AS device, k.correlationId AS correlation,
+               COALESCE(s.value, '') AS name, k.start AS start_ns, k.end AS end_ns
         FROM CUPTI_ACTIVITY_KIND_KERNEL k LEFT JOIN StringIds s ON s.id = k.demangledName
     """
 
@@ -134,17 +151,25 @@ def _kernels(tables: dict[str, set[str]]) -> str | None:
 def _memory(tables: dict[str, set[str]]) -> str | None:
     parts = []
     if "CUPTI_ACTIVITY_KIND_MEMCPY" in tables:
-        kinds = " ".join(f"WHEN {kind} THEN '{name}'" for kind, name in COPY_KINDS.items())
+        kinds = _cases(COPY_KINDS)
+        host_memory = "NULL"
+        if {"srcKind", "dstKind"} <= tables["CUPTI_ACTIVITY_KIND_MEMCPY"]:
+            source, target = (f"CASE {column} {_cases(HOST_MEMORY)} END" for column in ("srcKind", "dstKind"))
+            host_memory = f"CASE copyKind WHEN 1 THEN {source} WHEN 2 THEN {target} END"
         parts.append(f"""
             SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device,
-                   CASE copyKind {kinds} ELSE 'other' END AS operation,
+                   CASE copyKind {kinds} ELSE 'other' END AS operation, {host_memory} AS host_memory,
                    bytes, start AS start_ns, end AS end_ns
             FROM CUPTI_ACTIVITY_KIND_MEMCPY
         """)
     if "CUPTI_ACTIVITY_KIND_MEMSET" in tables:
         parts.append(f"""
             SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device, 'memset' AS operation,
-                   bytes, start AS start_ns, end AS end_ns
+                   NULL AS host_memory, bytes, start AS start_ns, end AS end_ns
             FROM CUPTI_ACTIVITY_KIND_MEMSET
         """)
     return " UNION ALL ".join(parts) or None
+
+
+def _cases(names: dict[int, str]) -> str:
+    return " ".join(f"WHEN {number} THEN '{name}'" for number, name in names.items())

@@ -13,8 +13,8 @@ from multicard.trace.timeline import SHARES, timelines
 
 STEP = "step"
 
-_INTEGERS = {"rank", "process", "device", "step", "calls", "bytes"}
-_TEXTS = {"phase", "api", "function", "kernel", "class", "operation", "collective", "scope"}
+_INTEGERS = {"rank", "process", "device", "step", "calls", "bytes", "kernels", "joined"}
+_TEXTS = {"phase", "api", "function", "kernel", "class", "operation", "host_memory", "collective", "scope"}
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
 
 Frames = dict[str, pd.DataFrame]
@@ -24,16 +24,17 @@ Frames = dict[str, pd.DataFrame]
 class Activity:
     """One activity table.
 
-    `events` are the kinds it is made of; it exists when at least one of them was recorded. Every table has
-    `rank` (empty where the trace does not tell) and `process`. Statistics are over the calls of a row: total,
-    mean, median, minimum, maximum and sample standard deviation of their durations in seconds. A total adds up
-    calls that overlap; it is not wall time.
+    `events` are the kinds it is made of; it exists when all of them were recorded, or any of them if
+    `any_will_do`. Every table has `rank` (empty where the trace does not tell) and `process`. Statistics are over
+    the calls of a row: total, mean, median, minimum, maximum and sample standard deviation of their durations in
+    seconds. A total adds up calls that overlap; it is not wall time.
     """
 
     events: tuple[str, ...]
     columns: tuple[str, ...]
     make: Callable[[Frames], pd.DataFrame]
     says: str
+    any_will_do: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,7 +60,8 @@ def activity_tables(trace: Trace) -> dict[str, pa.Table]:
         )
     tables = {}
     for name, activity in ACTIVITIES.items():
-        if any(kind in frames for kind in activity.events):
+        enough = any if activity.any_will_do else all
+        if enough(kind in frames for kind in activity.events):
             frame = activity.make(frames)
             frame["rank"] = frame["process"].map(trace.ranks).astype("Int64")
             tables[name] = pa.Table.from_pandas(frame, activity.schema, preserve_index=False)
@@ -108,13 +110,31 @@ def _kernel_classes(frames: Frames) -> pd.DataFrame:
     return _statistics(frames["kernels"], ["process", "device", "class"])
 
 
+def _launches(frames: Frames) -> pd.DataFrame:
+    """Kernels joined to the calls that launched them: on process and correlation, which alone is not unique."""
+    key = ["process", "correlation"]
+    calls = frames["api"].dropna(subset=["correlation"]).drop_duplicates(key)[[*key, "start_ns", "end_ns"]]
+    joined = frames["kernels"].merge(calls, how="left", on=key, suffixes=("", "_call"))
+    joined["latency_s"] = (joined["start_ns"] - joined["start_ns_call"]) / 1e9
+    joined["queue_delay_s"] = (joined["start_ns"] - joined["end_ns_call"]) / 1e9
+    groups = joined.groupby(["process", "device"], dropna=False)
+    return groups.agg(
+        kernels=("name", "size"),
+        joined=("latency_s", "count"),
+        median_latency_s=("latency_s", "median"),
+        max_latency_s=("latency_s", "max"),
+        median_queue_delay_s=("queue_delay_s", "median"),
+        max_queue_delay_s=("queue_delay_s", "max"),
+    ).reset_index()
+
+
 def _collectives(frames: Frames) -> pd.DataFrame:
     kernels = frames["kernels"]
     return _statistics(kernels[kernels["class"] == "communication"], ["process", "device", "collective"])
 
 
 def _memory_operations(frames: Frames) -> pd.DataFrame:
-    by = ["process", "device", "operation"]
+    by = ["process", "device", "operation", "host_memory"]
     # A sum of nothing recorded is empty, not zero.
     moved = frames["memory"].groupby(by, dropna=False)["bytes"].sum(min_count=1).astype("Int64")
     return _statistics(frames["memory"], by).merge(moved.reset_index(), on=by)
@@ -168,6 +188,21 @@ ACTIVITIES: dict[str, Activity] = {
         _kernel_classes,
         "Time on the device, per class of kernels.",
     ),
+    "launches": Activity(
+        ("kernels", "api"),
+        (
+            "device",
+            "kernels",
+            "joined",
+            "median_latency_s",
+            "max_latency_s",
+            "median_queue_delay_s",
+            "max_queue_delay_s",
+        ),
+        _launches,
+        "From the launching call to the kernel: latency from the start of the call, queue delay from its end "
+        "(negative when the kernel starts before the call returns), over the kernels whose call was recorded.",
+    ),
     "collectives": Activity(
         ("kernels",),
         ("device", "collective", *_STATISTICS),
@@ -176,14 +211,15 @@ ACTIVITIES: dict[str, Activity] = {
     ),
     "memory_operations": Activity(
         ("memory",),
-        ("device", "operation", *_STATISTICS, "bytes"),
+        ("device", "operation", "host_memory", *_STATISTICS, "bytes"),
         _memory_operations,
-        "Time on the device and bytes moved, per direction.",
+        "Time on the device and bytes moved, per direction and kind of host memory.",
     ),
     "timeline": Activity(
         ("kernels", "memory"),
         ("device", "scope", "step", *(f"{share}_s" for share in SHARES)),
         _timeline,
         "Where each device's time goes, for the whole capture and per step, by unions of intervals.",
+        any_will_do=True,
     ),
 }
