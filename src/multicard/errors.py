@@ -19,3 +19,5 @@ def reported() -> Iterator[None]:
         yield
     except UserError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell reports an end by Ctrl-C

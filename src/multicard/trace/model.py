@@ -10,8 +10,9 @@ _TIMES = [("start_ns", pa.int64()), ("end_ns", pa.int64())]
 EVENTS: dict[str, pa.Schema] = {
     # Named ranges that the program pushed and popped.
     "ranges": pa.schema([("process", pa.int64()), ("thread", pa.int64()), ("name", pa.string()), *_TIMES]),
-    # Calls of the CUDA runtime or driver on the host; `api` is "runtime" or "driver". What a call starts on a device
-    # carries its `correlation`, a number that is unique within the process only.
+    # Calls of the CUDA runtime or driver on the host; `api` is "runtime", "driver", "backtrace" for a row that repeats
+    # a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number that is
+    # unique within the process only.
     "api": pa.schema(
         [
             ("process", pa.int64()),

@@ -15,7 +15,9 @@ from multicard.trace.model import EVENTS, Trace, rank_marks
 
 RANGE_TYPES = (59, 60)  # push/pop, start/end
 MARK_TYPE = 34
-RUNTIME_CLASS = 0  # eventClass of CUPTI_ACTIVITY_KIND_RUNTIME: 0 runtime, 1 driver
+# eventClass of CUPTI_ACTIVITY_KIND_RUNTIME, as ENUM_NSYS_EVENT_CLASS lists it. A backtrace row repeats a call that
+# has a row of its own.
+API_CLASSES = {0: "runtime", 1: "driver", 67: "backtrace"}
 
 PROCESS = "(globalTid >> 24) & 0xFFFFFF"
 THREAD = "globalTid & 0xFFFFFF"
@@ -132,7 +134,7 @@ def _api(tables: dict[str, set[str]]) -> str | None:
         return None
     return f"""
         SELECT {PROCESS} AS process, {THREAD} AS thread, correlationId AS correlation,
-               CASE eventClass WHEN {RUNTIME_CLASS} THEN 'runtime' ELSE 'driver' END AS api,
+               CASE eventClass {_cases(API_CLASSES)} ELSE 'other' END AS api,
                COALESCE(s.value, '') AS name, r.start AS start_ns, r.end AS end_ns
         FROM CUPTI_ACTIVITY_KIND_RUNTIME r LEFT JOIN StringIds s ON s.id = r.nameId
     """

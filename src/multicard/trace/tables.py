@@ -99,7 +99,8 @@ def _cuda_api(frames: Frames) -> pd.DataFrame:
 
 def _synchronizations(frames: Frames) -> pd.DataFrame:
     calls = _cuda_api(frames)
-    return calls[calls["function"].str.contains("Synchronize")].copy()
+    waits = calls["function"].str.contains("Synchronize") & (calls["api"] != "backtrace")
+    return calls[waits].copy()
 
 
 def _kernels(frames: Frames) -> pd.DataFrame:
@@ -113,7 +114,8 @@ def _kernel_classes(frames: Frames) -> pd.DataFrame:
 def _launches(frames: Frames) -> pd.DataFrame:
     """Kernels joined to the calls that launched them: on process and correlation, which alone is not unique."""
     key = ["process", "correlation"]
-    calls = frames["api"].dropna(subset=["correlation"]).drop_duplicates(key)[[*key, "start_ns", "end_ns"]]
+    calls = frames["api"][frames["api"]["api"] != "backtrace"]
+    calls = calls.dropna(subset=["correlation"]).drop_duplicates(key)[[*key, "start_ns", "end_ns"]]
     joined = frames["kernels"].merge(calls, how="left", on=key, suffixes=("", "_call"))
     joined["latency_s"] = (joined["start_ns"] - joined["start_ns_call"]) / 1e9
     joined["queue_delay_s"] = (joined["start_ns"] - joined["end_ns_call"]) / 1e9
@@ -148,11 +150,12 @@ def _timeline(frames: Frames) -> pd.DataFrame:
 
 
 def _statistics(events: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Duration statistics per group, longest total first within a process."""
-    seconds = events.assign(seconds=(events["end_ns"] - events["start_ns"]) / 1e9)
-    statistics = seconds.groupby(by, dropna=False, observed=True)["seconds"].agg(
+    """Duration statistics per group, longest total first within a process; totals are exact to the nanosecond."""
+    durations = events.assign(duration=events["end_ns"] - events["start_ns"])
+    statistics = durations.groupby(by, dropna=False, observed=True)["duration"].agg(
         calls="count", total_s="sum", mean_s="mean", median_s="median", min_s="min", max_s="max", std_s="std"
     )
+    statistics[list(_STATISTICS[1:])] = statistics[list(_STATISTICS[1:])].astype(float) / 1e9
     return statistics.reset_index().sort_values(["process", "total_s"], ascending=[True, False], kind="stable")
 
 
@@ -168,7 +171,8 @@ ACTIVITIES: dict[str, Activity] = {
         ("api",),
         ("api", "function", *_STATISTICS),
         _cuda_api,
-        "Time that the host spends in calls of the CUDA runtime and driver, per function.",
+        "Time that the host spends in calls of the CUDA runtime and driver, per function; rows of the api backtrace "
+        "repeat calls that are counted in another row.",
     ),
     "synchronizations": Activity(
         ("api",),
