@@ -19,7 +19,10 @@ EXPORT_LIMIT_S = 3600
 
 
 class TraceError(Exception):
-    """A trace could not be captured, exported or read; the message is one line."""
+    """A trace could not be captured, exported or read; the message is one line, whatever the trace holds."""
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.split()))
 
 
 def version() -> str | None:

@@ -12,6 +12,12 @@ from multicard.launch.nsys import TraceError
 from multicard.trace.model import EVENTS, Trace, rank_marks
 
 API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver"}
+# What reading a file that is no trace, or a damaged one, can raise.
+MALFORMED = (
+    OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+    pa.ArrowException,
+)  # fmt: skip
+
 COPY_NAMES = {
     "HtoD": "host_to_device",
     "DtoH": "device_to_host",
@@ -31,11 +37,14 @@ def read(path: Path) -> Trace:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
-            document = json.load(file)
-        recorded = [event for event in document["traceEvents"] if event.get("ph") == "X"]
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {error}") from error
+            return _trace(json.load(file))
+    except MALFORMED as error:
+        said = str(error)[:200]
+        raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {said}") from error
 
+
+def _trace(document: dict[str, Any]) -> Trace:
+    recorded = [event for event in document["traceEvents"] if event.get("ph") == "X"]
     rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in EVENTS}
     # Device events carry the device in the place of the process; the host events tell the process.
     host = [e["pid"] for e in recorded if e.get("cat") in ("user_annotation", "cpu_op", *API_CATEGORIES)]
@@ -66,7 +75,7 @@ def read(path: Path) -> Trace:
         else:
             trace.absent[kind] = "the capture holds no such events"
     rank = document.get("distributedInfo", {}).get("rank")
-    if rank is None:
+    if not isinstance(rank, int):
         names = [row["name"] for row in rows["ranges"]]
         trace.ranks = rank_marks(names, [process] * len(names))
     else:

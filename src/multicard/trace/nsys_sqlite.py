@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import adbc_driver_sqlite.dbapi
+import pyarrow as pa
 
 from multicard.launch.nsys import TraceError
 from multicard.trace.model import EVENTS, Trace, rank_marks
@@ -73,8 +74,8 @@ def read(path: Path) -> Trace:
                 cursor.execute(_marks(tables))
                 marks = cursor.fetch_arrow_table()
                 trace.ranks = rank_marks(marks["name"].to_pylist(), marks["process"].to_pylist())
-    except adbc_driver_sqlite.dbapi.Error as error:
-        raise TraceError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    except (adbc_driver_sqlite.dbapi.Error, pa.ArrowException, ValueError, OverflowError) as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from error
     return trace
 
 
@@ -92,7 +93,7 @@ def _columns(path: Path) -> dict[str, set[str]]:
                 rows = connection.execute("SELECT name FROM pragma_table_info(?)", (name,))
                 found[name] = {row[0] for row in rows}
             return found
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: not a readable SQLite database: {error}") from error
 
 

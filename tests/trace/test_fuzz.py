@@ -1,0 +1,52 @@
+"""Damaged traces: whatever happens to the bytes, a reader reads or refuses, and does so soon."""
+
+import random
+import time
+from pathlib import Path
+
+from multicard.launch.nsys import TraceError
+from multicard.trace.extract import read_trace
+from multicard.trace.tables import activity_tables
+from synthetic import kineto_trace, nsys_export
+
+INPUTS = 10_000
+LONGEST_S = 10.0  # a bound against hanging; a sound file of this size takes some milliseconds
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """Flip, cut, insert or delete some bytes."""
+    data = bytearray(content)
+    match chance.randrange(4):
+        case 0:
+            for _ in range(chance.randrange(1, 20)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        case 1:
+            del data[chance.randrange(len(data)) :]
+        case 2:
+            at = chance.randrange(len(data))
+            data[at:at] = chance.randbytes(chance.randrange(1, 30))
+        case 3:
+            at = chance.randrange(len(data))
+            del data[at : at + chance.randrange(1, 200)]
+    return bytes(data)
+
+
+def test_a_damaged_trace_is_read_or_refused_in_bounded_time(tmp_path: Path) -> None:
+    chance = random.Random(2026)
+    sources = {
+        "t.sqlite": nsys_export(tmp_path / "s.sqlite").read_bytes(),
+        "t.json": kineto_trace(tmp_path / "s.json").read_bytes(),
+        "t.json.gz": kineto_trace(tmp_path / "s.json.gz").read_bytes(),
+    }
+    refused = 0
+    for _ in range(INPUTS):
+        name = chance.choice(list(sources))
+        (tmp_path / name).write_bytes(damaged(sources[name], chance))
+        started = time.monotonic()
+        try:
+            activity_tables(read_trace(tmp_path / name))
+        except TraceError as error:
+            assert "\n" not in str(error)
+            refused += 1
+        assert time.monotonic() - started < LONGEST_S
+    assert 0 < refused < INPUTS
