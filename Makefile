@@ -5,7 +5,8 @@ CONFIG ?= config/config.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-REPORT := results/snakemake-report.html
+RESULTS := $(or $(shell sed -n "s/^results: *\([^ \#]*\).*/\1/p" $(CONFIG) 2> /dev/null),results)
+REPORT := $(RESULTS)/snakemake-report.html
 
 # The workflow's own lock would survive a killed pipeline and block the next; this one dies with its holder.
 LOCK := .snakemake/pipeline.lock
@@ -22,10 +23,10 @@ demo: $(READY)
 	else $(SNAKEMAKE); fi
 	@$(MAKE) --no-print-directory $(REPORT)
 	@$(BIN)/multicard status --config $(CONFIG)
-	@echo "Figures: results/figures/  Report: $(REPORT)"
+	@echo "Figures: $(RESULTS)/figures/  Report: $(REPORT)"
 
 # The report shows what the scenarios' files hold, so it is as new as the newest of them.
-$(REPORT): $(CONFIG) $(wildcard results/scenarios/*/*.csv results/figures/*/*.png)
+$(REPORT): $(CONFIG) $(wildcard $(RESULTS)/scenarios/*/*.csv $(RESULTS)/figures/*/*.png)
 	$(SNAKEMAKE) --nolock --report $@
 
 test: $(READY)

@@ -89,7 +89,7 @@ def test_axes_carry_units_and_the_kind_of_device(tmp_path: Path) -> None:
         assert label in text
 
 
-def test_runs_that_did_not_complete_are_counted_under_the_figure(tmp_path: Path) -> None:
+def test_runs_that_did_not_complete_are_counted_over_the_figure(tmp_path: Path) -> None:
     measures = synthetic_measures()
     measures.loc[0, "outcome"] = "out_of_memory"
     draw("phases", measures, tmp_path / "f")

@@ -28,7 +28,7 @@ PICTURES = ("png", "svg", "pdf")
 def draw(name: str, measures: pd.DataFrame, stem: Path) -> None:
     """Draw one figure of a scenario's measures as `stem`.png, .svg and .pdf, and what it shows as `stem`.csv.
 
-    Runs that did not complete are counted under the figure. When none did, the figure says only that.
+    Runs that did not complete are counted over the figure. When none did, the figure says only that.
     """
     mpl.use("Agg")
     with styled():
@@ -39,7 +39,7 @@ def draw(name: str, measures: pd.DataFrame, stem: Path) -> None:
             figure.text(0.5, 0.6, "No run completed", ha="center", va="center", fontsize="large")
         note = not_shown(measures)
         if note:
-            figure.supxlabel(note, fontsize="small", x=0.01, ha="left")
+            figure.suptitle(note, fontsize="small", x=0.01, ha="left")
         for suffix in PICTURES:
             with whole(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
                 figure.savefig(temporary, metadata=_undated(suffix))

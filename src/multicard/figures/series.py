@@ -9,7 +9,7 @@ def unit(name: str, value: object) -> str:
     """Word one value of a parameter for a reader."""
     worded = {"image_size": f"{value} px", "batch_size": f"batch {value}", "width": f"width {value}"}
     plain = name in ("strategy", "precision", "dataset", "profiler", "device")
-    return worded.get(name, str(value) if plain else f"{name} {value}")
+    return worded.get(name, str(value) if plain else f"{name.replace('_', ' ')} {value}")
 
 
 def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
