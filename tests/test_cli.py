@@ -74,6 +74,15 @@ def test_a_trace_is_summed_up_and_its_tables_are_written(make: object, tmp_path:
     assert pd.read_parquet(tmp_path / "out" / "kernels.parquet")["calls"].tolist() == [2]
 
 
+def test_two_traces_are_compared(tmp_path: Path) -> None:
+    a, b = nsys_export(tmp_path / "a.sqlite"), kineto_trace(tmp_path / "b.json")
+    shown = multicard("compare", a, b)
+    assert shown.returncode == 0, shown.stderr
+    assert "cudaLaunchKernel_v7000" in shown.stdout
+    stopped = multicard("compare", a, tmp_path / "none.sqlite")
+    assert (stopped.returncode, stopped.stderr.strip()) == (1, f"{tmp_path}/none.sqlite: no such file")
+
+
 def test_what_a_trace_lacks_is_said(tmp_path: Path) -> None:
     shown = multicard("analyze", nsys_export(tmp_path / "t.sqlite", cuda=False))
     assert shown.returncode == 0

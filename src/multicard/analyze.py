@@ -1,4 +1,4 @@
-"""`multicard analyze`: what any trace says, from this pipeline or from anybody's machine."""
+"""`multicard analyze` and `compare`: what any trace says, from this pipeline or from anybody's machine."""
 
 import json
 import tempfile
@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from multicard.analysis.compare import compare
 from multicard.errors import UserError
 from multicard.files import whole
 from multicard.launch import nsys
 from multicard.terminal import plain
 from multicard.trace.extract import read_trace
-from multicard.trace.model import joined
+from multicard.trace.model import Trace, joined
 from multicard.trace.tables import ACTIVITIES, activity_tables
 
 READABLE = (".sqlite", ".nsys-rep", ".json", ".json.gz")
@@ -32,11 +33,7 @@ def analyze(path: Path, out: Path | None, as_json: bool, console: Console) -> No
     UserError
         If there is no trace, or one that cannot be read; nothing is written then.
     """
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            trace = joined([read_trace(_readable(file, Path(scratch))) for file in _traces(path)])
-    except nsys.TraceError as error:
-        raise UserError(str(error)) from error
+    trace = _read(path)
     tables = activity_tables(trace)
     absent = {name: trace.why_absent(activity.events) for name, activity in ACTIVITIES.items() if name not in tables}
     if out is not None:
@@ -47,6 +44,33 @@ def analyze(path: Path, out: Path | None, as_json: bool, console: Console) -> No
         print(json.dumps({"tables": found, "absent": absent}, indent=2))
     else:
         _summarize(tables, absent, console)
+
+
+def compare_traces(a: Path, b: Path, console: Console) -> None:
+    """Print what differs between two traces, largest difference first.
+
+    Raises
+    ------
+    UserError
+        If one of them cannot be read.
+    """
+    found, basis = compare(activity_tables(_read(a)), activity_tables(_read(b)))
+    if found.empty:
+        console.print("cannot tell: the two traces hold no table in common")
+        return
+    caption = (
+        f"Seconds {basis}, mean over processes; durations that overlap add up. One capture each gives no interval: "
+        "small differences may be chance."
+    )
+    console.print(_table(found, plain(f"a: {a}, b: {b}"), caption, longest=3 * LONGEST))
+
+
+def _read(path: Path) -> Trace:
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            return joined([read_trace(_readable(file, Path(scratch))) for file in _traces(path)])
+    except nsys.TraceError as error:
+        raise UserError(str(error)) from error
 
 
 def _traces(path: Path) -> list[Path]:
@@ -91,14 +115,19 @@ def _summarize(tables: dict[str, pa.Table], absent: dict[str, str], console: Con
         if frame.empty:
             console.print(plain(f"{name}: none"), "\n")
             continue
-        shown = frame.dropna(axis="columns", how="all").head(LONGEST)
         more = f", first {LONGEST} of {len(frame)}" if len(frame) > LONGEST else ""
-        table = Table(title=plain(f"{name}{more}"), caption=plain(activity.says), title_justify="left")
-        for column in shown:
-            table.add_column(plain(column), justify="right" if shown[column].dtype.kind in "fiu" else "left")
-        for row in shown.itertuples(index=False):
-            table.add_row(*(_cell(column, value) for column, value in zip(shown, row, strict=True)))
-        console.print(table, "")
+        console.print(_table(frame, plain(f"{name}{more}"), activity.says, LONGEST), "")
+
+
+def _table(frame: pd.DataFrame, title: Text, caption: str, longest: int) -> Table:
+    """Show the first rows of a frame, without the columns that are empty throughout."""
+    shown = frame.dropna(axis="columns", how="all").head(longest)
+    table = Table(title=title, caption=plain(caption), title_justify="left")
+    for column in shown:
+        table.add_column(plain(column), justify="right" if shown[column].dtype.kind in "fiu" else "left")
+    for row in shown.itertuples(index=False):
+        table.add_row(*(_cell(column, value) for column, value in zip(shown, row, strict=True)))
+    return table
 
 
 def _phase_medians(phases: pd.DataFrame) -> pd.DataFrame:
@@ -113,4 +142,6 @@ def _cell(column: str, value: object) -> Text:
         return Text("")
     if column.endswith("_s"):
         return Text(f"{value:.6f}")
+    if column == "ratio":
+        return Text(f"{value:.3f}")
     return plain(str(value), NAME_WIDTH)

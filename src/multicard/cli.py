@@ -46,6 +46,11 @@ def main(arguments: list[str] | None = None) -> None:
     analyze_command.add_argument("--json", action="store_true", help="print the tables as JSON")
     analyze_command.set_defaults(function=analyze)
 
+    compare_command = commands.add_parser("compare", help="say what got slower or faster from one trace to another")
+    compare_command.add_argument("a", type=Path, help="as for analyze: the trace to compare with")
+    compare_command.add_argument("b", type=Path, help="as for analyze: the trace to compare")
+    compare_command.set_defaults(function=compare)
+
     chosen = parser.parse_args(arguments)
     with reported():
         chosen.function(chosen)
@@ -120,6 +125,13 @@ def analyze(arguments: argparse.Namespace) -> None:
     from multicard.analyze import analyze
 
     analyze(arguments.path, arguments.out, arguments.json, _console())
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Print what differs between two traces."""
+    from multicard.analyze import compare_traces
+
+    compare_traces(arguments.a, arguments.b, _console())
 
 
 def _console() -> Console:
