@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 # Reports of Nsight Systems hold the whole environment of the job, so a job is started with these alone.
 ALLOWED = (
-    "PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH",
-    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
+    "PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING",
+    "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 ALLOWED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_NCCL_", "PYTORCH_", "NVIDIA_")
 
