@@ -113,6 +113,17 @@ def test_text_in_a_trace_stays_text(tmp_path: Path) -> None:
     assert "[red]gemm[/red] �[31m; DROP TABLE StringIds --" in shown.stdout
 
 
+def test_text_that_is_no_utf_8_is_shown_as_far_as_it_can_be(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE StringIds SET value = CAST(x'67e46d6d' AS TEXT) WHERE value = 'gemm'")
+        connection.execute("UPDATE NVTX_EVENTS SET text = CAST(x'e46873' AS TEXT) WHERE start = 12000000")
+        connection.commit()
+    shown = multicard("analyze", path)
+    assert shown.returncode == 0, shown.stderr
+    assert "g�mm" in shown.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [

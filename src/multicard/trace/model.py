@@ -4,12 +4,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-# Times are nanoseconds on the trace's own clock. `process` is the process id.
+# Times are nanoseconds on the trace's own clock. `process` is the process id. Texts are dictionary-encoded: a capture
+# holds millions of events under a few hundred names.
+TEXT = pa.dictionary(pa.int32(), pa.string())
 _TIMES = [("start_ns", pa.int64()), ("end_ns", pa.int64())]
 
 EVENTS: dict[str, pa.Schema] = {
     # Named ranges that the program pushed and popped.
-    "ranges": pa.schema([("process", pa.int64()), ("thread", pa.int64()), ("name", pa.string()), *_TIMES]),
+    "ranges": pa.schema([("process", pa.int64()), ("thread", pa.int64()), ("name", TEXT), *_TIMES]),
     # Calls of the CUDA runtime or driver on the host; `api` is "runtime", "driver", "backtrace" for a row that repeats
     # a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number that is
     # unique within the process only.
@@ -18,8 +20,8 @@ EVENTS: dict[str, pa.Schema] = {
             ("process", pa.int64()),
             ("thread", pa.int64()),
             ("correlation", pa.int64()),
-            ("api", pa.string()),
-            ("name", pa.string()),
+            ("api", TEXT),
+            ("name", TEXT),
             *_TIMES,
         ]
     ),
@@ -29,7 +31,7 @@ EVENTS: dict[str, pa.Schema] = {
             ("process", pa.int64()),
             ("device", pa.int64()),
             ("correlation", pa.int64()),
-            ("name", pa.string()),
+            ("name", TEXT),
             *_TIMES,
         ]
     ),
@@ -39,8 +41,8 @@ EVENTS: dict[str, pa.Schema] = {
         [
             ("process", pa.int64()),
             ("device", pa.int64()),
-            ("operation", pa.string()),
-            ("host_memory", pa.string()),
+            ("operation", TEXT),
+            ("host_memory", TEXT),
             ("bytes", pa.int64()),
             *_TIMES,
         ]
@@ -78,7 +80,7 @@ def joined(traces: list[Trace]) -> Trace:
     for kind in EVENTS:
         tables = [trace.events[kind] for trace in traces if kind in trace.events]
         if tables:
-            events[kind] = pa.concat_tables(tables)
+            events[kind] = pa.concat_tables(tables).unify_dictionaries()
     absent = {kind: reason for trace in reversed(traces) for kind, reason in trace.absent.items() if kind not in events}
     ranks = {process: rank for trace in traces for process, rank in trace.ranks.items()}
     return Trace(events, absent, ranks)

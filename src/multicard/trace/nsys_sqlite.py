@@ -5,8 +5,10 @@ looked up before they are read. Schema facts: NVIDIA's export schema documentati
 """
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import adbc_driver_sqlite.dbapi
 import pyarrow as pa
@@ -24,6 +26,7 @@ PROCESS = "(globalTid >> 24) & 0xFFFFFF"
 THREAD = "globalTid & 0xFFFFFF"
 PROCESS_OF_DEVICE = "(globalPid >> 24) & 0xFFFFFF"
 
+MEMSET = -1  # stands in the place of a copyKind
 # copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it; arrays count as device memory.
 COPY_KINDS = {
     1: "host_to_device",
@@ -39,6 +42,7 @@ COPY_KINDS = {
     11: "unified_host_to_device",
     12: "unified_device_to_host",
     13: "unified_device_to_device",
+    MEMSET: "memset",
 }
 # srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
 HOST_MEMORY = {0: "pageable", 1: "pinned"}
@@ -64,19 +68,57 @@ def read(path: Path) -> Trace:
     trace = Trace({})
     try:
         with adbc_driver_sqlite.dbapi.connect(_read_only(path)) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id, value FROM StringIds")
+            found = cursor.fetch_arrow_table()
+            values = found["value"].cast(pa.binary()).to_pylist()
+            strings = dict(zip(found["id"].to_pylist(), map(_readable, values), strict=True))
             for kind, query in queries.items():
                 if query is None:
                     trace.absent[kind] = "the capture holds no such events"
                     continue
                 cursor.execute(query)
-                trace.events[kind] = cursor.fetch_arrow_table().cast(EVENTS[kind])
+                trace.events[kind] = _with_texts(cursor.fetch_arrow_table(), strings).select(EVENTS[kind].names)
+                trace.events[kind] = trace.events[kind].cast(EVENTS[kind])
             if "NVTX_EVENTS" in tables:
                 cursor.execute(_marks(tables))
-                marks = cursor.fetch_arrow_table()
+                marks = _with_texts(cursor.fetch_arrow_table(), strings)
                 trace.ranks = rank_marks(marks["name"].to_pylist(), marks["process"].to_pylist())
     except (adbc_driver_sqlite.dbapi.Error, pa.ArrowException, ValueError, OverflowError) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from error
     return trace
+
+
+def _readable(text: bytes | None) -> str | None:
+    """Decode a text of the traced program, which may hold any bytes."""
+    return None if text is None else text.decode("utf-8", "replace")
+
+
+def _with_texts(events: pa.Table, strings: dict[int, str | None]) -> pa.Table:
+    """Encode the texts of events; most come as numbers that stand for them."""
+    texts: dict[str, Callable[[Any], str | None]] = {
+        "name": lambda number: strings.get(number) or "",
+        "api": lambda number: API_CLASSES.get(number, "other"),
+        "operation": lambda number: COPY_KINDS.get(number, "other"),
+        "host_memory": HOST_MEMORY.get,
+    }
+    for position, field in enumerate(events.schema):
+        if pa.types.is_string(field.type):
+            column = _encoded(events[field.name].cast(pa.binary()), _readable)
+        elif field.name in texts:
+            column = _encoded(events[field.name], texts[field.name])
+        else:
+            continue
+        events = events.set_column(position, field.name, column)
+    return events
+
+
+def _encoded(column: pa.ChunkedArray, text_of: Callable[[Any], str | None]) -> pa.DictionaryArray:
+    """Encode a column by the text of each value; equal texts share a code, no text gives an empty cell."""
+    encoded = column.combine_chunks().dictionary_encode()
+    texts = [None if value is None else text_of(value) for value in encoded.dictionary.to_pylist()]
+    distinct = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
+    codes = pa.array([distinct.get(text) for text in texts], pa.int32())
+    return pa.DictionaryArray.from_arrays(codes.take(encoded.indices), pa.array(list(distinct), pa.string()))
 
 
 def _read_only(path: Path) -> str:
@@ -135,9 +177,9 @@ def _api(tables: dict[str, set[str]]) -> str | None:
         return None
     return f"""
         SELECT {PROCESS} AS process, {THREAD} AS thread, correlationId AS correlation,
-               CASE eventClass {_cases(API_CLASSES)} ELSE 'other' END AS api,
-               COALESCE(s.value, '') AS name, r.start AS start_ns, r.end AS end_ns
-        FROM CUPTI_ACTIVITY_KIND_RUNTIME r LEFT JOIN StringIds s ON s.id = r.nameId
+               eventClass AS api,
+               nameId AS name, start AS start_ns, end AS end_ns
+        FROM CUPTI_ACTIVITY_KIND_RUNTIME
     """
 
 
@@ -145,34 +187,28 @@ def _kernels(tables: dict[str, set[str]]) -> str | None:
     if "CUPTI_ACTIVITY_KIND_KERNEL" not in tables:
         return None
     return f"""
-        SELECT {PROCESS_OF_DEVICE} AS process, k.deviceId AS device, k.correlationId AS correlation,
-               COALESCE(s.value, '') AS name, k.start AS start_ns, k.end AS end_ns
-        FROM CUPTI_ACTIVITY_KIND_KERNEL k LEFT JOIN StringIds s ON s.id = k.demangledName
+        SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device, correlationId AS correlation,
+               demangledName AS name, start AS start_ns, end AS end_ns
+        FROM CUPTI_ACTIVITY_KIND_KERNEL
     """
 
 
 def _memory(tables: dict[str, set[str]]) -> str | None:
     parts = []
     if "CUPTI_ACTIVITY_KIND_MEMCPY" in tables:
-        kinds = _cases(COPY_KINDS)
         host_memory = "NULL"
         if {"srcKind", "dstKind"} <= tables["CUPTI_ACTIVITY_KIND_MEMCPY"]:
-            source, target = (f"CASE {column} {_cases(HOST_MEMORY)} END" for column in ("srcKind", "dstKind"))
-            host_memory = f"CASE copyKind WHEN 1 THEN {source} WHEN 2 THEN {target} END"
+            host_memory = "CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END"
         parts.append(f"""
             SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device,
-                   CASE copyKind {kinds} ELSE 'other' END AS operation, {host_memory} AS host_memory,
+                   copyKind AS operation, {host_memory} AS host_memory,
                    bytes, start AS start_ns, end AS end_ns
             FROM CUPTI_ACTIVITY_KIND_MEMCPY
         """)
     if "CUPTI_ACTIVITY_KIND_MEMSET" in tables:
         parts.append(f"""
-            SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device, 'memset' AS operation,
+            SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device, {MEMSET} AS operation,
                    NULL AS host_memory, bytes, start AS start_ns, end AS end_ns
             FROM CUPTI_ACTIVITY_KIND_MEMSET
         """)
     return " UNION ALL ".join(parts) or None
-
-
-def _cases(names: dict[int, str]) -> str:
-    return " ".join(f"WHEN {number} THEN '{name}'" for number, name in names.items())

@@ -94,13 +94,17 @@ def _phases(frames: Frames) -> pd.DataFrame:
 
 
 def _cuda_api(frames: Frames) -> pd.DataFrame:
-    return _statistics(frames["api"].rename(columns={"name": "function"}), ["process", "api", "function"])
+    return _api_statistics(frames["api"])
 
 
 def _synchronizations(frames: Frames) -> pd.DataFrame:
-    calls = _cuda_api(frames)
-    waits = calls["function"].str.contains("Synchronize") & (calls["api"] != "backtrace")
-    return calls[waits].copy()
+    calls = frames["api"]
+    waits = calls["name"].str.contains("Synchronize", regex=False).astype(bool) & (calls["api"] != "backtrace")
+    return _api_statistics(calls[waits])
+
+
+def _api_statistics(calls: pd.DataFrame) -> pd.DataFrame:
+    return _statistics(calls.rename(columns={"name": "function"}), ["process", "api", "function"])
 
 
 def _kernels(frames: Frames) -> pd.DataFrame:
