@@ -15,6 +15,7 @@ from multicard.analysis.compare import compare
 from multicard.errors import UserError
 from multicard.files import whole
 from multicard.launch import nsys
+from multicard.record.names import CAPTURED, EXPORTED
 from multicard.terminal import plain
 from multicard.trace.extract import read_trace
 from multicard.trace.model import Trace, joined
@@ -81,7 +82,7 @@ def _traces(path: Path) -> list[Path]:
     databases = {file.stem for file in found if file.suffix == ".sqlite"}
     found = [file for file in found if file.suffix != ".nsys-rep" or file.stem not in databases]
     # The manifests that lie beside the traces of a run are no traces.
-    found = [file for file in found if file.name not in ("captured.json", "exported.json")]
+    found = [file for file in found if file.name not in (CAPTURED, EXPORTED)]
     if not found:
         raise UserError(f"{path}: no trace here, expected files named *{', *'.join(READABLE)}")
     return found

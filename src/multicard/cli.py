@@ -17,7 +17,7 @@ from multicard.experiment.load import read_experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run, expand
 from multicard.files import read_json
-from multicard.record.names import ACTIVITY, RUN
+from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, RUN
 from multicard.terminal import plain
 
 WIDE = 220  # columns of a table that goes to a file or a pipe
@@ -108,13 +108,13 @@ def _run_status(run: Run, folder: Path, machine: Machine) -> tuple[str, list[str
         return ("cannot run here", [obstacle], True) if obstacle else ("waiting", [], True)
     record = read_json(folder / RUN)
     remarks = [record["reason"]] if record["reason"] else []
-    if record["outcome"] != "completed" or not (folder / ACTIVITY / "tables.json").exists():
+    if record["outcome"] != "completed" or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
         return record["outcome"], remarks, record["outcome"] != "failed"
 
     from multicard.analysis.consistency import check_run
 
     faults = check_run(folder).faults()
-    missing = read_json(folder / ACTIVITY / "tables.json")["tables"]["phases"]["absent"]
+    missing = read_json(folder / ACTIVITY / ACTIVITY_INDEX)["tables"]["phases"]["absent"]
     if missing:
         remarks.append(f"no trace: {missing}")
     return record["outcome"], remarks + faults, not faults

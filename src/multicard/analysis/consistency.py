@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.record.names import ACTIVITY, PHASES, STEPS
+from multicard.analysis.measures import trace_steps
+from multicard.record.names import PHASES, STEPS
 
 TOLERANCE = 0.05
 
@@ -38,8 +39,7 @@ def check_run(folder: Path) -> Consistency:
     measured = steps[steps["window"] == "measured"]
     coverage = measured[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / measured["duration_s"]
 
-    phases = pd.read_parquet(folder / ACTIVITY / "phases.parquet")
-    traced = phases[phases["phase"] == "step"].groupby("rank")["duration_s"].median()
+    traced = trace_steps(folder).groupby("rank")["duration_s"].median()
     recorded = steps[steps["window"] == "profiled"].groupby("rank")["duration_s"].median()
     ratios = (traced / recorded).dropna()
     worst = float(ratios.loc[(ratios - 1).abs().idxmax()]) if len(ratios) else None

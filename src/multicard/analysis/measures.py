@@ -8,6 +8,7 @@ import pandas as pd
 from multicard.experiment.parameters import VisionParameters
 from multicard.files import read_json
 from multicard.record.names import ACTIVITY, EPOCHS, PHASES, RUN, STEPS
+from multicard.trace.tables import STEP
 
 PARAMETERS = tuple(VisionParameters.model_fields)
 
@@ -107,7 +108,12 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _trace_iteration_time(folder: Path) -> float | None:
+def trace_steps(folder: Path) -> pd.DataFrame:
+    """Steps of a run as its trace shows them: the rows of its phases table that are steps."""
     phases = pd.read_parquet(folder / ACTIVITY / "phases.parquet")
-    steps = phases[phases["phase"] == "step"]
+    return phases[phases["phase"] == STEP]
+
+
+def _trace_iteration_time(folder: Path) -> float | None:
+    steps = trace_steps(folder)
     return slowest_rank(steps) if len(steps) else None

@@ -4,13 +4,14 @@ import csv
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from multicard.errors import UserError
 from multicard.experiment.parameters import VisionParameters, run_id
-from multicard.files import described, read_json, whole, write_json
+from multicard.files import described, read_json, write_csv, write_json
 from multicard.launch import nsys
 from multicard.launch.commands import LOOPBACK, job_environment, training_command
 from multicard.launch.process import Ended, run
@@ -174,17 +175,15 @@ def _rank_records(scratch: Path, count: int) -> list[dict[str, Any]]:
 def _gather(scratch: Path, folder: Path, count: int) -> None:
     """Join the parts of the ranks, in the order of the ranks; what no rank wrote stays an empty table."""
     steps = [scratch / rank_file(STEPS, rank) for rank in range(count)]
-    for target, columns, parts in (
-        (folder / STEPS, STEP_COLUMNS, steps),
-        (folder / EPOCHS, EPOCH_COLUMNS, [scratch / rank_file(EPOCHS, 0)]),
-    ):
-        with whole(target) as temporary, temporary.open("w", newline="", encoding="utf-8") as sink:
-            writer = csv.DictWriter(sink, columns)
-            writer.writeheader()
-            for part in parts:
-                if part.exists():
-                    with part.open(newline="", encoding="utf-8") as source:
-                        writer.writerows(csv.DictReader(source))
+    write_csv(folder / STEPS, STEP_COLUMNS, _rows(steps))
+    write_csv(folder / EPOCHS, EPOCH_COLUMNS, _rows([scratch / rank_file(EPOCHS, 0)]))
+
+
+def _rows(parts: list[Path]) -> Iterator[dict[str, str]]:
+    for part in parts:
+        if part.exists():
+            with part.open(newline="", encoding="utf-8") as source:
+                yield from csv.DictReader(source)
 
 
 def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, count: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ TRACE = "trace"
 CAPTURED = "captured.json"
 EXPORTED = "exported.json"
 ACTIVITY = "activity"
+ACTIVITY_INDEX = "tables.json"
 ACTIVITY_TABLES = (
     "phases", "cuda_api", "synchronizations", "kernels", "kernel_classes", "launches", "collectives",
     "memory_operations", "timeline",
@@ -15,7 +16,6 @@ ACTIVITY_TABLES = (
 
 JOB = "job.json"  # in the scratch folder only
 
-WINDOWS = ("warmup", "measured", "profiled")
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "checkpoint")
 OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
 

@@ -1,6 +1,5 @@
 """Times every step and its phases, and writes them down."""
 
-import csv
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 
-from multicard.files import whole
+from multicard.files import write_csv
 from multicard.record.capture import Capture
 from multicard.record.clock import clock_for
 from multicard.record.memory import peak_memory_bytes
@@ -80,10 +79,7 @@ class Recorder:
 
     def write(self, path: Path) -> None:
         """Write the settled steps as CSV."""
-        with whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, STEP_COLUMNS)
-            writer.writeheader()
-            writer.writerows(self.rows)
+        write_csv(path, STEP_COLUMNS, self.rows)
 
 
 class _Step:

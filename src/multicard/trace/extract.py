@@ -8,12 +8,10 @@ import pyarrow.parquet as pq
 
 from multicard.files import read_json, whole, write_json
 from multicard.launch.nsys import TraceError
-from multicard.record.names import ACTIVITY, EXPORTED, RUN, TRACE
+from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
 from multicard.trace import kineto, nsys_sqlite
 from multicard.trace.model import Trace, joined
 from multicard.trace.tables import ACTIVITIES, activity_tables
-
-ACTIVITY_INDEX = "tables.json"
 
 
 def read_trace(path: Path) -> Trace:

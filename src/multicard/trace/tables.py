@@ -58,6 +58,8 @@ def activity_tables(trace: Trace) -> dict[str, pa.Table]:
         frames["kernels"] = frames["kernels"].assign(
             **{"class": names.map(classes), "collective": names.map(collectives)}
         )
+    if "ranges" in frames:
+        frames["steps"] = _steps(frames["ranges"])
     tables = {}
     for name, activity in ACTIVITIES.items():
         enough = any if activity.any_will_do else all
@@ -84,7 +86,7 @@ def _steps(ranges: pd.DataFrame) -> pd.DataFrame:
 
 
 def _phases(frames: Frames) -> pd.DataFrame:
-    found = _steps(frames["ranges"])
+    found = frames["steps"]
     origin = frames["ranges"]["start_ns"].min()
     return found.assign(
         phase=found["name"],
@@ -147,7 +149,7 @@ def _memory_operations(frames: Frames) -> pd.DataFrame:
 
 
 def _timeline(frames: Frames) -> pd.DataFrame:
-    steps = _steps(frames["ranges"]) if "ranges" in frames else None
+    steps = frames.get("steps")
     return timelines(
         frames.get("kernels"), frames.get("memory"), steps[steps["name"] == STEP] if steps is not None else None
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from multicard.trace.intervals import Intervals, clip, difference, either, intersection, total, union
-from multicard.trace.kernel_classes import kernel_class
 
 CAPTURE = "capture"
 
@@ -51,7 +50,7 @@ def timelines(kernels: pd.DataFrame | None, memory: pd.DataFrame | None, steps: 
     Parameters
     ----------
     kernels, memory
-        Device events with process, device, start_ns and end_ns; kernels with name. None: not recorded.
+        Device events with process, device, start_ns and end_ns; kernels with class. None: not recorded.
     steps
         Step ranges with process, step, start_ns and end_ns. A device's activity counts to the step during which it
         happens, whichever step launched it.
@@ -80,9 +79,8 @@ def _activities(
     """Activity of each process and device, with its first and last moment."""
     parts = []
     if kernels is not None:
-        names = kernels["name"].astype("category")
-        kinds = {name: kernel_class(name) == "communication" for name in names.cat.categories}
-        parts.append(kernels.assign(kind=names.map(kinds).map({True: "communication", False: "compute"})))
+        communicates = kernels["class"] == "communication"
+        parts.append(kernels.assign(kind=communicates.map({True: "communication", False: "compute"})))
     if memory is not None:
         parts.append(memory.assign(kind="memory"))
     if not parts:

@@ -1,7 +1,6 @@
 """The training program of one rank: `python -m multicard.vision.train --job FILE`, alone or under torchrun."""
 
 import argparse
-import csv
 import itertools
 import os
 import sys
@@ -17,7 +16,7 @@ from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard.errors import UserError
 from multicard.experiment.parameters import VisionParameters
-from multicard.files import read_json, whole, write_json
+from multicard.files import read_json, write_csv, write_json
 from multicard.record import surroundings
 from multicard.record.capture import Capture
 from multicard.record.job import PROGRESS
@@ -105,7 +104,7 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
     finally:
         recorder.write(scratch / rank_file(STEPS, rank))
         if rank == 0:
-            write_epochs(scratch / rank_file(EPOCHS, rank), epochs)
+            write_csv(scratch / rank_file(EPOCHS, rank), EPOCH_COLUMNS, epochs)
     if rank == 0:
         say(f"test accuracy {epochs[-1]['test_accuracy']:.1%}")
     return len(training)
@@ -134,14 +133,6 @@ def evaluate(
         count += len(labels)
     total_loss, correct, count = sum_over_ranks([total_loss, correct, count], device)
     return total_loss / count, correct / count
-
-
-def write_epochs(path: Path, epochs: list[dict[str, float]]) -> None:
-    """Write one row per epoch as CSV."""
-    with whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, EPOCH_COLUMNS)
-        writer.writeheader()
-        writer.writerows(epochs)
 
 
 def say(text: str) -> None:
