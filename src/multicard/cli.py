@@ -44,6 +44,9 @@ def main(arguments: list[str] | None = None) -> None:
     analyze_command.add_argument("path", type=Path, help=".sqlite, .nsys-rep, .json or .json.gz, or a folder of them")
     analyze_command.add_argument("--out", type=Path, help="folder for the tables, as Parquet and CSV")
     analyze_command.add_argument("--json", action="store_true", help="print the tables as JSON")
+    analyze_command.add_argument(
+        "--only", type=lambda names: names.split(","), metavar="TABLE,…", help="make these tables only: sooner done"
+    )
     analyze_command.set_defaults(function=analyze)
 
     compare_command = commands.add_parser("compare", help="say what got slower or faster from one trace to another")
@@ -124,7 +127,7 @@ def analyze(arguments: argparse.Namespace) -> None:
     """Print what a trace says."""
     from multicard.analyze import analyze
 
-    analyze(arguments.path, arguments.out, arguments.json, _console())
+    analyze(arguments.path, arguments.out, arguments.json, arguments.only, _console())
 
 
 def compare(arguments: argparse.Namespace) -> None:

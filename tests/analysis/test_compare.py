@@ -6,20 +6,23 @@ import pytest
 
 from multicard.analysis.compare import compare
 from multicard.trace.extract import read_trace
-from multicard.trace.tables import activity_tables
+from multicard.trace.tables import Found, activity_tables
 from synthetic import kineto_trace, nsys_export
 
 
-def tables(path: Path) -> dict:
-    return activity_tables(read_trace(path))
+def tables(path: Path) -> Found:
+    return activity_tables([read_trace(path)])
+
+
+def by_name(rows: list[dict]) -> dict[str, dict]:
+    return {row["name"]: row for row in rows}
 
 
 def test_a_capture_compared_with_itself_shows_no_difference(tmp_path: Path) -> None:
     same = tables(kineto_trace(tmp_path / "t.json"))
     found, basis = compare(same, same)
     assert basis == "per step"
-    assert (found["difference_s"] == 0).all()
-    assert (found["ratio"] == 1).all()
+    assert {(row["difference_s"], row["ratio"]) for row in found} == {(0, 1)}
 
 
 def test_differences_are_per_step_and_the_largest_comes_first(tmp_path: Path) -> None:
@@ -30,20 +33,20 @@ def test_differences_are_per_step_and_the_largest_comes_first(tmp_path: Path) ->
     assert slower != document
     (tmp_path / "b.json").write_text(slower)
     found, _ = compare(a, tables(tmp_path / "b.json"))
-    first = found.iloc[0]
+    first = found[0]
     assert (first["table"], first["name"]) == ("kernel_classes", "matrix_multiply")
     assert (first["a_s"], first["b_s"]) == (pytest.approx(0.004), pytest.approx(0.0065))
     assert (first["difference_s"], first["ratio"]) == (pytest.approx(0.0025), pytest.approx(1.625))
-    assert (found["difference_s"].iloc[1:] == 0).all()
+    assert {row["difference_s"] for row in found[1:]} == {0}
 
 
 def test_what_one_capture_lacks_is_empty_there(tmp_path: Path) -> None:
     a = tables(kineto_trace(tmp_path / "a.json"))
     renamed = (tmp_path / "a.json").read_text().replace("cudaLaunchKernel_v7000", "cuLaunchKernelEx")
     (tmp_path / "b.json").write_text(renamed)
-    found = compare(a, tables(tmp_path / "b.json"))[0].set_index("name")
-    assert found.loc["cudaLaunchKernel_v7000"].isna()[["b_s", "difference_s", "ratio"]].all()
-    assert found.loc["cuLaunchKernelEx", "b_s"] == pytest.approx(0.009 / 2)
+    found = by_name(compare(a, tables(tmp_path / "b.json"))[0])
+    assert [found["cudaLaunchKernel_v7000"][c] for c in ("b_s", "difference_s", "ratio")] == [None, None, None]
+    assert found["cuLaunchKernelEx"]["b_s"] == pytest.approx(0.009 / 2)
 
 
 def test_captures_without_steps_are_compared_as_a_whole(tmp_path: Path) -> None:
@@ -51,11 +54,11 @@ def test_captures_without_steps_are_compared_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text((tmp_path / "a.json").read_text().replace('"step"', '"other"'))
     found, basis = compare(a, tables(tmp_path / "b.json"))
     assert basis == "whole capture"
-    kernels = found.set_index("name").loc["matrix_multiply"]
+    kernels = by_name(found)["matrix_multiply"]
     assert kernels["a_s"] == kernels["b_s"] == pytest.approx(0.008)
 
 
 def test_nothing_in_common_gives_no_rows(tmp_path: Path) -> None:
     without = tables(nsys_export(tmp_path / "a.sqlite", cuda=False))
-    del without["phases"]
-    assert compare(without, without)[0].empty
+    del without.rows["phases"]
+    assert compare(without, without)[0] == []

@@ -44,7 +44,7 @@ def test_a_damaged_trace_is_read_or_refused_in_bounded_time(tmp_path: Path) -> N
         (tmp_path / name).write_bytes(damaged(sources[name], chance))
         started = time.monotonic()
         try:
-            activity_tables(read_trace(tmp_path / name))
+            activity_tables([read_trace(tmp_path / name)])
         except TraceError as error:
             assert "\n" not in str(error)
             refused += 1

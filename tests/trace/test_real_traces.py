@@ -1,11 +1,15 @@
 """Real traces that others captured, when their folder is named in MULTICARD_TRACES, against NVIDIA's own reports."""
 
 import csv
+import functools
+import gzip
 import io
+import json
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable
 from operator import itemgetter
 from pathlib import Path
@@ -13,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from multicard.trace.extract import read_trace
-from multicard.trace.tables import activity_tables
+from multicard.trace.nsys_ranges import shared_name
+from multicard.trace.tables import Found, activity_tables
 
 FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
 
@@ -22,22 +27,29 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@functools.cache
+def found(path: Path) -> Found:
+    return activity_tables([read_trace(path)])
+
+
+@functools.cache
 def nvidia_report(path: Path, report: str) -> list[dict[str, str]]:
-    answer = subprocess.run(
-        ["nsys", "stats", "--quiet", "--report", report, "--format", "csv", "--output", "-", str(path)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    start = answer.stdout.find("Time (%)")
-    return list(csv.DictReader(io.StringIO(answer.stdout[start:]))) if start >= 0 else []
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(shutil.copy(path, scratch))  # nsys stats may write beside its input
+        copy.chmod(0o644)
+        answer = subprocess.run(
+            ["nsys", "stats", "--quiet", "--report", report, "--format", "csv:mem=B", "--output", "-", str(copy)],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+    start = re.search(r"^(Time \(%\)|Total \(B\)),", answer.stdout, re.MULTILINE)
+    return list(csv.DictReader(io.StringIO(answer.stdout[start.start() :]))) if start else []
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("nsys/*.sqlite")), ids=lambda path: path.name)
 def test_every_schema_reads(path: Path) -> None:
-    found = activity_tables(read_trace(path))
-    assert found
-    for table in found.values():
-        if "total_s" in table.column_names:
-            assert min(table["total_s"].to_pylist(), default=0) >= 0
+    assert found(path).rows
+    for rows in found(path).rows.values():
+        assert all(row["total_s"] >= 0 for row in rows if "total_s" in row)
 
 
 def added(rows: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
@@ -65,40 +77,171 @@ def memory_name(row: dict[str, str]) -> str:
     }[row["operation"]]
 
 
-@pytest.mark.nsys
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("nsys/*.sqlite")), ids=lambda path: path.name)
-@pytest.mark.parametrize(
+def shape_name(row: dict[str, str]) -> str:
+    return f"{row['kernel']} {row['grid']} {row['block']}"
+
+
+def their_shape_name(row: dict[str, str]) -> str:
+    return " ".join([row["Name"], *("×".join(row[column].split()) for column in ("GridXYZ", "BlockXYZ"))])
+
+
+REPORTS = pytest.mark.parametrize(
     ("report", "table", "name", "their_name", "count"),
     [
-        ("cuda_api_sum", "cuda_api", api_name, "Name", "Num Calls"),
-        ("cuda_gpu_kern_sum", "kernels", itemgetter("kernel"), "Name", "Instances"),
-        ("cuda_gpu_mem_time_sum", "memory_operations", memory_name, "Operation", "Count"),
+        ("cuda_api_sum", "cuda_api", api_name, itemgetter("Name"), "Num Calls"),
+        ("cuda_gpu_kern_sum", "kernels", itemgetter("kernel"), itemgetter("Name"), "Instances"),
+        ("cuda_gpu_kern_gb_sum", "kernel_shapes", shape_name, their_shape_name, "Instances"),
+        ("cuda_gpu_mem_time_sum", "memory_operations", memory_name, itemgetter("Operation"), "Count"),
     ],
 )
+DATABASES = pytest.mark.parametrize("path", sorted(FOLDER.glob("nsys/*.sqlite")), ids=lambda path: path.name)
+
+
+@pytest.mark.nsys
+@DATABASES
+@REPORTS
 def test_counts_and_totals_are_exactly_those_of_nvidias_report(
-    path: Path, report: str, table: str, name: Callable, their_name: str, count: str, tmp_path: Path
+    path: Path, report: str, table: str, name: Callable, their_name: Callable, count: str
 ) -> None:
-    copy = Path(shutil.copy(path, tmp_path))  # nsys stats may write beside its input
-    copy.chmod(0o644)
-    theirs = added(
-        (row[their_name], int(row[count]), int(row["Total Time (ns)"])) for row in nvidia_report(copy, report)
-    )
-    if not theirs:
+    report_rows = nvidia_report(path, report)
+    if not report_rows:
         pytest.skip(f"nsys stats reports no {table} for this schema")
-    rows = activity_tables(read_trace(path))[table].to_pylist()
-    ours = added((name(row), row["calls"], round(row["total_s"] * 1e9)) for row in rows)
+    theirs = added((their_name(row), int(row[count]), int(row["Total Time (ns)"])) for row in report_rows)
+    ours = added((name(row), row["calls"], round(row["total_s"] * 1e9)) for row in found(path).rows[table])
     assert ours == theirs
 
 
+@pytest.mark.nsys
+@DATABASES
+@REPORTS
+def test_median_extremes_and_deviation_are_those_of_nvidias_report(
+    path: Path, report: str, table: str, name: Callable, their_name: Callable, count: str
+) -> None:
+    theirs = {their_name(row): row for row in nvidia_report(path, report)}
+    if not theirs:
+        pytest.skip(f"nsys stats reports no {table} for this schema")
+    ours: dict[str, list[dict]] = {}
+    for row in found(path).rows[table]:
+        ours.setdefault(name(row), []).append(row)
+    for text, rows in ours.items():
+        if len(rows) > 1:
+            continue  # NVIDIA's report puts processes, and kinds of host memory, together
+        columns = {"mean": "Avg", "median": "Med", "min": "Min", "max": "Max", "std": "StdDev"}
+        for column, theirs_is in columns.items():
+            value = rows[0][f"{column}_s"]
+            # It writes one decimal, and no deviation of a single call as 0.
+            assert (value or 0.0) * 1e9 == pytest.approx(float(theirs[text][f"{theirs_is} (ns)"]), abs=0.051), text
+
+
+@pytest.mark.nsys
+@DATABASES
+def test_bytes_are_exactly_those_of_nvidias_report(path: Path) -> None:
+    theirs = added(
+        (row["Operation"], int(row["Count"]), int(row["Total (B)"]))
+        for row in nvidia_report(path, "cuda_gpu_mem_size_sum")
+    )
+    if not theirs:
+        pytest.skip("nsys stats reports no memory sizes for this schema")
+    assert added((memory_name(r), r["calls"], r["bytes"]) for r in found(path).rows["memory_operations"]) == theirs
+
+
+@pytest.mark.nsys
+@DATABASES
+def test_ranges_are_those_of_nvidias_report(path: Path) -> None:
+    report_rows = nvidia_report(path, "nvtx_sum")
+    if not report_rows:
+        pytest.skip("nsys stats reports no ranges for this schema")
+    # It lists every call of an operator by itself, and leaves the ranges of a domain without a name without theirs.
+    theirs = added((shared_name(r["Range"]), int(r["Instances"]), int(r["Total Time (ns)"])) for r in report_rows)
+    nameless = theirs.pop("", (0, 0))
+    rows = found(path).rows["ranges"]
+    names = [f"{row['domain']}:{row['range']}" if row["domain"] else row["range"] for row in rows]
+    ours = added((n, row["calls"], round(row["total_s"] * 1e9)) for n, row in zip(names, rows, strict=True))
+    of_nameless = [ours.pop(name) for name in set(ours) - set(theirs)]
+    assert ours == theirs
+    assert tuple(map(sum, zip((0, 0), *of_nameless, strict=True))) == nameless
+
+
+@pytest.mark.nsys
+@DATABASES
+def test_the_four_shares_are_the_percentages_of_nvidias_reports(path: Path) -> None:
+    rows = found(path).rows["shares"]
+    if len({row["process"] for row in rows}) > 1:
+        pytest.skip("NVIDIA's reports put the processes together")
+    if any(row["api"] == "backtrace" for row in found(path).rows["cuda_api"]):
+        pytest.skip("NVIDIA's report counts calls with a backtrace twice")
+    parts = {
+        "host_to_device_copies": ("cuda_gpu_mem_time_sum", "Operation", r"\[CUDA memcpy (Host-to-Device|HtoD)\]"),
+        "kernel_launches": ("cuda_api_sum", "Name", r"(cuda|cu)(Graph)?Launch"),
+        "synchronizations": ("cuda_api_sum", "Name", r".*Synchronize"),
+        "nccl": ("cuda_gpu_kern_sum", "Name", r"nccl"),
+    }
+    for row in rows:
+        report, column, pattern = parts[row["share"]]
+        theirs = nvidia_report(path, report)
+        if not theirs:
+            continue  # no such report for this schema
+        total = sum(int(r["Total Time (ns)"]) for r in theirs)
+        own = sum(int(r["Total Time (ns)"]) for r in theirs if re.match(pattern, r[column]))
+        assert (round(row["total_s"] * 1e9), round(row["of_s"] * 1e9)) == (own, total)
+        assert row["ratio"] == pytest.approx(own / total)
+
+
 def test_kernels_are_joined_on_process_and_correlation() -> None:
-    found = activity_tables(read_trace(FOLDER / "nsys/nsys-ai_mfu_2gpu_before_schema3.25.0.sqlite"))
-    launches, collectives = found["launches"].to_pandas(), found["collectives"].to_pandas()
-    assert (launches["kernels"].sum(), launches["joined"].sum()) == (4010, 3986)
-    assert collectives.groupby("collective")["calls"].sum().to_dict() == {"send_recv": 66}
+    rows = found(FOLDER / "nsys/nsys-ai_mfu_2gpu_before_schema3.25.0.sqlite").rows
+    assert sum(row["kernels"] for row in rows["launches"]) == 4010
+    assert sum(row["joined"] for row in rows["launches"]) == 3986
+    assert {row["collective"] for row in rows["collectives"]} == {"send_recv"}
+    assert sum(row["calls"] for row in rows["collectives"]) == 66
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("kineto/*.json.gz")), ids=lambda path: path.name)
-def test_every_pytorch_trace_reads(path: Path) -> None:
-    trace = read_trace(path)
-    assert trace.events
-    assert activity_tables(trace)
+KINETO = pytest.mark.parametrize("path", sorted(FOLDER.glob("kineto/*.json.gz")), ids=lambda path: path.name)
+
+
+def events_of(path: Path, category: str) -> list[dict]:
+    """What a direct look at the JSON finds."""
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    return [event for event in document["traceEvents"] if event.get("cat") == category and event.get("ph") == "X"]
+
+
+@KINETO
+@pytest.mark.parametrize(
+    ("categories", "table", "name"),
+    [
+        (("kernel",), "kernels", "kernel"),
+        (("cuda_runtime", "cuda_driver"), "cuda_api", "function"),
+    ],
+)
+def test_totals_of_a_pytorch_trace_are_those_of_its_json(
+    path: Path, categories: tuple[str, ...], table: str, name: str
+) -> None:
+    events = [event for category in categories for event in events_of(path, category)]
+    theirs = added((event["name"], 1, round(event["dur"] * 1000)) for event in events)
+    rows = found(path).rows.get(table, [])
+    assert added((row[name], row["calls"], round(row["total_s"] * 1e9)) for row in rows) == theirs
+
+
+@KINETO
+def test_copies_of_a_pytorch_trace_are_those_of_its_json(path: Path) -> None:
+    events = events_of(path, "gpu_memcpy") + events_of(path, "gpu_memset")
+    rows = found(path).rows.get("memory_operations", [])
+    assert sum(row["calls"] for row in rows) == len(events)
+    assert sum(row["bytes"] for row in rows) == sum(event["args"]["bytes"] for event in events)
+    assert round(sum(row["total_s"] for row in rows) * 1e9) == sum(round(event["dur"] * 1000) for event in events)
+
+
+def test_bus_bandwidth_follows_from_the_messages_of_a_pytorch_trace() -> None:
+    path = FOLDER / "kineto/hta_nccl_allreduce_broadcast.json.gz"
+    events = [e for e in events_of(path, "kernel") if "AllReduce" in e["name"]]
+    size = sum(event["args"]["In msg nelems"] * 4 for event in events)  # all of type Float
+    [row] = [row for row in found(path).rows["collectives"] if row["collective"] == "all_reduce"]
+    assert (row["calls"], row["messages"], row["message_bytes"], row["ranks"]) == (15, 15, size, 2)
+    # nccl-tests: the bus bandwidth of an all-reduce is size / time × 2 (n - 1) / n, with n = 2 ranks size / time.
+    seconds = sum(round(event["dur"] * 1000) for event in events) / 1e9
+    assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(size / seconds)
+
+
+def test_steps_that_a_profiler_numbered_are_steps() -> None:
+    rows = found(FOLDER / "kineto/tracelens_h100_bert_small.json.gz").rows
+    assert [row["phase"] for row in rows["phases"]] == ["step"]
+    assert {row["scope"] for row in rows["timeline"]} == {"capture", "step"}

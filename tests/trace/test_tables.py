@@ -12,13 +12,13 @@ from multicard.launch.nsys import TraceError
 from multicard.record.names import ACTIVITY_TABLES
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run, read_trace
-from multicard.trace.model import joined
 from multicard.trace.tables import ACTIVITIES, activity_tables
 from synthetic import OTHER, PID, kineto_trace, nsys_export
 
 
 def tables(path: Path) -> dict[str, pd.DataFrame]:
-    return {name: table.to_pandas() for name, table in activity_tables(read_trace(path)).items()}
+    found = activity_tables([read_trace(path)])
+    return {name: found.table(name).to_pandas() for name in found.rows}
 
 
 @pytest.fixture(params=["nsys, text", "nsys, text id", "kineto", "kineto, gzipped"])
@@ -104,22 +104,28 @@ def test_a_range_that_was_still_open_is_left_out(tmp_path: Path) -> None:
 
 def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
     trace = read_trace(nsys_export(tmp_path / "t.sqlite", cuda=False))
-    assert set(trace.absent) == {"api", "kernels", "memory"}
-    assert set(activity_tables(trace)) == {"phases"}
+    assert set(trace.absent) == {"api", "kernels", "memory", "messages", "memory_use", "metrics"}
+    found = activity_tables([trace])
+    assert set(found.rows) == {"phases", "ranges"}
+    assert set(found.absent) == set(ACTIVITIES) - {"phases", "ranges"}
 
 
 def test_the_tables_have_the_columns_they_promise(capture: Path) -> None:
-    for name, table in activity_tables(read_trace(capture)).items():
-        assert table.schema.equals(ACTIVITIES[name].schema), name
+    found = activity_tables([read_trace(capture)])
+    for name, rows in found.rows.items():
+        assert all(list(row) == ACTIVITIES[name].schema.names for row in rows), name
+        assert found.table(name).num_rows == len(rows)
 
 
-def test_files_of_several_ranks_make_one_trace(tmp_path: Path) -> None:
-    both = joined(
-        [read_trace(nsys_export(tmp_path / "a.sqlite", cuda=False)), read_trace(kineto_trace(tmp_path / "b.json"))]
-    )
-    assert both.events["ranges"].num_rows == 8 + 7
-    assert both.absent == {}
-    assert both.ranks == {PID: 1, OTHER: 0}
+def test_files_of_several_ranks_make_one_capture(tmp_path: Path) -> None:
+    files = nsys_export(tmp_path / "a.sqlite", cuda=False), kineto_trace(tmp_path / "b.json")
+    found = activity_tables([read_trace(file) for file in files])
+    phases = found.table("phases").to_pandas()
+    assert phases.groupby("report").size().to_dict() == {"a": 8, "b": 7}
+    assert {(row["report"], row["process"], row["rank"]) for row in found.rows["phases"]} == {
+        ("a", PID, 1), ("a", OTHER, 0), ("b", PID, 1),
+    }  # fmt: skip
+    assert {row["report"] for row in found.rows["kernels"]} == {"b"}
 
 
 @pytest.mark.parametrize(
@@ -166,8 +172,9 @@ def test_a_run_gets_every_table_and_an_index_of_them(tmp_path: Path) -> None:
     run = captured(tmp_path / "run", kineto_trace(tmp_path / "rank1.json.gz"))
     index, phases = extracted(run)
     assert {name: entry["rows"] for name, entry in index.items()} == {
-        "phases": 7, "cuda_api": 1, "synchronizations": 0, "kernels": 1, "kernel_classes": 1, "launches": 1,
-        "collectives": 0, "memory_operations": 3, "timeline": 3,
+        "phases": 7, "ranges": 3, "cuda_api": 1, "synchronizations": 0, "kernels": 1, "kernel_shapes": 1,
+        "kernel_classes": 1, "launches": 1, "collectives": 0, "stragglers": 0, "memory_operations": 3, "memory_use": 0,
+        "metrics": 0, "timeline": 3, "shares": 4,
     }  # fmt: skip
     assert len(phases) == 7
 

@@ -1,23 +1,15 @@
 """Two traces compared: what got slower or faster, largest effect first."""
 
-import pandas as pd
-import pyarrow as pa
+from typing import Any
+
+from multicard.trace.tables import STEP, Found
 
 PARTS = {"phases": "phase", "kernel_classes": "class", "memory_operations": "operation", "cuda_api": "function"}
 
-COLUMNS = ["table", "name", "a_s", "b_s", "difference_s", "ratio"]
+COLUMNS = ("table", "name", "a_s", "b_s", "difference_s", "ratio")
 
 
-def steps_per_process(tables: dict[str, pa.Table]) -> float | None:
-    """Number of steps that a capture shows per process; None when it shows none."""
-    if "phases" not in tables:
-        return None
-    phases = tables["phases"].to_pandas()
-    steps = phases[phases["phase"] == "step"]
-    return len(steps) / steps["process"].nunique() if len(steps) else None
-
-
-def compare(a: dict[str, pa.Table], b: dict[str, pa.Table]) -> tuple[pd.DataFrame, str]:
+def compare(a: Found, b: Found) -> tuple[list[dict[str, Any]], str]:
     """Compare the activity tables of two captures.
 
     Seconds are means over processes of the summed durations: per step where both captures show steps, else over the
@@ -27,26 +19,50 @@ def compare(a: dict[str, pa.Table], b: dict[str, pa.Table]) -> tuple[pd.DataFram
 
     Columns: `COLUMNS`; ratio is b over a.
     """
-    steps = steps_per_process(a), steps_per_process(b)
+    steps = _steps_per_process(a), _steps_per_process(b)
     per_step = None not in steps
     rows = []
     for table, name in PARTS.items():
-        if table in a and table in b:
-            times = [_seconds(side[table], name, n if per_step else 1.0) for side, n in zip((a, b), steps, strict=True)]
-            joined = pd.concat(times, axis=1, keys=["a_s", "b_s"]).rename_axis("name").reset_index()
-            rows.append(joined.assign(table=table))
-    if not rows:
-        return pd.DataFrame(columns=COLUMNS), "per step" if per_step else "whole capture"
-    found = pd.concat(rows, ignore_index=True)
-    found["difference_s"] = found["b_s"] - found["a_s"]
-    found["ratio"] = found["b_s"] / found["a_s"]
-    effect = found["difference_s"].fillna(found["a_s"]).fillna(found["b_s"]).abs()
-    order = effect.sort_values(ascending=False, kind="stable").index
-    return found.loc[order, COLUMNS].reset_index(drop=True), "per step" if per_step else "whole capture"
+        if table in a.rows and table in b.rows:
+            before, after = (
+                _seconds(side.rows[table], name, n if per_step else 1.0) for side, n in zip((a, b), steps, strict=True)
+            )
+            for text in dict.fromkeys((*before, *after)):
+                one, other = before.get(text), after.get(text)
+                both = one is not None and other is not None
+                rows.append(
+                    {
+                        "table": table,
+                        "name": text,
+                        "a_s": one,
+                        "b_s": other,
+                        "difference_s": other - one if both else None,
+                        "ratio": other / one if both and one else None,
+                    }
+                )
+    rows.sort(key=lambda row: (-_effect(row), row["table"], row["name"]))
+    return rows, "per step" if per_step else "whole capture"
 
 
-def _seconds(table: pa.Table, name: str, steps: float) -> pd.Series:
+def _effect(row: dict[str, Any]) -> float:
+    found = (row["difference_s"], row["a_s"], row["b_s"])
+    return next(abs(value) for value in found if value is not None)
+
+
+def _steps_per_process(found: Found) -> float | None:
+    """Number of steps that a capture shows per process; None when it shows none."""
+    steps = [row for row in found.rows.get("phases", []) if row["phase"] == STEP]
+    return len(steps) / _processes(steps) if steps else None
+
+
+def _processes(rows: list[dict[str, Any]]) -> int:
+    return len({(row["report"], row["process"]) for row in rows})
+
+
+def _seconds(rows: list[dict[str, Any]], name: str, steps: float) -> dict[str, float]:
     """Mean over processes of the seconds per name."""
-    frame = table.to_pandas()
     value = "duration_s" if name == "phase" else "total_s"
-    return frame.groupby(name)[value].sum() / frame["process"].nunique() / steps
+    sums: dict[str, float] = {}
+    for row in rows:
+        sums[row[name]] = sums.get(row[name], 0.0) + row[value]
+    return {text: seconds / _processes(rows) / steps for text, seconds in sums.items()}

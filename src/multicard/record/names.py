@@ -10,8 +10,8 @@ EXPORTED = "exported.json"
 ACTIVITY = "activity"
 ACTIVITY_INDEX = "tables.json"
 ACTIVITY_TABLES = (
-    "phases", "cuda_api", "synchronizations", "kernels", "kernel_classes", "launches", "collectives",
-    "memory_operations", "timeline",
+    "phases", "ranges", "cuda_api", "synchronizations", "kernels", "kernel_shapes", "kernel_classes", "launches",
+    "collectives", "stragglers", "memory_operations", "memory_use", "metrics", "timeline", "shares",
 )  # fmt: skip
 
 JOB = "job.json"  # in the scratch folder only

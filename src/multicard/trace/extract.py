@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 from multicard.files import read_json, whole, write_json
 from multicard.launch.nsys import TraceError
 from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
-from multicard.trace import kineto, nsys_sqlite
-from multicard.trace.model import Trace, joined
-from multicard.trace.tables import ACTIVITIES, activity_tables
+from multicard.trace.model import Trace
+from multicard.trace.tables import ACTIVITIES, Found, activity_tables
 
 
 def read_trace(path: Path) -> Trace:
@@ -23,8 +22,12 @@ def read_trace(path: Path) -> Trace:
         If the format is not known or the file is not sound.
     """
     if path.suffix == ".sqlite":
+        from multicard.trace import nsys_sqlite
+
         return nsys_sqlite.read(path)
     if path.name.endswith((".json", ".json.gz")):
+        from multicard.trace import kineto
+
         return kineto.read(path)
     raise TraceError(f"{path}: expected .sqlite, .json or .json.gz")
 
@@ -35,21 +38,22 @@ def extract_run(folder: Path) -> None:
     A table that the trace holds nothing for is written without rows and listed with the reason.
     """
     exported = read_json(folder / TRACE / EXPORTED)
-    trace, missing = None, exported["missing"]
+    missing = exported["missing"]
+    found = Found({}, {})
     if missing is None:
+        ranks = {r["pid"]: r["rank"] for r in read_json(folder / RUN)["ranks"]}
         try:
-            trace = joined([read_trace(folder / TRACE / entry["name"]) for entry in exported["files"]])
+            traces = [read_trace(folder / TRACE / entry["name"]) for entry in exported["files"]]
+            for trace in traces:
+                trace.ranks = ranks | trace.ranks
+            found = activity_tables(traces)
         except TraceError as error:
             missing = str(error)
-    if trace is None:
-        trace = Trace({})
-    trace.ranks = {r["pid"]: r["rank"] for r in read_json(folder / RUN)["ranks"]} | trace.ranks
 
-    tables = activity_tables(trace)
     index: dict[str, Any] = {}
     for name, activity in ACTIVITIES.items():
-        table = tables.get(name, activity.schema.empty_table())
-        absent = None if name in tables else missing or trace.why_absent(activity.events)
+        table = found.table(name)
+        absent = None if name in found.rows else missing or found.absent[name]
         index[name] = {"rows": table.num_rows, "absent": absent, "says": activity.says}
         table = table.replace_schema_metadata({"multicard": json.dumps({"says": activity.says})})
         with whole(folder / ACTIVITY / f"{name}.parquet") as temporary:

@@ -1,7 +1,7 @@
 """Sets of moments as arrays of disjoint intervals: what sums over streams cannot tell.
 
 A set is an int64 array of shape (n, 2), rows [start, end) in order of time, neither overlapping nor touching, none
-empty. All functions run in O(n log n) or better and never loop over intervals in Python.
+empty. Nothing here loops over intervals in Python.
 """
 
 import numpy as np
@@ -23,56 +23,31 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
+    return merged(starts, ends)[0]
+
+
+def merged(starts: Intervals, ends: Intervals) -> tuple[Intervals, Intervals]:
+    """Union of some intervals, at least one, none empty, ordered by start; and which of them opens each of its rows."""
     reach = np.maximum.accumulate(ends)
-    opens = np.concatenate(([True], starts[1:] > reach[:-1]))
-    firsts = np.flatnonzero(opens)
-    lasts = np.append(firsts[1:] - 1, len(starts) - 1)
-    return np.column_stack((starts[firsts], reach[lasts]))
+    opens = np.flatnonzero(starts[1:] > reach[:-1]) + 1
+    firsts = np.concatenate(([0], opens))
+    return np.column_stack((starts[firsts], reach[np.append(opens - 1, len(starts) - 1)])), firsts
 
 
-def total(moments: Intervals) -> int:
-    """Length of a set."""
-    return int((moments[:, 1] - moments[:, 0]).sum())
+class Measure:
+    """Tells how much of a set lies between two moments, in logarithmic time."""
 
+    def __init__(self, moments: Intervals) -> None:
+        self._starts, self._ends = moments[:, 0].copy(), moments[:, 1].copy()
+        self._before = np.concatenate(([0], np.cumsum(self._ends - self._starts)))
 
-def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Moments in both sets."""
-    return _covered(a, b, depth=2)
+    def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+        """Length of the set within each [start, end)."""
+        return self._until(np.asarray(ends, np.int64)) - self._until(np.asarray(starts, np.int64))
 
-
-def either(a: Intervals, b: Intervals) -> Intervals:
-    """Moments in at least one of two sets."""
-    both = np.concatenate((a, b))
-    return union(both[:, 0], both[:, 1])
-
-
-def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Moments in `a` that are not in `b`."""
-    if len(a) == 0:
-        return NOTHING
-    return intersection(a, complement(b, int(a[0, 0]), int(a[-1, 1])))
-
-
-def complement(moments: Intervals, start: int, end: int) -> Intervals:
-    """Moments of [start, end) that are not in the set."""
-    edges = np.concatenate(([start], np.clip(moments, start, end).ravel(), [end])).reshape(-1, 2)
-    return edges[edges[:, 1] > edges[:, 0]]
-
-
-def clip(moments: Intervals, start: int, end: int) -> Intervals:
-    """The part of a set within [start, end)."""
-    inside = np.clip(moments, start, end)
-    return inside[inside[:, 1] > inside[:, 0]]
-
-
-def _covered(a: Intervals, b: Intervals, depth: int) -> Intervals:
-    """Moments that `depth` of the two sets cover, by counting how many are open at each edge."""
-    edges = np.concatenate((a.ravel(), b.ravel()))
-    if len(edges) == 0:
-        return NOTHING
-    change = np.tile(np.array([1, -1], np.int8), len(edges) // 2)
-    # At equal times ends come before starts, so touching sets do not overlap.
-    order = np.lexsort((change, edges))
-    edges, depths = edges[order], np.cumsum(change[order])
-    at = np.flatnonzero(depths == depth)
-    return np.column_stack((edges[at], edges[at + 1]))
+    def _until(self, moments: Intervals) -> Intervals:
+        if len(self._starts) == 0:
+            return np.zeros(len(moments), np.int64)
+        last = np.searchsorted(self._starts, moments, side="right") - 1
+        within = np.minimum(moments, self._ends[last]) - self._starts[last]
+        return np.where(last >= 0, self._before[last] + within, 0)

@@ -88,5 +88,14 @@ def collective(name: str) -> str | None:
     """
     if not _COMMUNICATION.search(name):
         return None
+    return collective_call(name)
+
+
+def collective_call(name: str) -> str | None:
+    """Collective that a call of a communication library starts, by the call's name; None for any other call.
+
+    >>> collective_call("ncclAllReduce"), collective_call("_allgather_base"), collective_call("ncclGroupEnd")
+    ('all_reduce', 'all_gather', None)
+    """
     found = _COLLECTIVE.search(name.replace("_", ""))
     return COLLECTIVES[found.group().lower()] if found else None

@@ -1,21 +1,26 @@
 """Read a Chrome trace of PyTorch's profiler (Kineto), one file per rank, plain or gzipped."""
 
+import gc
 import gzip
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 
 from multicard.launch.nsys import TraceError
-from multicard.trace.model import EVENTS, Trace, rank_marks
+from multicard.trace.kernel_classes import collective_call
+from multicard.trace.model import KINDS, NOT_RECORDED, Batch, Groups, Source, Trace, picked, rank_marks
+from multicard.trace.nsys_ranges import shared_name
 
-API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver"}
+API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver", "runtime": "runtime"}
+COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 # What reading a file that is no trace, or a damaged one, can raise.
 MALFORMED = (
     OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
-    pa.ArrowException,
 )  # fmt: skip
 
 COPY_NAMES = {
@@ -24,6 +29,11 @@ COPY_NAMES = {
     "DtoD": "device_to_device",
     "PtoP": "peer_to_peer",
 }
+
+ELEMENT_BYTES = {
+    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Byte": 1, "Char": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
 
 
 def read(path: Path) -> Trace:
@@ -36,51 +46,109 @@ def read(path: Path) -> Trace:
     """
     opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rb") as file:
-            return _trace(json.load(file))
+        with opened(path, "rb") as file, _no_collection():
+            found = _Found(json.load(file))
     except MALFORMED as error:
         said = str(error)[:200]
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {said}") from error
+    absent = {kind: NOT_RECORDED for kind in KINDS if not found.rows[kind]}
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    return Trace(name, lambda kind, *_: found.source(kind), absent, found.ranks)
 
 
-def _trace(document: dict[str, Any]) -> Trace:
-    recorded = [event for event in document["traceEvents"] if event.get("ph") == "X"]
-    rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in EVENTS}
-    # Device events carry the device in the place of the process; the host events tell the process.
-    host = [e["pid"] for e in recorded if e.get("cat") in ("user_annotation", "cpu_op", *API_CATEGORIES)]
-    process = next((pid for pid in host if isinstance(pid, int)), -1)
-    for event in recorded:
-        category, name = event.get("cat"), event.get("name", "")
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hold the cyclic garbage collector, which would walk through millions of new objects again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class _Found:
+    """Events of a document by kind: the group of each, and its numbers."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.rows: dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]]] = {kind: [] for kind in KINDS}
+        events = document["traceEvents"]
+        recorded = [event for event in events if event.get("ph") == "X"]
+        # Device events carry the device in the place of the process; the host events tell the process.
+        host = (e["pid"] for e in recorded if e.get("cat") in ("user_annotation", "cpu_op", *API_CATEGORIES))
+        self.process = next((pid for pid in host if isinstance(pid, int)), -1)
+        for event in recorded:
+            self._add(event)
+        for event in events:
+            if event.get("name") == "[memory]" and event.get("ph") == "i":
+                self._add_memory_use(event)
+        rank = document.get("distributedInfo", {}).get("rank")
+        if isinstance(rank, int):
+            self.ranks = {self.process: rank}
+        else:
+            self.ranks = rank_marks([(self.process, group[2]) for group, _ in self.rows["ranges"]])
+        for kind, rows in self.rows.items():  # integers that do not fit are found here, where the file is named
+            np.array([numbers for _, numbers in rows], np.int64).reshape(-1, len(KINDS[kind].numbers))
+
+    def _add(self, event: dict[str, Any]) -> None:
+        category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
         start = _nanoseconds(event["ts"])
-        times = {"start_ns": start, "end_ns": start + _nanoseconds(event.get("dur", 0))}
+        times = (start, start + _nanoseconds(event.get("dur", 0)))
         arguments = event.get("args", {})
         if category == "user_annotation":
-            rows["ranges"].append({"process": process, "thread": _number(event["tid"]), "name": name} | times)
-        elif category in API_CATEGORIES:
-            call = {"process": process, "thread": _number(event["tid"]), "correlation": arguments.get("correlation")}
-            rows["api"].append(call | {"api": API_CATEGORIES[category], "name": name} | times)
+            self.rows["ranges"].append(((self.process, None, shared_name(name)), times))
+            return
+        correlation = _number(arguments.get("correlation"))
+        numbers = (-1 if correlation is None else correlation, *times)
+        if category in API_CATEGORIES:
+            self.rows["api"].append(((self.process, API_CATEGORIES[category], name), numbers))
         elif category == "kernel":
-            where = {"process": process, "device": _number(arguments.get("device"))}
-            rows["kernels"].append(where | {"correlation": arguments.get("correlation"), "name": name} | times)
-        elif category in ("gpu_memcpy", "gpu_memset"):
-            operation = "memset" if category == "gpu_memset" else _copy(name)
-            what = {"operation": operation, "host_memory": _host_memory(name), "bytes": arguments.get("bytes")}
-            where = {"process": process, "device": _number(arguments.get("device"))}
-            rows["memory"].append(where | what | times)
+            device = _number(arguments.get("device"))
+            group = (self.process, device, name, _shape(arguments.get("grid")), _shape(arguments.get("block")))
+            self.rows["kernels"].append((group, numbers))
+            self._add_message(arguments)
+        elif category in COPY_CATEGORIES:
+            operation = "memset" if category.endswith("memset") else _copy(name)
+            size = _number(arguments.get("bytes"))
+            group = (self.process, _number(arguments.get("device")), operation, _host_memory(name))
+            self.rows["memory"].append((group, (numbers[0], -1 if size is None else size, *times)))
 
-    trace = Trace({})
-    for kind, found in rows.items():
-        if found:
-            trace.events[kind] = pa.Table.from_pylist(found, EVENTS[kind])
-        else:
-            trace.absent[kind] = "the capture holds no such events"
-    rank = document.get("distributedInfo", {}).get("rank")
-    if not isinstance(rank, int):
-        names = [row["name"] for row in rows["ranges"]]
-        trace.ranks = rank_marks(names, [process] * len(names))
-    else:
-        trace.ranks = {process: rank}
-    return trace
+    def _add_message(self, arguments: dict[str, Any]) -> None:
+        """Keep the message of a communication kernel, counted as NCCL does: a rank's own part where parts differ."""
+        kind = collective_call(str(arguments.get("Collective name", "")))
+        size = ELEMENT_BYTES.get(str(arguments.get("dtype")))
+        sent, received = (_number(arguments.get(f"{way} msg nelems")) for way in ("In", "Out"))
+        if kind is None or size is None or sent is None or received is None:
+            return
+        elements = received if kind in ("reduce_scatter", "recv") else sent
+        ranks = _number(arguments.get("Group size"))
+        self.rows["messages"].append(((self.process, kind, ranks), (elements * size,)))
+
+    def _add_memory_use(self, event: dict[str, Any]) -> None:
+        arguments = event["args"]
+        if arguments.get("Device Type") != 1:  # a CUDA device
+            return
+        for pool in ("Allocated", "Reserved"):
+            size = _number(arguments.get(f"Total {pool}"))
+            if size is not None:
+                group = (self.process, _number(arguments.get("Device Id")), f"torch_{pool.lower()}")
+                self.rows["memory_use"].append((group, (_nanoseconds(event["ts"]), size)))
+
+    def source(self, kind: str) -> Source:
+        """Events of a kind as one part."""
+        coded = Groups()
+        keys = [group for group, _ in self.rows[kind]]
+
+        def read_all() -> Iterator[Batch]:
+            numbers = np.array([numbers for _, numbers in self.rows[kind]], np.int64)
+            numbers = numbers.reshape(-1, len(KINDS[kind].numbers))
+            named = dict(zip(KINDS[kind].numbers, numbers.T.copy(), strict=True))
+            if "end" in named:
+                named["duration"] = named["end"] - named["start"]
+            yield Batch(coded.codes(keys), named)
+
+        return Source([read_all], lambda wanted: picked(kind, wanted, coded.keys), len(keys))
 
 
 def _nanoseconds(microseconds: float) -> int:
@@ -89,6 +157,12 @@ def _nanoseconds(microseconds: float) -> int:
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) else None
+
+
+def _shape(value: Any) -> str | None:
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(size, int) for size in value):
+        return "×".join(map(str, value))
+    return None
 
 
 def _copy(name: str) -> str:

@@ -1,52 +1,48 @@
-"""The events of one capture, whatever profiler recorded them."""
+"""What a reader gives: the events of one capture, whatever profiler recorded them, as batches of NumPy arrays.
 
+A capture holds millions of events under a few hundred descriptions (process, function name, …). So an event is its
+numbers and the code of its description, its *group*, which is written down once.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-import pyarrow as pa
+import numpy as np
+import numpy.typing as npt
 
-# Times are nanoseconds on the trace's own clock. `process` is the process id. Texts are dictionary-encoded: a capture
-# holds millions of events under a few hundred names.
-TEXT = pa.dictionary(pa.int32(), pa.string())
-_TIMES = [("start_ns", pa.int64()), ("end_ns", pa.int64())]
+Integers = npt.NDArray[Any]
 
-EVENTS: dict[str, pa.Schema] = {
-    # Named ranges that the program pushed and popped.
-    "ranges": pa.schema([("process", pa.int64()), ("thread", pa.int64()), ("name", TEXT), *_TIMES]),
+
+class Kind(NamedTuple):
+    """A kind of events: what describes a group of them, and the numbers of each."""
+
+    groups: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+# Times (`start`, `end`) are nanoseconds on the trace's own clock; `process` is the process id. What has an end has a
+# `duration` too, for those who need no more.
+KINDS: dict[str, Kind] = {
+    # Named ranges that the program pushed and popped, and closed; names without what tells single calls apart.
+    "ranges": Kind(("process", "domain", "name"), ("start", "end")),
     # Calls of the CUDA runtime or driver on the host; `api` is "runtime", "driver", "backtrace" for a row that repeats
     # a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number that is
-    # unique within the process only.
-    "api": pa.schema(
-        [
-            ("process", pa.int64()),
-            ("thread", pa.int64()),
-            ("correlation", pa.int64()),
-            ("api", TEXT),
-            ("name", TEXT),
-            *_TIMES,
-        ]
-    ),
-    # Kernels on a device.
-    "kernels": pa.schema(
-        [
-            ("process", pa.int64()),
-            ("device", pa.int64()),
-            ("correlation", pa.int64()),
-            ("name", TEXT),
-            *_TIMES,
-        ]
-    ),
+    # unique within the process only, negative where there is none.
+    "api": Kind(("process", "api", "name"), ("correlation", "start", "end")),
+    # Kernels on a device; `grid` and `block` are the launch shape, as "x×y×z".
+    "kernels": Kind(("process", "device", "name", "grid", "block"), ("correlation", "start", "end")),
     # Copies and fills on a device; `operation` is one of OPERATIONS, `host_memory` "pageable" or "pinned" for copies
     # from or to the host as far as that was recorded.
-    "memory": pa.schema(
-        [
-            ("process", pa.int64()),
-            ("device", pa.int64()),
-            ("operation", TEXT),
-            ("host_memory", TEXT),
-            ("bytes", pa.int64()),
-            *_TIMES,
-        ]
-    ),
+    "memory": Kind(("process", "device", "operation", "host_memory"), ("correlation", "bytes", "start", "end")),
+    # Communication calls with the size of their message, as the communication library counts it, and the number of
+    # ranks that take part (None: not recorded).
+    "messages": Kind(("process", "collective", "ranks"), ("bytes",)),
+    # Memory of a device in use after a change, in bytes; `pool` says what kind of memory.
+    "memory_use": Kind(("process", "device", "pool"), ("start", "bytes")),
+    # Samples of the counters of a device; `value` is in the metric's own unit.
+    "metrics": Kind(("device", "metric"), ("value",)),
 }
 
 OPERATIONS = (
@@ -54,43 +50,109 @@ OPERATIONS = (
     "unified_host_to_device", "unified_device_to_host", "unified_device_to_device", "memset", "other",
 )  # fmt: skip
 
+NOT_RECORDED = "the capture holds no such events"
+
+
+class Batch(NamedTuple):
+    """Some events of one kind: the code of each one's group, and its numbers by name, all arrays of one length."""
+
+    group: Integers
+    numbers: dict[str, Integers]
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> "Batch":
+        """The events of a mask."""
+        return Batch(self.group[keep], {name: values[keep] for name, values in self.numbers.items()})
+
+
+class Groups:
+    """The groups of one kind in one trace: their codes count up from 0; several threads may ask at once."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[Any, ...], int] = {}
+        self._lock = threading.Lock()
+
+    def codes(self, keys: Sequence[tuple[Any, ...]]) -> Integers:
+        """Give the code of each key, a new one to a new key."""
+        with self._lock:
+            return np.array([self._codes.setdefault(key, len(self._codes)) for key in keys], np.int32)
+
+    @property
+    def keys(self) -> list[tuple[Any, ...]]:
+        """Keys in the order of their codes."""
+        with self._lock:
+            return list(self._codes)
+
+
+Part = Callable[[], Iterator[Batch]]
+
+
+@dataclass
+class Source:
+    """Events of one kind in one trace.
+
+    `parts` together give all of them, and may be read at the same time by several threads. `described` gives the
+    values of the named group columns, by code, for the groups seen so far. `rows` is about how many events there are.
+    """
+
+    parts: list[Part]
+    described: Callable[[tuple[str, ...]], list[tuple[Any, ...]]]
+    rows: int
+
 
 @dataclass
 class Trace:
-    """Events by kind (schemas in `EVENTS`); a kind that was not recorded is in `absent`, with the reason.
+    """One file of a capture.
 
-    `ranks` maps process ids to ranks as far as the trace itself tells.
+    Attributes
+    ----------
+    name
+        What tables call it, where there are several.
+    open
+        Gives the source of a kind in `KINDS` that was recorded; called again, it reads again. The second argument
+        names the numbers that are needed, the third the group columns: others may be missing from the batches, or
+        empty.
+    absent
+        Why a kind was not recorded, for those that were not.
+    ranks
+        Rank by process id, as far as the trace itself tells.
+    clock
+        Name of the clock that times count on, and the moment from which they count, in nanoseconds of that clock;
+        times of two traces can be compared only if they name the same one. None: no other trace shares it.
+    events
+        About how many events there are to read.
     """
 
-    events: dict[str, pa.Table]
-    absent: dict[str, str] = field(default_factory=dict)
+    name: str
+    open: Callable[[str, tuple[str, ...], tuple[str, ...]], Source]
+    absent: dict[str, str]
     ranks: dict[int, int] = field(default_factory=dict)
+    clock: tuple[str, int] | None = None
+    events: int = 0
 
-    def why_absent(self, kinds: tuple[str, ...]) -> str:
-        """Reason for the first of these kinds that was not recorded."""
-        return next((self.absent[kind] for kind in kinds if kind in self.absent), "not recorded")
-
-
-def joined(traces: list[Trace]) -> Trace:
-    """One trace of several files, such as one file per rank.
-
-    A kind that only some files recorded counts as recorded; a kind that none recorded keeps the first reason.
-    """
-    events = {}
-    for kind in EVENTS:
-        tables = [trace.events[kind] for trace in traces if kind in trace.events]
-        if tables:
-            events[kind] = pa.concat_tables(tables).unify_dictionaries()
-    absent = {kind: reason for trace in reversed(traces) for kind, reason in trace.absent.items() if kind not in events}
-    ranks = {process: rank for trace in traces for process, rank in trace.ranks.items()}
-    return Trace(events, absent, ranks)
+    def has(self, kind: str) -> bool:
+        """Whether events of a kind were recorded."""
+        return kind not in self.absent
 
 
-def rank_marks(names: list[str], processes: list[int]) -> dict[int, int]:
-    """Ranks by process id, read from marks named `rank:N`."""
+def picked(kind: str, wanted: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Some group columns of keys that hold all of a kind."""
+    at = [KINDS[kind].groups.index(name) for name in wanted]
+    return [tuple(key[i] for i in at) for key in keys]
+
+
+def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
+    """Reason for the first of these kinds that none of the traces recorded."""
+    for kind in kinds:
+        if traces and not any(trace.has(kind) for trace in traces):
+            return traces[0].absent[kind]
+    return "not recorded"
+
+
+def rank_marks(names: Sequence[tuple[int, str]]) -> dict[int, int]:
+    """Ranks by process id, read from marks named `rank:N`, given with their process."""
     ranks = {}
-    for name, process in zip(names, processes, strict=True):
+    for process, name in names:
         prefix, _, number = name.partition(":")
-        if prefix == "rank" and number.isdecimal():
+        if prefix == "rank" and number.isdecimal() and len(number) < 10:
             ranks[process] = int(number)
     return ranks

@@ -4,27 +4,26 @@ Tables appear in an export only when something was recorded, and columns come an
 looked up before they are read. Schema facts: NVIDIA's export schema documentation, and exports of many versions.
 """
 
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import adbc_driver_sqlite.dbapi
+import numpy as np
 import pyarrow as pa
 
 from multicard.launch.nsys import TraceError
-from multicard.trace.model import EVENTS, Trace, rank_marks
+from multicard.trace.encoding import encode, integers
+from multicard.trace.model import KINDS, NOT_RECORDED, Batch, Groups, Part, Source, Trace, picked, rank_marks
+from multicard.trace.nsys_nccl import has_messages, messages
+from multicard.trace.nsys_ranges import ranges
+from multicard.trace.sqlite_file import SqliteFile
 
-RANGE_TYPES = (59, 60)  # push/pop, start/end
-MARK_TYPE = 34
+NEWEST_MAJOR = 3  # of the export schema; NVIDIA raises it when old queries stop working
+MARK_TYPE, DOMAIN_TYPE = 34, 75  # eventType in NVTX_EVENTS
+
 # eventClass of CUPTI_ACTIVITY_KIND_RUNTIME, as ENUM_NSYS_EVENT_CLASS lists it. A backtrace row repeats a call that
 # has a row of its own.
 API_CLASSES = {0: "runtime", 1: "driver", 67: "backtrace"}
-
-PROCESS = "(globalTid >> 24) & 0xFFFFFF"
-THREAD = "globalTid & 0xFFFFFF"
-PROCESS_OF_DEVICE = "(globalPid >> 24) & 0xFFFFFF"
 
 MEMSET = -1  # stands in the place of a copyKind
 # copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it; arrays count as device memory.
@@ -46,169 +45,344 @@ COPY_KINDS = {
 }
 # srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
 HOST_MEMORY = {0: "pageable", 1: "pinned"}
+MEMORY_POOLS = {
+    0: "pageable",
+    1: "pinned",
+    2: "device",
+    3: "array",
+    4: "managed",
+    5: "device_static",
+    6: "managed_static",
+}
+
+
+class Field(NamedTuple):
+    """A part of what describes a group: a column or constant, and how many bits hold it.
+
+    Fields of known width are packed into one integer by SQLite, since each value that crosses to Arrow costs some
+    50 ns. 0 bits: the width is not known, or the column may be empty, which would empty what is packed with it.
+    """
+
+    expression: str
+    bits: int = 0
+
+
+class Table(NamedTuple):
+    """How the events of a kind lie in one table: fields for each of its group columns, and its numbers."""
+
+    name: str
+    groups: dict[str, tuple[Field, ...]]
+    numbers: dict[str, str]
+
+
+_NAME_BITS = 31  # checked against StringIds before it is relied on
+_ON_DEVICE = {"process": (Field("globalPid", 24),), "device": (Field("deviceId", 8),)}
+# The launch limits of CUDA: 2³¹ - 1, 65535 and 65535 blocks, 1024, 1024 and 64 threads.
+_GRID = (Field("gridX", 31), Field("gridY", 16), Field("gridZ", 16))
+_BLOCK = (Field("blockX", 11), Field("blockY", 11), Field("blockZ", 7))
+_TIMES = {"correlation": "correlationId", "start": "start", "end": "end", "duration": '"end" - start'}
+
+TABLES: dict[str, tuple[Table, ...]] = {
+    "api": (
+        Table(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            {
+                "process": (Field("globalTid", 24),),
+                "api": (Field("eventClass", 8),),
+                "name": (Field("nameId", _NAME_BITS),),
+            },
+            _TIMES,
+        ),
+    ),
+    "kernels": (
+        Table(
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            {**_ON_DEVICE, "name": (Field("demangledName", _NAME_BITS),), "grid": _GRID, "block": _BLOCK},
+            _TIMES,
+        ),
+    ),
+    "memory": (
+        Table(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            {
+                **_ON_DEVICE,
+                "operation": (Field("copyKind"),),
+                "host_memory": (Field("copyKind"), Field("srcKind"), Field("dstKind")),
+            },
+            {"bytes": "bytes", **_TIMES},
+        ),
+        Table(
+            "CUPTI_ACTIVITY_KIND_MEMSET",
+            {
+                **_ON_DEVICE,
+                "operation": (Field(str(MEMSET)),),
+                "host_memory": (Field(str(MEMSET)), Field("NULL"), Field("NULL")),
+            },
+            {"bytes": "bytes", **_TIMES},
+        ),
+    ),
+    "metrics": (
+        Table(
+            "GPU_METRICS",
+            {"device": (Field("typeId"),), "metric": (Field("typeId"), Field("metricId"))},
+            {"value": "value"},
+        ),
+    ),
+}
+# Columns without which a table says nothing.
+NEEDED = {"start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId"}
 
 
 def read(path: Path) -> Trace:
-    """Read one export.
+    """Open one export.
 
     Raises
     ------
     TraceError
-        If the file is not a readable export.
+        If the file is not an export that can be read. Damage that shows only later is raised while reading.
     """
-    tables = _columns(path)
-    if "StringIds" not in tables:
+    database = SqliteFile(path)
+    if "StringIds" not in database.tables:
         raise TraceError(f"{path}: not an export of Nsight Systems: it has no table StringIds")
-    queries = {
-        "ranges": _ranges(tables),
-        "api": _api(tables),
-        "kernels": _kernels(tables),
-        "memory": _memory(tables),
-    }
-    trace = Trace({})
-    try:
-        with adbc_driver_sqlite.dbapi.connect(_read_only(path)) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT id, value FROM StringIds")
-            found = cursor.fetch_arrow_table()
-            values = found["value"].cast(pa.binary()).to_pylist()
-            strings = dict(zip(found["id"].to_pylist(), map(_readable, values), strict=True))
-            for kind, query in queries.items():
-                if query is None:
-                    trace.absent[kind] = "the capture holds no such events"
-                    continue
-                cursor.execute(query)
-                trace.events[kind] = _with_texts(cursor.fetch_arrow_table(), strings).select(EVENTS[kind].names)
-                trace.events[kind] = trace.events[kind].cast(EVENTS[kind])
-            if "NVTX_EVENTS" in tables:
-                cursor.execute(_marks(tables))
-                marks = _with_texts(cursor.fetch_arrow_table(), strings)
-                trace.ranks = rank_marks(marks["name"].to_pylist(), marks["process"].to_pylist())
-    except (adbc_driver_sqlite.dbapi.Error, pa.ArrowException, ValueError, OverflowError) as error:
-        raise TraceError(f"{path}: cannot be read: {error}") from error
-    return trace
-
-
-def _readable(text: bytes | None) -> str | None:
-    """Decode a text of the traced program, which may hold any bytes."""
-    return None if text is None else text.decode("utf-8", "replace")
-
-
-def _with_texts(events: pa.Table, strings: dict[int, str | None]) -> pa.Table:
-    """Encode the texts of events; most come as numbers that stand for them."""
-    texts: dict[str, Callable[[Any], str | None]] = {
-        "name": lambda number: strings.get(number) or "",
-        "api": lambda number: API_CLASSES.get(number, "other"),
-        "operation": lambda number: COPY_KINDS.get(number, "other"),
-        "host_memory": HOST_MEMORY.get,
-    }
-    for position, field in enumerate(events.schema):
-        if pa.types.is_string(field.type):
-            column = _encoded(events[field.name].cast(pa.binary()), _readable)
-        elif field.name in texts:
-            column = _encoded(events[field.name], texts[field.name])
+    _check_schema(database)
+    absent = {}
+    for kind in KINDS:
+        if kind == "ranges":
+            found = "NVTX_EVENTS" in database.tables
+        elif kind == "messages":
+            found = has_messages(database)
+        elif kind == "memory_use":
+            found = "CUDA_GPU_MEMORY_USAGE_EVENTS" in database.tables
         else:
+            found = any(table.name in database.tables for table in TABLES[kind])
+        if not found:
+            absent[kind] = NOT_RECORDED
+    marks = _marks(database)
+
+    def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> Source:
+        if kind == "ranges":
+            domains = {(process, number): text for kind, process, number, text in marks if kind == DOMAIN_TYPE}
+            return ranges(database, domains)
+        if kind == "messages":
+            return messages(database)
+        if kind == "memory_use":
+            return _memory_use(database)
+        return _source(database, kind, numbers, groups)
+
+    ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind == MARK_TYPE])
+    names = {"NVTX_EVENTS", *(table.name for tables in TABLES.values() for table in tables)} & set(database.tables)
+    events = sum(database.split(name)[1] for name in names)
+    return Trace(path.stem, opened, absent, ranks, _clock(database), events)
+
+
+def process_of(identity: int | None) -> int | None:
+    """Process id in a globalTid or globalPid."""
+    return None if identity is None else (identity >> 24) & 0xFFFFFF
+
+
+def _check_schema(database: SqliteFile) -> None:
+    """Refuse a schema that is newer than those that this reader was written for."""
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+        if {"name", "value"} <= database.tables.get(table, set()):
+            for (version,) in database.ask(f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'"):
+                major = str(version).partition(".")[0]
+                if not major.isdecimal() or int(major) > NEWEST_MAJOR:
+                    raise TraceError(
+                        f"{database.path}: export schema {str(version)[:40]} is not known, expected at most "
+                        f"{NEWEST_MAJOR}.x: export the report with an older nsys"
+                    )
+
+
+def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]]:
+    """Event type, process, domain and text of marks that name a rank, and of the names of domains."""
+    columns = database.tables.get("NVTX_EVENTS", set())
+    if not {"eventType", "globalTid"} <= columns:
+        return []
+    text = "COALESCE(n.text, s.value)" if "textId" in columns else "n.text"
+    names = "LEFT JOIN StringIds s ON s.id = n.textId" if "textId" in columns else ""
+    domain = "n.domainId" if "domainId" in columns else "NULL"
+    rows = database.ask(
+        f"SELECT n.eventType, n.globalTid, {domain}, {text} FROM NVTX_EVENTS n {names} "
+        f"WHERE n.eventType = {DOMAIN_TYPE} OR n.eventType = {MARK_TYPE} AND {text} LIKE 'rank:%'"
+    )
+    return [(kind, process_of(thread), domain, str(text)) for kind, thread, domain, text in rows]
+
+
+def _clock(database: SqliteFile) -> tuple[str, int] | None:
+    """The host's clock, when host and session start are recorded: reports of one host can be put side by side."""
+    if "utcEpochNs" not in database.tables.get("TARGET_INFO_SESSION_START_TIME", set()):
+        return None
+    if not {"name", "value"} <= database.tables.get("TARGET_INFO_SYSTEM_ENV", set()):
+        return None
+    starts = database.ask("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+    hosts = database.ask("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
+    if len(starts) != 1 or len(hosts) != 1 or not isinstance(starts[0][0], int):
+        return None
+    return str(hosts[0][0]), starts[0][0]
+
+
+def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> Source:
+    """Events of a kind that lie in tables row by row."""
+    found = Groups()
+    parts: list[Part] = []
+    rows = 0
+    ids = database.ask("SELECT (SELECT min(id) FROM StringIds), (SELECT max(id) FROM StringIds)")[0]
+    narrow = all(isinstance(number, int) and 0 <= number < 1 << _NAME_BITS for number in ids)
+    for table in TABLES[kind]:
+        if table.name not in database.tables:
             continue
-        events = events.set_column(position, field.name, column)
-    return events
+        columns = database.tables[table.name]
+        fields = [field for name in groups for field in table.groups[name]]
+        lacking = sorted(
+            NEEDED & {*(f.expression for fs in table.groups.values() for f in fs), "start", "end"} - columns
+        )
+        if lacking:
+            raise TraceError(f"{database.path}: {table.name} lacks the column {lacking[0]}: the schema is not known")
+        packing = Packing([field._replace(expression=_present(field.expression, columns)) for field in fields], narrow)
+        values = [_present(table.numbers[name], columns) for name in numbers]
+        select = ", ".join(f"{expression} AS c{i}" for i, expression in enumerate([*packing.words, *values]))
+        conditions, in_table = database.split(table.name)
+        rows += in_table
+        for condition in conditions:
+            query = f"SELECT {select} FROM {table.name} WHERE {condition}"
+            parts.append(_part(database, query, packing, numbers, found))
+    return Source(parts, lambda wanted: _described(database, kind, found.keys, groups, wanted), rows)
 
 
-def _encoded(column: pa.ChunkedArray, text_of: Callable[[Any], str | None]) -> pa.DictionaryArray:
-    """Encode a column by the text of each value; equal texts share a code, no text gives an empty cell."""
-    encoded = column.combine_chunks().dictionary_encode()
-    texts = [None if value is None else text_of(value) for value in encoded.dictionary.to_pylist()]
-    distinct = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
-    codes = pa.array([distinct.get(text) for text in texts], pa.int32())
-    return pa.DictionaryArray.from_arrays(codes.take(encoded.indices), pa.array(list(distinct), pa.string()))
+def _present(expression: str, columns: set[str]) -> str:
+    """A column as SQL, or NULL where the table lacks it; constants stay."""
+    if expression in columns:
+        return f'"{expression}"'
+    # An identifier that is no column would be taken for one in quotes, or for a text.
+    return "NULL" if expression.isidentifier() else expression
 
 
-def _read_only(path: Path) -> str:
-    return f"{path.absolute().as_uri()}?mode=ro"
+class Packing:
+    """Fields packed into as few integers as hold them: `words` are these as SQL."""
+
+    def __init__(self, fields: Sequence[Field], narrow: bool) -> None:
+        """`narrow` says whether the ids of names fit their bits."""
+        self._places: list[list[tuple[int, int]]] = []  # by word: number of the field and its bits
+        used = 64
+        for i, field in enumerate(fields):
+            bits = field.bits if field.expression != "NULL" and (narrow or field.bits != _NAME_BITS) else 0
+            if bits and used + bits < 64:
+                self._places[-1].append((i, bits))
+                used += bits
+            else:
+                self._places.append([(i, bits)])
+                used = bits or 64
+        self._count = len(fields)
+        self.words = [self._word([fields[i] for i, _ in places]) for places in self._places]
+
+    @staticmethod
+    def _word(fields: list[Field]) -> str:
+        word = ""
+        for field in fields:
+            value = field.expression
+            if value in ('"globalTid"', '"globalPid"') and field.bits:
+                value = f"({value} >> 24 & 16777215)"
+            word = f"({word} << {field.bits} | {value})" if word else value
+        return word
+
+    def unpacked(self, words: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Values of the fields."""
+        values: list[Any] = [None] * self._count
+        for word, places in zip(words, self._places, strict=True):
+            if word is None or len(places) == 1:
+                values[places[0][0]] = word
+                continue
+            for i, bits in reversed(places):
+                values[i] = word & ((1 << bits) - 1)
+                word >>= bits
+        return tuple(values)
 
 
-def _columns(path: Path) -> dict[str, set[str]]:
-    """Column names by table."""
-    try:
-        with closing(sqlite3.connect(_read_only(path), uri=True)) as connection:
-            names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            found = {}
-            for name in names:
-                rows = connection.execute("SELECT name FROM pragma_table_info(?)", (name,))
-                found[name] = {row[0] for row in rows}
-            return found
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: not a readable SQLite database: {error}") from error
+def _part(database: SqliteFile, query: str, packing: Packing, numbers: Sequence[str], groups: Groups) -> Part:
+    """Rows of a query whose first columns are the group, the others the numbers."""
+    keys = len(packing.words)
+
+    def read_part() -> Iterator[Batch]:
+        with database.named():
+            for rows in database.batches(query):
+                codes, distinct = encode(rows.columns[:keys])
+                arrays = [integers(column) for column in rows.columns[keys:]]
+                known = groups.codes([packing.unpacked(words) for words in distinct])
+                batch = Batch(known[codes], dict(zip(numbers, arrays, strict=True)))
+                for name, column in zip(numbers, rows.columns[keys:], strict=True):
+                    if column.null_count and name in _TIMES and name != "correlation":  # an event without times is none
+                        batch = batch.where(batch.numbers[name] >= 0)
+                yield batch
+
+    return read_part
 
 
-def _range_name(tables: dict[str, set[str]]) -> str:
-    if "textId" in tables["NVTX_EVENTS"]:
-        return "COALESCE(n.text, s.value, '')"
-    return "COALESCE(n.text, '')"
+def _described(
+    database: SqliteFile, kind: str, keys: list[tuple[Any, ...]], groups: tuple[str, ...], wanted: tuple[str, ...]
+) -> list[tuple[Any, ...]]:
+    """Values of group columns, from the numbers that stand for them."""
+    widths = [len(TABLES[kind][0].groups[name]) for name in groups]
+    starts = dict(zip(groups, np.cumsum([0, *widths[:-1]]).tolist(), strict=True))
+    decode: dict[str, Callable[..., Any]] = {
+        "process": lambda number: number,
+        "device": lambda number: number,
+        "api": lambda number: API_CLASSES.get(number, "other"),
+        "operation": lambda kind: COPY_KINDS.get(kind, "other"),
+        "host_memory": lambda kind, source, target: HOST_MEMORY.get({1: source, 2: target}.get(kind)),
+        "grid": _shape,
+        "block": _shape,
+    }
+    if "name" in wanted:
+        texts = database.texts(key[starts["name"]] for key in keys)
+        decode["name"] = lambda number: texts.get(number, "")
+    if kind == "metrics":
+        # NVIDIA's own report scripts take the device from the lowest byte of typeId.
+        decode["device"] = lambda kind: None if kind is None else kind & 0xFF
+        names = {}
+        if {"typeId", "metricId", "metricName"} <= database.tables.get("TARGET_INFO_GPU_METRICS", set()):
+            rows = database.ask("SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS")
+            names = {(kind, metric): str(name) for kind, metric, name in rows}
+        decode["metric"] = lambda kind, metric: names.get((kind, metric), f"metric {metric}")
+    ends = dict(zip(groups, np.cumsum(widths).tolist(), strict=True))
+    where = [(decode[name], starts[name], ends[name]) for name in wanted]
+    return [tuple(function(*key[first:last]) for function, first, last in where) for key in keys]
 
 
-def _from_nvtx(tables: dict[str, set[str]]) -> str:
-    if "textId" in tables["NVTX_EVENTS"]:
-        return "FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId"
-    return "FROM NVTX_EVENTS n"
+def _shape(x: int | None, y: int | None, z: int | None) -> str | None:
+    return None if x is None or y is None or z is None else f"{x}×{y}×{z}"
 
 
-def _ranges(tables: dict[str, set[str]]) -> str | None:
-    """Query of closed ranges; a range still open at the end of the capture has no end and is left out."""
-    if "NVTX_EVENTS" not in tables:
-        return None
-    return f"""
-        SELECT {PROCESS} AS process, {THREAD} AS thread, {_range_name(tables)} AS name,
-               n.start AS start_ns, n.end AS end_ns
-        {_from_nvtx(tables)}
-        WHERE n.eventType IN {RANGE_TYPES} AND n.end IS NOT NULL
-        ORDER BY n.start
-    """
+def _memory_use(database: SqliteFile) -> Source:
+    """Memory in use after each allocation and release, counted from the start of the capture."""
+    groups = Groups()
+    columns = database.tables["CUDA_GPU_MEMORY_USAGE_EVENTS"]
+    lacking = {"start", "globalPid", "deviceId", "bytes", "memoryOperationType"} - columns
+    if lacking:
+        raise TraceError(f"{database.path}: CUDA_GPU_MEMORY_USAGE_EVENTS lacks the column {min(lacking)}")
 
+    def read_all() -> Iterator[Batch]:
+        with database.named():
+            found = list(
+                database.batches(
+                    f"SELECT globalPid, deviceId, {_present('memKind', columns)} AS pool, start, "
+                    "CASE memoryOperationType WHEN 0 THEN bytes WHEN 1 THEN -bytes ELSE 0 END AS change "
+                    "FROM CUDA_GPU_MEMORY_USAGE_EVENTS ORDER BY start"
+                )
+            )
+            if not found:
+                return
+            rows = pa.Table.from_batches(found)
+            codes, distinct = encode([column.combine_chunks() for column in rows.columns[:3]])
+            start, change = (integers(column.combine_chunks()) for column in rows.columns[3:])
+            used = np.empty_like(change)
+            for code in range(len(distinct)):
+                own = codes == code
+                used[own] = np.cumsum(change[own])
+            yield Batch(groups.codes(distinct)[codes], {"start": start, "bytes": used})
 
-def _marks(tables: dict[str, set[str]]) -> str:
-    return f"""
-        SELECT {PROCESS} AS process, {_range_name(tables)} AS name
-        {_from_nvtx(tables)}
-        WHERE n.eventType = {MARK_TYPE}
-    """
+    def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        keys = [(process_of(g), device, MEMORY_POOLS.get(pool, "unknown")) for g, device, pool in groups.keys]
+        return picked("memory_use", wanted, keys)
 
-
-def _api(tables: dict[str, set[str]]) -> str | None:
-    if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables:
-        return None
-    return f"""
-        SELECT {PROCESS} AS process, {THREAD} AS thread, correlationId AS correlation,
-               eventClass AS api,
-               nameId AS name, start AS start_ns, end AS end_ns
-        FROM CUPTI_ACTIVITY_KIND_RUNTIME
-    """
-
-
-def _kernels(tables: dict[str, set[str]]) -> str | None:
-    if "CUPTI_ACTIVITY_KIND_KERNEL" not in tables:
-        return None
-    return f"""
-        SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device, correlationId AS correlation,
-               demangledName AS name, start AS start_ns, end AS end_ns
-        FROM CUPTI_ACTIVITY_KIND_KERNEL
-    """
-
-
-def _memory(tables: dict[str, set[str]]) -> str | None:
-    parts = []
-    if "CUPTI_ACTIVITY_KIND_MEMCPY" in tables:
-        host_memory = "NULL"
-        if {"srcKind", "dstKind"} <= tables["CUPTI_ACTIVITY_KIND_MEMCPY"]:
-            host_memory = "CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END"
-        parts.append(f"""
-            SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device,
-                   copyKind AS operation, {host_memory} AS host_memory,
-                   bytes, start AS start_ns, end AS end_ns
-            FROM CUPTI_ACTIVITY_KIND_MEMCPY
-        """)
-    if "CUPTI_ACTIVITY_KIND_MEMSET" in tables:
-        parts.append(f"""
-            SELECT {PROCESS_OF_DEVICE} AS process, deviceId AS device, {MEMSET} AS operation,
-                   NULL AS host_memory, bytes, start AS start_ns, end AS end_ns
-            FROM CUPTI_ACTIVITY_KIND_MEMSET
-        """)
-    return " UNION ALL ".join(parts) or None
+    _, rows = database.split("CUDA_GPU_MEMORY_USAGE_EVENTS")
+    return Source([read_all], described, rows)

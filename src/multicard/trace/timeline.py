@@ -1,96 +1,166 @@
 """Where each device's time goes: unions of intervals, never sums over streams."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import pandas as pd
+import numpy as np
 
-from multicard.trace.intervals import Intervals, clip, difference, either, intersection, total, union
+from multicard.trace.collect import Events, cores
+from multicard.trace.intervals import NOTHING, Intervals, Measure, merged, union
+from multicard.trace.launches import UNKNOWN, Launches
+from multicard.trace.model import Integers
 
 CAPTURE = "capture"
-
 SHARES = ("span", "busy", "compute", "communication", "memory", "overlapped", "exposed_communication", "idle")
+CAUSES = ("idle_host_bound", "idle_collective", "idle_other")
+
+COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
+_LONG_BEFORE = -(1 << 62)
 
 
-@dataclass(frozen=True)
-class DeviceActivity:
-    """Moments at which one device of one process computes, communicates and moves memory."""
+class Device:
+    """What ran on one device of one process, in order of time."""
 
-    compute: Intervals
-    communication: Intervals
-    memory: Intervals
+    def __init__(self, start: Integers, end: Integers, kind: Integers, call: Integers | None) -> None:
+        """Take it in any order: its times, what it is, and when the call began that launched it.
 
-    def within(self, start: int, end: int) -> "DeviceActivity":
-        """The part between two moments."""
-        return DeviceActivity(*(clip(part, start, end) for part in (self.compute, self.communication, self.memory)))
+        `call` is `UNKNOWN` for one whose call was not recorded, and None when no calls were.
+        """
+        self.first, self.last = int(start.min()), int(end.max())
+        real = end > start
+        if not real.all():
+            start, end, kind = start[real], end[real], kind[real]
+            call = None if call is None else call[real]
+        order = np.argsort(start, kind="stable")
+        start = start[order]
+        if call is not None and (start[1:] == start[:-1]).any():
+            # Of those that begin together, the one launched first comes first.
+            order = order[np.lexsort((call[order], start))]
+        self._start, self._end, self._kind = start, end[order], kind[order]
+        self._call = None if call is None else call[order]
 
-    def seconds(self, start: int, end: int) -> dict[str, float]:
-        """Seconds of each of `SHARES` between two moments (nanoseconds).
+    def between(self, starts: Integers, ends: Integers) -> dict[str, list[int] | list[None]]:
+        """Nanoseconds of each of `SHARES` and `CAUSES` within each [start, end).
 
         Busy is any activity; overlapped is communication while the device also computes, exposed is
         communication while it does not; idle is the rest of the span.
+
+        An idle gap is judged by the activity that ends it. `idle_host_bound`: its launching call began only after
+        the device had gone idle. `idle_collective`: it was launched in time and communicates, so the device waits
+        for a collective to begin. `idle_other`: launched in time but started late for another reason, launch not
+        recorded, or nothing follows. They are None when no calls were recorded.
         """
-        part = self.within(start, end)
-        busy = total(either(either(part.compute, part.communication), part.memory))
-        nanoseconds = {
-            "span": end - start,
-            "busy": busy,
-            "compute": total(part.compute),
-            "communication": total(part.communication),
-            "memory": total(part.memory),
-            "overlapped": total(intersection(part.communication, part.compute)),
-            "exposed_communication": total(difference(part.communication, part.compute)),
-            "idle": end - start - busy,
+
+        def length(moments: Intervals) -> Integers:
+            return Measure(moments).between(starts, ends)
+
+        sets = [self._moments(self._kind == which) for which in (COMPUTE, COMMUNICATION, MEMORY)]
+        compute, communication, memory = map(length, sets)
+        kernels = compute
+        if len(sets[COMMUNICATION]):
+            kernels = length(union(*np.concatenate((sets[COMPUTE], sets[COMMUNICATION])).T))
+        sets.clear()
+        busy, firsts = merged(self._start, self._end) if len(self._start) else (NOTHING, np.empty(0, np.int64))
+        found: dict[str, Any] = {
+            "span": ends - starts,
+            "busy": length(busy),
+            "compute": compute,
+            "communication": communication,
+            "memory": memory,
+            "overlapped": compute + communication - kernels,
+            "exposed_communication": kernels - compute,
         }
-        return {name: value / 1e9 for name, value in nanoseconds.items()}
+        found["idle"] = found["span"] - found["busy"]
+        if self._call is not None:
+            causes = _idle_causes(busy, self._call[firsts], self._kind[firsts] == COMMUNICATION)
+            host, collective = map(length, causes)
+            found |= dict(zip(CAUSES, (host, collective, found["idle"] - host - collective), strict=True))
+        listed = {name: values.tolist() for name, values in found.items()}
+        return listed | {name: [None] * len(starts) for name in CAUSES if name not in listed}
+
+    def _moments(self, own: Integers) -> Intervals:
+        return merged(self._start[own], self._end[own])[0] if own.any() else NOTHING
 
 
-def timelines(kernels: pd.DataFrame | None, memory: pd.DataFrame | None, steps: pd.DataFrame | None) -> pd.DataFrame:
+def _idle_causes(busy: Intervals, call: Integers, communicates: Integers) -> tuple[Intervals, Intervals]:
+    """Gaps that are bound by the host and gaps that wait for a collective, from what opens each busy interval."""
+    begins = np.concatenate(([_LONG_BEFORE], busy[:-1, 1]))[: len(busy)]
+    gaps = np.column_stack((begins, busy[:, 0]))
+    known = call != UNKNOWN
+    host = known & (call >= begins)
+    return gaps[host], gaps[known & ~host & communicates]
+
+
+def timelines(
+    kernels: Events | None,
+    memory: Events | None,
+    launches: Launches | None,
+    communicates: Sequence[bool],
+    steps: dict[tuple[int, int], tuple[Integers, Integers]],
+) -> list[dict[str, Any]]:
     """One row per process, device and scope: the whole capture, then every step of that process.
 
     Parameters
     ----------
     kernels, memory
-        Device events with process, device, start_ns and end_ns; kernels with class. None: not recorded.
+        What ran on devices, with process, device, start and duration. None: not recorded.
+    launches
+        The calls that launched the kernels and memory operations, None when no calls were recorded.
+    communicates
+        For each group of kernels, whether these communicate.
     steps
-        Step ranges with process, step, start_ns and end_ns. A device's activity counts to the step during which it
+        Starts and ends of the steps by trace and process. A device's activity counts to the step during which it
         happens, whichever step launched it.
 
     The capture of a process spans from its first to its last device event or step.
     """
-    devices = _activities(kernels, memory)
-    rows = []
-    for (process, device), (activity, first, last) in devices.items():
-        own = steps[steps["process"] == process] if steps is not None else None
-        if own is not None and len(own):
-            first, last = min(first, int(own["start_ns"].min())), max(last, int(own["end_ns"].max()))
-        scopes = [(CAPTURE, None, first, last)]
-        if own is not None:
-            scopes += [("step", row.step, int(row.start_ns), int(row.end_ns)) for row in own.itertuples()]
-        for scope, step, start, end in scopes:
-            shares = {f"{name}_s": value for name, value in activity.seconds(start, end).items()}
-            rows.append({"process": process, "device": device, "scope": scope, "step": step, **shares})
-    columns = ["process", "device", "scope", "step", *(f"{name}_s" for name in SHARES)]
-    return pd.DataFrame(rows, columns=columns).astype({"step": "Int64"})
+    of_kernels = np.where(np.array(communicates, bool), COMMUNICATION, COMPUTE).astype(np.int8)
+    sets = [
+        (
+            own,
+            own.values("process", "device"),
+            np.full(len(own.groups), MEMORY, np.int8) if own is memory else of_kernels,
+        )
+        for own in (kernels, memory)
+        if own is not None
+    ]
+    places = sorted({place for _, values, _ in sets for place in values}, key=str)
+
+    def rows(place: tuple[int, int, int | None]) -> list[dict[str, Any]]:
+        device = _device(sets, place, launches)
+        if device is None:
+            return []
+        first, last = device.first, device.last
+        step_starts, step_ends = steps.get(place[:2], (np.empty(0, np.int64), np.empty(0, np.int64)))
+        if len(step_starts):
+            first, last = min(first, int(step_starts.min())), max(last, int(step_ends.max()))
+        found = device.between(np.append(first, step_starts), np.append(last, step_ends))
+        where = dict(zip(("trace", "process", "device"), place, strict=True))
+        return [
+            {**where, "scope": "step" if i else CAPTURE, "step": i or None}
+            | {f"{name}_s": None if values[i] is None else values[i] / 1e9 for name, values in found.items()}
+            for i in range(1 + len(step_starts))
+        ]
+
+    with ThreadPoolExecutor(cores()) as pool:
+        return [row for table in pool.map(rows, places) for row in table]
 
 
-def _activities(
-    kernels: pd.DataFrame | None, memory: pd.DataFrame | None
-) -> dict[tuple[int, int], tuple[DeviceActivity, int, int]]:
-    """Activity of each process and device, with its first and last moment."""
-    parts = []
-    if kernels is not None:
-        communicates = kernels["class"] == "communication"
-        parts.append(kernels.assign(kind=communicates.map({True: "communication", False: "compute"})))
-    if memory is not None:
-        parts.append(memory.assign(kind="memory"))
-    if not parts:
-        return {}
-    found = {}
-    events = pd.concat(parts)[["process", "device", "kind", "start_ns", "end_ns"]]
-    for key, own in events.groupby(["process", "device"], sort=True):
-        sets = []
-        for kind in ("compute", "communication", "memory"):
-            these = own[own["kind"] == kind]
-            sets.append(union(these["start_ns"].to_numpy(), these["end_ns"].to_numpy()))
-        found[key] = (DeviceActivity(*sets), int(own["start_ns"].min()), int(own["end_ns"].max()))
-    return found
+def _device(
+    sets: list[tuple[Events, list[tuple[Any, ...]], Integers]], place: tuple[Any, ...], launches: Launches | None
+) -> Device | None:
+    """What ran on one device; None for nothing."""
+    columns: list[list[Integers]] = [[], [], [], []]
+    for which, (own, values, kind) in enumerate(sets):
+        mine = np.array([value == place for value in values], bool)[own.code]
+        start = own.arrays["start"][mine]
+        columns[0].append(start)
+        columns[1].append(start + own.arrays["duration"][mine])
+        columns[2].append(kind[own.code[mine]])
+        if launches is not None:
+            columns[3].append(launches.start_of(which, mine))
+    start, end, kind = map(np.concatenate, columns[:3])
+    call = np.concatenate(columns[3]) if launches is not None else None
+    columns.clear()
+    return Device(start, end, kind, call) if len(start) else None

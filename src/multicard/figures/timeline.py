@@ -1,0 +1,131 @@
+"""Where the time of each device goes, by its timeline: for the whole capture, and step by step."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from multicard.figures.style import WIDTH_IN, styled
+from multicard.files import whole
+
+Rows = list[dict[str, Any]]
+
+MOST_DEVICES = 8
+MOST_BARS = 60  # steps side by side; neighbours are averaged beyond that
+
+# Parts that add up to the span: colour, hatch, and how each follows from the timeline's columns.
+PARTS: dict[str, tuple[str, str]] = {
+    "compute": ("#0072B2", ""),
+    "compute and communication": ("#56B4E9", "///"),
+    "communication alone": ("#D55E00", "\\\\\\"),
+    "memory operations alone": ("#F0E442", "..."),
+    "idle, bound by the host": ("#7F7F7F", "xxx"),
+    "idle, before a collective": ("#BFBFBF", "---"),
+    "idle, other": ("#F2F2F2", ""),
+}
+
+
+def parts(row: dict[str, Any]) -> dict[str, float]:
+    """Seconds of each of `PARTS` in a row of the timeline table; idle time of unknown cause counts as other."""
+    compute_alone = row["compute_s"] - row["overlapped_s"]
+    host, collective = row["idle_host_bound_s"] or 0.0, row["idle_collective_s"] or 0.0
+    values = (
+        compute_alone,
+        row["overlapped_s"],
+        row["exposed_communication_s"],
+        row["busy_s"] - row["compute_s"] - row["exposed_communication_s"],
+        host,
+        collective,
+        row["idle_s"] - host - collective,
+    )
+    return dict(zip(PARTS, values, strict=True))
+
+
+def draw_timeline(rows: Rows, path: Path) -> None:
+    """Draw the rows of a timeline table into a PNG."""
+    with styled():
+        figure = timeline(rows)
+        with whole(path) as temporary:
+            figure.savefig(temporary)
+        plt.close(figure)
+
+
+def timeline(rows: Rows) -> Figure:
+    """One bar per device for the whole capture, then the steps of each device, if there are any."""
+    captures = [row for row in rows if row["scope"] == "capture"]
+    shown = captures[:MOST_DEVICES]
+    steps = [(row, own) for row in shown if (own := _steps(rows, row))]
+    heights = [0.9 + 0.3 * len(shown), *[1.5] * len(steps)]
+    figure, panels = plt.subplots(
+        len(heights), figsize=(WIDTH_IN, sum(heights) + 0.9), height_ratios=heights, squeeze=False
+    )
+    axes = panels[:, 0]
+    several = len({row["report"] for row in captures}) > 1
+    _bars(axes[0], shown, several)
+    left_out = len(captures) - len(shown)
+    more = f"; {left_out} more devices not shown" if left_out else ""
+    axes[0].set_title(f"Share of the capture{more}")
+    for axis, (row, own) in zip(axes[1:], steps, strict=True):
+        _columns(axis, own)
+        axis.set_title(f"Steps of {_name(row, several)}")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=2.5)
+    return figure
+
+
+def _name(row: dict[str, Any], several: bool) -> str:
+    process = f"rank {row['rank']}" if row["rank"] is not None else f"process {row['process']}"
+    report = f"{row['report']}, " if several else ""
+    # A report may be called anything; dollars would start a formula.
+    return f"{report}{process}, device {row['device']}".replace("$", r"\$")
+
+
+def _steps(rows: Rows, capture: dict[str, Any]) -> Rows:
+    place = ("report", "process", "device")
+    return [r for r in rows if r["scope"] == "step" and all(r[name] == capture[name] for name in place)]
+
+
+def _bars(axes: Axes, captures: Rows, several: bool) -> None:
+    names = [f"{_name(row, several)} ({row['span_s']:.3g} s)" for row in captures]
+    left = np.zeros(len(captures))
+    for part, (colour, hatch) in PARTS.items():
+        widths = np.array([100 * parts(row)[part] / row["span_s"] if row["span_s"] else 0.0 for row in captures])
+        axes.barh(
+            names, widths, left=left, height=0.7, label=part, color=colour, hatch=hatch, edgecolor="0.2", linewidth=0.4
+        )
+        left += widths
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set(xlim=(0, 100), xlabel="Share of time (%)")
+
+
+def _columns(axes: Axes, steps: Rows) -> None:
+    groups = np.array_split(np.arange(len(steps)), min(len(steps), MOST_BARS))
+    each = [parts(row) for row in steps]
+    first = [steps[group[0]]["step"] for group in groups]
+    widths = [0.9 * len(group) for group in groups]
+    bottom = np.zeros(len(groups))
+    for part, (colour, hatch) in PARTS.items():
+        heights = np.array([np.mean([each[i][part] for i in group]) for group in groups]) * 1e3
+        axes.bar(
+            first,
+            heights,
+            widths,
+            bottom=bottom,
+            align="edge",
+            color=colour,
+            hatch=hatch,
+            edgecolor="0.2",
+            linewidth=0.3,
+        )
+        bottom += heights
+    averaged = f", mean of {len(groups[0])} steps each" if len(groups[0]) > 1 else ""
+    axes.grid(visible=False, axis="x")
+    axes.set(xlabel=f"Step{averaged}", ylabel="Time (ms)", xlim=(0.5, steps[-1]["step"] + 1.4))

@@ -1,0 +1,134 @@
+"""Read the events of all traces of a capture at once, on all cores, into as little memory as their use allows."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multicard.trace.model import KINDS, Batch, Integers, Part, Source, Trace
+from multicard.trace.statistics import Grouped, Sorted, by_group
+
+Progress = Callable[[int], None]
+See = Callable[[int, Source, Batch], None]
+
+_NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
+
+
+def cores() -> int:
+    """Cores that this process may use, at most 8: reading gains no more from others."""
+    return min(8, len(os.sched_getaffinity(0)))
+
+
+@dataclass
+class Events:
+    """Events of one kind from all traces.
+
+    `groups` holds, by code, the number of the trace and the values of `fields`. `arrays` are in the order of `code`:
+    the numbers that were asked for, in half the space where they fit it. `grouped` are the values of the number that
+    statistics were asked of.
+    """
+
+    fields: tuple[str, ...]
+    groups: list[tuple[Any, ...]]
+    code: Integers
+    arrays: dict[str, Integers]
+    grouped: Grouped
+
+    def values(self, *names: str) -> list[tuple[Any, ...]]:
+        """Trace and some fields of each group."""
+        at = [self.fields.index(name) + 1 for name in names]
+        return [(group[0], *(group[i] for i in at)) for group in self.groups]
+
+
+def collect(
+    traces: Sequence[Trace],
+    kind: str,
+    *,
+    groups: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
+    sort: str | None = "duration",
+    see: See | None = None,
+    progress: Progress | None = None,
+) -> Events | None:
+    """Read all events of a kind; None when no trace recorded them.
+
+    Parameters
+    ----------
+    traces
+        Traces of one capture.
+    kind
+        One of `KINDS`.
+    groups
+        The columns that describe a group, all by default: fewer make fewer groups, and need less time.
+    keep
+        The numbers to keep of each event.
+    sort
+        The number to give `grouped`.
+    see
+        Called with the number of the trace, the source and every batch with all numbers, from several threads.
+    progress
+        Called with the number of events that were read since the last call.
+    """
+    fields = tuple(groups or KINDS[kind].groups)
+    needed = dict.fromkeys((*keep, *([sort] if sort else []), *(KINDS[kind].numbers if see else [])))
+    sources = [(i, trace.open(kind, tuple(needed), fields)) for i, trace in enumerate(traces) if trace.has(kind)]
+    if not sources:
+        return None
+
+    def run(job: tuple[int, Source, Part]) -> tuple[int, Integers, dict[str, Integers]]:
+        i, source, part = job
+        codes: list[Integers] = []
+        arrays: dict[str, list[Integers]] = {name: [] for name in dict.fromkeys((*keep, *([sort] if sort else [])))}
+        for batch in part():
+            if see is not None:
+                see(i, source, batch)
+            codes.append(batch.group.astype(np.uint16) if batch.group.max(initial=0) <= _CODE.max else batch.group)
+            for name, kept in arrays.items():
+                kept.append(_narrow(batch.numbers[name]))
+            if progress is not None:
+                progress(len(batch.group))
+        return i, _joined(codes), {name: _joined(kept) for name, kept in arrays.items()}
+
+    def sorted_run(job: tuple[int, Source, Part]) -> tuple[int, Integers, dict[str, Integers], Sorted | None]:
+        i, code, arrays = run(job)
+        ordered = by_group(code, arrays[sort]) if sort else None
+        if not keep:
+            return i, code[:0], {}, ordered
+        return i, code, {name: arrays[name] for name in keep}, ordered
+
+    jobs = [(i, source, part) for i, source in sources for part in source.parts]
+    with ThreadPoolExecutor(cores()) as pool:
+        done = list(pool.map(sorted_run, jobs))
+
+    described: list[tuple[Any, ...]] = []
+    first: dict[int, int] = {}
+    for i, source in sources:
+        first[i] = len(described)
+        described += [(i, *values) for values in source.described(fields)]
+    wide = np.uint16 if len(described) <= _CODE.max else np.int32
+    code = _joined([code.astype(wide) + wide(first[i]) if first[i] else code for i, code, _, _ in done])
+    joined = {name: _joined([arrays.pop(name) for _, _, arrays, _ in done]) for name in keep}
+    parts = [part._replace(codes=part.codes + first[i]) for i, _, _, part in done if part is not None]
+    return Events(fields, described, code, joined, Grouped(parts))
+
+
+def _narrow(values: Integers) -> Integers:
+    """The same values in half the space, where they fit."""
+    if values.dtype == np.int64 and len(values) and values.min() >= 0 and values.max() <= _NARROW.max:
+        return values.astype(np.uint32)
+    return values
+
+
+def _joined(parts: list[Integers]) -> Integers:
+    """Join arrays into one of the widest type among them, freeing them as they are copied."""
+    kinds = {part.dtype for part in parts if len(part)}
+    joined = np.empty(sum(map(len, parts)), np.result_type(*kinds) if kinds else np.int64)
+    at = 0
+    for i, part in enumerate(parts):
+        joined[at : at + len(part)] = part
+        at += len(part)
+        parts[i] = part[:0]
+    return joined

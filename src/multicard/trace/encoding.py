@@ -1,0 +1,92 @@
+"""Columns of an Arrow batch as NumPy arrays, and rows as codes of what they have in common."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from multicard.trace.model import Integers
+
+MISSING = -1
+_WIDEST = 1 << 62
+_CLOSE = 1 << 12
+
+
+def integers(column: pa.Array) -> Integers:
+    """Give the integers of a column, `MISSING` for an empty cell.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        If the column holds something else.
+    """
+    column = column.cast(pa.int64())
+    values = _values(column, np.int64)
+    if column.null_count == 0:
+        return values
+    bits = np.frombuffer(column.buffers()[0], np.uint8)
+    there = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
+    return np.where(there == 1, values, MISSING)
+
+
+def _values(column: pa.Array, kind: type) -> Integers:
+    """Give the numbers of an array as they lie; `to_numpy` would first import pandas, which takes its time."""
+    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * np.dtype(kind).itemsize)
+
+
+def as_arrow(values: Integers) -> pa.Array:
+    """Give integers to Arrow as they lie, without pandas too."""
+    values = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def encode(columns: Sequence[pa.Array]) -> tuple[Integers, list[tuple[Any, ...]]]:
+    """Number the distinct rows of some columns of equal length: the code of each row, and the row of each code.
+
+    A column costs a nanosecond or two a row where its values lie close together, some more where they must be
+    hashed; sorting or comparing whole rows would cost a hundred.
+    """
+    combined = np.zeros(len(columns[0]), np.int64)
+    sizes: list[int] = []
+    values: list[Callable[[int], Any]] = []
+    for column in columns:
+        digits, size, value = _digits(column)
+        if size * np.prod(sizes, dtype=float) >= _WIDEST:
+            return _encode_in_two(columns)
+        if size > 1:
+            combined *= size
+            combined += digits
+        sizes.append(size)
+        values.append(value)
+    encoded = as_arrow(combined).dictionary_encode()
+    distinct = []
+    for code in _values(encoded.dictionary, np.int64).tolist():
+        row = []
+        for size, value in zip(reversed(sizes), reversed(values), strict=True):
+            code, digit = divmod(code, size)
+            row.append(value(digit))
+        distinct.append(tuple(reversed(row)))
+    return _values(encoded.indices, np.int32), distinct
+
+
+def _digits(column: pa.Array) -> tuple[Integers | int, int, Callable[[int], Any]]:
+    """Numbers from 0 for the values of a column, how many numbers there may be, and the value of each."""
+    if len(column) and column.null_count == len(column):
+        return 0, 1, lambda digit: None
+    if len(column) and column.null_count == 0 and pa.types.is_integer(column.type):
+        numbers = integers(column)
+        low, high = int(numbers.min()), int(numbers.max())
+        if high - low < _CLOSE:
+            return numbers - low, high - low + 1, lambda digit: low + digit
+    encoded = column.dictionary_encode(null_encoding="encode")
+    known = encoded.dictionary.to_pylist()
+    return _values(encoded.indices, np.int32), max(1, len(known)), lambda digit: known[digit]
+
+
+def _encode_in_two(columns: Sequence[pa.Array]) -> tuple[Integers, list[tuple[Any, ...]]]:
+    """Encode the two halves of many varied columns first, so that their combination fits an integer."""
+    middle = len(columns) // 2
+    (first, heads), (second, tails) = encode(columns[:middle]), encode(columns[middle:])
+    codes, pairs = encode([as_arrow(first), as_arrow(second)])
+    return codes, [heads[head] + tails[tail] for head, tail in pairs]

@@ -1,0 +1,119 @@
+"""The calls that launched what ran on a device: joined on process and correlation, which alone is not unique."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multicard.trace.collect import Events
+from multicard.trace.model import Batch, Integers, Source
+
+UNKNOWN = np.iinfo(np.int64).max
+
+_SPARSE = 8  # correlations per event from which on a table by correlation would waste memory
+
+
+class Launches:
+    """Looks out for the calls that launched some device events while all calls pass by.
+
+    Where several calls carry the same correlation, the one that began first counts: a runtime call comes before the
+    driver call inside it.
+    """
+
+    def __init__(self, events: Sequence[Events]) -> None:
+        """`events` carry process and correlation."""
+        owners = dict.fromkeys(owner for own in events for owner in own.values("process"))
+        self._owners = {owner: i for i, owner in enumerate(owners)}
+        self._slots = [np.full(len(own.code), -1, np.int32) for own in events]
+        self._tables: list[tuple[int, Integers] | tuple[Integers, int]] = []
+        self._known: dict[int, Integers] = {}
+        self._lock = threading.Lock()
+        of_event = [
+            np.array([self._owners[owner] for owner in own.values("process")], np.int32)[own.code] for own in events
+        ]
+        slots = 0
+        for owner in range(len(self._owners)):
+            mine = [np.flatnonzero(of == owner) for of in of_event]
+            numbers = [own.arrays["correlation"][at] for own, at in zip(events, mine, strict=True)]
+            table, count = _table(np.concatenate(numbers), slots)
+            self._tables.append(table)
+            for slot, at, number in zip(self._slots, mine, numbers, strict=True):
+                slot[at] = _find(table, number)
+            slots += count
+        self._start = np.full(slots, UNKNOWN)
+        self._end = np.full(slots, UNKNOWN)
+
+    def see(self, trace: int, source: Source, batch: Batch) -> None:
+        """Take note of the calls in a batch."""
+        owner = self._owner_of(trace, source, batch.group)
+        for i in np.flatnonzero(np.bincount(owner + 1, minlength=1)[1:]).tolist():
+            mine = owner == i
+            slot = _find(self._tables[i], batch.numbers["correlation"][mine])
+            found = slot >= 0
+            slot, start = slot[found], batch.numbers["start"][mine][found]
+            end = batch.numbers["end"][mine][found]
+            with self._lock:
+                np.minimum.at(self._start, slot, start)
+                first = self._start[slot] == start
+                self._end[slot[first]] = end[first]
+
+    def _owner_of(self, trace: int, source: Source, codes: Integers) -> Integers:
+        """Number of the process of each call, -1 where no device event can be its."""
+        known = self._known.get(trace)
+        if known is None or codes.max(initial=-1) >= len(known):
+            described = source.described(("process", "api"))
+            known = np.array(
+                [-1 if api == "backtrace" else self._owners.get((trace, process), -1) for process, api in described],
+                np.int64,
+            )
+            self._known[trace] = known
+        return known[codes]
+
+    def done(self) -> None:
+        """Free what only looking out for calls needs."""
+        self._tables.clear()
+
+    def of(self, which: int, events: Any) -> tuple[Integers, Integers]:
+        """Start and end of the launching calls of some events (a mask or slice) of the set `which`, or `UNKNOWN`."""
+        slot = self._slots[which][events]
+        if len(self._start) == 0:
+            return np.full(len(slot), UNKNOWN), np.full(len(slot), UNKNOWN)
+        known = slot >= 0
+        return np.where(known, self._start[slot], UNKNOWN), np.where(known, self._end[slot], UNKNOWN)
+
+    def start_of(self, which: int, events: Any) -> Integers:
+        """Start alone of the same calls."""
+        slot = self._slots[which][events]
+        return np.where(slot >= 0, self._start[slot], UNKNOWN) if len(self._start) else np.full(len(slot), UNKNOWN)
+
+
+def _table(numbers: Integers, first: int) -> tuple[Any, int]:
+    """Look-up of a slot, counted from `first`, for each distinct number that is not negative; how many there are."""
+    numbers = numbers[numbers >= 0]
+    if len(numbers) == 0:
+        return (np.empty(0, np.int64), first), 0
+    low, high = int(numbers.min()), int(numbers.max())
+    if high - low + 1 > _SPARSE * len(numbers) + 1_000_000:
+        distinct = np.unique(numbers)
+        return (distinct, first), len(distinct)
+    slots = np.zeros(high - low + 1, np.int32)
+    slots[numbers - low] = 1
+    present = slots > 0
+    np.cumsum(slots, out=slots)
+    slots += first - 1
+    slots[~present] = -1
+    return (low, slots), int(present.sum())
+
+
+def _find(table: Any, numbers: Integers) -> Integers:
+    """Slot of each number, -1 where there is none."""
+    head, tail = table
+    if isinstance(head, int):
+        at = numbers.astype(np.int64) - head
+        inside = (at >= 0) & (at < len(tail))
+        return np.where(inside, tail[np.where(inside, at, 0)], np.int32(-1))
+    if len(head) == 0:
+        return np.full(len(numbers), -1, np.int32)
+    at = np.minimum(np.searchsorted(head, numbers), len(head) - 1)
+    return np.where(head[at] == numbers, at + tail, -1).astype(np.int32)

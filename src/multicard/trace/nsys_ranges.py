@@ -1,0 +1,128 @@
+"""NVTX ranges of an SQLite export of Nsight Systems.
+
+Programs give ranges millions of names, such as `aten::copy_, op_id = 991065`, so names are cut to what they share
+before anything is counted.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from multicard.launch.nsys import TraceError
+from multicard.trace.encoding import MISSING, as_arrow, encode, integers
+from multicard.trace.model import Batch, Groups, Integers, Part, Source, picked
+from multicard.trace.sqlite_file import SqliteFile, readable
+
+RANGE_TYPES = (59, 60)  # eventType in NVTX_EVENTS: push/pop, start/end
+MOST_NAMES = 20_000
+OTHER_NAMES = "(other names)"
+
+# What PyTorch's emit_nvtx and its profiler append to the name of an operator.
+_SINGLE_CALL = r", (?:seq|op_id|sizes|input_op_ids|trace_id) ?= ?.*"
+# A step that carries its number, such as PyTorch's `ProfilerStep#7`.
+_STEP = re.compile(r"(?:profiler)?(?:step|iteration|iter)[ _#:-]*\d*", re.IGNORECASE)
+
+
+def shared_name(name: str) -> str:
+    """Name of a range without what tells single calls apart; every kind of numbered step is `step`.
+
+    >>> shared_name("aten::copy_, op_id = 991065"), shared_name("ProfilerStep#7"), shared_name("layer 7")
+    ('aten::copy_', 'step', 'layer 7')
+    """
+    name = re.sub(_SINGLE_CALL, "", name, flags=re.DOTALL)
+    return "step" if _STEP.fullmatch(name) else name
+
+
+class _Names:
+    """Names of ranges by code, at most `MOST_NAMES`; those that come later share one."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = [OTHER_NAMES]
+        self._codes: dict[str, int] = {}
+
+    def codes(self, column: pa.Array) -> Integers:
+        """Code of each text of a column, `MISSING` for an empty cell."""
+        raw = pc.replace_substring_regex(column.cast(pa.binary()), pattern=f"(?s){_SINGLE_CALL}", replacement="")
+        encoded = raw.dictionary_encode()
+        known = [self._code(shared_name(readable(text))) for text in encoded.dictionary.to_pylist()]
+        return np.array([*known, MISSING])[integers(encoded.indices)]
+
+    def _code(self, text: str) -> int:
+        code = self._codes.get(text, 0)
+        if code == 0 and len(self.texts) < MOST_NAMES:
+            code = self._codes[text] = len(self.texts)
+            self.texts.append(text)
+        return code
+
+
+def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], str]) -> Source:
+    """Closed ranges; one still open at the end of the capture has no end and is left out."""
+    columns = database.tables["NVTX_EVENTS"]
+    lacking = {"start", "end", "eventType", "globalTid", "text"} - columns
+    if lacking:
+        raise TraceError(f"{database.path}: NVTX_EVENTS lacks the column {min(lacking)}: the schema is not known")
+    names = _Names()
+    by_id = _names_by_id(database, names) if "textId" in columns else None
+    groups = Groups()
+    domain = "domainId" if "domainId" in columns else "NULL"
+    text_id = "textId" if "textId" in columns else "NULL"
+
+    def part(condition: str) -> Part:
+        query = (
+            f"SELECT globalTid, {domain} AS domain, {text_id} AS id, COALESCE(text, '') AS text, text IS NULL AS bare, "
+            f'start, "end" FROM NVTX_EVENTS '
+            f'WHERE eventType IN {RANGE_TYPES} AND "end" IS NOT NULL AND {condition}'
+        )
+
+        def read_part() -> Iterator[Batch]:
+            with database.named():
+                for rows in database.batches(query):
+                    thread, in_domain, ids, text, bare, start, end = rows.columns
+                    name = names.codes(text)
+                    if by_id is not None:
+                        name = np.where(integers(bare) == 1, by_id.codes(integers(ids)), name)
+                    codes, distinct = encode([thread, in_domain, as_arrow(name)])
+                    times = integers(start), integers(end)
+                    numbers = {"start": times[0], "end": times[1], "duration": times[1] - times[0]}
+                    yield Batch(groups.codes(distinct)[codes], numbers)
+
+        return read_part
+
+    def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        found = []
+        for thread, number, name in groups.keys:
+            process = None if thread is None else (thread >> 24) & 0xFFFFFF
+            found.append((process, domains.get((process, number)), names.texts[name] if name >= 0 else ""))
+        return picked("ranges", wanted, found)
+
+    conditions, rows = database.split("NVTX_EVENTS")
+    return Source([part(condition) for condition in conditions], described, rows)
+
+
+class _ById:
+    """Codes of names by the ids of their strings."""
+
+    def __init__(self, ids: Integers, codes: Integers) -> None:
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._codes = ids[order], codes[order]
+
+    def codes(self, ids: Integers) -> Integers:
+        at = np.minimum(np.searchsorted(self._ids, ids), max(len(self._ids) - 1, 0))
+        if len(self._ids) == 0:
+            return np.full(len(ids), MISSING)
+        return np.where(self._ids[at] == ids, self._codes[at], MISSING)
+
+
+def _names_by_id(database: SqliteFile, names: _Names) -> _ById:
+    ids, codes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    used = "SELECT textId FROM NVTX_EVENTS WHERE text IS NULL"
+    query = f"SELECT id, COALESCE(value, '') AS value FROM StringIds WHERE id IN ({used})"
+    with database.named():
+        for rows in database.batches(query):
+            ids.append(integers(rows.column(0)))
+            codes.append(names.codes(rows.column(1)))
+    return _ById(np.concatenate(ids), np.concatenate(codes))

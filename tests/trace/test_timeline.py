@@ -1,0 +1,71 @@
+"""Timelines against a count of every nanosecond on small random devices."""
+
+import numpy as np
+import pytest
+
+from multicard.trace.launches import UNKNOWN
+from multicard.trace.timeline import CAUSES, COMMUNICATION, COMPUTE, MEMORY, SHARES, Device
+
+END = 60
+
+
+def random_device(seed: int) -> tuple[np.ndarray, ...]:
+    """Events that overlap, nest, touch, are empty, out of order and begin together; some without a recorded call."""
+    generator = np.random.default_rng(seed)
+    n = generator.integers(1, 12)
+    start = generator.integers(5, END, n)
+    end = np.minimum(END, start + generator.integers(0, 8, n))
+    kind = generator.choice([COMPUTE, COMMUNICATION, MEMORY], n)
+    call = np.where(generator.random(n) < 0.2, UNKNOWN, start - generator.integers(0, 20, n))
+    return start, end, kind, call
+
+
+def counted(start: np.ndarray, end: np.ndarray, kind: np.ndarray, call: np.ndarray, a: int, b: int) -> dict[str, int]:
+    """Every share and cause, moment by moment."""
+    events = [e for e in zip(start.tolist(), end.tolist(), kind.tolist(), call.tolist(), strict=True) if e[1] > e[0]]
+    counts = dict.fromkeys((*SHARES, *CAUSES), 0)
+    for moment in range(a, b):
+        at_work = {what for first, last, what, _ in events if first <= moment < last}
+        counts["span"] += 1
+        counts["busy"] += bool(at_work)
+        counts["compute"] += COMPUTE in at_work
+        counts["communication"] += COMMUNICATION in at_work
+        counts["memory"] += MEMORY in at_work
+        counts["overlapped"] += {COMPUTE, COMMUNICATION} <= at_work
+        counts["exposed_communication"] += COMMUNICATION in at_work and COMPUTE not in at_work
+        if not at_work:
+            counts["idle"] += 1
+            idle_since = max((last for _, last, _, _ in events if last <= moment), default=-(10**9))
+            following = min(((f, c, w) for f, _, w, c in events if f > moment), default=None)
+            if following and following[1] != UNKNOWN and following[1] >= idle_since:
+                counts["idle_host_bound"] += 1
+            elif following and following[1] != UNKNOWN and following[2] == COMMUNICATION:
+                counts["idle_collective"] += 1
+            else:
+                counts["idle_other"] += 1
+    return counts
+
+
+def tied(start: np.ndarray, end: np.ndarray, kind: np.ndarray, call: np.ndarray) -> bool:
+    """Whether two events of different kinds begin and were launched together, so that either may count as first."""
+    first = [(s, c) for s, e, c in zip(start.tolist(), end.tolist(), call.tolist(), strict=True) if e > s]
+    return len(set(first)) < len(first)
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_every_moment_is_counted_where_it_belongs(seed: int) -> None:
+    device = random_device(seed)
+    if tied(*device):
+        return
+    generator = np.random.default_rng(seed)
+    starts, ends = np.sort(generator.integers(0, END + 10, (2, 4)), axis=0)
+    found = Device(*device).between(starts, ends)
+    for i, (a, b) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        assert {name: found[name][i] for name in found} == counted(*device, a, b)
+
+
+def test_without_recorded_calls_idle_time_has_no_cause() -> None:
+    start, end, kind, _ = random_device(1)
+    found = Device(start, end, kind, None).between(np.array([0]), np.array([END]))
+    assert [found[cause] for cause in CAUSES] == [[None]] * 3
+    assert found["idle"][0] is not None

@@ -1,0 +1,95 @@
+"""A synthetic trace of several ranks against the truth that its generator worked out without SQL or this reader."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+from multicard.trace.extract import read_trace
+from multicard.trace.tables import Found, activity_tables
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from generate import generate
+
+STATISTICS = ("total", "median", "min", "max", "std")
+
+
+@pytest.fixture(scope="module", params=[(20_000, 3, 7), (700, 1, 2), (64, 4, 16)], ids=str)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, dict[str, Any]]:
+    kernels, devices, steps = request.param
+    path = tmp_path_factory.mktemp("synthetic") / "t.sqlite"
+    truth = generate(path, kernels, devices, steps)
+    return activity_tables([read_trace(path)]), truth
+
+
+def keyed(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    found = {tuple(row[name] for name in names): row for row in rows}
+    assert len(found) == len(rows), "no two rows are about the same"
+    return found
+
+
+def nanoseconds(row: dict[str, Any], name: str) -> float | None:
+    return None if row[f"{name}_s"] is None else row[f"{name}_s"] * 1e9
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        ("cuda_api", ("process", "api", "function")),
+        ("kernels", ("process", "device", "kernel")),
+        ("memory_operations", ("process", "device", "operation", "host_memory")),
+    ],
+)
+def test_statistics_are_the_true_ones(both: tuple[Found, dict[str, Any]], table: str, names: tuple[str, ...]) -> None:
+    ours, truth = keyed(both[0].rows[table], *names), keyed(both[1][table], *names)
+    assert set(ours) == set(truth)
+    for key, row in truth.items():
+        assert ours[key]["calls"] == row["calls"]
+        assert round(nanoseconds(ours[key], "total")) == row["total"]
+        if table == "memory_operations":
+            assert ours[key]["bytes"] == row["bytes"]
+        for name in STATISTICS:
+            true = None if row[name] is None else pytest.approx(row[name], rel=1e-12)
+            assert nanoseconds(ours[key], name) == true, (key, name)
+
+
+def test_launch_shapes_are_the_true_ones(both: tuple[Found, dict[str, Any]]) -> None:
+    truth = {
+        (r["process"], r["device"], r["kernel"], *("×".join(map(str, r[s])) for s in ("grid", "block"))):
+        (r["calls"], r["total"])
+        for r in both[1]["kernel_shapes"]
+    }  # fmt: skip
+    ours = keyed(both[0].rows["kernel_shapes"], "process", "device", "kernel", "grid", "block")
+    assert {key: (row["calls"], round(nanoseconds(row, "total"))) for key, row in ours.items()} == truth
+
+
+def test_ranges_are_the_true_ones(both: tuple[Found, dict[str, Any]]) -> None:
+    truth = {(r["process"], r["domain"], r["name"]): (r["calls"], r["total"]) for r in both[1]["ranges"]}
+    ours = keyed(both[0].rows["ranges"], "process", "domain", "range")
+    assert {key: (row["calls"], round(nanoseconds(row, "total"))) for key, row in ours.items()} == truth
+
+
+def test_kernels_are_joined_to_their_own_calls(both: tuple[Found, dict[str, Any]]) -> None:
+    ours, truth = (keyed(rows, "process", "device") for rows in (both[0].rows["launches"], both[1]["launches"]))
+    assert set(ours) == set(truth)
+    for key, row in truth.items():
+        assert (ours[key]["kernels"], ours[key]["joined"]) == (row["kernels"], row["joined"])
+        for name in ("median_latency", "max_latency", "median_queue_delay", "max_queue_delay"):
+            assert nanoseconds(ours[key], name) == pytest.approx(row[name], rel=1e-12)
+
+
+def test_every_share_of_every_timeline_is_the_true_one(both: tuple[Found, dict[str, Any]]) -> None:
+    names = ("process", "device", "scope", "step")
+    ours, truth = (keyed(rows, *names) for rows in (both[0].rows["timeline"], both[1]["timeline"]))
+    assert set(ours) == set(truth)
+    for key, row in truth.items():
+        shares = {name: value for name, value in row.items() if name not in names}
+        assert {name: round(nanoseconds(ours[key], name)) for name in shares} == shares, key
+
+
+def test_ranks_are_read_from_their_marks(both: tuple[Found, dict[str, Any]]) -> None:
+    assert {(row["process"] - 4000, row["rank"]) for row in both[0].rows["kernels"]} == {
+        (row["device"], row["device"]) for row in both[1]["kernels"]
+    }
