@@ -3,6 +3,7 @@
 import gzip
 import json
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,62 @@ def nsys_export(path: Path, text_column: bool = True, cuda: bool = True, other_c
             db.execute(
                 "INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?, ?, ?, ?, ?)", (0, 500_000, 2, global_id(PID), 64)
             )
+        db.commit()
+    return path
+
+
+def add_messages(path: Path) -> None:
+    """Add NCCL's own ranges to `nsys_export`: a communicator of 4 ranks, and two all-reduces of 1000 and 3000 bytes.
+
+    The schema of the payloads is that of real exports (numbers, names, types and offsets).
+    """
+    entries = [
+        (1, 16777218, 0, 18, "NCCL communicator ID", None), (1, 16777218, 1, 5, "No. of ranks", 8),
+        (1, 16777223, 0, 18, "NCCL communicator ID", None), (1, 16777223, 1, 22, "Message size [bytes]", 8),
+    ]  # fmt: skip
+
+    def payload(schema: int, content: bytes) -> bytes:
+        return struct.pack("<IIIIQQ", 1, 0, schema, 0, len(content), 32 + len(content)) + content
+
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            "CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES "
+            "(domainId INT, schemaId INT, idx INT, type INT, name TEXT, offset INT)"
+        )
+        db.executemany("INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (?, ?, ?, ?, ?, ?)", entries)
+        for column in ("domainId INT", "binaryData BLOB"):
+            db.execute(f"ALTER TABLE NVTX_EVENTS ADD COLUMN {column}")
+        calls = [
+            ("ncclCommInitRank", payload(16777218, struct.pack("<Qiiii", 77, 4, 1, 0, 0))),
+            ("ncclAllReduce", payload(16777223, struct.pack("<QQQ", 77, 1000, 0))),
+            ("ncclAllReduce", payload(16777223, struct.pack("<QQQ", 77, 3000, 0))),
+        ]
+        row = "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, domainId, binaryData) VALUES "
+        for name, content in calls:
+            db.execute(f"{row} (40, 50, 59, ?, ?, 1, ?)", (name, global_id(PID, 1), content))
+        db.execute("UPDATE StringIds SET value = 'ncclDevKernel_AllReduce_Sum_f32_RING_LL' WHERE value = 'gemm'")
+        db.commit()
+
+
+def ranks_in_collectives(
+    path: Path, joins: dict[int, list[tuple[int, int]]], host: str | None = None, utc: int = 0
+) -> Path:
+    """Write processes that only take part in all-reduces: start and end of each, by process id, in nanoseconds."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        db.execute("INSERT INTO StringIds VALUES (1, 'ncclDevKernel_AllReduce_Sum_f32_RING_LL')")
+        db.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL "
+            "(start INT, end INT, deviceId INT, globalPid INT, demangledName INT, correlationId INT)"
+        )
+        for pid, times in joins.items():
+            rows = [(start, end, pid - PID, global_id(pid), 1, 1) for start, end in times]
+            db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", rows)
+        if host is not None:
+            db.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INT)")
+            db.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?)", (utc,))
+            db.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
+            db.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('Hostname', ?)", (host,))
         db.commit()
     return path
 

@@ -149,6 +149,73 @@ def test_what_is_no_trace_is_one_line_and_leaves_no_file(
     assert not (tmp_path / "out").exists()
 
 
+def refused(*arguments: str | Path) -> str:
+    """The one line with which the command refuses its input."""
+    stopped = multicard("analyze", *arguments)
+    assert stopped.returncode == 1
+    [line] = stopped.stderr.splitlines()
+    return line
+
+
+def test_a_schema_that_is_too_new_is_refused(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")
+        db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', '3.99.1')")
+        db.commit()
+        assert multicard("analyze", path).returncode == 0, "newer versions of a known kind only add to it"
+        db.execute("UPDATE META_DATA_EXPORT SET value = '4.0.0'")
+        db.commit()
+    assert f"{path}: export schema 4.0.0 is not known, expected at most 3.x" in refused(path)
+
+
+def test_a_schema_without_a_needed_column_is_refused(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN demangledName TO kernelName")
+        db.commit()
+    assert refused(path).endswith("CUPTI_ACTIVITY_KIND_KERNEL lacks the column demangledName: the schema is not known")
+
+
+def test_a_locked_file_is_said_to_be_locked(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        assert refused(path) == f"{path}: locked, another program is writing to it"
+
+
+def test_a_truncated_database_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    path.write_bytes(path.read_bytes()[:-5000])
+    assert str(path) in refused(path, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    assert "--only: no table kernel, expected some of phases, ranges" in refused(path, "--only", "kernel")
+    assert f"--out: {path} is a file, expected a folder" in refused(path, "--out", path)
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("damage", ["empty", "cut in half", "garbage"])
+def test_a_damaged_report_is_refused(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "t.nsys-rep"
+    sound = b"\x00NVIDIA Nsight Systems report" * 100
+    path.write_bytes({"empty": b"", "cut in half": sound[:1400], "garbage": bytes(range(256)) * 50}[damage])
+    assert "t.nsys-rep" in refused(path, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_the_tables_that_were_asked_for_are_made(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    shown = multicard("analyze", path, "--only", "kernels,timeline", "--out", tmp_path / "out")
+    assert shown.returncode == 0, shown.stderr
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert names == {"kernels.csv", "kernels.parquet", "timeline.csv", "timeline.parquet", "timeline.png"}
+    assert "cudaLaunchKernel" not in shown.stdout
+
+
 def test_a_report_without_nsys_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "t.nsys-rep").write_bytes(b"x")
     stopped = subprocess.run(

@@ -44,7 +44,7 @@ def record(folder: Path, strategy: str, trace_seconds: float = 6.0, **changes: A
     epochs = {"epoch": [1, 2], "train_loss": [1, 1], "test_loss": [3, 2], "test_accuracy": [0.5, 0.6]}
     pd.DataFrame(epochs | {"epoch_time_s": [1, 1]}).to_csv(folder / "epochs.csv", index=False)
     traced = pd.DataFrame(
-        [(0, 1, 1, "step", 0.0, 5.0), (1, 2, 1, "step", 0.0, trace_seconds)],
+        [("t", 0, 1, 1, "step", 0.0, 5.0), ("t", 1, 2, 1, "step", 0.0, trace_seconds)],
         columns=ACTIVITIES["phases"].schema.names,
     )
     (folder / "activity").mkdir()

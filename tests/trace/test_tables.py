@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +15,7 @@ from multicard.record.names import ACTIVITY_TABLES
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run, read_trace
 from multicard.trace.tables import ACTIVITIES, activity_tables
-from synthetic import OTHER, PID, kineto_trace, nsys_export
+from synthetic import MS, OTHER, PID, add_messages, global_id, kineto_trace, nsys_export
 
 
 def tables(path: Path) -> dict[str, pd.DataFrame]:
@@ -95,6 +97,109 @@ def test_a_timeline_counts_every_moment_once(capture: Path) -> None:
     assert found[0] == pytest.approx([30, 10, 8, 0, 3, 0, 0, 20])
     assert found[1] == pytest.approx([10, 9, 7, 0, 3, 0, 0, 1])
     assert found[2] == pytest.approx([10, 0, 0, 0, 0, 0, 0, 10])
+
+
+def test_idle_time_has_its_causes(capture: Path) -> None:
+    # Device idle at 5-6 ms, ended by the kernel launched at 2 ms: in time. Idle before 0 and after 11: nothing follows.
+    first = tables(capture)["timeline"].iloc[1]
+    assert [first[f"idle_{cause}_s"] * 1e3 for cause in ("host_bound", "collective", "other")] == pytest.approx(
+        [0, 0, 1]
+    )
+
+
+def test_each_share_says_of_what(capture: Path) -> None:
+    rows = tables(capture)["shares"].set_index("share")
+    # 3 of 3.5 ms in memory operations; 9 of 9 ms in calls that launch, none that wait; no kernel communicates.
+    assert rows["ratio"].to_dict() == pytest.approx(
+        {"host_to_device_copies": 3 / 3.5, "kernel_launches": 1, "synchronizations": 0, "nccl": 0}
+    )
+    assert (rows["of_s"] * 1e3).to_dict() == pytest.approx(
+        {"host_to_device_copies": 3.5, "kernel_launches": 9, "synchronizations": 9, "nccl": 8}
+    )
+    assert rows.loc["nccl", "of"] == "time of all kernels on the device"
+
+
+def test_ranges_are_summed_per_name(capture: Path) -> None:
+    rows = tables(capture)["ranges"]
+    found = rows[rows["process"] == PID].set_index("range")
+    assert found["calls"].to_dict() == {"step": 2, "forward": 3, "backward": 2}
+    assert found.loc["forward", "total_s"] == pytest.approx(0.009)
+
+
+def test_bandwidth_is_bytes_by_time(capture: Path) -> None:
+    rows = tables(capture)["memory_operations"]
+    pinned = rows[rows["host_memory"] == "pinned"].iloc[0]
+    assert pinned["bandwidth_bytes_per_s"] == pytest.approx(300 / 0.002)
+    assert [pinned[f"{name}_bytes"] for name in ("mean", "median", "min", "max")] == [300] * 4
+
+
+def test_bus_bandwidth_follows_from_the_messages_that_nccl_told(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    add_messages(path)
+    [row] = activity_tables([read_trace(path)]).rows["collectives"]
+    assert (row["collective"], row["calls"], row["messages"], row["message_bytes"]) == ("all_reduce", 2, 2, 4000)
+    assert row["ranks"] == 4
+    # nccl-tests: size / time × 2 (n - 1) / n, here 4000 bytes in 8 ms among 4 ranks.
+    assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(4000 / 0.008 * 2 * 3 / 4)
+
+
+def test_memory_in_use_follows_allocations_and_releases(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    columns = "start INT, globalPid INT, deviceId INT, bytes INT, memKind INT, memoryOperationType INT"
+    events = [(0, 100, 0), (5 * MS, 50, 0), (6 * MS, 100, 1), (9 * MS, 10, 0)]  # out of order below
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS ({columns})")
+        for start, size, what in reversed(events):
+            row = (start, global_id(PID), 2, size, 2, what)
+            db.execute("INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES (?, ?, ?, ?, ?, ?)", row)
+        db.commit()
+    rows = activity_tables([read_trace(path)]).rows["memory_use"]
+    assert [(row["start_s"], row["used_bytes"]) for row in rows] == [
+        (0, 100), (pytest.approx(0.005), 150), (pytest.approx(0.006), 50), (pytest.approx(0.009), 60),
+    ]  # fmt: skip
+    assert {(row["process"], row["device"], row["pool"]) for row in rows} == {(PID, 2, "device")}
+
+
+def test_memory_in_use_is_what_pytorchs_allocator_says(tmp_path: Path) -> None:
+    path = kineto_trace(tmp_path / "t.json")
+    document = json.loads(path.read_text())
+    arguments = {"Device Type": 1, "Device Id": 2, "Total Allocated": 500, "Total Reserved": 900}
+    document["traceEvents"].append({"ph": "i", "name": "[memory]", "ts": 7, "args": arguments})
+    path.write_text(json.dumps(document))
+    rows = activity_tables([read_trace(path)]).rows["memory_use"]
+    assert {row["pool"]: row["used_bytes"] for row in rows} == {"torch_allocated": 500, "torch_reserved": 900}
+
+
+def test_samples_of_counters_are_summed_up(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE GPU_METRICS (timestamp INT, typeId INT, metricId INT, value INT)")
+        db.execute("CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INT, metricId INT, metricName TEXT)")
+        db.execute("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (257, 3, 'SMs Active [%]')")
+        db.executemany("INSERT INTO GPU_METRICS VALUES (?, 257, 3, ?)", [(1, 10), (2, 20), (3, 60)])
+        db.commit()
+    [row] = activity_tables([read_trace(path)]).rows["metrics"]
+    assert (row["device"], row["metric"], row["samples"], row["process"]) == (1, "SMs Active [%]", 3, None)
+    assert (row["mean"], row["median"], row["min"], row["max"]) == (30, 20, 10, 60)
+
+
+def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_path: Path) -> None:
+    path = kineto_trace(tmp_path / "t.json")
+    document = json.loads(path.read_text())
+    for number, event in enumerate(e for e in document["traceEvents"] if e["name"] == "step" and "tid" in e):
+        event["name"] = f"ProfilerStep#{number}"
+    inner = {"ph": "X", "cat": "user_annotation", "name": "iteration 7", "pid": PID, "tid": 7, "ts": 2000, "dur": 10}
+    document["traceEvents"].append(inner)
+    path.write_text(json.dumps(document))
+    rows = activity_tables([read_trace(path)]).rows["phases"]
+    assert [row["duration_s"] for row in rows if row["phase"] == "step"] == pytest.approx([0.01, 0.01])
+
+
+def test_fewer_tables_can_be_asked_for(capture: Path) -> None:
+    found = activity_tables([read_trace(capture)], only=["kernels", "memory_use"])
+    assert set(found.rows) == {"kernels"}
+    assert set(found.absent) == {"memory_use"}
+    assert found.rows["kernels"] == activity_tables([read_trace(capture)]).rows["kernels"]
 
 
 def test_a_range_that_was_still_open_is_left_out(tmp_path: Path) -> None:

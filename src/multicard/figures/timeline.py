@@ -13,11 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.figures.style import WIDTH_IN, styled
+from multicard.terminal import quantity
 from multicard.files import whole
 
 Rows = list[dict[str, Any]]
 
 MOST_DEVICES = 8
+NAME_LENGTH = 50
 MOST_BARS = 60  # steps side by side; neighbours are averaged beyond that
 
 # Parts that add up to the span: colour, hatch, and how each follows from the timeline's columns.
@@ -71,9 +73,11 @@ def timeline(rows: Rows) -> Figure:
     _bars(axes[0], shown, several)
     left_out = len(captures) - len(shown)
     more = f"; {left_out} more devices not shown" if left_out else ""
-    axes[0].set_title(f"Share of the capture{more}")
+    reports = f"{len({row['report'] for row in captures})} reports" if several else _text(captures[0]["report"])
+    axes[0].set_title(f"Share of the capture, {reports}{more}")
     for axis, (row, own) in zip(axes[1:], steps, strict=True):
         _columns(axis, own)
+        axis.sharey(axes[1])
         axis.set_title(f"Steps of {_name(row, several)}")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=2.5)
@@ -82,9 +86,14 @@ def timeline(rows: Rows) -> Figure:
 
 def _name(row: dict[str, Any], several: bool) -> str:
     process = f"rank {row['rank']}" if row["rank"] is not None else f"process {row['process']}"
-    report = f"{row['report']}, " if several else ""
-    # A report may be called anything; dollars would start a formula.
-    return f"{report}{process}, device {row['device']}".replace("$", r"\$")
+    report = f"{_text(row['report'])}, " if several else ""
+    return f"{report}{process}, device {row['device']}"
+
+
+def _text(name: str) -> str:
+    """Name of a report, which may be anything: dollars would start a formula."""
+    shown = "".join(character if character.isprintable() else "�" for character in name)
+    return (shown if len(shown) <= NAME_LENGTH else f"{shown[: NAME_LENGTH - 1]}…").replace("$", r"\$")
 
 
 def _steps(rows: Rows, capture: dict[str, Any]) -> Rows:
@@ -93,7 +102,7 @@ def _steps(rows: Rows, capture: dict[str, Any]) -> Rows:
 
 
 def _bars(axes: Axes, captures: Rows, several: bool) -> None:
-    names = [f"{_name(row, several)} ({row['span_s']:.3g} s)" for row in captures]
+    names = [f"{_name(row, several)} ({quantity('span_s', row['span_s'])[1]})" for row in captures]
     left = np.zeros(len(captures))
     for part, (colour, hatch) in PARTS.items():
         widths = np.array([100 * parts(row)[part] / row["span_s"] if row["span_s"] else 0.0 for row in captures])
@@ -109,23 +118,18 @@ def _bars(axes: Axes, captures: Rows, several: bool) -> None:
 def _columns(axes: Axes, steps: Rows) -> None:
     groups = np.array_split(np.arange(len(steps)), min(len(steps), MOST_BARS))
     each = [parts(row) for row in steps]
-    first = [steps[group[0]]["step"] for group in groups]
+    middles = [np.mean([steps[i]["step"] for i in group]) for group in groups]
     widths = [0.9 * len(group) for group in groups]
     bottom = np.zeros(len(groups))
     for part, (colour, hatch) in PARTS.items():
         heights = np.array([np.mean([each[i][part] for i in group]) for group in groups]) * 1e3
-        axes.bar(
-            first,
-            heights,
-            widths,
-            bottom=bottom,
-            align="edge",
-            color=colour,
-            hatch=hatch,
-            edgecolor="0.2",
-            linewidth=0.3,
-        )
+        axes.bar(middles, heights, widths, bottom=bottom, color=colour, hatch=hatch, edgecolor="0.2", linewidth=0.3)
         bottom += heights
-    averaged = f", mean of {len(groups[0])} steps each" if len(groups[0]) > 1 else ""
+    most = max(len(group) for group in groups)
     axes.grid(visible=False, axis="x")
-    axes.set(xlabel=f"Step{averaged}", ylabel="Time (ms)", xlim=(0.5, steps[-1]["step"] + 1.4))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(
+        xlabel="Step" if most == 1 else f"Step (each bar: mean of up to {most})",
+        ylabel="Time (ms)",
+        xlim=(steps[0]["step"] - 0.6, steps[-1]["step"] + 0.6),
+    )

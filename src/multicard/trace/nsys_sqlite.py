@@ -144,7 +144,8 @@ def read(path: Path) -> Trace:
     database = SqliteFile(path)
     if "StringIds" not in database.tables:
         raise TraceError(f"{path}: not an export of Nsight Systems: it has no table StringIds")
-    _check_schema(database)
+    metadata = _metadata(database)
+    _check_schema(database.path, metadata)
     absent = {}
     for kind in KINDS:
         if kind == "ranges":
@@ -172,7 +173,8 @@ def read(path: Path) -> Trace:
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind == MARK_TYPE])
     names = {"NVTX_EVENTS", *(table.name for tables in TABLES.values() for table in tables)} & set(database.tables)
     events = sum(database.split(name)[1] for name in names)
-    return Trace(path.stem, opened, absent, ranks, _clock(database), events)
+    name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
+    return Trace(name, opened, absent, ranks, _clock(database), events)
 
 
 def process_of(identity: int | None) -> int | None:
@@ -180,17 +182,24 @@ def process_of(identity: int | None) -> int | None:
     return None if identity is None else (identity >> 24) & 0xFFFFFF
 
 
-def _check_schema(database: SqliteFile) -> None:
-    """Refuse a schema that is newer than those that this reader was written for."""
+def _metadata(database: SqliteFile) -> dict[str, str]:
+    """What the export says of itself; the oldest say nothing."""
+    found: dict[str, str] = {}
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if {"name", "value"} <= database.tables.get(table, set()):
-            for (version,) in database.ask(f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'"):
-                major = str(version).partition(".")[0]
-                if not major.isdecimal() or int(major) > NEWEST_MAJOR:
-                    raise TraceError(
-                        f"{database.path}: export schema {str(version)[:40]} is not known, expected at most "
-                        f"{NEWEST_MAJOR}.x: export the report with an older nsys"
-                    )
+            found |= {str(name): str(value) for name, value in database.ask(f"SELECT name, value FROM {table}")}
+    return found
+
+
+def _check_schema(path: Path, metadata: dict[str, str]) -> None:
+    """Refuse a schema that is newer than those that this reader was written for."""
+    version = metadata.get("EXPORT_SCHEMA_VERSION", "0")
+    major = version.partition(".")[0]
+    if not major.isdecimal() or int(major) > NEWEST_MAJOR:
+        raise TraceError(
+            f"{path}: export schema {version[:40]} is not known, expected at most {NEWEST_MAJOR}.x: export the "
+            "report with an older nsys"
+        )
 
 
 def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]]:
@@ -233,9 +242,8 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
             continue
         columns = database.tables[table.name]
         fields = [field for name in groups for field in table.groups[name]]
-        lacking = sorted(
-            NEEDED & {*(f.expression for fs in table.groups.values() for f in fs), "start", "end"} - columns
-        )
+        used = {field.expression for fs in table.groups.values() for field in fs} | set(table.numbers.values())
+        lacking = sorted((NEEDED & used) - columns)
         if lacking:
             raise TraceError(f"{database.path}: {table.name} lacks the column {lacking[0]}: the schema is not known")
         packing = Packing([field._replace(expression=_present(field.expression, columns)) for field in fields], narrow)

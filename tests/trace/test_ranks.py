@@ -1,0 +1,64 @@
+"""Ranks side by side in collectives, with waits that can be worked out by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from multicard.trace.extract import read_trace
+from multicard.trace.tables import Found, activity_tables
+from synthetic import OTHER, PID, ranks_in_collectives
+
+# Rank 0 joins at 0 and 50 µs, rank 1 at 10 and 45; both are done at 20 and 60.
+JOINS = {PID: [(0, 20_000), (50_000, 60_000)], OTHER: [(10_000, 20_000), (45_000, 60_000)]}
+
+
+def stragglers(*paths: Path) -> Found:
+    return activity_tables([read_trace(path) for path in paths], only=["stragglers"])
+
+
+def test_who_waits_for_whom_is_told(tmp_path: Path) -> None:
+    first, second = stragglers(ranks_in_collectives(tmp_path / "t.sqlite", JOINS)).rows["stragglers"]
+    assert (first["process"], first["collective"], first["calls"]) == (PID, "all_reduce", 2)
+    assert (second["process"], second["collective"], second["calls"]) == (OTHER, "all_reduce", 2)
+    assert (first["times_last"], second["times_last"]) == (1, 1)
+    assert (first["waited_s"], second["waited_s"]) == (pytest.approx(10e-6), pytest.approx(5e-6))
+    assert (first["max_wait_s"], first["median_wait_s"]) == (pytest.approx(10e-6), pytest.approx(5e-6))
+    assert first["together_s"] == second["together_s"] == pytest.approx(20e-6)
+
+
+def test_reports_of_one_host_share_its_clock(tmp_path: Path) -> None:
+    # The second session began 5 µs later, and counts from its own start.
+    shifted = [(start - 5_000, end - 5_000) for start, end in JOINS[OTHER]]
+    paths = (
+        ranks_in_collectives(tmp_path / "a.sqlite", {PID: JOINS[PID]}, "node1", utc=1_000_000),
+        ranks_in_collectives(tmp_path / "b.sqlite", {OTHER: shifted}, "node1", utc=1_005_000),
+    )
+    found = {row["report"]: row["waited_s"] for row in stragglers(*paths).rows["stragglers"]}
+    assert found == {"a": pytest.approx(10e-6), "b": pytest.approx(5e-6)}
+
+
+@pytest.mark.parametrize("hosts", [("node1", "node2"), (None, None)])
+def test_clocks_that_are_not_known_to_agree_are_not_compared(tmp_path: Path, hosts: tuple[str | None, ...]) -> None:
+    paths = [
+        ranks_in_collectives(tmp_path / f"{pid}.sqlite", {pid: JOINS[pid]}, host)
+        for pid, host in zip((PID, OTHER), hosts, strict=True)
+    ]
+    assert stragglers(*paths).absent == {"stragglers": "the ranks are in files whose clocks are not known to agree"}
+
+
+@pytest.mark.parametrize(
+    ("joins", "says"),
+    [
+        ({PID: JOINS[PID]}, "only one rank"),
+        ({PID: JOINS[PID], OTHER: JOINS[OTHER][:1]}, "the ranks show different numbers of all_reduce"),
+        ({PID: [(0, 5)], OTHER: [(10, 20)]}, "calls of all_reduce do not overlap between ranks"),
+    ],
+)
+def test_what_cannot_be_matched_is_said(tmp_path: Path, joins: dict, says: str) -> None:
+    assert says in stragglers(ranks_in_collectives(tmp_path / "t.sqlite", joins)).absent["stragglers"]
+
+
+def test_processes_of_two_nodes_that_share_a_number_stay_apart(tmp_path: Path) -> None:
+    paths = [ranks_in_collectives(tmp_path / f"{node}.sqlite", {PID: JOINS[PID]}, node) for node in ("n1", "n2")]
+    rows = activity_tables([read_trace(path) for path in paths], only=["kernels"]).rows["kernels"]
+    assert [(row["report"], row["process"], row["calls"]) for row in rows] == [("n1", PID, 2), ("n2", PID, 2)]
