@@ -7,18 +7,16 @@ import argparse
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from multicard import __version__
 from multicard.errors import reported
-from multicard.experiment.load import read_experiment
-from multicard.experiment.machine import Machine
-from multicard.experiment.runs import Run, expand
-from multicard.files import read_json
-from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, RUN
-from multicard.terminal import plain
+
+if TYPE_CHECKING:
+    from multicard.experiment.machine import Machine
+    from multicard.experiment.runs import Run
 
 WIDE = 220  # columns of a table that goes to a file or a pipe
 
@@ -61,6 +59,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 def runs(arguments: argparse.Namespace) -> None:
     """Print the run table."""
+    from rich.table import Table
+
+    from multicard.experiment.load import read_experiment
+    from multicard.experiment.machine import Machine
+    from multicard.experiment.runs import expand
+
     experiment = read_experiment(arguments.config)
     machine = Machine.here()
     table = Table("Scenario", "Run", "Here")
@@ -84,6 +88,13 @@ def runs(arguments: argparse.Namespace) -> None:
 
 def status(arguments: argparse.Namespace) -> None:
     """Print outcomes and disagreements; exit with 1 when a run failed or disagrees with its trace."""
+    from rich.table import Table
+
+    from multicard.experiment.load import read_experiment
+    from multicard.experiment.machine import Machine
+    from multicard.experiment.runs import expand
+    from multicard.terminal import plain
+
     experiment = read_experiment(arguments.config)
     machine = Machine.here()
     unique = {run.id: run for expanded in expand(experiment).values() for run in expanded}
@@ -104,8 +115,11 @@ def status(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def _run_status(run: Run, folder: Path, machine: Machine) -> tuple[str, list[str], bool]:
+def _run_status(run: "Run", folder: Path, machine: "Machine") -> tuple[str, list[str], bool]:
     """Outcome of a run, remarks on it, and whether nothing is wrong."""
+    from multicard.files import read_json
+    from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, RUN
+
     if not (folder / RUN).exists():
         obstacle = run.obstacle(machine)
         return ("cannot run here", [obstacle], True) if obstacle else ("waiting", [], True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from multicard.launch.nsys import TraceError
 from multicard.trace.extract import read_trace
 from multicard.trace.tables import activity_tables
-from synthetic import kineto_trace, nsys_export
+from synthetic import add_messages, kineto_trace, nsys_export
 
 INPUTS = 10_000
 LONGEST_S = 10.0  # a bound against hanging; a sound file of this size takes some milliseconds
@@ -33,8 +33,11 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
 
 def test_a_damaged_trace_is_read_or_refused_in_bounded_time(tmp_path: Path) -> None:
     chance = random.Random(2026)
+    with_messages = nsys_export(tmp_path / "m.sqlite", text_column=False)
+    add_messages(with_messages)
     sources = {
-        "t.sqlite": nsys_export(tmp_path / "s.sqlite").read_bytes(),
+        "t.sqlite": nsys_export(tmp_path / "s.sqlite", other_calls=True).read_bytes(),
+        "with messages.sqlite": with_messages.read_bytes(),
         "t.json": kineto_trace(tmp_path / "s.json").read_bytes(),
         "t.json.gz": kineto_trace(tmp_path / "s.json.gz").read_bytes(),
     }

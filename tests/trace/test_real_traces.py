@@ -6,9 +6,11 @@ import gzip
 import io
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from operator import itemgetter
@@ -17,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from multicard.trace.extract import read_trace
-from multicard.trace.nsys_ranges import shared_name
+from multicard.trace.range_names import shared_name
 from multicard.trace.tables import Found, activity_tables
 
 FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
@@ -239,6 +241,30 @@ def test_bus_bandwidth_follows_from_the_messages_of_a_pytorch_trace() -> None:
     # nccl-tests: the bus bandwidth of an all-reduce is size / time × 2 (n - 1) / n, with n = 2 ranks size / time.
     seconds = sum(round(event["dur"] * 1000) for event in events) / 1e9
     assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(size / seconds)
+
+
+def test_a_rank_that_mpi_named_is_known() -> None:
+    rows = found(FOLDER / "nsys/pipit_saxpy_a100_schema2.9.1.sqlite").rows
+    assert {row["rank"] for row in rows["kernels"]} == {0}
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("seed", range(6))
+def test_a_damaged_report_is_read_or_refused_in_one_line(seed: int, tmp_path: Path) -> None:
+    """The database that nsys makes of one must do as well as any other."""
+    chance = random.Random(seed)
+    content = bytearray((FOLDER / "nsys/aws_gpu_t4.nsys-rep").read_bytes())
+    if seed % 2:
+        del content[chance.randrange(len(content)) :]
+    for _ in range(50):
+        content[chance.randrange(len(content))] = chance.randrange(256)
+    (tmp_path / "t.nsys-rep").write_bytes(content)
+    multicard = Path(sys.prefix) / "bin" / "multicard"
+    command = [multicard, "analyze", tmp_path / "t.nsys-rep", "--out", tmp_path / "out"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if answer.returncode:
+        assert (answer.returncode, len(answer.stderr.splitlines())) == (1, 1), answer.stderr
+        assert not (tmp_path / "out").exists()
 
 
 def test_steps_that_a_profiler_numbered_are_steps() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
+from multicard.trace import sqlite_file
 from multicard.trace.extract import read_trace
 from multicard.trace.tables import Found, activity_tables
 
@@ -16,12 +17,19 @@ from generate import generate
 STATISTICS = ("total", "median", "min", "max", "std")
 
 
-@pytest.fixture(scope="module", params=[(20_000, 3, 7), (700, 1, 2), (64, 4, 16)], ids=str)
+# Kernels, devices, steps, and rows of a table that are read in one go; more are read by several threads.
+CASES = [(20_000, 3, 7, 250_000), (20_000, 3, 7, 1_000), (700, 1, 2, 100), (64, 4, 16, 250_000)]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, dict[str, Any]]:
-    kernels, devices, steps = request.param
+    kernels, devices, steps, part = request.param
     path = tmp_path_factory.mktemp("synthetic") / "t.sqlite"
     truth = generate(path, kernels, devices, steps)
-    return activity_tables([read_trace(path)]), truth
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_file, "PART_ROWS", part)
+        patch.setattr(sqlite_file, "BATCH_ROWS", part // 3)
+        return activity_tables([read_trace(path)]), truth
 
 
 def keyed(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], dict[str, Any]]:

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.figures.style import WIDTH_IN, styled
-from multicard.terminal import quantity
 from multicard.files import whole
+from multicard.terminal import quantity
 
 Rows = list[dict[str, Any]]
 
@@ -77,7 +77,7 @@ def timeline(rows: Rows) -> Figure:
     axes[0].set_title(f"Share of the capture, {reports}{more}")
     for axis, (row, own) in zip(axes[1:], steps, strict=True):
         _columns(axis, own)
-        axis.sharey(axes[1])
+        axis.set_ylim(0, 1.05e3 * max(step["span_s"] for _, every in steps for step in every))
         axis.set_title(f"Steps of {_name(row, several)}")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=2.5)

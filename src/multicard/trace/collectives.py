@@ -17,7 +17,7 @@ _BUS: dict[str, Callable[[int], float]] = {
 }
 
 
-def collectives(rows: list[dict[str, Any]], messages: Events | None) -> list[dict[str, Any]]:
+def with_messages(rows: list[dict[str, Any]], messages: Events | None) -> list[dict[str, Any]]:
     """Add what the messages of each process and collective tell to the rows of its communication kernels.
 
     The bus bandwidth is given where each kernel has one message and the number of ranks is known and always the same:

@@ -14,7 +14,7 @@ import numpy as np
 from multicard.launch.nsys import TraceError
 from multicard.trace.kernel_classes import collective_call
 from multicard.trace.model import KINDS, NOT_RECORDED, Batch, Groups, Source, Trace, picked, rank_marks
-from multicard.trace.nsys_ranges import shared_name
+from multicard.trace.range_names import shared_name
 
 API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver", "runtime": "runtime"}
 COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")

@@ -4,6 +4,7 @@ A capture holds millions of events under a few hundred descriptions (process, fu
 numbers and the code of its description, its *group*, which is written down once.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ OPERATIONS = (
     "host_to_device", "device_to_host", "device_to_device", "peer_to_peer", "host_to_host",
     "unified_host_to_device", "unified_device_to_host", "unified_device_to_device", "memset", "other",
 )  # fmt: skip
+
+_RANK = re.compile(r"(?:rank:|MPI Rank )([0-9]{1,9})")
 
 NOT_RECORDED = "the capture holds no such events"
 
@@ -149,10 +152,6 @@ def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
 
 
 def rank_marks(names: Sequence[tuple[int, str]]) -> dict[int, int]:
-    """Ranks by process id, read from marks named `rank:N`, given with their process."""
-    ranks = {}
-    for process, name in names:
-        prefix, _, number = name.partition(":")
-        if prefix == "rank" and number.isdecimal() and len(number) < 10:
-            ranks[process] = int(number)
-    return ranks
+    """Ranks by process id, read from marks named `rank:N` or threads named `MPI Rank N`, given with their process."""
+    found = ((process, _RANK.fullmatch(name)) for process, name in names)
+    return {process: int(match[1]) for process, match in found if match}

@@ -13,6 +13,7 @@ import numpy as np
 
 from multicard.trace.kernel_classes import collective_call
 from multicard.trace.model import Batch, Groups, Source, picked
+from multicard.trace.nsys_tables import process_of
 from multicard.trace.sqlite_file import SqliteFile
 
 HEADER_BYTES = 32
@@ -52,7 +53,7 @@ def messages(database: SqliteFile) -> Source:
                 continue
             (schema,) = struct.unpack_from("<I", payload, SCHEMA_AT)
             offsets = fields.get((domain, schema), {})
-            process = (thread >> 24) & 0xFFFFFF
+            process = process_of(thread)
             communicator = _field(payload, offsets.get(COMMUNICATOR), "<Q")
             if RANKS in offsets:
                 number = _field(payload, offsets[RANKS], "<i")

@@ -1,10 +1,5 @@
-"""NVTX ranges of an SQLite export of Nsight Systems.
+"""NVTX ranges of an SQLite export of Nsight Systems."""
 
-Programs give ranges millions of names, such as `aten::copy_, op_id = 991065`, so names are cut to what they share
-before anything is counted.
-"""
-
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,26 +10,13 @@ import pyarrow.compute as pc
 from multicard.launch.nsys import TraceError
 from multicard.trace.encoding import MISSING, as_arrow, encode, integers
 from multicard.trace.model import Batch, Groups, Integers, Part, Source, picked
+from multicard.trace.nsys_tables import process_of
+from multicard.trace.range_names import SINGLE_CALL, shared_name
 from multicard.trace.sqlite_file import SqliteFile, readable
 
 RANGE_TYPES = (59, 60)  # eventType in NVTX_EVENTS: push/pop, start/end
 MOST_NAMES = 20_000
 OTHER_NAMES = "(other names)"
-
-# What PyTorch's emit_nvtx and its profiler append to the name of an operator.
-_SINGLE_CALL = r", (?:seq|op_id|sizes|input_op_ids|trace_id) ?= ?.*"
-# A step that carries its number, such as PyTorch's `ProfilerStep#7`.
-_STEP = re.compile(r"(?:profiler)?(?:step|iteration|iter)[ _#:-]*\d*", re.IGNORECASE)
-
-
-def shared_name(name: str) -> str:
-    """Name of a range without what tells single calls apart; every kind of numbered step is `step`.
-
-    >>> shared_name("aten::copy_, op_id = 991065"), shared_name("ProfilerStep#7"), shared_name("layer 7")
-    ('aten::copy_', 'step', 'layer 7')
-    """
-    name = re.sub(_SINGLE_CALL, "", name, flags=re.DOTALL)
-    return "step" if _STEP.fullmatch(name) else name
 
 
 class _Names:
@@ -46,7 +28,7 @@ class _Names:
 
     def codes(self, column: pa.Array) -> Integers:
         """Code of each text of a column, `MISSING` for an empty cell."""
-        raw = pc.replace_substring_regex(column.cast(pa.binary()), pattern=f"(?s){_SINGLE_CALL}", replacement="")
+        raw = pc.replace_substring_regex(column.cast(pa.binary()), pattern=f"(?s){SINGLE_CALL}", replacement="")
         encoded = raw.dictionary_encode()
         known = [self._code(shared_name(readable(text))) for text in encoded.dictionary.to_pylist()]
         return np.array([*known, MISSING])[integers(encoded.indices)]
@@ -95,7 +77,7 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
     def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
         found = []
         for thread, number, name in groups.keys:
-            process = None if thread is None else (thread >> 24) & 0xFFFFFF
+            process = process_of(thread)
             found.append((process, domains.get((process, number)), names.texts[name] if name >= 0 else ""))
         return picked("ranges", wanted, found)
 

@@ -6,7 +6,7 @@ looked up before they are read. Schema facts: NVIDIA's export schema documentati
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,121 +16,22 @@ from multicard.trace.encoding import encode, integers
 from multicard.trace.model import KINDS, NOT_RECORDED, Batch, Groups, Part, Source, Trace, picked, rank_marks
 from multicard.trace.nsys_nccl import has_messages, messages
 from multicard.trace.nsys_ranges import ranges
+from multicard.trace.nsys_tables import (
+    API_CLASSES,
+    COPY_KINDS,
+    HOST_MEMORY,
+    MEMORY_POOLS,
+    NAME_BITS,
+    NEEDED,
+    TABLES,
+    TIMES,
+    Packing,
+    process_of,
+)
 from multicard.trace.sqlite_file import SqliteFile
 
 NEWEST_MAJOR = 3  # of the export schema; NVIDIA raises it when old queries stop working
-MARK_TYPE, DOMAIN_TYPE = 34, 75  # eventType in NVTX_EVENTS
-
-# eventClass of CUPTI_ACTIVITY_KIND_RUNTIME, as ENUM_NSYS_EVENT_CLASS lists it. A backtrace row repeats a call that
-# has a row of its own.
-API_CLASSES = {0: "runtime", 1: "driver", 67: "backtrace"}
-
-MEMSET = -1  # stands in the place of a copyKind
-# copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it; arrays count as device memory.
-COPY_KINDS = {
-    1: "host_to_device",
-    2: "device_to_host",
-    3: "host_to_device",
-    4: "device_to_host",
-    5: "device_to_device",
-    6: "device_to_device",
-    7: "device_to_device",
-    8: "device_to_device",
-    9: "host_to_host",
-    10: "peer_to_peer",
-    11: "unified_host_to_device",
-    12: "unified_device_to_host",
-    13: "unified_device_to_device",
-    MEMSET: "memset",
-}
-# srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
-HOST_MEMORY = {0: "pageable", 1: "pinned"}
-MEMORY_POOLS = {
-    0: "pageable",
-    1: "pinned",
-    2: "device",
-    3: "array",
-    4: "managed",
-    5: "device_static",
-    6: "managed_static",
-}
-
-
-class Field(NamedTuple):
-    """A part of what describes a group: a column or constant, and how many bits hold it.
-
-    Fields of known width are packed into one integer by SQLite, since each value that crosses to Arrow costs some
-    50 ns. 0 bits: the width is not known, or the column may be empty, which would empty what is packed with it.
-    """
-
-    expression: str
-    bits: int = 0
-
-
-class Table(NamedTuple):
-    """How the events of a kind lie in one table: fields for each of its group columns, and its numbers."""
-
-    name: str
-    groups: dict[str, tuple[Field, ...]]
-    numbers: dict[str, str]
-
-
-_NAME_BITS = 31  # checked against StringIds before it is relied on
-_ON_DEVICE = {"process": (Field("globalPid", 24),), "device": (Field("deviceId", 8),)}
-# The launch limits of CUDA: 2³¹ - 1, 65535 and 65535 blocks, 1024, 1024 and 64 threads.
-_GRID = (Field("gridX", 31), Field("gridY", 16), Field("gridZ", 16))
-_BLOCK = (Field("blockX", 11), Field("blockY", 11), Field("blockZ", 7))
-_TIMES = {"correlation": "correlationId", "start": "start", "end": "end", "duration": '"end" - start'}
-
-TABLES: dict[str, tuple[Table, ...]] = {
-    "api": (
-        Table(
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            {
-                "process": (Field("globalTid", 24),),
-                "api": (Field("eventClass", 8),),
-                "name": (Field("nameId", _NAME_BITS),),
-            },
-            _TIMES,
-        ),
-    ),
-    "kernels": (
-        Table(
-            "CUPTI_ACTIVITY_KIND_KERNEL",
-            {**_ON_DEVICE, "name": (Field("demangledName", _NAME_BITS),), "grid": _GRID, "block": _BLOCK},
-            _TIMES,
-        ),
-    ),
-    "memory": (
-        Table(
-            "CUPTI_ACTIVITY_KIND_MEMCPY",
-            {
-                **_ON_DEVICE,
-                "operation": (Field("copyKind"),),
-                "host_memory": (Field("copyKind"), Field("srcKind"), Field("dstKind")),
-            },
-            {"bytes": "bytes", **_TIMES},
-        ),
-        Table(
-            "CUPTI_ACTIVITY_KIND_MEMSET",
-            {
-                **_ON_DEVICE,
-                "operation": (Field(str(MEMSET)),),
-                "host_memory": (Field(str(MEMSET)), Field("NULL"), Field("NULL")),
-            },
-            {"bytes": "bytes", **_TIMES},
-        ),
-    ),
-    "metrics": (
-        Table(
-            "GPU_METRICS",
-            {"device": (Field("typeId"),), "metric": (Field("typeId"), Field("metricId"))},
-            {"value": "value"},
-        ),
-    ),
-}
-# Columns without which a table says nothing.
-NEEDED = {"start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId"}
+MARK_TYPE, THREAD_TYPE, DOMAIN_TYPE = 34, 39, 75  # eventType in NVTX_EVENTS: marks, names of threads and of domains
 
 
 def read(path: Path) -> Trace:
@@ -170,16 +71,11 @@ def read(path: Path) -> Trace:
             return _memory_use(database)
         return _source(database, kind, numbers, groups)
 
-    ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind == MARK_TYPE])
+    ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
     names = {"NVTX_EVENTS", *(table.name for tables in TABLES.values() for table in tables)} & set(database.tables)
     events = sum(database.split(name)[1] for name in names)
     name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
     return Trace(name, opened, absent, ranks, _clock(database), events)
-
-
-def process_of(identity: int | None) -> int | None:
-    """Process id in a globalTid or globalPid."""
-    return None if identity is None else (identity >> 24) & 0xFFFFFF
 
 
 def _metadata(database: SqliteFile) -> dict[str, str]:
@@ -203,7 +99,7 @@ def _check_schema(path: Path, metadata: dict[str, str]) -> None:
 
 
 def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]]:
-    """Event type, process, domain and text of marks that name a rank, and of the names of domains."""
+    """Event type, process, domain and text of marks and names of threads that tell a rank, and of names of domains."""
     columns = database.tables.get("NVTX_EVENTS", set())
     if not {"eventType", "globalTid"} <= columns:
         return []
@@ -212,7 +108,8 @@ def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]
     domain = "n.domainId" if "domainId" in columns else "NULL"
     rows = database.ask(
         f"SELECT n.eventType, n.globalTid, {domain}, {text} FROM NVTX_EVENTS n {names} "
-        f"WHERE n.eventType = {DOMAIN_TYPE} OR n.eventType = {MARK_TYPE} AND {text} LIKE 'rank:%'"
+        f"WHERE n.eventType = {DOMAIN_TYPE} OR n.eventType = {MARK_TYPE} AND {text} LIKE 'rank:%' "
+        f"OR n.eventType = {THREAD_TYPE} AND {text} LIKE 'MPI Rank %'"
     )
     return [(kind, process_of(thread), domain, str(text)) for kind, thread, domain, text in rows]
 
@@ -236,7 +133,7 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
     parts: list[Part] = []
     rows = 0
     ids = database.ask("SELECT (SELECT min(id) FROM StringIds), (SELECT max(id) FROM StringIds)")[0]
-    narrow = all(isinstance(number, int) and 0 <= number < 1 << _NAME_BITS for number in ids)
+    narrow = all(isinstance(number, int) and 0 <= number < 1 << NAME_BITS for number in ids)
     for table in TABLES[kind]:
         if table.name not in database.tables:
             continue
@@ -265,47 +162,6 @@ def _present(expression: str, columns: set[str]) -> str:
     return "NULL" if expression.isidentifier() else expression
 
 
-class Packing:
-    """Fields packed into as few integers as hold them: `words` are these as SQL."""
-
-    def __init__(self, fields: Sequence[Field], narrow: bool) -> None:
-        """`narrow` says whether the ids of names fit their bits."""
-        self._places: list[list[tuple[int, int]]] = []  # by word: number of the field and its bits
-        used = 64
-        for i, field in enumerate(fields):
-            bits = field.bits if field.expression != "NULL" and (narrow or field.bits != _NAME_BITS) else 0
-            if bits and used + bits < 64:
-                self._places[-1].append((i, bits))
-                used += bits
-            else:
-                self._places.append([(i, bits)])
-                used = bits or 64
-        self._count = len(fields)
-        self.words = [self._word([fields[i] for i, _ in places]) for places in self._places]
-
-    @staticmethod
-    def _word(fields: list[Field]) -> str:
-        word = ""
-        for field in fields:
-            value = field.expression
-            if value in ('"globalTid"', '"globalPid"') and field.bits:
-                value = f"({value} >> 24 & 16777215)"
-            word = f"({word} << {field.bits} | {value})" if word else value
-        return word
-
-    def unpacked(self, words: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Values of the fields."""
-        values: list[Any] = [None] * self._count
-        for word, places in zip(words, self._places, strict=True):
-            if word is None or len(places) == 1:
-                values[places[0][0]] = word
-                continue
-            for i, bits in reversed(places):
-                values[i] = word & ((1 << bits) - 1)
-                word >>= bits
-        return tuple(values)
-
-
 def _part(database: SqliteFile, query: str, packing: Packing, numbers: Sequence[str], groups: Groups) -> Part:
     """Rows of a query whose first columns are the group, the others the numbers."""
     keys = len(packing.words)
@@ -318,7 +174,7 @@ def _part(database: SqliteFile, query: str, packing: Packing, numbers: Sequence[
                 known = groups.codes([packing.unpacked(words) for words in distinct])
                 batch = Batch(known[codes], dict(zip(numbers, arrays, strict=True)))
                 for name, column in zip(numbers, rows.columns[keys:], strict=True):
-                    if column.null_count and name in _TIMES and name != "correlation":  # an event without times is none
+                    if column.null_count and name in TIMES and name != "correlation":  # an event without times is none
                         batch = batch.where(batch.numbers[name] >= 0)
                 yield batch
 

@@ -1,0 +1,207 @@
+"""Rows of the activity tables, from the events of a capture; what a table needs of these is there.
+
+A row names its trace by number; columns that it lacks are empty.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from multicard.record.names import PHASES
+from multicard.trace import ranks
+from multicard.trace.capture import STEP, Capture, summed
+from multicard.trace.collectives import with_messages
+from multicard.trace.launches import UNKNOWN
+from multicard.trace.ranks import CannotTell
+from multicard.trace.statistics import Grouped, Statistics, by_group
+from multicard.trace.timeline import timelines
+
+Rows = list[dict[str, Any]]
+
+_MOST_POINTS = 1000  # of memory use over time, per device and pool
+_LAUNCH = re.compile(r"(?:cuda|cu)(?:Launch|GraphLaunch)")
+
+
+def _seconds(found: Statistics) -> dict[str, Any]:
+    times = {name: getattr(found, name) for name in ("total", "mean", "median", "min", "max", "std")}
+    in_seconds = {f"{name}_s": None if value is None else value / 1e9 for name, value in times.items()}
+    return {"calls": found.calls, **in_seconds}
+
+
+def _rows(found: Iterable[tuple[tuple[Any, ...], Statistics]], *names: str) -> Rows:
+    """Rows of keys (trace, process, …) and their statistics, longest total first within a process."""
+    ordered = sorted(found, key=lambda item: (item[0][0], str(item[0][1]), -item[1].total))
+    return [dict(zip(("trace", "process", *names), key, strict=True)) | _seconds(found) for key, found in ordered]
+
+
+def phases(capture: Capture) -> Rows:
+    """Steps and phases, one row each."""
+    if not capture.marked:
+        raise CannotTell(f"no range is named {STEP}, {', '.join(PHASES[:-1])} or {PHASES[-1]}")
+    origin = int(capture.ranges.arrays["start"].min())
+    return [
+        {**row, "start_s": (row["start"] - origin) / 1e9, "duration_s": row["duration"] / 1e9} for row in capture.marked
+    ]
+
+
+def ranges(capture: Capture) -> Rows:
+    """Ranges per domain and name."""
+    return _rows(capture.summed("ranges", lambda code: capture.ranges.groups[code]), "domain", "range")
+
+
+def cuda_api(capture: Capture) -> Rows:
+    """CUDA calls per function."""
+    return _rows(capture.summed("api", lambda code: capture.api.groups[code]), "api", "function")
+
+
+def synchronizations(capture: Capture) -> Rows:
+    """CUDA calls that wait, per function."""
+
+    def waits(code: int) -> tuple[Any, ...] | None:
+        group = capture.api.groups[code]
+        return group if "Synchronize" in group[3] and group[2] != "backtrace" else None
+
+    return _rows(capture.summed("api", waits), "api", "function")
+
+
+def kernels(capture: Capture) -> Rows:
+    """Kernels per name."""
+    values = capture.kernels.values("process", "device", "name")
+    found = capture.summed("kernels", lambda code: (*values[code][:3], capture.classes[code], values[code][3]))
+    return _rows(found, "device", "class", "kernel")
+
+
+def kernel_shapes(capture: Capture) -> Rows:
+    """Kernels per name and launch shape."""
+    values = capture.kernels.values("process", "device", "name", "grid", "block")
+    return _rows(capture.summed("kernels", lambda code: values[code]), "device", "kernel", "grid", "block")
+
+
+def kernel_classes(capture: Capture) -> Rows:
+    """Kernels per class."""
+    values = capture.kernels.values("process", "device")
+    return _rows(capture.summed("kernels", lambda code: (*values[code], capture.classes[code])), "device", "class")
+
+
+def launches(capture: Capture) -> Rows:
+    """From launching calls to kernels, per device."""
+    kernels = capture.kernels
+    places = kernels.values("process", "device")
+    rows = []
+    for place in sorted(set(places), key=str):
+        mine = np.array([other == place for other in places], bool)[kernels.code]
+        start = kernels.arrays["start"][mine]
+        begun, ended = capture.launches.of(0, mine)
+        known = begun != UNKNOWN
+        row = dict(zip(("trace", "process", "device"), place, strict=True))
+        row |= {"kernels": len(start), "joined": int(known.sum())}
+        if known.any():
+            for name, since in (("latency", begun), ("queue_delay", ended)):
+                delays = start[known] - since[known]
+                row |= {f"median_{name}_s": float(np.median(delays)) / 1e9, f"max_{name}_s": int(delays.max()) / 1e9}
+        rows.append(row)
+    return rows
+
+
+def collectives(capture: Capture) -> Rows:
+    """Communication kernels per collective."""
+    values = capture.kernels.values("process", "device")
+
+    def communicates(code: int) -> tuple[Any, ...] | None:
+        return (*values[code], capture.collectives[code]) if capture.classes[code] == "communication" else None
+
+    rows = _rows(capture.summed("kernels", communicates), "device", "collective")
+    return with_messages(rows, capture.messages)
+
+
+def memory_operations(capture: Capture) -> Rows:
+    """Copies and fills per direction and kind of host memory."""
+    memory = capture.memory
+    found = capture.summed("memory", lambda code: memory.groups[code])
+    recorded = memory.arrays["bytes"] >= 0  # a sum of nothing recorded is empty, not zero
+    sizes = Grouped([by_group(memory.code[recorded], memory.arrays["bytes"][recorded])])
+    of_key = dict(summed(sizes, memory, lambda code: memory.groups[code]))
+    rows = _rows(found, "device", "operation", "host_memory")
+    for row in rows:
+        size = of_key.get(tuple(row[name] for name in ("trace", "process", "device", "operation", "host_memory")))
+        if size is not None:
+            row["bytes"] = size.total
+            row |= {f"{name}_bytes": getattr(size, name) for name in ("mean", "median", "min", "max", "std")}
+            row["bandwidth_bytes_per_s"] = size.total / row["total_s"] if row["total_s"] > 0 else None
+    return rows
+
+
+def timeline(capture: Capture) -> Rows:
+    """Where the time of each device goes."""
+    communicates = [kind == "communication" for kind in capture.classes]
+    return timelines(capture.kernels, capture.memory, capture.launches, communicates, capture.steps)
+
+
+def stragglers(capture: Capture) -> Rows:
+    """Ranks side by side in each collective."""
+    return ranks.stragglers(capture.traces, capture.kernels, capture.collectives)
+
+
+def shares(capture: Capture) -> Rows:
+    """The four shares, each of the total that NVIDIA's own report of that kind gives percentages of."""
+    rows: Rows = []
+
+    api, memory = (own.groups if own else [] for own in (capture.api, capture.memory))
+    repeated = {"api": {code for code, group in enumerate(api) if group[2] == "backtrace"}}
+
+    def add(share: str, of: str, kind: str, part: Callable[[int], bool], *place: str) -> None:
+        events = getattr(capture, kind)
+        if events is None:
+            return
+        values = events.values("process", *place)
+        whole: dict[tuple[Any, ...], list[int]] = {}
+        for code, key in enumerate(values):
+            if code in events.grouped and code not in repeated.get(kind, ()):
+                sums = whole.setdefault(key, [0, 0])
+                seconds = int(events.grouped.of([code]).sum(dtype=np.int64))
+                sums[0] += seconds if part(code) else 0
+                sums[1] += seconds
+        for key, (own, total) in sorted(whole.items(), key=lambda item: str(item[0])):
+            row = dict(zip(("trace", "process", *place), key, strict=True))
+            row |= {"share": share, "total_s": own / 1e9, "of": of, "of_s": total / 1e9}
+            rows.append(row | {"ratio": own / total if total else None})
+
+    copies = "time of all memory operations on the device"
+    add("host_to_device_copies", copies, "memory", lambda code: memory[code][3] == "host_to_device", "device")
+    calls = "time of all CUDA API calls of the process"
+    add("kernel_launches", calls, "api", lambda code: bool(_LAUNCH.match(api[code][3])))
+    add("synchronizations", calls, "api", lambda code: "Synchronize" in api[code][3])
+    kernels = "time of all kernels on the device"
+    add("nccl", kernels, "kernels", lambda code: capture.classes[code] == "communication", "device")
+    return rows
+
+
+def memory_use(capture: Capture) -> Rows:
+    """Memory in use over time, thinned out."""
+    events = capture.memory_use
+    rows = []
+    for code, key in sorted(enumerate(events.groups), key=lambda item: str(item[1])):
+        mine = events.code == code
+        time, used = events.arrays["start"][mine], events.arrays["bytes"][mine]
+        order = np.argsort(time, kind="stable")
+        time, used = time[order], used[order]
+        origin = int(events.arrays["start"].min())
+        edges = np.unique(np.linspace(0, len(time), min(len(time), _MOST_POINTS) + 1).astype(int))
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            at = first + int(np.argmax(used[first:last]))
+            row = dict(zip(("trace", "process", "device", "pool"), key, strict=True))
+            rows.append(row | {"start_s": (int(time[at]) - origin) / 1e9, "used_bytes": int(used[at])})
+    return rows
+
+
+def metrics(capture: Capture) -> Rows:
+    """Samples of counters per device and metric."""
+    events = capture.metrics
+    found = summed(events.grouped, events, lambda code: events.groups[code])
+    return [
+        {"trace": trace, "device": device, "metric": metric, "samples": s.calls}
+        | {name: getattr(s, name) for name in ("mean", "median", "min", "max")}
+        for (trace, device, metric), s in found
+    ]

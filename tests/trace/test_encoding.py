@@ -1,0 +1,46 @@
+"""Rows as codes, against a plain count of distinct rows."""
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from multicard.trace.encoding import MISSING, encode, integers
+
+KINDS = (
+    lambda chance: chance.choice([5, 5, 5, 6]),
+    lambda chance: chance.choice([0, 1 << 40, -(1 << 62), (1 << 62) + 7]),
+    lambda chance: chance.choice([None, 3, 1 << 20]),
+    lambda chance: chance.randrange(1 << 62),
+    lambda chance: 9,
+    lambda chance: None,
+)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rows_with_one_code_are_the_same_and_others_are_not(seed: int) -> None:
+    chance = random.Random(seed)
+    columns = [
+        [kind(chance) for _ in range(50)] for kind in (chance.choice(KINDS) for _ in range(chance.randrange(1, 14)))
+    ]
+    rows = list(zip(*columns, strict=True))
+    codes, distinct = encode([pa.array(column, pa.int64()) for column in columns])
+    assert [distinct[code] for code in codes] == rows
+    assert len(set(distinct)) == len(distinct)
+
+
+def test_no_rows_have_no_codes() -> None:
+    codes, distinct = encode([pa.array([], pa.int64())] * 2)
+    assert (len(codes), distinct) == (0, [])
+
+
+def test_an_empty_cell_of_a_slice_is_missing() -> None:
+    column = pa.array([1, None, 3, None, 5], pa.int64())
+    assert integers(column).tolist() == [1, MISSING, 3, MISSING, 5]
+    assert integers(column.slice(2, 2)).tolist() == [3, MISSING]
+    assert integers(column.slice(4)).tolist() == [5]
+
+
+def test_text_is_no_integer() -> None:
+    with pytest.raises(pa.ArrowException):
+        integers(pa.array(["x"]))

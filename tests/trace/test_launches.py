@@ -1,0 +1,66 @@
+"""Which call launched a kernel, in captures that make it hard to tell."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from multicard.trace.extract import read_trace
+from multicard.trace.tables import activity_tables
+from synthetic import MS, PID, global_id, nsys_export
+
+
+def launches(path: Path, *changes: str) -> dict:
+    with closing(sqlite3.connect(nsys_export(path))) as db:
+        for change in changes:
+            db.execute(change)
+        db.commit()
+    [row] = activity_tables([read_trace(path)], only=["launches"]).rows["launches"]
+    return row
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> dict:
+    """Calls at 0-1 and 2-4 ms, kernels from 1 and 6 ms."""
+    return launches(tmp_path / "plain.sqlite")
+
+
+TABLES = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL")
+
+
+def test_correlations_may_lie_far_apart(plain: dict, tmp_path: Path) -> None:
+    changes = [f"UPDATE {table} SET correlationId = correlationId * 3000000000 + 5" for table in TABLES]
+    assert launches(tmp_path / "t.sqlite", *changes) == plain | {"report": "t"}
+
+
+def test_of_calls_with_one_correlation_the_first_counts(plain: dict, tmp_path: Path) -> None:
+    inner = f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({3 * MS}, {4 * MS}, 1, {global_id(PID, 1)}, 1, 4)"
+    assert launches(tmp_path / "t.sqlite", inner) == plain | {"report": "t"}
+
+
+def test_a_row_that_repeats_a_call_launches_nothing(plain: dict, tmp_path: Path) -> None:
+    repeats = f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 1, 67, {global_id(PID, 1)}, 1, 4)"
+    assert launches(tmp_path / "t.sqlite", repeats) == plain | {"report": "t"}
+
+
+def test_kernels_of_one_graph_share_their_call(tmp_path: Path) -> None:
+    row = launches(tmp_path / "t.sqlite", "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 0")
+    assert (row["kernels"], row["joined"]) == (2, 2)
+    assert row["max_latency_s"] == pytest.approx(0.006)
+
+
+def test_a_kernel_without_a_correlation_has_no_call(tmp_path: Path) -> None:
+    row = launches(
+        tmp_path / "t.sqlite",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = NULL WHERE correlationId = 0",
+        "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start, end, eventClass, globalTid, NULL, nameId "
+        "FROM CUPTI_ACTIVITY_KIND_RUNTIME",
+    )
+    assert (row["kernels"], row["joined"]) == (2, 1)
+
+
+def test_no_call_at_all_leaves_delays_empty(tmp_path: Path) -> None:
+    row = launches(tmp_path / "t.sqlite", "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 99")
+    assert (row["kernels"], row["joined"]) == (2, 0)
+    assert row["median_latency_s"] is row["max_queue_delay_s"] is None
