@@ -146,9 +146,9 @@ def _write(stem: Path, found: Found, name: str) -> None:
 
 
 def _draw(out: Path, found: Found, console: Console) -> None:
-    """Draw where each device's time goes, if the trace tells."""
+    """Draw where the time of each device goes, if the trace tells."""
     rows = found.rows.get("timeline", [])
-    if not rows:
+    if all(row["busy_s"] is None for row in rows):
         return
     from multicard.figures.timeline import draw_timeline
 

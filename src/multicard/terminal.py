@@ -27,7 +27,7 @@ def quantity(column: str, value: Any) -> tuple[str, str]:
     if column.endswith("_s"):
         return column.removesuffix("_s"), "" if value is None else _scaled(value, _SECONDS)
     if column.endswith("bytes"):
-        return column.removesuffix("_bytes"), "" if value is None else _scaled(value, _BYTES)
+        return column.replace("_", " "), "" if value is None else _scaled(value, _BYTES)
     if column == "ratio":
         return column, "" if value is None else f"{value:.1%}".replace("%", " %")
     if isinstance(value, float):

@@ -99,6 +99,27 @@ def test_a_timeline_counts_every_moment_once(capture: Path) -> None:
     assert found[2] == pytest.approx([10, 0, 0, 0, 0, 0, 0, 10])
 
 
+def test_without_kernels_nothing_is_said_of_idle_time(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+        db.commit()
+    row = activity_tables([read_trace(path)]).rows["timeline"][0]
+    assert row["memory_s"] == pytest.approx(0.003)
+    assert {row[f"{share}_s"] for share in ("busy", "compute", "communication", "idle", "idle_host_bound")} == {None}
+
+
+def test_what_one_of_several_reports_lacks_is_empty_there_alone(tmp_path: Path) -> None:
+    paths = [nsys_export(tmp_path / name) for name in ("whole.sqlite", "without calls.sqlite")]
+    with closing(sqlite3.connect(paths[1])) as db:
+        db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+        db.commit()
+    rows = activity_tables([read_trace(path) for path in paths], only=["timeline"]).rows["timeline"]
+    causes = {row["report"]: row["idle_other_s"] for row in rows if row["scope"] == "capture"}
+    assert causes["whole"] is not None
+    assert causes["without calls"] is None
+
+
 def test_idle_time_has_its_causes(capture: Path) -> None:
     # Device idle at 5-6 ms, ended by the kernel launched at 2 ms: in time. Idle before 0 and after 11: nothing follows.
     first = tables(capture)["timeline"].iloc[1]
@@ -160,6 +181,18 @@ def test_memory_in_use_follows_allocations_and_releases(tmp_path: Path) -> None:
     assert {(row["process"], row["device"], row["pool"]) for row in rows} == {(PID, 2, "device")}
 
 
+def test_very_many_changes_are_thinned_to_the_highest_of_neighbours(tmp_path: Path) -> None:
+    path = kineto_trace(tmp_path / "t.json")
+    document = json.loads(path.read_text())
+    for at in range(5000):
+        arguments = {"Device Type": 1, "Device Id": 2, "Total Allocated": 9999 if at == 777 else at}
+        document["traceEvents"].append({"ph": "i", "name": "[memory]", "ts": at, "args": arguments})
+    path.write_text(json.dumps(document))
+    rows = activity_tables([read_trace(path)]).rows["memory_use"]
+    assert len(rows) == 1000
+    assert [row["start_s"] for row in rows if row["used_bytes"] == 9999] == [pytest.approx(777e-6)]
+
+
 def test_memory_in_use_is_what_pytorchs_allocator_says(tmp_path: Path) -> None:
     path = kineto_trace(tmp_path / "t.json")
     document = json.loads(path.read_text())
@@ -176,9 +209,13 @@ def test_samples_of_counters_are_summed_up(tmp_path: Path) -> None:
         db.execute("CREATE TABLE GPU_METRICS (timestamp INT, typeId INT, metricId INT, value INT)")
         db.execute("CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INT, metricId INT, metricName TEXT)")
         db.execute("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (257, 3, 'SMs Active [%]')")
-        db.executemany("INSERT INTO GPU_METRICS VALUES (?, 257, 3, ?)", [(1, 10), (2, 20), (3, 60)])
+        samples = [(1 * MS, 10), (3 * MS, 20), (2 * MS, 60)]
+        db.executemany("INSERT INTO GPU_METRICS VALUES (?, 257, 3, ?)", samples)
         db.commit()
-    [row] = activity_tables([read_trace(path)]).rows["metrics"]
+    found = activity_tables([read_trace(path)]).rows
+    over_time = [(row["start_s"], row["mean"], row["samples"]) for row in found["metric_samples"]]
+    assert over_time == [(0, 10, 1), (pytest.approx(0.001), 60, 1), (pytest.approx(0.002), 20, 1)]
+    [row] = found["metrics"]
     assert (row["device"], row["metric"], row["samples"], row["process"]) == (1, "SMs Active [%]", 3, None)
     assert (row["mean"], row["median"], row["min"], row["max"]) == (30, 20, 10, 60)
 
@@ -279,7 +316,7 @@ def test_a_run_gets_every_table_and_an_index_of_them(tmp_path: Path) -> None:
     assert {name: entry["rows"] for name, entry in index.items()} == {
         "phases": 7, "ranges": 3, "cuda_api": 1, "synchronizations": 0, "kernels": 1, "kernel_shapes": 1,
         "kernel_classes": 1, "launches": 1, "collectives": 0, "stragglers": 0, "memory_operations": 3, "memory_use": 0,
-        "metrics": 0, "timeline": 3, "shares": 4,
+        "metrics": 0, "metric_samples": 0, "timeline": 3, "shares": 4,
     }  # fmt: skip
     assert len(phases) == 7
 

@@ -61,7 +61,7 @@ def draw_timeline(rows: Rows, path: Path) -> None:
 
 def timeline(rows: Rows) -> Figure:
     """One bar per device for the whole capture, then the steps of each device, if there are any."""
-    captures = [row for row in rows if row["scope"] == "capture"]
+    captures = [row for row in rows if row["scope"] == "capture" and row["busy_s"] is not None]
     shown = captures[:MOST_DEVICES]
     steps = [(row, own) for row in shown if (own := _steps(rows, row))]
     heights = [0.9 + 0.3 * len(shown), *[1.5] * len(steps)]

@@ -11,7 +11,8 @@ ACTIVITY = "activity"
 ACTIVITY_INDEX = "tables.json"
 ACTIVITY_TABLES = (
     "phases", "ranges", "cuda_api", "synchronizations", "kernels", "kernel_shapes", "kernel_classes", "launches",
-    "collectives", "stragglers", "memory_operations", "memory_use", "metrics", "timeline", "shares",
+    "collectives", "stragglers", "memory_operations", "memory_use", "metrics", "metric_samples",
+    "timeline", "shares",
 )  # fmt: skip
 
 JOB = "job.json"  # in the scratch folder only

@@ -41,7 +41,7 @@ class Capture:
         self.ranges = read("ranges", "start", "duration")
         self.messages = read("messages", "bytes", sort=None)
         self.memory_use = read("memory_use", "start", "bytes", sort=None)
-        self.metrics = read("metrics", sort="value")
+        self.metrics = read("metrics", "start", "value", sort="value")
         # The sets of device events that calls are looked for: kernels first, memory operations last.
         on_device = [own for own in (self.kernels, self.memory) if own is not None]
         self.launches: Launches | None = None

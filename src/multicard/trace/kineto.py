@@ -51,7 +51,7 @@ def read(path: Path) -> Trace:
     except MALFORMED as error:
         said = str(error)[:200]
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {said}") from error
-    absent = {kind: NOT_RECORDED for kind in KINDS if not found.rows[kind]}
+    absent = {kind: NOT_RECORDED[kind] for kind in KINDS if not found.rows[kind]}
     name = path.name.removesuffix(".gz").removesuffix(".json")
     return Trace(name, lambda kind, *_: found.source(kind), absent, found.ranks)
 

@@ -43,7 +43,7 @@ KINDS: dict[str, Kind] = {
     # Memory of a device in use after a change, in bytes; `pool` says what kind of memory.
     "memory_use": Kind(("process", "device", "pool"), ("start", "bytes")),
     # Samples of the counters of a device; `value` is in the metric's own unit.
-    "metrics": Kind(("device", "metric"), ("value",)),
+    "metrics": Kind(("device", "metric"), ("start", "value")),
 }
 
 OPERATIONS = (
@@ -53,7 +53,17 @@ OPERATIONS = (
 
 _RANK = re.compile(r"(?:rank:|MPI Rank )([0-9]{1,9})")
 
-NOT_RECORDED = "the capture holds no such events"
+# Why a kind that the capture does not hold is absent. Profilers leave out what did not happen and what they were not
+# asked to record alike.
+NOT_RECORDED = {
+    "ranges": "the capture holds no ranges",
+    "api": "the capture holds no calls of the CUDA API",
+    "kernels": "the capture holds no kernels",
+    "memory": "the capture holds no memory operations of a device",
+    "messages": "the capture holds no sizes of messages",
+    "memory_use": "the capture holds no record of device memory in use",
+    "metrics": "the capture holds no samples of device counters",
+}
 
 
 class Batch(NamedTuple):

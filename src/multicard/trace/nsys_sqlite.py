@@ -58,7 +58,7 @@ def read(path: Path) -> Trace:
         else:
             found = any(table.name in database.tables for table in TABLES[kind])
         if not found:
-            absent[kind] = NOT_RECORDED
+            absent[kind] = NOT_RECORDED[kind]
     marks = _marks(database)
 
     def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> Source:

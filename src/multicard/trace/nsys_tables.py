@@ -107,12 +107,12 @@ TABLES: dict[str, tuple[Table, ...]] = {
         Table(
             "GPU_METRICS",
             {"device": (Field("typeId"),), "metric": (Field("typeId"), Field("metricId"))},
-            {"value": "value"},
+            {"start": "timestamp", "value": "value"},
         ),
     ),
 }
 # Columns without which a table says nothing.
-NEEDED = {"start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId"}
+NEEDED = {"start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId", "timestamp"}
 
 
 def process_of(identity: int | None) -> int | None:

@@ -4,7 +4,8 @@ A row names its trace by number; columns that it lacks are empty.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,17 @@ import numpy as np
 from multicard.record.names import PHASES
 from multicard.trace import ranks
 from multicard.trace.capture import STEP, Capture, summed
+from multicard.trace.collect import Events
 from multicard.trace.collectives import with_messages
 from multicard.trace.launches import UNKNOWN
+from multicard.trace.model import Integers
 from multicard.trace.ranks import CannotTell
 from multicard.trace.statistics import Grouped, Statistics, by_group
 from multicard.trace.timeline import timelines
 
 Rows = list[dict[str, Any]]
 
-_MOST_POINTS = 1000  # of memory use over time, per device and pool
+_MOST_POINTS = 1000  # over time, per device and pool or metric
 _LAUNCH = re.compile(r"(?:cuda|cu)(?:Launch|GraphLaunch)")
 
 
@@ -136,7 +139,7 @@ def memory_operations(capture: Capture) -> Rows:
 def timeline(capture: Capture) -> Rows:
     """Where the time of each device goes."""
     communicates = [kind == "communication" for kind in capture.classes]
-    return timelines(capture.kernels, capture.memory, capture.launches, communicates, capture.steps)
+    return timelines(capture.traces, capture.kernels, capture.memory, capture.launches, communicates, capture.steps)
 
 
 def stragglers(capture: Capture) -> Rows:
@@ -179,21 +182,12 @@ def shares(capture: Capture) -> Rows:
 
 
 def memory_use(capture: Capture) -> Rows:
-    """Memory in use over time, thinned out."""
-    events = capture.memory_use
-    rows = []
-    for code, key in sorted(enumerate(events.groups), key=lambda item: str(item[1])):
-        mine = events.code == code
-        time, used = events.arrays["start"][mine], events.arrays["bytes"][mine]
-        order = np.argsort(time, kind="stable")
-        time, used = time[order], used[order]
-        origin = int(events.arrays["start"].min())
-        edges = np.unique(np.linspace(0, len(time), min(len(time), _MOST_POINTS) + 1).astype(int))
-        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            at = first + int(np.argmax(used[first:last]))
-            row = dict(zip(("trace", "process", "device", "pool"), key, strict=True))
-            rows.append(row | {"start_s": (int(time[at]) - origin) / 1e9, "used_bytes": int(used[at])})
-    return rows
+    """Memory in use over time: of neighbours the highest."""
+    return [
+        dict(zip(("trace", "process", "device", "pool"), key, strict=True))
+        | {"start_s": float(seconds[highest := int(np.argmax(used))]), "used_bytes": int(used[highest])}
+        for key, seconds, used in _thinned(capture.memory_use, "bytes")
+    ]
 
 
 def metrics(capture: Capture) -> Rows:
@@ -205,3 +199,25 @@ def metrics(capture: Capture) -> Rows:
         | {name: getattr(s, name) for name in ("mean", "median", "min", "max")}
         for (trace, device, metric), s in found
     ]
+
+
+def metric_samples(capture: Capture) -> Rows:
+    """Samples of counters over time: of neighbours the mean, from the first of them on."""
+    return [
+        {"trace": trace, "device": device, "metric": metric, "start_s": float(seconds[0]), "mean": float(values.mean())}
+        | {"samples": len(values)}
+        for (trace, device, metric), seconds, values in _thinned(capture.metrics, "value")
+    ]
+
+
+def _thinned(events: Events, name: str) -> Iterator[tuple[tuple[Any, ...], Integers, Integers]]:
+    """Key, times in seconds since the trace's first event, and values of neighbours, in order of key and time."""
+    traces = np.array([group[0] for group in events.groups])[events.code]
+    for code, key in sorted(enumerate(events.groups), key=lambda item: str(item[1])):
+        mine = events.code == code
+        order = np.argsort(events.arrays["start"][mine], kind="stable")
+        since = events.arrays["start"][mine][order] - events.arrays["start"][traces == key[0]].min()
+        values = events.arrays[name][mine][order]
+        edges = np.unique(np.linspace(0, len(values), min(len(values), _MOST_POINTS) + 1).astype(int)).tolist()
+        for first, last in pairwise(edges):
+            yield key, since[first:last] / 1e9, values[first:last]

@@ -223,6 +223,12 @@ ACTIVITIES: dict[str, Activity] = {
         of.metrics,
         "Samples of the device's counters, in the metric's own unit; what was not sampled is not zero.",
     ),
+    "metric_samples": Activity(
+        ("metrics",),
+        ("device", "metric", "start_s", "samples", "mean"),
+        of.metric_samples,
+        "Counters of the device over time; the mean of neighbours where there are very many samples.",
+    ),
     "timeline": Activity(
         ("kernels", "memory"),
         ("device", "scope", "step", *(f"{share}_s" for share in (*SHARES, *CAUSES))),

@@ -9,7 +9,7 @@ import numpy as np
 from multicard.trace.collect import Events, cores
 from multicard.trace.intervals import NOTHING, Intervals, Measure, merged, union
 from multicard.trace.launches import UNKNOWN, Launches
-from multicard.trace.model import Integers
+from multicard.trace.model import Integers, Trace
 
 CAPTURE = "capture"
 SHARES = ("span", "busy", "compute", "communication", "memory", "overlapped", "exposed_communication", "idle")
@@ -93,6 +93,7 @@ def _idle_causes(busy: Intervals, call: Integers, communicates: Integers) -> tup
 
 
 def timelines(
+    traces: Sequence[Trace],
     kernels: Events | None,
     memory: Events | None,
     launches: Launches | None,
@@ -103,6 +104,8 @@ def timelines(
 
     Parameters
     ----------
+    traces
+        Traces of one capture; what one of them did not record is None in its rows.
     kernels, memory
         What ran on devices, with process, device, start and duration. None: not recorded.
     launches
@@ -137,6 +140,9 @@ def timelines(
             first, last = min(first, int(step_starts.min())), max(last, int(step_ends.max()))
         found = device.between(np.append(first, step_starts), np.append(last, step_ends))
         where = dict(zip(("trace", "process", "device"), place, strict=True))
+        for kind, shares in _NEED.items():
+            if not traces[place[0]].has(kind):
+                found |= {share: [None] * len(found["span"]) for share in shares}
         return [
             {**where, "scope": "step" if i else CAPTURE, "step": i or None}
             | {f"{name}_s": None if values[i] is None else values[i] / 1e9 for name, values in found.items()}
@@ -145,6 +151,15 @@ def timelines(
 
     with ThreadPoolExecutor(cores()) as pool:
         return [row for table in pool.map(rows, places) for row in table]
+
+
+# Shares that cannot be told without a kind of events. Without kernels nobody knows when a device was idle; copies
+# are recorded with kernels, so without any the rest still holds.
+_NEED = {
+    "kernels": (*(share for share in SHARES if share not in ("span", "memory")), *CAUSES),
+    "memory": ("memory",),
+    "api": CAUSES,
+}
 
 
 def _device(
