@@ -20,8 +20,7 @@ from multicard.launch import nsys
 from multicard.record.names import CAPTURED, EXPORTED
 from multicard.terminal import plain, quantity
 from multicard.trace.extract import read_trace
-from multicard.trace.model import Trace
-from multicard.trace.tables import ACTIVITIES, Found, activity_tables
+from multicard.trace.tables import ACTIVITIES, Found, activity_tables, events_to_read
 
 READABLE = (".sqlite", ".nsys-rep", ".json", ".json.gz")
 LONGEST = 10  # rows of a table on the terminal
@@ -84,16 +83,15 @@ def _read(path: Path, only: Collection[str] | None = None) -> Found:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             traces = [read_trace(_readable(file, Path(scratch))) for file in _traces(path)]
-            with _progress(traces) as progress:
+            with _progress(events_to_read(traces, only)) as progress:
                 return activity_tables(traces, only, progress)
     except nsys.TraceError as error:
         raise UserError(str(error)) from error
 
 
 @contextmanager
-def _progress(traces: list[Trace]) -> Iterator[Callable[[int], None] | None]:
+def _progress(events: int) -> Iterator[Callable[[int], None] | None]:
     """Show a bar while much is read, if somebody looks."""
-    events = sum(trace.events for trace in traces)
     if events < LONG_WORK or not sys.stderr.isatty():
         yield None
         return

@@ -132,7 +132,7 @@ class Trace:
         Name of the clock that times count on, and the moment from which they count, in nanoseconds of that clock;
         times of two traces can be compared only if they name the same one. None: no other trace shares it.
     events
-        About how many events there are to read.
+        About how many events of a kind there are to read, for the large ones.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Trace:
     absent: dict[str, str]
     ranks: dict[int, int] = field(default_factory=dict)
     clock: tuple[str, int] | None = None
-    events: int = 0
+    events: dict[str, int] = field(default_factory=dict)
 
     def has(self, kind: str) -> bool:
         """Whether events of a kind were recorded."""

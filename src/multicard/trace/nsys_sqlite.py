@@ -72,8 +72,11 @@ def read(path: Path) -> Trace:
         return _source(database, kind, numbers, groups)
 
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
-    names = {"NVTX_EVENTS", *(table.name for tables in TABLES.values() for table in tables)} & set(database.tables)
-    events = sum(database.split(name)[1] for name in names)
+    places = {kind: [table.name for table in tables] for kind, tables in TABLES.items()} | {"ranges": ["NVTX_EVENTS"]}
+    events = {
+        kind: sum(database.split(name)[1] for name in names if name in database.tables)
+        for kind, names in places.items()
+    }
     name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
     return Trace(name, opened, absent, ranks, _clock(database), events)
 

@@ -43,9 +43,12 @@ def phases(capture: Capture) -> Rows:
     """Steps and phases, one row each."""
     if not capture.marked:
         raise CannotTell(f"no range is named {STEP}, {', '.join(PHASES[:-1])} or {PHASES[-1]}")
-    origin = int(capture.ranges.arrays["start"].min())
+    origins: dict[int, int] = {}
+    for row in capture.marked:
+        origins[row["trace"]] = min(origins.get(row["trace"], row["start"]), row["start"])
     return [
-        {**row, "start_s": (row["start"] - origin) / 1e9, "duration_s": row["duration"] / 1e9} for row in capture.marked
+        {**row, "start_s": (row["start"] - origins[row["trace"]]) / 1e9, "duration_s": row["duration"] / 1e9}
+        for row in capture.marked
     ]
 
 

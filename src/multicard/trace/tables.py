@@ -97,8 +97,7 @@ def activity_tables(
     """
     chosen = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
     absent = {name: reason for name, a in chosen.items() if (reason := a.why_absent(traces)) is not None}
-    wanted = {kind for name, a in chosen.items() if name not in absent for kind in (*a.events, *a.needs)}
-    capture = Capture(traces, wanted, progress)
+    capture = Capture(traces, _wanted(traces, only), progress)
     tables: dict[str, Rows] = {}
     for name, activity in chosen.items():
         if name not in absent:
@@ -107,6 +106,17 @@ def activity_tables(
             except CannotTell as reason:
                 absent[name] = str(reason)
     return Found(tables, {name: absent[name] for name in chosen if name in absent})
+
+
+def events_to_read(traces: Sequence[Trace], only: Collection[str] | None = None) -> int:
+    """About how many events `activity_tables` would read."""
+    return sum(trace.events.get(kind, 0) for kind in _wanted(traces, only) for trace in traces)
+
+
+def _wanted(traces: Sequence[Trace], only: Collection[str] | None) -> set[str]:
+    """Kinds of events that the wanted tables are made of, as far as these can be."""
+    chosen = (a for name, a in ACTIVITIES.items() if only is None or name in only)
+    return {kind for a in chosen if a.why_absent(traces) is None for kind in (*a.events, *a.needs)}
 
 
 def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
@@ -124,7 +134,7 @@ ACTIVITIES: dict[str, Activity] = {
         ("step", "phase", "start_s", "duration_s"),
         of.phases,
         "Steps and their phases in the profiled window, in order of time; step counts from 1 per process and is "
-        "empty for a phase outside every step; start_s counts from the first range of the capture.",
+        "empty for a phase outside every step; start_s counts from the first of them in the report.",
     ),
     "ranges": Activity(
         ("ranges",),
