@@ -3,14 +3,23 @@
 import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DATASET_NAME = r"^[a-z0-9][a-z0-9-]*$"
 LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need some of them
 
 Precision = Literal["fp64", "fp32", "fp16", "bf16"]
-Strategy = Literal["single", "ddp", "ddp-ds"]
+Strategy = Literal["single", "dp", "ddp", "ddp-ds", "fsdp"]
 Profiler = Literal["auto", "nsys", "kineto", "none"]
+
+# What the preset `tuned` turns on; what a configuration states goes before it.
+TUNED: dict[str, Any] = {
+    "layout": "nhwc",
+    "pin_memory": True,
+    "non_blocking": True,
+    "tf32": True,
+    "fused_optimizer": True,
+}
 
 
 class VisionParameters(BaseModel):
@@ -31,8 +40,10 @@ class VisionParameters(BaseModel):
     strategy: Annotated[
         Strategy,
         Field(
-            description="`single`: one process, no communication. `ddp`: DistributedDataParallel, every rank "
-            "sees all the data. `ddp-ds`: the same with a distributed sampler, each rank sees its share."
+            description="`single`: one process, no communication. `dp`: one process drives all cards "
+            "(nn.DataParallel), each batch is split among them. `ddp`: DistributedDataParallel, every rank sees all "
+            "the data. `ddp-ds`: the same with a distributed sampler, each rank sees its share. `fsdp`: as ddp-ds, "
+            "with weights, gradients and optimizer state split among the ranks (FSDP2)."
         ),
     ] = "single"
     device: Annotated[
@@ -50,8 +61,21 @@ class VisionParameters(BaseModel):
         Field(gt=0, le=4, description="Width multiplier of MobileNet v2.", json_schema_extra={"label": "width"}),
     ] = 1.0
     batch_size: Annotated[
-        int, Field(ge=1, description="Samples per device and step.", json_schema_extra={"label": "batch"})
+        int,
+        Field(
+            ge=1,
+            description="Samples per step: of each device under weak scaling, of all devices together under strong.",
+            json_schema_extra={"label": "batch"},
+        ),
     ] = 64
+    scaling: Annotated[
+        Literal["weak", "strong"],
+        Field(
+            description="`weak`: each device keeps its batch, so more devices do more per step. `strong`: the devices "
+            "share one batch, so more devices do less each.",
+            json_schema_extra={"label": "scaling-"},
+        ),
+    ] = "weak"
     epochs: Annotated[
         int, Field(ge=1, description="Passes over the training data.", json_schema_extra={"label": "epochs"})
     ] = 20
@@ -66,6 +90,88 @@ class VisionParameters(BaseModel):
         int,
         Field(ge=0, description="DataLoader worker processes per rank.", json_schema_extra={"label": "workers"}),
     ] = 0
+    persistent_workers: Annotated[
+        bool,
+        Field(description="Keep the workers from one epoch to the next.", json_schema_extra={"label": "persistent"}),
+    ] = True
+    prefetch: Annotated[
+        int,
+        Field(ge=1, description="Batches that each worker loads ahead.", json_schema_extra={"label": "prefetch"}),
+    ] = 2
+    pin_memory: Annotated[
+        bool,
+        Field(
+            description="Put batches into page-locked host memory, from which a GPU copies faster.",
+            json_schema_extra={"label": "pin"},
+        ),
+    ] = False
+    loader: Annotated[
+        Literal["torch", "dali"],
+        Field(
+            description="`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU where there is one.",
+            json_schema_extra={"label": "loader-"},
+        ),
+    ] = "torch"
+    layout: Annotated[
+        Literal["nchw", "nhwc"],
+        Field(
+            description="Order of the values in memory, of the model and its batches; `nhwc` is PyTorch's "
+            "channels_last.",
+            json_schema_extra={"label": ""},
+        ),
+    ] = "nchw"
+    binding: Annotated[
+        Literal["none", "numa"],
+        Field(
+            description="`numa`: each rank runs on the CPUs and in the memory next to its GPU; on a CPU, ranks "
+            "share out the NUMA nodes.",
+            json_schema_extra={"label": "binding-"},
+        ),
+    ] = "none"
+    preset: Annotated[
+        Literal["paper", "tuned"],
+        Field(
+            description="Defaults of the switches below and of layout and pin_memory: `paper` leaves PyTorch's, `tuned` "
+            "turns on what usually pays. What is stated goes before the preset.",
+            json_schema_extra={"label": ""},
+        ),
+    ] = "paper"
+    non_blocking: Annotated[
+        bool,
+        Field(
+            description="Copy batches to the GPU without waiting; needs pin_memory to have an effect.",
+            json_schema_extra={"label": "nonblocking"},
+        ),
+    ] = False
+    tf32: Annotated[
+        bool,
+        Field(
+            description="Let the GPU multiply fp32 matrices in TF32, for convolutions too.",
+            json_schema_extra={"label": "tf32"},
+        ),
+    ] = False
+    compile: Annotated[
+        bool, Field(description="Compile the model with torch.compile.", json_schema_extra={"label": "compile"})
+    ] = False
+    cuda_graphs: Annotated[
+        bool,
+        Field(
+            description="Replay the model from CUDA graphs (torch.compile in the mode reduce-overhead).",
+            json_schema_extra={"label": "graphs"},
+        ),
+    ] = False
+    fused_optimizer: Annotated[
+        bool,
+        Field(description="Update all weights in one kernel.", json_schema_extra={"label": "fused"}),
+    ] = False
+    bucket_mb: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="Megabytes of gradients that DDP reduces together.",
+            json_schema_extra={"label": "bucket"},
+        ),
+    ] = 25
     threads: Annotated[
         int,
         Field(
@@ -96,14 +202,37 @@ class VisionParameters(BaseModel):
     ] = "auto"
     repeat: Annotated[int, Field(ge=1, description="Number of this repetition; it shifts the seed.")] = 1
 
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, values: Any) -> Any:
+        """Let the preset fill in what is not stated."""
+        if isinstance(values, dict) and values.get("preset") == "tuned":
+            return TUNED | values
+        return values
+
     @property
     def ranks(self) -> int:
         """Number of training processes."""
-        return self.devices
+        return 1 if self.strategy == "dp" else self.devices
+
+    @property
+    def batch_of_device(self) -> int:
+        """Samples per device and step."""
+        return self.batch_size // self.devices if self.scaling == "strong" else self.batch_size
+
+    @property
+    def batch_of_rank(self) -> int:
+        """Samples that a training process loads per step."""
+        return self.batch_of_device * self.devices // self.ranks
+
+    def default(self, name: str) -> Any:
+        """Value of a parameter that is not stated."""
+        fallback = type(self).model_fields[name].default
+        return TUNED.get(name, fallback) if self.preset == "tuned" else fallback
 
     def stated(self) -> dict[str, Any]:
         """Only what differs from the defaults, so that a new parameter with a default reruns nothing."""
-        return self.model_dump(exclude_defaults=True)
+        return {name: value for name, value in self.model_dump().items() if value != self.default(name)}
 
 
 def run_id(parameters: VisionParameters) -> str:
@@ -120,8 +249,8 @@ def run_id(parameters: VisionParameters) -> str:
     for name, field in type(p).model_fields.items():
         label = (field.json_schema_extra or {}).get("label")
         value = getattr(p, name)
-        if label is not None and value != field.default:
-            parts.append(f"{label}{value}")
+        if label is not None and value != p.default(name):
+            parts.append(f"{label}{value}" if not isinstance(value, bool) else label if value else f"no-{label}")
     name = "_".join([*parts, f"r{p.repeat}"])
     if len(name) > LONGEST_ID:
         digest = hashlib.sha256(name.encode()).hexdigest()[:12]

@@ -20,6 +20,10 @@ class Run:
         p = self.parameters
         if p.strategy == "single" and p.devices > 1:
             return f"the strategy single uses one device, not {p.devices}"
+        if p.strategy == "dp" and (p.device != "cuda" or p.devices < 2):
+            return "the strategy dp needs two or more GPUs"
+        if p.scaling == "strong" and p.batch_size % p.devices:
+            return f"a batch of {p.batch_size} cannot be shared equally by {p.devices} devices"
         if p.device == "cuda" and machine.gpus == 0:
             return "needs a CUDA GPU, none found"
         found = machine.gpus if p.device == "cuda" else machine.cpus
