@@ -6,6 +6,7 @@ Commands import what they need when they run, since some libraries take a second
 import argparse
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ def runs(arguments: argparse.Namespace) -> None:
     """Print the run table."""
     from rich.table import Table
 
+    from multicard.experiment.estimate import IMAGES_PER_S, REFERENCE_PX, gpu_hours
     from multicard.experiment.load import read_experiment
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import expand
@@ -84,6 +86,16 @@ def runs(arguments: argparse.Namespace) -> None:
         f"({machine.cpus} CPUs, {machine.gpus} GPUs, {'nsys' if machine.nsys else 'no nsys'})",
         highlight=False,
     )
+    jobs = {run.id: run for expanded in expand(experiment).values() for run in expanded}
+    possible = [run for run in jobs.values() if run.obstacle(replace(machine, gpus=max(machine.gpus, 8))) is None]
+    hours, unknown = gpu_hours(possible, experiment.datasets, experiment.time_limit_min)
+    if hours or unknown:
+        more = f", and {unknown} runs on data of unknown size" if unknown else ""
+        console.print(
+            f"about {hours:.3g} GPU hours{more} (assuming {IMAGES_PER_S['fp32']:g} images of {REFERENCE_PX} px per "
+            "second and card in fp32)",
+            highlight=False,
+        )
 
 
 def status(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from multicard.analysis.consistency import check_run
-from multicard.analysis.measures import measure_run, measure_scenario, outcome_table
+from multicard.analysis.measures import measure_run, measure_scenario, outcome_table, time_to_accuracy
 from multicard.experiment.parameters import VisionParameters
 from multicard.files import write_json
 from multicard.record.names import PHASES, STEP_COLUMNS
@@ -23,6 +23,9 @@ STEPS = [
 ]  # fmt: skip
 
 
+COPIES = [("host_to_device", 0.01, 100), ("host_to_device", 0.02, 200), ("device_to_host", 5.0, 7)]
+
+
 def record(folder: Path, strategy: str, trace_seconds: float = 6.0, **changes: Any) -> Path:
     """Write a synthetic run directory of two ranks."""
     parameters = VisionParameters(strategy=strategy, device="cpu", devices=2, batch_size=30)
@@ -30,6 +33,7 @@ def record(folder: Path, strategy: str, trace_seconds: float = 6.0, **changes: A
         folder / "run.json",
         {
             "run": folder.name, "outcome": "completed", "reason": None, "parameters": parameters.model_dump(),
+            "ranks": [{"rank": rank, "pid": 1 + rank} for rank in (0, 1)],
             "profiler": {"used": "kineto", "trace_missing": None}, "steps_per_pass": 10, "started": "now",
             "wall_time_s": 1.0, "host": {"name": "h"}, **changes,
         },
@@ -88,6 +92,29 @@ def test_a_run_that_did_not_complete_has_an_outcome_and_no_measures(tmp_path: Pa
 def test_the_last_epoch_and_the_largest_rank_are_told(tmp_path: Path) -> None:
     row = measure_run(record(tmp_path, "ddp"))
     assert (row["test_accuracy"], row["peak_memory_bytes"]) == (0.6, 2000)
+
+
+def test_time_to_accuracy_ends_with_the_first_epoch_that_reaches_it() -> None:
+    epochs = pd.DataFrame({"test_accuracy": [0.9, 0.98, 0.97, 0.99], "epoch_time_s": [10, 20, 30, 40]})
+    assert time_to_accuracy(epochs) == 30
+    assert time_to_accuracy(epochs.head(1)) is None
+
+
+def test_copies_from_the_host_are_per_step_and_card(tmp_path: Path) -> None:
+    folder = record(tmp_path, "ddp")  # one profiled step of each of two processes
+    rows = [("t", r, 1 + r, 0, what, s, size) for r in (0, 1) for what, s, size in COPIES]
+    columns = ["report", "rank", "process", "device", "operation", "total_s", "bytes"]
+    pd.DataFrame(rows, columns=columns).to_parquet(folder / "activity" / "memory_operations.parquet")
+    row = measure_run(folder)
+    assert (row["host_to_device_s"], row["host_to_device_bytes"]) == (pytest.approx(0.03), 300)
+
+
+@pytest.mark.parametrize(("second", "expected"), [(60.0, (30 + 60) / 180), (None, None)])
+def test_energy_is_that_of_all_cards_or_none(tmp_path: Path, second: float | None, expected: float | None) -> None:
+    ranks = [{"energy": [{"energy_j": j}], "device_memory_used_bytes": [j]} for j in (30.0, second)]
+    row = measure_run(record(tmp_path, "ddp", ranks=ranks))  # 3 measured steps of 30 samples on each of 2 ranks
+    assert row["energy_per_sample_j"] == (None if expected is None else pytest.approx(expected))
+    assert row["device_memory_used_bytes"] == (second or 30)
 
 
 def test_a_scenario_table_keeps_its_columns_without_runs() -> None:

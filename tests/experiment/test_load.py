@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from snakemake.utils import validate
 
 from conftest import ROOT
 from multicard.errors import UserError
@@ -52,7 +53,7 @@ SIZES = ("scenarios", "sizes")
         ),
         (
             changed(*SIZES, "fixed", "strategy", value="ddpp"),
-            "mine.yaml: scenarios.sizes.fixed.strategy: found 'ddpp', expected one of single, ddp, ddp-ds "
+            "mine.yaml: scenarios.sizes.fixed.strategy: found 'ddpp', expected one of single, dp, ddp, ddp-ds, fsdp "
             "(did you mean 'ddp'?)",
         ),
         (
@@ -110,7 +111,42 @@ SIZES = ("scenarios", "sizes")
         ),
         (
             changed("datasets", value={"cats": {"source": "web"}}),
-            "mine.yaml: datasets.cats.source: expected one of 'digits', 'imagefolder'",
+            "mine.yaml: datasets.cats.source: found 'web', expected one of digits, imagefolder, kaggle-mnist, mnist, "
+            "synthetic",
+        ),
+        (
+            changed("datasets", value={"mine": {"folder": "x"}}),
+            "mine.yaml: datasets.mine.source: missing, expected one of digits, imagefolder, kaggle-mnist, mnist, "
+            "synthetic",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "digits", "stored_siz": 300}}),
+            "mine.yaml: datasets.mine.stored_siz: unknown key (did you mean 'stored_size'?)",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "digits", "limit": 0}}),
+            "mine.yaml: datasets.mine.limit: found 0, input should be greater than or equal to 1",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "synthetic"}}),
+            "mine.yaml: datasets.mine.samples: missing",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "kaggle-mnist", "path": "no/train.csv"}}),
+            "mine.yaml: datasets.mine.path: no such file or folder: no/train.csv",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "kaggle-mnist", "path": "x" * 300}}),
+            "mine.yaml: datasets.mine.source: kaggle-mnist cannot be looked for: File name too long",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "imagefolder", "folder": "x", "unreadable": "skp"}}),
+            "mine.yaml: datasets.mine.unreadable: found 'skp', expected one of refuse, skip (did you mean 'skip'?)",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "mnist", "folder": "no"}}),
+            "mine.yaml: datasets.mine.folder: no lacks train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+            "t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte; download: true would fetch them",
         ),
         ({}, "mine.yaml: scenarios: missing"),
         (None, "mine.yaml: expected a mapping with the key scenarios, found nothing"),
@@ -146,6 +182,20 @@ def test_a_data_folder_without_its_parts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     config = changed("datasets", value={"cats": {"source": "imagefolder", "folder": str(tmp_path)}})
     assert f"mine.yaml: datasets.cats.folder: no such folder: {tmp_path}/test" in faults(config)
+
+
+def test_what_may_be_downloaded_need_not_be_there() -> None:
+    check(changed("datasets", value={"digits": {"source": "mnist", "folder": "no", "download": True}}), "mine.yaml")
+
+
+def test_only_the_missing_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte.gz").touch()
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    (tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte").touch()
+    assert (
+        f"mine.yaml: datasets.mine.folder: {tmp_path} lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte; "
+        "download: true would fetch them"
+    ) in faults(changed("datasets", value={"mine": {"source": "mnist", "folder": str(tmp_path)}}))
 
 
 @pytest.mark.parametrize(
@@ -185,6 +235,23 @@ def test_merge_keys_of_yaml_are_allowed(tmp_path: Path) -> None:
 def test_the_shipped_schema_is_the_models_schema() -> None:
     shipped = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text(encoding="utf-8"))
     assert shipped == json_schema(), "run: python -m multicard.experiment > workflow/schemas/config.schema.json"
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        {"source": "digits"},
+        {"source": "digits", "stored_size": 300, "limit": 100},
+        {"source": "imagefolder", "folder": "x"},
+        {"source": "kaggle-mnist", "path": "x"},
+        {"source": "mnist", "folder": "x"},
+        {"source": "synthetic", "samples": 1},
+    ],
+    ids=lambda dataset: "-".join(dataset),
+)
+def test_snakemake_takes_every_kind_of_data_set(dataset: dict[str, Any]) -> None:
+    # It writes the schema's defaults into the configuration while it checks it.
+    validate(changed("datasets", value={"mine": dataset}), ROOT / "workflow/schemas/config.schema.json")
 
 
 def test_the_shipped_experiment_is_valid() -> None:

@@ -55,10 +55,12 @@ def test_a_scenario_may_override_what_all_share() -> None:
 def test_every_parameter_shows_in_the_id(name: str) -> None:
     other = {
         "dataset": "cats", "image_size": 48, "strategy": "ddp", "device": "cpu", "devices": 2, "precision": "bf16",
-        "width": 0.5, "steps_per_epoch": 7, "learning_rate": 0.25, "profiler": "none",
+        "width": 0.5, "steps_per_epoch": 7, "learning_rate": 0.25, "profiler": "none", "scaling": "strong",
+        "loader": "dali", "layout": "nhwc", "binding": "numa", "preset": "tuned", "tf32": "off",
     }  # fmt: skip
     default = VisionParameters()
-    value = other.get(name, getattr(default, name) if isinstance(getattr(default, name), str) else 3)
+    now = getattr(default, name)
+    value = other.get(name, not now if isinstance(now, bool) else 3)
     assert run_id(VisionParameters(**{name: value})) != run_id(default)
 
 
@@ -79,9 +81,37 @@ def test_a_new_default_parameter_changes_no_stated_parameters() -> None:
     assert VisionParameters(devices=2).stated() == {"devices": 2}
 
 
+def test_a_preset_fills_in_what_is_not_stated() -> None:
+    tuned = VisionParameters(preset="tuned", layout="nchw")
+    assert (tuned.layout, tuned.tf32, tuned.pin_memory, tuned.fused_optimizer) == ("nchw", "on", True, True)
+    assert tuned.stated() == {"preset": "tuned", "layout": "nchw"}
+    assert VisionParameters.model_validate(tuned.stated()) == tuned
+    assert run_id(tuned) == "vision_digits_32px_single_cuda1_fp32_nchw_tuned_r1"
+
+
+def test_under_strong_scaling_devices_share_a_batch() -> None:
+    weak = VisionParameters(strategy="ddp-ds", devices=4, batch_size=64)
+    strong = VisionParameters(strategy="ddp-ds", devices=4, batch_size=64, scaling="strong")
+    one_process = VisionParameters(strategy="dp", devices=4, batch_size=64)
+    assert [(p.batch_of_device, p.batch_of_rank, p.ranks) for p in (weak, strong, one_process)] == [
+        (64, 64, 4), (16, 16, 4), (64, 256, 1),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
+        ({"device": "cpu", "strategy": "dp", "devices": 2}, "the strategy dp needs two or more GPUs"),
+        (
+            {"device": "cpu", "strategy": "ddp", "devices": 2, "batch_size": 7, "scaling": "strong"},
+            "a batch of 7 cannot be shared equally by 2 devices",
+        ),
+        ({"device": "cpu", "cuda_graphs": True}, "CUDA graphs need a GPU"),
+        (
+            {"device": "cpu", "loader": "dali"},
+            'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")',
+        ),
+        ({"device": "cpu", "compile": True}, "torch.compile needs a C++ compiler, none found"),
         ({"device": "cpu", "strategy": "ddp", "devices": 2}, None),
         ({"device": "cpu", "strategy": "ddp", "devices": 4}, "needs 4 devices, 2 found"),
         ({"device": "cpu", "strategy": "single", "devices": 2}, "the strategy single uses one device, not 2"),

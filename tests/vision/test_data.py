@@ -1,6 +1,8 @@
 """Data sets are prepared whole, checked, and shared out as the strategy says."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,35 +10,13 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from conftest import TINY
 from multicard.errors import UserError
 from multicard.experiment.config import ImageFolder
-from multicard.experiment.parameters import VisionParameters
-from multicard.vision.data import evaluation_loader, open_split, read_provenance, training_loader
+from multicard.vision import pictures
+from multicard.vision.data import open_split, read_provenance
 from multicard.vision.prepare import prepare
 
 SIZE = 16
-
-
-def parameters(**changes: object) -> VisionParameters:
-    return VisionParameters(**(TINY | {"steps_per_epoch": None} | changes))
-
-
-class Numbers(torch.utils.data.Dataset):
-    """Items that are their own index."""
-
-    def __init__(self, count: int):
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-def seen(loader: torch.utils.data.DataLoader) -> list[int]:
-    return [int(i) for batch in loader for i in batch]
 
 
 def test_the_digits_are_all_there_once(digits: Path) -> None:
@@ -66,25 +46,6 @@ def test_training_images_are_normalized(digits: Path) -> None:
     assert pixels.std().item() == pytest.approx(1, abs=1e-3)
 
 
-def test_with_a_distributed_sampler_ranks_share_the_data() -> None:
-    loaders = [training_loader(Numbers(100), parameters(strategy="ddp-ds", devices=2), rank) for rank in (0, 1)]
-    shares = [seen(loader) for loader in loaders]
-    assert not set(shares[0]) & set(shares[1])
-    # 50 samples a rank, in full batches of 8.
-    assert [len(share) for share in shares] == [48, 48]
-
-
-def test_without_one_every_rank_sees_all_the_data_in_an_order_of_its_own() -> None:
-    orders = [seen(training_loader(Numbers(96), parameters(strategy="ddp", devices=2), rank)) for rank in (0, 1)]
-    assert sorted(orders[0]) == sorted(orders[1]) == list(range(96))
-    assert orders[0] != orders[1]
-
-
-def test_ranks_test_every_sample_once() -> None:
-    loaders = [evaluation_loader(Numbers(101), parameters(strategy="ddp", devices=3), rank) for rank in range(3)]
-    assert sorted(i for loader in loaders for i in seen(loader)) == list(range(101))
-
-
 def picture_folder(folder: Path, classes: dict[str, list[str]]) -> Path:
     for split, names in classes.items():
         for number, name in enumerate(names):
@@ -95,8 +56,8 @@ def picture_folder(folder: Path, classes: dict[str, list[str]]) -> Path:
     return folder
 
 
-def prepared(folder: Path, out: Path) -> Path:
-    prepare("pictures", ImageFolder(source="imagefolder", folder=str(folder)), out)
+def prepared(folder: Path, out: Path, **more: Any) -> Path:
+    prepare("pictures", ImageFolder(source="imagefolder", folder=str(folder), **more), out)
     return out
 
 
@@ -134,3 +95,82 @@ def test_an_empty_class_is_refused(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(UserError, match=r"datasets\.pictures\.folder: no images in .*test/dog"):
         prepared(folder, tmp_path / "out")
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """48 pictures, of which one is cut and one is a text; and files that are no pictures by their names."""
+    folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    cut = folder / "train" / "cat" / "3.jpg"
+    Image.fromarray(noise).save(cut)
+    cut.with_suffix(".png").unlink()
+    cut.write_bytes(cut.read_bytes()[:-500])
+    (folder / "test" / "dog" / "5.png").write_text("no picture")
+    (folder / "train" / "dog" / "Thumbs.db").write_text("no picture")
+    (folder / "train" / "readme.txt").write_text("no picture")
+    return folder
+
+
+def test_pictures_that_cannot_be_read_are_refused(damaged: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        prepared(damaged, tmp_path / "out")
+    [line] = str(caught.value).splitlines()
+    assert line.startswith(
+        f"datasets.pictures.folder: 2 of 48 images cannot be read, the first is {damaged}/train/cat/3.jpg ("
+    )
+    assert "truncated" in line
+    assert line.endswith("; unreadable: skip would leave them out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_pictures_that_cannot_be_read_are_left_out_when_asked(damaged: Path, tmp_path: Path) -> None:
+    out = prepared(damaged, tmp_path / "out", unreadable="skip")
+    facts = read_provenance(out)
+    assert [entry["name"] for entry in facts["unreadable"]] == ["train/cat/3.jpg", "test/dog/5.png"]
+    assert (facts["train_samples"], facts["test_samples"]) == (23, 23)
+    for split in ("train", "test"):
+        data = open_split(out, facts, split, SIZE)
+        assert len([data[index] for index in range(len(data))]) == len(data.targets) == 23
+
+
+def test_of_a_very_large_folder_only_the_headers_are_read(
+    damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "DECODE_AT_MOST", 47)
+    facts = read_provenance(prepared(damaged, tmp_path / "out", unreadable="skip"))
+    # The header of the cut picture is whole.
+    assert [entry["name"] for entry in facts["unreadable"]] == ["test/dog/5.png"]
+    assert facts["checked"] == "the header of every image"
+
+
+def test_a_class_of_which_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
+    folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
+    for file in (folder / "test" / "dog").iterdir():
+        file.write_text("no picture")
+    with pytest.raises(UserError, match=r"datasets\.pictures\.folder: no readable images in .*test/dog"):
+        prepared(folder, tmp_path / "out", unreadable="skip")
+
+
+def test_pictures_of_mixed_sizes_and_kinds_in_subfolders_are_read(tmp_path: Path) -> None:
+    folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
+    (folder / "train" / "cat" / "more").mkdir()
+    Image.new("L", (9, 200), 7).save(folder / "train" / "cat" / "more" / "grey.JPEG")
+    Image.new("RGBA", (300, 5), 7).save(folder / "train" / "cat" / "clear.png")
+    Image.new("P", (1, 1), 7).save(folder / "train" / "cat" / "palette.bmp")
+    out = prepared(folder, tmp_path / "out")
+    data = open_split(out, read_provenance(out), "train", SIZE)
+    assert len(data) == 27
+    assert {tuple(data[index][0].shape) for index in range(27)} == {(3, SIZE, SIZE)}
+
+
+def test_a_folder_that_changed_since_is_refused(tmp_path: Path) -> None:
+    folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
+    out = prepared(folder, tmp_path / "out")
+    facts = read_provenance(out)
+    (folder / "train" / "cat" / "0.png").unlink()
+    with pytest.raises(UserError, match=r"in/train: found 23 images of 2 classes, expected the 24 of 2 classes"):
+        open_split(out, facts, "train", SIZE)
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match=r"in/test: cannot be read"):
+        open_split(out, facts, "test", SIZE)

@@ -80,7 +80,7 @@ def run_data(wildcards):
 
 def dataset_definition(wildcards):
     """Definition of a data set as JSON."""
-    return EXPERIMENT.datasets[wildcards.dataset].model_dump_json()
+    return EXPERIMENT.datasets[wildcards.dataset].model_dump_json(exclude_defaults=True)
 
 
 def scenario_files(name):

@@ -12,8 +12,7 @@ from multicard.trace.tables import STEP
 
 PARAMETERS = tuple(VisionParameters.model_fields)
 
-# Strategies whose ranks share one pass over the data; the others repeat it on every rank.
-SHARDED = ("ddp-ds",)
+ACCURACY = 0.98  # the goal that the papers set
 
 MEASURES: dict[str, str] = {
     "iteration_time_s": "median over the measured steps of the slowest rank's step time",
@@ -24,6 +23,16 @@ MEASURES: dict[str, str] = {
     **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
     "other_s": "mean time per measured step and rank outside every phase",
     "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
+    "data_share": "part of the mean step time in the phase data: waiting for the loader",
+    "time_to_accuracy_s": f"training time, without tests, to the end of the first epoch with {ACCURACY:.0%} of test "
+    "accuracy",
+    "host_to_device_s": "time that a card spends per profiled step with copies from the host, by the trace, mean over "
+    "cards",
+    "host_to_device_bytes": "what these copies move",
+    "energy_per_sample_j": "energy of the cards in the measured steps, by NVML's counter, per sample that they "
+    "processed",
+    "peak_reserved_bytes": "highest peak of what PyTorch's allocator held of a card in the measured steps",
+    "device_memory_used_bytes": "highest use of a card's memory by all that runs on it, after training, by NVML",
     "peak_memory_bytes": "highest peak memory of a rank in the measured steps: allocated on a GPU, resident on a CPU",
     "test_loss": "after the last epoch",
     "test_accuracy": "after the last epoch",
@@ -50,20 +59,29 @@ def measure_run(folder: Path) -> dict[str, Any]:
     steps = pd.read_csv(folder / STEPS)
     measured = steps[steps["window"] == "measured"]
     iteration = slowest_rank(measured)
-    ranks = record["parameters"]["devices"]
-    batch = record["parameters"]["batch_size"]
-    distinct = batch * ranks if row["strategy"] in SHARDED else batch
+    parameters = VisionParameters.model_validate(record["parameters"])
+    processed = parameters.batch_of_device * parameters.devices
+    # Ranks of plain ddp all see the same samples, so these count once.
+    distinct = parameters.batch_of_device if parameters.strategy == "ddp" else processed
     phases = measured[[f"{phase}_s" for phase in PHASES]]
     epochs = pd.read_csv(folder / EPOCHS)
     profiled = slowest_rank(steps[steps["window"] == "profiled"])
     row |= {
         "iteration_time_s": iteration,
         "throughput_samples_per_s": distinct / iteration,
-        "processed_samples_per_s": batch * ranks / iteration,
+        "processed_samples_per_s": processed / iteration,
         "epoch_time_s": iteration * record["steps_per_pass"],
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
         "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),
         "mean_iteration_time_s": measured["duration_s"].mean(),
+        "data_share": measured["data_s"].mean() / measured["duration_s"].mean(),
+        "time_to_accuracy_s": time_to_accuracy(epochs),
+        **_copies(folder),
+        "energy_per_sample_j": _energy(record, measured),
+        "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
+        "device_memory_used_bytes": _highest(
+            pd.Series([used for rank in record["ranks"] for used in rank.get("device_memory_used_bytes") or []])
+        ),
         "peak_memory_bytes": int(measured["peak_memory_bytes"].max()),
         "test_loss": epochs["test_loss"].iloc[-1],
         "test_accuracy": epochs["test_accuracy"].iloc[-1],
@@ -78,6 +96,40 @@ def measure_run(folder: Path) -> dict[str, Any]:
 def slowest_rank(steps: pd.DataFrame) -> float:
     """Median over steps of the longest `duration_s` among ranks: synchronous ranks wait for the slowest."""
     return float(steps.groupby("step")["duration_s"].max().median())
+
+
+def time_to_accuracy(epochs: pd.DataFrame) -> float | None:
+    """Seconds of training to the end of the first epoch that reaches `ACCURACY`; None when none does."""
+    reached = epochs["test_accuracy"] >= ACCURACY
+    return float(epochs["epoch_time_s"].cumsum()[reached].iloc[0]) if reached.any() else None
+
+
+def _energy(record: dict[str, Any], measured: pd.DataFrame) -> float | None:
+    """Joules per processed sample; None unless every card was metered."""
+    meters = [meter for rank in record["ranks"] for meter in rank.get("energy") or [{"energy_j": None}]]
+    if any(meter["energy_j"] is None for meter in meters):
+        return None
+    return sum(meter["energy_j"] for meter in meters) / measured["samples"].sum()
+
+
+def _highest(values: pd.Series) -> int | None:
+    known = values.dropna()
+    return int(known.max()) if len(known) else None
+
+
+def _copies(folder: Path) -> dict[str, float]:
+    """Time and bytes of copies from the host, per profiled step and card; nothing where the trace does not tell."""
+    path = folder / ACTIVITY / "memory_operations.parquet"
+    steps = trace_steps(folder)
+    if not path.exists() or steps.empty:
+        return {}
+    rows = pd.read_parquet(path, columns=["process", "device", "operation", "total_s", "bytes"])
+    if rows.empty:
+        return {}
+    cards = len(rows[["process", "device"]].drop_duplicates())
+    per_process = len(steps) / steps["process"].nunique()
+    copies = rows[rows["operation"] == "host_to_device"][["total_s", "bytes"]].sum() / cards / per_process
+    return {"host_to_device_s": copies["total_s"], "host_to_device_bytes": copies["bytes"]}
 
 
 def measure_scenario(folders: list[Path]) -> pd.DataFrame:

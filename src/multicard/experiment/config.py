@@ -1,5 +1,6 @@
 """The configuration model: the only truth about what a configuration file may say."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
@@ -8,6 +9,9 @@ from pydantic.fields import FieldInfo
 from multicard.experiment.parameters import DATASET_NAME, VisionParameters
 
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
+
+# The names under which MNIST is published.
+MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 Figure = Literal["iteration_time", "speedup", "phases", "precision"]
 
@@ -54,20 +58,132 @@ Fixed = _fixed_model()
 Vary = _vary_model()
 
 
-class Digits(Strict):
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """Drop the defaults from a data set's schema.
+
+    Snakemake fills in those of every kind of data set before it asks which kind fits, and then none does.
+    """
+    for field in schema["properties"].values():
+        field.pop("default", None)
+
+
+class Source(Strict):
+    """Base of every data set."""
+
+    model_config = ConfigDict(json_schema_extra=_without_defaults)
+
+    def fault(self) -> str | None:
+        """Say which key the file system contradicts, as `key: what is wrong`; None where all is there."""
+        return None
+
+
+class SmallGreys(Source):
+    """Base of the sets of small grey images: how many of them to take, and how to keep them."""
+
+    stored_size: Annotated[
+        int | None,
+        Field(
+            ge=8,
+            le=4096,
+            description="Write every image, upsampled to this edge length in pixels, as a JPEG file that training "
+            "decodes; null keeps the small images in arrays.",
+        ),
+    ] = None
+    limit: Annotated[
+        int | None,
+        Field(ge=1, description="Take the first so many training images, and a fifth as many test images."),
+    ] = None
+
+
+class Digits(SmallGreys):
     """The 1797 handwritten 8×8 digits inside scikit-learn; nothing is downloaded."""
 
     source: Literal["digits"]
 
 
-class ImageFolder(Strict):
+class Mnist(SmallGreys):
+    """MNIST in its four IDX files, split as it is published."""
+
+    source: Literal["mnist"]
+    folder: Annotated[
+        str,
+        Field(min_length=1, description="The folder that holds the IDX files, here or in MNIST/raw, gzipped or not."),
+    ]
+    download: Annotated[
+        bool, Field(description="Fetch the files into the folder where they are missing; false unless stated.")
+    ] = False
+
+    def files(self) -> dict[str, Path | None]:
+        """The four files by the names they are published under, each where it lies; None where it does not."""
+        places = [Path(self.folder) / "MNIST" / "raw", Path(self.folder)]
+        found: dict[str, Path | None] = {}
+        for name in MNIST_FILES:
+            candidates = [place / f"{name}{suffix}" for place in places for suffix in ("", ".gz")]
+            found[name] = next((path for path in candidates if path.is_file()), None)
+        return found
+
+    def fault(self) -> str | None:
+        """Name the files that are missing, unless they may be downloaded."""
+        missing = [name for name, path in self.files().items() if path is None]
+        if missing and not self.download:
+            return f"folder: {self.folder} lacks {', '.join(missing)}; download: true would fetch them"
+        return None
+
+
+class KaggleMnist(SmallGreys):
+    """MNIST as Kaggle ships it; every tenth sample is a test image, since Kaggle keeps the test labels."""
+
+    source: Literal["kaggle-mnist"]
+    path: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="train.csv, or a folder that holds it, or one with the folders 0 to 9 of JPEG files, here or "
+            "in trainingSet/trainingSet.",
+        ),
+    ]
+
+    def fault(self) -> str | None:
+        """Say where there is nothing at the path."""
+        return None if Path(self.path).exists() else f"path: no such file or folder: {self.path}"
+
+
+class ImageFolder(Source):
     """A folder with `train/<class>/<image>` and `test/<class>/<image>`."""
 
     source: Literal["imagefolder"]
     folder: Annotated[str, Field(min_length=1, description="The folder that holds train/ and test/.")]
+    unreadable: Annotated[
+        Literal["refuse", "skip"],
+        Field(
+            description="What becomes of images that cannot be read: `refuse` the folder, as it does unless stated, or "
+            "`skip` them. In folders of more than 50 000 images only their headers are read."
+        ),
+    ] = "refuse"
+
+    def fault(self) -> str | None:
+        """Name the first folder that is missing."""
+        folder = Path(self.folder)
+        missing = [path for path in (folder, folder / "train", folder / "test") if not path.is_dir()]
+        return f"folder: no such folder: {missing[0]}" if missing else None
 
 
-Dataset = Annotated[Digits | ImageFolder, Field(discriminator="source")]
+class Synthetic(Source):
+    """Random images that cost nothing to load: the upper bound of every loader."""
+
+    source: Literal["synthetic"]
+    classes: Annotated[int, Field(ge=2, description="Number of classes, 10 unless stated.")] = 10
+    samples: Annotated[int, Field(ge=1, description="Training samples; a tenth as many are tested.")]
+
+
+SOURCES: dict[str, type[Source]] = {
+    "digits": Digits,
+    "imagefolder": ImageFolder,
+    "kaggle-mnist": KaggleMnist,
+    "mnist": Mnist,
+    "synthetic": Synthetic,
+}
+Dataset = Annotated[Digits | ImageFolder | KaggleMnist | Mnist | Synthetic, Field(discriminator="source")]
 
 
 class Scenario(Strict):

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from multicard.errors import UserError
-from multicard.experiment.config import Experiment, ImageFolder
+from multicard.experiment.config import SOURCES, Experiment
 
 
 class _Loader(yaml.SafeLoader):
@@ -90,10 +90,14 @@ def _fault(error: Any) -> str:
     """Word one pydantic error as `key: found …, expected …`."""
     location = [str(part) for part in error["loc"] if part != "[key]"]
     kind, found = error["type"], error["input"]
+    source = None
+    if location[:1] == ["datasets"] and len(location) > 2:
+        source = SOURCES[location.pop(2)]  # pydantic places the kind of a data set between its name and its keys
     key = ".".join(location)
     match kind:
         case "extra_forbidden":
-            return f"{key}: unknown key{_hint(location[-1], _known_keys(location[:-1]))}"
+            known = list(source.model_fields) if source else _known_keys(location[:-1])
+            return f"{key}: unknown key{_hint(location[-1], known)}"
         case "missing":
             return f"{key}: missing"
         case "literal_error":
@@ -109,9 +113,11 @@ def _fault(error: Any) -> str:
             return f"{key}: found {found!r}, expected a mapping"
         case "too_short":
             return f"{key}: is empty"
-        case "union_tag_not_found" | "union_tag_invalid":
-            expected = error["ctx"].get("expected_tags", "'digits', 'imagefolder'")
-            return f"{key}.source: expected one of {expected}"
+        case "union_tag_not_found":
+            return f"{key}.source: missing, expected one of {', '.join(SOURCES)}"
+        case "union_tag_invalid":
+            tag = error["ctx"]["tag"]
+            return f"{key}.source: found {tag!r}, expected one of {', '.join(SOURCES)}{_hint(tag, list(SOURCES))}"
     expected = error["msg"][0].lower() + error["msg"][1:]
     if kind == "float_type" and isinstance(found, str) and re.fullmatch(r"\d+e[+-]?\d+", found):
         expected += f" (YAML wants a point: {found.replace('e', '.0e')})"
@@ -156,12 +162,12 @@ def _outside_faults(experiment: Experiment) -> list[str]:
             if dataset not in known and fault not in faults:
                 faults.append(fault)
     for name, dataset in experiment.datasets.items():
-        if isinstance(dataset, ImageFolder):
-            folder = Path(dataset.folder)
-            for needed in (folder, folder / "train", folder / "test"):
-                if not needed.is_dir():
-                    faults.append(f"datasets.{name}.folder: no such folder: {needed}")
-                    break
+        try:
+            fault = dataset.fault()
+        except OSError as error:
+            fault = f"source: {dataset.source} cannot be looked for: {error.strerror}"
+        if fault:
+            faults.append(f"datasets.{name}.{fault}")
     obstacle = _unwritable(Path(experiment.results))
     if obstacle:
         faults.append(f"results: cannot write to {experiment.results}: {obstacle}")

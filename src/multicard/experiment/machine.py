@@ -1,5 +1,6 @@
 """What this machine can run, found without importing torch."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ class Machine:
     cpus: int
     gpus: int
     nsys: bool
+    compiler: bool = False
+    dali: bool = False
 
     @classmethod
     def here(cls) -> "Machine":
@@ -21,7 +24,20 @@ class Machine:
             cpus = len(os.sched_getaffinity(0))
         else:
             cpus = os.cpu_count() or 1
-        return cls(cpus=cpus, gpus=_gpus(), nsys=shutil.which("nsys") is not None)
+        return cls(cpus=cpus, gpus=_gpus(), nsys=shutil.which("nsys") is not None, compiler=_compiler(), dali=_dali())
+
+
+def _compiler() -> bool:
+    """Whether torch.compile would find the C++ compiler that it needs."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name)
+
+
+def _dali() -> bool:
+    """Whether NVIDIA DALI is installed."""
+    try:
+        return importlib.util.find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _gpus() -> int:

@@ -17,7 +17,7 @@ TUNED: dict[str, Any] = {
     "layout": "nhwc",
     "pin_memory": True,
     "non_blocking": True,
-    "tf32": True,
+    "tf32": "on",
     "fused_optimizer": True,
 }
 
@@ -131,8 +131,8 @@ class VisionParameters(BaseModel):
     preset: Annotated[
         Literal["paper", "tuned"],
         Field(
-            description="Defaults of the switches below and of layout and pin_memory: `paper` leaves PyTorch's, `tuned` "
-            "turns on what usually pays. What is stated goes before the preset.",
+            description="Defaults of the switches below, of layout and of pin_memory: `paper` leaves PyTorch's, "
+            "`tuned` turns on what usually pays. What is stated goes before the preset.",
             json_schema_extra={"label": ""},
         ),
     ] = "paper"
@@ -144,12 +144,13 @@ class VisionParameters(BaseModel):
         ),
     ] = False
     tf32: Annotated[
-        bool,
+        Literal["default", "on", "off"],
         Field(
-            description="Let the GPU multiply fp32 matrices in TF32, for convolutions too.",
-            json_schema_extra={"label": "tf32"},
+            description="Whether the GPU computes fp32 in TF32. `default`: as PyTorch does, convolutions do and matrix "
+            "products do not.",
+            json_schema_extra={"label": "tf32-"},
         ),
-    ] = False
+    ] = "default"
     compile: Annotated[
         bool, Field(description="Compile the model with torch.compile.", json_schema_extra={"label": "compile"})
     ] = False

@@ -24,6 +24,12 @@ class Run:
             return "the strategy dp needs two or more GPUs"
         if p.scaling == "strong" and p.batch_size % p.devices:
             return f"a batch of {p.batch_size} cannot be shared equally by {p.devices} devices"
+        if p.cuda_graphs and p.device == "cpu":
+            return "CUDA graphs need a GPU"
+        if (p.compile or p.cuda_graphs) and not machine.compiler:
+            return "torch.compile needs a C++ compiler, none found"
+        if p.loader == "dali" and not machine.dali:
+            return 'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
         if p.device == "cuda" and machine.gpus == 0:
             return "needs a CUDA GPU, none found"
         found = machine.gpus if p.device == "cuda" else machine.cpus

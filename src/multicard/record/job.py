@@ -32,6 +32,7 @@ from multicard.record.names import (
 PROGRESS = "multicard: "  # lines of a job that a person wants to see
 TRAINERS = {"vision": "multicard.vision.train"}
 SCRATCH = ".scratch-"
+OF_EVERY_RANK = ("rank", "pid", "binding", "energy", "device_memory_used_bytes")
 FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "steps_per_pass")
 
 
@@ -94,7 +95,7 @@ def run_job(parameters: VisionParameters, data: Path, folder: Path, time_limit_s
             "profiler": {"used": profiler, "why": why, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             **{key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK},
-            "ranks": [{"rank": r["rank"], "pid": r["pid"]} for r in ranks],
+            "ranks": [{key: r.get(key) for key in OF_EVERY_RANK} for r in ranks],
         }
         write_json(folder / RUN, record)
         _say(f"{PROGRESS}{name}: {outcome}{f', {reason}' if reason else ''} ({ended.wall_time_s:.0f} s)")
@@ -149,7 +150,7 @@ def _command(parameters: VisionParameters, profiler: str, scratch: Path) -> list
         TRAINERS[parameters.workload],
         ["--job", str((scratch / JOB).absolute())],
         parameters.ranks,
-        distributed=parameters.strategy != "single",
+        distributed=parameters.strategy not in ("single", "dp"),
     )
     if profiler == "nsys":
         command = nsys.profile_command(command, (scratch / "report.nsys-rep").absolute(), parameters.device)

@@ -22,7 +22,7 @@ OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
 
 STEP_COLUMNS = (
     "rank", "epoch", "step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES),
-    "samples", "loss", "peak_memory_bytes",
+    "samples", "loss", "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
 

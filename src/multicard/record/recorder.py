@@ -11,7 +11,7 @@ import torch
 from multicard.files import write_csv
 from multicard.record.capture import Capture
 from multicard.record.clock import clock_for
-from multicard.record.memory import peak_memory_bytes
+from multicard.record.memory import peak_memory
 from multicard.record.names import PHASES, STEP_COLUMNS
 
 
@@ -48,7 +48,7 @@ class Recorder:
             step.start = self.clock.mark()
             yield step
             step.end = self.clock.mark()
-        step.peak_memory_bytes = peak_memory_bytes(self.device)
+        step.peak_memory_bytes, step.peak_reserved_bytes = peak_memory(self.device)
         self._pending.append(step)
         self._current = None
 
@@ -89,7 +89,7 @@ class _Step:
         self.number, self.epoch, self.window = number, epoch, window
         self.start = self.end = None
         self.phases: list[tuple[str, Any, Any]] = []
-        self.samples, self.loss, self.peak_memory_bytes = 0, None, 0
+        self.samples, self.loss, self.peak_memory_bytes, self.peak_reserved_bytes = 0, None, 0, None
 
     def finish(self, samples: int, loss: torch.Tensor) -> None:
         """Tell what the step did; the loss stays on its device until `settle`."""
@@ -109,4 +109,5 @@ class _Step:
             "samples": self.samples,
             "loss": self.loss.item(),
             "peak_memory_bytes": self.peak_memory_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
         }

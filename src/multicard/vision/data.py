@@ -1,18 +1,18 @@
 """Data sets as the training loop reads them, and their loaders."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from multicard.errors import UserError
-from multicard.experiment.parameters import VisionParameters
 from multicard.files import read_json, sha256
+from multicard.vision.pictures import is_unchanged
 from multicard.vision.prepare import PROVENANCE
 
 
@@ -35,8 +35,36 @@ class GreyImages(Dataset):
         return self.transform(image), int(self.labels[index])
 
 
+class SyntheticImages(Dataset):
+    """Random images that cost nothing to load: every item is the same normal float32 tensor of shape (3, S, S).
+
+    Its label is random. A loader may see `synthetic` and make batches on the device instead.
+    """
+
+    synthetic = True
+
+    def __init__(self, samples: int, classes: int, image_size: int, seed: int):
+        self.image = _random_image(image_size, seed)
+        self.labels = np.random.default_rng(seed).integers(classes, size=samples)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.image, int(self.labels[index])
+
+
+@functools.cache
+def _random_image(size: int, seed: int) -> torch.Tensor:
+    """One random image, which the splits of a process share."""
+    return torch.randn(3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
 def read_provenance(folder: Path) -> dict[str, Any]:
     """Read provenance.json of a prepared data set, and check its files against it.
+
+    Of many small image files only names and sizes are compared: every rank does this, and reading a hundred thousand
+    files would take longer than some runs.
 
     Raises
     ------
@@ -46,52 +74,46 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     facts = read_json(folder / PROVENANCE)
     for entry in facts["files"]:
         path = folder / entry["name"]
-        if not path.exists() or sha256(path) != entry["sha256"]:
+        same = is_unchanged(folder, entry) if "files" in entry else path.exists() and sha256(path) == entry["sha256"]
+        if not same:
             raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it anew")
     return facts
 
 
-def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int) -> Dataset:
-    """Open the `train` or `test` part of a prepared data set."""
-    resize = v2.Resize((image_size, image_size), antialias=True)
-    normalize = v2.Normalize(facts["mean"], facts["std"])
-    to_float = v2.ToDtype(torch.float32, scale=True)
-    if facts["source"] == "imagefolder":
-        transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
-        return ImageFolder(Path(facts["folder"]) / split, transform)
-    return GreyImages(folder, split, v2.Compose([to_float, resize, normalize]))
-
-
-def training_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:
-    """Loader of full, shuffled batches: of this rank's share under `ddp-ds`, else of all the data.
+def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> Dataset:
+    """Open the `train` or `test` part of a prepared data set; `seed` is that of synthetic images.
 
     Raises
     ------
     UserError
-        If there is not one full batch.
+        If a user's folder is no longer what it was.
     """
-    p = parameters
-    seed = p.seed + p.repeat - 1
-    generator = torch.Generator().manual_seed(seed * 10_007 + rank)
-    sampler = None
-    if p.strategy == "ddp-ds":
-        sampler = DistributedSampler(dataset, p.ranks, rank, shuffle=True, seed=seed, drop_last=True)
-    loader = DataLoader(
-        dataset,
-        batch_size=p.batch_size,
-        shuffle=sampler is None,
-        sampler=sampler,
-        num_workers=p.workers,
-        persistent_workers=p.workers > 0,
-        drop_last=True,
-        generator=generator,
-    )
-    if len(loader) == 0:
-        raise UserError(f"batch_size: {p.batch_size} is more than the training samples of a rank")
-    return loader
+    if facts["source"] == "synthetic":
+        return SyntheticImages(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
+    resize = v2.Resize((image_size, image_size), antialias=True)
+    normalize = v2.Normalize(facts["mean"], facts["std"])
+    to_float = v2.ToDtype(torch.float32, scale=True)
+    if facts["source"] == "imagefolder" or facts.get("stored_size"):
+        transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
+        root = Path(facts["folder"]) if facts["source"] == "imagefolder" else folder
+        return _open_pictures(root, facts, split, transform)
+    return GreyImages(folder, split, v2.Compose([to_float, resize, normalize]))
 
 
-def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:
-    """Loader of this rank's part of the test data; the parts of all ranks are the whole, each sample once."""
-    part = Subset(dataset, range(rank, len(dataset), parameters.ranks))
-    return DataLoader(part, batch_size=4 * parameters.batch_size, num_workers=parameters.workers)
+def _open_pictures(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
+    """Open a folder of image files, less those that could not be read when it was prepared."""
+    try:
+        # A small part of a prepared set may lack a class; a user's folder was refused for that.
+        pictures = ImageFolder(root / split, transform, allow_empty=True)
+    except OSError as error:
+        raise UserError(f"{root / split}: cannot be read: {error.strerror or error}") from error
+    unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
+    pictures.samples = [sample for sample in pictures.samples if sample[0] not in unreadable]
+    pictures.imgs, pictures.targets = pictures.samples, [label for _, label in pictures.samples]
+    found, expected = (len(pictures), pictures.classes), (facts[f"{split}_samples"], facts["classes"])
+    if found != expected:
+        raise UserError(
+            f"{root / split}: found {found[0]} images of {len(found[1])} classes, expected the {expected[0]} of "
+            f"{len(expected[1])} classes that were there when {facts['dataset']} was prepared"
+        )
+    return pictures

@@ -1,4 +1,4 @@
-"""Number formats of training: fp64 and fp32 throughout, fp16 and bf16 as mixed precision."""
+"""Number formats of training, fp64 and fp32 throughout, fp16 and bf16 as mixed precision; and memory formats."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -10,6 +10,19 @@ AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 def parameter_dtype(precision: str) -> torch.dtype:
     """Type of weights and inputs; mixed precision keeps them in fp32."""
     return torch.float64 if precision == "fp64" else torch.float32
+
+
+def choose_fp32(tf32: str) -> None:
+    """Let the GPU compute fp32 in TF32 or forbid it; `default` leaves it as PyTorch has it."""
+    if tf32 != "default":
+        how = "tf32" if tf32 == "on" else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = how
+        torch.backends.cudnn.conv.fp32_precision = how
+
+
+def memory_format(layout: str) -> torch.memory_format:
+    """Order of the values of images in memory."""
+    return torch.channels_last if layout == "nhwc" else torch.contiguous_format
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager:

@@ -6,80 +6,97 @@ from typing import Any
 import numpy as np
 
 from multicard.errors import UserError
-from multicard.experiment.config import Digits, ImageFolder
+from multicard.experiment.config import Dataset, Digits, ImageFolder, KaggleMnist, Mnist, Synthetic
 from multicard.files import described, whole, write_json
+from multicard.vision.kaggle import read_kaggle
+from multicard.vision.pictures import SPLITS, clear_trees, index_folder, write_tree
+from multicard.vision.sources import CLASSES, GreySet, Samples, read_digits, read_mnist
 
 PROVENANCE = "provenance.json"
-SPLITS = ("train", "test")
-IMAGE_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
-def prepare(name: str, dataset: Digits | ImageFolder, folder: Path) -> None:
+def prepare(name: str, dataset: Dataset, folder: Path) -> None:
     """Prepare one data set in `folder`; provenance.json comes last and lists what is there.
 
     Raises
     ------
     UserError
-        If the user's folder does not hold what it should.
+        If the user's files are not what they should be.
     """
+    fault = dataset.fault()
+    if fault:
+        raise UserError(f"datasets.{name}.{fault}")
     folder.mkdir(parents=True, exist_ok=True)
-    facts = _prepare_digits(folder) if dataset.source == "digits" else _index_folder(Path(dataset.folder), name)
+    match dataset:
+        case ImageFolder():
+            facts = index_folder(dataset, name)
+        case Synthetic():
+            facts = _describe_synthetic(dataset)
+        case Digits():
+            facts = _keep(read_digits(), dataset, folder)
+        case Mnist():
+            facts = _keep(read_mnist(dataset, name), dataset, folder)
+        case KaggleMnist():
+            facts = _keep(read_kaggle(Path(dataset.path)), dataset, folder)
     write_json(folder / PROVENANCE, {"dataset": name, "source": dataset.source, **facts})
 
 
-def _prepare_digits(folder: Path) -> dict[str, Any]:
-    """Write scikit-learn's handwritten digits as arrays; every fifth image is a test image."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = np.round(digits.images * (255 / 16)).astype(np.uint8)  # 17 grey levels, kept apart
-    labels = digits.target.astype(np.int64)
-    is_test = np.arange(len(labels)) % 5 == 4
+def _keep(grey: GreySet, dataset: Digits | Mnist | KaggleMnist, folder: Path) -> dict[str, Any]:
+    """Write both splits, as arrays or as image files."""
+    train, test = grey.train, grey.test
+    if dataset.limit:
+        train, test = train.first(dataset.limit), test.first(max(1, dataset.limit // 5))
+    clear_trees(folder, wanted=dataset.stored_size is not None)
     files = []
-    for split, chosen in zip(SPLITS, (~is_test, is_test), strict=True):
-        for kind, values in (("images", images), ("labels", labels)):
-            path = folder / f"{split}_{kind}.npy"
-            with whole(path) as temporary:
-                np.save(temporary, values[chosen], allow_pickle=False)
-            files.append(described(path))
-    train = images[~is_test] / 255
+    for split, samples in zip(SPLITS, (train, test), strict=True):
+        if dataset.stored_size:
+            files.append(write_tree(folder, split, samples, dataset.stored_size))
+        else:
+            files += _write_arrays(folder, split, samples)
+    mean, deviation = _statistics(train.images)
     return {
-        "origin": "scikit-learn's copy of the test set of the UCI Optical Recognition of Handwritten Digits "
-        "data (E. Alpaydin, C. Kaynak, 1998; doi 10.24432/C50P49; CC BY 4.0)",
-        "split": "every fifth image is a test image",
-        "classes": [str(c) for c in range(10)],
-        "train_samples": int((~is_test).sum()),
-        "test_samples": int(is_test.sum()),
-        "mean": [round(float(train.mean()), 6)] * 3,
-        "std": [round(float(train.std()), 6)] * 3,
+        **grey.facts,
+        "limit": dataset.limit,
+        "stored_size": dataset.stored_size,
+        "classes": CLASSES,
+        "train_samples": len(train),
+        "test_samples": len(test),
+        # Of the small images: upsampling keeps the mean and lowers the deviation a little.
+        "mean": [round(mean, 6)] * 3,
+        "std": [round(deviation, 6)] * 3,
         "files": files,
     }
 
 
-def _index_folder(folder: Path, name: str) -> dict[str, Any]:
-    """List the images of a user's folder; they stay where they are."""
-    counts, classes = {}, {}
-    for split in SPLITS:
-        classes[split] = sorted(entry.name for entry in (folder / split).iterdir() if entry.is_dir())
-        counts[split] = 0
-        for label in classes[split]:
-            images = [f for f in (folder / split / label).iterdir() if f.suffix.lower() in IMAGE_SUFFIXES]
-            if not images:
-                raise UserError(f"datasets.{name}.folder: no images in {folder / split / label}")
-            counts[split] += len(images)
-    if not classes["train"] or classes["train"] != classes["test"]:
-        raise UserError(
-            f"datasets.{name}.folder: expected the same class folders in {folder}/train and {folder}/test, "
-            f"found {len(classes['train'])} and {len(classes['test'])} that differ"
-        )
+def _write_arrays(folder: Path, split: str, samples: Samples) -> list[dict[str, Any]]:
+    entries = []
+    for kind, values in (("images", samples.images), ("labels", samples.labels)):
+        path = folder / f"{split}_{kind}.npy"
+        with whole(path) as temporary:
+            np.save(temporary, values, allow_pickle=False)
+        entries.append(described(path))
+    return entries
+
+
+def _statistics(images: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation of the pixels, as parts of 255; counted, since they may be too many to convert."""
+    counts = np.zeros(256, np.int64)
+    for part in np.array_split(images, max(1, len(images) // 1000)):
+        counts += np.bincount(part.ravel(), minlength=256)
+    levels = np.arange(256) / 255
+    mean = float(np.average(levels, weights=counts))
+    # Of equal pixels the deviation is zero, by which nothing can be normalized.
+    return mean, float(np.sqrt(np.average((levels - mean) ** 2, weights=counts))) or 1.0
+
+
+def _describe_synthetic(dataset: Synthetic) -> dict[str, Any]:
     return {
-        "origin": "a folder of the user",
-        "folder": str(folder.absolute()),
-        "classes": classes["train"],
-        "train_samples": counts["train"],
-        "test_samples": counts["test"],
-        # The customary statistics of ImageNet, as torchvision's pretrained models expect them.
-        "mean": [0.485, 0.456, 0.406],
-        "std": [0.229, 0.224, 0.225],
+        "origin": "random numbers, made when they are needed",
+        "split": "a tenth as many test images as training images",
+        "classes": [str(label) for label in range(dataset.classes)],
+        "train_samples": dataset.samples,
+        "test_samples": max(1, dataset.samples // 10),
+        "mean": [0.0] * 3,
+        "std": [1.0] * 3,
         "files": [],
     }

@@ -7,9 +7,13 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from multicard.experiment.parameters import VisionParameters
+
+ONE_PROCESS = ("single", "dp")
 
 
 @contextmanager
@@ -19,7 +23,7 @@ def joined(parameters: VisionParameters) -> Iterator[tuple[int, torch.device]]:
     device = torch.device("cuda", local_rank) if parameters.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if parameters.strategy == "single":
+    if parameters.strategy in ONE_PROCESS:
         yield rank, device
         return
     if device.type == "cuda":
@@ -34,9 +38,19 @@ def joined(parameters: VisionParameters) -> Iterator[tuple[int, torch.device]]:
 
 def distribute(model: nn.Module, parameters: VisionParameters, device: torch.device) -> nn.Module:
     """Wrap the model as the strategy asks."""
-    if parameters.strategy == "single":
-        return model
-    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+    match parameters.strategy:
+        case "single":
+            return model
+        case "dp":
+            return nn.DataParallel(model, device_ids=list(range(parameters.devices)))
+        case "fsdp":
+            # Block by block, so that one block is gathered while the one before it computes.
+            mesh = init_device_mesh(device.type, (parameters.devices,))
+            for block in model.features:
+                fully_shard(block, mesh=mesh)
+            return fully_shard(model, mesh=mesh)
+    on_gpu = device.type == "cuda"
+    return DistributedDataParallel(model, device_ids=[device] if on_gpu else None, bucket_cap_mb=parameters.bucket_mb)
 
 
 def sum_over_ranks(values: list[float], device: torch.device) -> list[float]:

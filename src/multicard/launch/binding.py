@@ -1,0 +1,270 @@
+"""Keep a rank on the CPUs and in the memory of the NUMA node next to its card; without cards, share out the nodes.
+
+torchrun's `--numa-binding` is not used: it starts no process where there is no card, no `numactl` program or no
+/sys entry, takes a card of unknown place (`numa_node` -1) for one of node 0, sets no memory policy, and would put the
+one-process strategies under a launcher too.
+"""
+
+import ctypes
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SYSFS = Path("/sys")
+
+# get_mempolicy and set_mempolicy, which libc does not wrap: numbers from the kernel's system call tables.
+SYSTEM_CALLS = {"x86_64": (239, 238), "aarch64": (236, 237)}
+# Names from linux/mempolicy.h, in the order of its enum.
+POLICIES = ("default", "preferred", "bind", "interleave", "local", "preferred-many", "weighted-interleave")
+PREFERRED = POLICIES.index("preferred")
+POLICY_FLAGS = 0b111 << 13
+MASK_WORDS = 16  # 1024 nodes, the most that Linux is built for; a smaller mask is refused where more are possible
+WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
+MASK_LENGTH = MASK_WORDS * WORD_BITS + 1  # the kernel takes one off
+
+
+class NoPlace(Exception):
+    """Nothing to bind a rank to; the message says why."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """NUMA nodes and cores of a machine.
+
+    Attributes
+    ----------
+    nodes
+        CPUs of each node; none for a node of memory alone.
+    cores
+        For a CPU all CPUs (hardware threads) of its core; a CPU that is missing is a core of its own.
+    """
+
+    nodes: Mapping[int, frozenset[int]]
+    cores: Mapping[int, frozenset[int]]
+
+
+def read_topology(sysfs: Path = SYSFS) -> Topology:
+    """Read the nodes and cores that Linux shows; without /sys there are none."""
+    nodes, cores = {}, {}
+    for folder in (sysfs / "devices/system/node").glob("node[0-9]*"):
+        cpus = _read(folder / "cpulist")
+        if cpus is not None:
+            nodes[int(folder.name.removeprefix("node"))] = parse_cpus(cpus)
+    for cpu in frozenset().union(*nodes.values()):
+        siblings = _read(sysfs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        if siblings is not None:
+            cores[cpu] = parse_cpus(siblings)
+    return Topology(dict(sorted(nodes.items())), cores)
+
+
+def node_of_card(address: str, sysfs: Path = SYSFS) -> int | None:
+    """NUMA node of a PCI device; None where the machine does not tell, which it writes as -1."""
+    node = _read(sysfs / f"bus/pci/devices/{address}/numa_node")
+    return None if node is None or int(node) < 0 else int(node)
+
+
+def next_to_cards(topology: Topology, usable: frozenset[int], cards: Mapping[str, int | None]) -> dict[int, set[int]]:
+    """Usable CPUs of the nodes next to the cards of one rank, by node.
+
+    Ranks whose cards are at one node share all its CPUs, as with torchrun's `--numa-binding=node`.
+
+    Parameters
+    ----------
+    cards
+        Node of each card, by its PCI address.
+
+    Raises
+    ------
+    NoPlace
+        If a card's node is not known, or has no CPU that this process may use.
+    """
+    _refuse_one_node(topology)
+    place = {}
+    for address, node in cards.items():
+        if node is None:
+            raise NoPlace(f"the machine does not tell the NUMA node of the card at {address}")
+        place[node] = set(topology.nodes.get(node, frozenset()) & usable)
+        if not place[node]:
+            raise NoPlace(f"no usable CPU at NUMA node {node} of the card at {address}")
+    return dict(sorted(place.items()))
+
+
+def share_of_rank(topology: Topology, usable: frozenset[int], rank: int, ranks: int) -> dict[int, set[int]]:
+    """Usable CPUs of one of `ranks` processes, by node: neighbours share a node and divide its cores evenly.
+
+    Rank i of n gets the node i * nodes // n, of the nodes with usable CPUs. Hardware threads of one core stay
+    together; where a node has more ranks than usable cores, ranks share cores.
+
+    Raises
+    ------
+    NoPlace
+        If the machine has one node, or no node with usable CPUs.
+    """
+    _refuse_one_node(topology)
+    nodes = [node for node, cpus in topology.nodes.items() if cpus & usable]
+    if not nodes:
+        raise NoPlace("no usable CPU at any NUMA node")
+    place_of = [other * len(nodes) // ranks for other in range(ranks)]
+    node = nodes[place_of[rank]]
+    sharers, position = place_of.count(place_of[rank]), rank - place_of.index(place_of[rank])
+
+    cpus = topology.nodes[node] & usable
+    cores = sorted({tuple(sorted(topology.cores.get(cpu, {cpu}) & cpus)) for cpu in cpus})
+    first, end = position * len(cores) // sharers, (position + 1) * len(cores) // sharers
+    return {node: set().union(*cores[first : max(end, first + 1)])}
+
+
+def bind(rank: int, ranks: int, cards: Sequence[int] = (), sysfs: Path = SYSFS) -> str:
+    """Bind this process, to be called before it makes threads or allocates; never fails.
+
+    Threads that exist already move too, but only what the calling thread and its later children allocate follows
+    the memory policy.
+
+    Parameters
+    ----------
+    rank, ranks
+        This process and the number of processes on this machine.
+    cards
+        CUDA indices of the cards that this process drives; none on a CPU.
+
+    Returns
+    -------
+    str
+        What was done, or why nothing was.
+    """
+    try:
+        if not hasattr(os, "sched_setaffinity"):
+            raise NoPlace(f"{platform.system()} lets no process choose its CPUs")
+        topology, usable = read_topology(sysfs), frozenset(os.sched_getaffinity(0))
+        if cards:
+            addresses = [pci_address(card) for card in cards]
+            place = next_to_cards(topology, usable, {address: node_of_card(address, sysfs) for address in addresses})
+        else:
+            place = share_of_rank(topology, usable, rank, ranks)
+        cpus = set().union(*place.values())
+        _move_threads(cpus)
+    except NoPlace as reason:
+        return f"not bound: {reason}"
+    # A job that trains unbound is worth more than none: an odd /sys, CPUs taken away meanwhile, no CUDA.
+    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        return f"not bound: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    nodes = format_cpus(place)
+    said = f"bound to CPUs {format_cpus(cpus)} of NUMA node {nodes}"
+    if len(place) > 1:
+        return f"{said}, memory of the node that asks"
+    problem = _prefer_memory(*place)
+    return f"{said}, memory of node {nodes} not preferred: {problem}" if problem else f"{said}, memory preferred there"
+
+
+def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
+    """What the calling thread is bound to; None for what the system does not tell.
+
+    Returns
+    -------
+    dict
+        `cpus` ("0-3,8"), `numa_nodes` (of these CPUs), and `memory_policy` of Linux ("default" takes memory of the
+        node that asks; "preferred:1").
+    """
+    cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    nodes = read_topology(sysfs).nodes
+    return {
+        "cpus": None if cpus is None else format_cpus(cpus),
+        "numa_nodes": [node for node in nodes if nodes[node] & cpus] if cpus and nodes else None,
+        "memory_policy": _memory_policy(),
+    }
+
+
+def pci_address(card: int) -> str:
+    """PCI address of a CUDA device as /sys writes it, such as 0000:3b:00.0."""
+    found = torch.cuda.get_device_properties(card)
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """CPUs of a list as Linux writes it.
+
+    >>> sorted(parse_cpus("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """Write CPUs as Linux does.
+
+    >>> format_cpus({8, 2, 1, 0})
+    '0-2,8'
+    """
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _refuse_one_node(topology: Topology) -> None:
+    with_cpus = sum(bool(cpus) for cpus in topology.nodes.values())
+    if with_cpus == 0:
+        raise NoPlace("the system shows no NUMA nodes")
+    if with_cpus == 1:
+        raise NoPlace("the machine has one NUMA node")
+
+
+def _move_threads(cpus: set[int]) -> None:
+    """Move all threads of this process, save those that something else has put elsewhere."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    for task in Path("/proc/self/task").iterdir():
+        thread = int(task.name)
+        try:
+            if os.sched_getaffinity(thread) == before:
+                os.sched_setaffinity(thread, cpus)
+        except OSError:
+            pass  # it has ended meanwhile
+
+
+def _prefer_memory(node: int) -> str | None:
+    """Take memory from the node first; return why that cannot be."""
+    mask = (ctypes.c_ulong * MASK_WORDS)()
+    mask[node // WORD_BITS] = 1 << node % WORD_BITS
+    return _system_call(1, ctypes.c_int(PREFERRED), mask, ctypes.c_ulong(MASK_LENGTH))
+
+
+def _memory_policy() -> str | None:
+    mode, mask = ctypes.c_int(), (ctypes.c_ulong * MASK_WORDS)()
+    # Of the calling thread: no address and no flags.
+    if _system_call(0, ctypes.byref(mode), mask, ctypes.c_ulong(MASK_LENGTH), None, ctypes.c_ulong(0)):
+        return None
+    kind = mode.value & ~POLICY_FLAGS
+    name = POLICIES[kind] if kind < len(POLICIES) else str(kind)
+    nodes = [bit for bit in range(len(mask) * WORD_BITS) if mask[bit // WORD_BITS] >> bit % WORD_BITS & 1]
+    return f"{name}:{format_cpus(nodes)}" if nodes else name
+
+
+def _system_call(which: int, *arguments: Any) -> str | None:
+    """Make one of the two memory policy calls; return what went wrong."""
+    calls = SYSTEM_CALLS.get(platform.machine()) if platform.system() == "Linux" else None
+    if calls is None:
+        return f"not known how to on {platform.system()} {platform.machine()}"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(calls[which]), *arguments) == 0:
+        return None
+    return os.strerror(ctypes.get_errno())

@@ -1,0 +1,293 @@
+"""DALI gives the samples of PyTorch's DataLoader, in the same order, and cleans up after itself."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, SequentialSampler
+
+from multicard.errors import UserError
+from multicard.experiment.config import ImageFolder
+from multicard.vision.dali import DaliLoader
+from multicard.vision.data import GreyImages, open_split, read_provenance
+from multicard.vision.prepare import prepare
+
+BATCH = 8
+MEAN, STD = [0.3, 0.4, 0.5], [0.2, 0.25, 0.3]
+LEVELS = torch.tensor(STD).view(1, 3, 1, 1) * 255  # a normalized difference times this is one in grey levels
+
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+Open = Callable[..., DaliLoader]
+
+
+@pytest.fixture
+def open_loader() -> Iterator[Open]:
+    """Open loaders, which close when the test ends."""
+    pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI: pip install 'multicard[dali]'")
+    opened = []
+
+    def open_one(dataset: Dataset, image_size: int, sampler: Any = None, **changes: Any) -> DaliLoader:
+        settings = {"device": "cpu", "threads": 2, "prefetch": 2, "drop_last": False} | changes
+        settings["device"] = torch.device(settings["device"])
+        sampler = SequentialSampler(dataset) if sampler is None else sampler
+        opened.append(DaliLoader(dataset, sampler, BATCH, image_size=image_size, mean=MEAN, std=STD, **settings))
+        return opened[-1]
+
+    yield open_one
+    for loader in opened:
+        loader.close()
+
+
+def arrays(folder: Path, height: int, width: int, image_size: int, count: int = 20) -> GreyImages:
+    """Noise, the hardest to resize alike."""
+    rng = np.random.default_rng(height * width)
+    np.save(folder / "train_images.npy", rng.integers(0, 256, (count, height, width), dtype=np.uint8))
+    np.save(folder / "train_labels.npy", rng.integers(0, 10, count))
+    return open_split(folder, {"source": "arrays", "mean": MEAN, "std": STD}, "train", image_size)
+
+
+def pictures(folder: Path, size: tuple[int, int], image_size: int, suffix: str = "png", mode: str = "RGB") -> Dataset:
+    rng = np.random.default_rng(0)
+    for split, count in {"train": 20, "test": 3}.items():
+        for number in range(count):
+            path = folder / "in" / split / f"class {number % 3}" / f"schön {number}.{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).convert(mode).save(path)
+    prepare("pictures", ImageFolder(source="imagefolder", folder=str(folder / "in")), folder / "out")
+    facts = read_provenance(folder / "out") | {"mean": MEAN, "std": STD}
+    return open_split(folder / "out", facts, "train", image_size)
+
+
+def differences(loader: DaliLoader, dataset: Dataset) -> torch.Tensor:
+    """Differences in grey levels between all samples of the two loaders, whose labels must be the same."""
+    expected, found = list(DataLoader(dataset, BATCH)), list(loader)
+    assert [images.shape for images, _ in found] == [images.shape for images, _ in expected]
+    for images, labels in found:
+        assert images.dtype == torch.float32
+        assert labels.dtype == torch.int64
+        assert images.device.type == labels.device.type == loader.device.type
+    assert [labels.tolist() for _, labels in found] == [labels.tolist() for _, labels in expected]
+    return torch.cat(
+        [(theirs.cpu() - ours).abs() * LEVELS for (theirs, _), (ours, _) in zip(found, expected, strict=True)]
+    )
+
+
+def threads() -> int:
+    return psutil.Process().num_threads()
+
+
+@devices
+@pytest.mark.parametrize(("size", "image_size"), [((8, 8), 32), ((28, 28), 100), ((28, 28), 28), ((30, 20), 64)])
+def test_arrays_are_enlarged_as_the_data_loader_does(
+    tmp_path: Path, open_loader: Open, size: tuple[int, int], image_size: int, device: str
+) -> None:
+    dataset = arrays(tmp_path, *size, image_size)
+    assert differences(open_loader(dataset, image_size, device=device), dataset).max() < 0.002
+
+
+@devices
+@pytest.mark.parametrize(("size", "image_size"), [((28, 28), 16), ((100, 100), 28), ((40, 30), 32)])
+def test_arrays_are_shrunk_as_the_data_loader_does_but_for_the_outermost_pixels(
+    tmp_path: Path, open_loader: Open, size: tuple[int, int], image_size: int, device: str
+) -> None:
+    dataset = arrays(tmp_path, *size, image_size)
+    off = differences(open_loader(dataset, image_size, device=device), dataset)
+    assert off[..., 1:-1, 1:-1].max() < 0.002
+    assert off.max() < 25
+
+
+@devices
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA"])
+@pytest.mark.parametrize(("size", "image_size"), [((40, 30), 32), ((20, 20), 50), ((32, 32), 32)])
+def test_png_files_differ_by_a_rounded_grey_level_from_the_data_loader_but_for_the_outermost_pixels(
+    tmp_path: Path, open_loader: Open, size: tuple[int, int], image_size: int, mode: str, device: str
+) -> None:
+    dataset = pictures(tmp_path, size, image_size, mode=mode)
+    off = differences(open_loader(dataset, image_size, device=device), dataset)
+    assert off[..., 1:-1, 1:-1].max() < 1.01
+    assert off.max() < (1.01 if image_size >= max(size) else 8)
+    assert off.mean() < 0.3
+
+
+@devices
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_jpeg_files_are_those_of_the_data_loader_within_what_decoders_differ(
+    tmp_path: Path, open_loader: Open, mode: str, device: str
+) -> None:
+    dataset = pictures(tmp_path, (40, 30), 32, suffix="jpg", mode=mode)
+    off = differences(open_loader(dataset, 32, device=device), dataset)
+    assert off.mean() < 1
+    assert off.max() < 10
+
+
+def test_a_photo_taken_sideways_is_not_turned(tmp_path: Path, open_loader: Open) -> None:
+    dataset = pictures(tmp_path, (32, 32), 32, suffix="jpg")
+    for path, _ in dataset.samples:
+        with Image.open(path) as image:
+            orientation = image.getexif()
+            orientation[0x0112] = 6
+            image.save(path, exif=orientation)
+    assert differences(open_loader(dataset, 32), dataset).max() < 3
+
+
+def test_pixels_are_normalized_by_channel(tmp_path: Path, open_loader: Open) -> None:
+    np.save(tmp_path / "train_images.npy", np.full((3, 8, 8), 51, np.uint8))
+    np.save(tmp_path / "train_labels.npy", np.arange(3))
+    dataset = open_split(tmp_path, {"source": "arrays", "mean": MEAN, "std": STD}, "train", 16)
+    [(images, _)] = open_loader(dataset, 16)
+    for channel in range(3):
+        expected = torch.full((3, 16, 16), (0.2 - MEAN[channel]) / STD[channel])
+        torch.testing.assert_close(images[:, channel], expected, atol=1e-5, rtol=0)
+
+
+def test_each_rank_reads_its_share_in_an_order_that_changes_with_the_epoch(digits: Path, open_loader: Open) -> None:
+    dataset = open_split(digits, read_provenance(digits), "train", 8)
+    orders = []
+    for epoch in (1, 2):
+        for rank in (0, 1):
+            sampler = DistributedSampler(dataset, 2, rank, seed=3, drop_last=True)
+            loader = open_loader(dataset, 8, sampler, drop_last=True)
+            loader.sampler.set_epoch(epoch)
+            labels = torch.cat([labels for _, labels in loader])
+            order = list(sampler)[: len(labels)]
+            assert labels.tolist() == dataset.labels[order].tolist()
+            assert len(labels) == len(loader) * BATCH == len(sampler) // BATCH * BATCH
+            orders.append(order)
+    assert not set(orders[0]) & set(orders[1])
+    assert orders[0] != orders[2]
+
+
+def test_one_loader_makes_a_pass_per_epoch(digits: Path, open_loader: Open) -> None:
+    dataset = open_split(digits, read_provenance(digits), "test", 8)
+    sampler = DistributedSampler(dataset, 2, 0, seed=3)
+    loader = open_loader(dataset, 8, sampler)
+    for epoch in (1, 2, 3):
+        loader.sampler.set_epoch(epoch)
+        assert torch.cat([labels for _, labels in loader]).tolist() == dataset.labels[list(sampler)].tolist()
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 7])
+@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+def test_a_pass_may_be_left_half_way(tmp_path: Path, open_loader: Open, prefetch: int, taken: int) -> None:
+    dataset = arrays(tmp_path, 8, 8, 8)  # 3 batches
+    loader = open_loader(dataset, 8, prefetch=prefetch)
+    unfinished = iter(loader)
+    for _ in range(taken):
+        next(unfinished)
+    assert differences(loader, dataset).max() < 0.002
+    with pytest.raises(RuntimeError, match="the loader has begun another"):
+        next(unfinished)
+
+
+def test_batches_outlive_the_pass_and_the_loader(tmp_path: Path, open_loader: Open) -> None:
+    dataset = arrays(tmp_path, 8, 8, 8)
+    loader = open_loader(dataset, 8, prefetch=1)
+    kept = list(loader)
+    copies = [images.clone() for images, _ in kept]
+    list(open_loader(dataset, 8, list(range(19, -1, -1))))
+    list(loader)
+    loader.close()
+    assert all(torch.equal(images, copy) for (images, _), copy in zip(kept, copies, strict=True))
+
+
+@pytest.mark.parametrize(("drop_last", "sizes"), [(False, [8, 8, 4]), (True, [8, 8])])
+def test_a_last_batch_that_is_not_full_comes_unless_dropped(
+    tmp_path: Path, open_loader: Open, drop_last: bool, sizes: list[int]
+) -> None:
+    loader = open_loader(arrays(tmp_path, 8, 8, 8), 8, drop_last=drop_last)
+    assert [len(labels) for _, labels in loader] == sizes
+    assert len(loader) == len(sizes)
+
+
+def test_fewer_samples_than_a_batch_make_no_full_batch(tmp_path: Path, open_loader: Open) -> None:
+    loader = open_loader(arrays(tmp_path, 8, 8, 8), 8, [3, 1], drop_last=True)
+    assert len(loader) == len(list(loader)) == 0
+
+
+@pytest.mark.parametrize("end", ["close", "forget"])
+def test_a_loader_leaves_no_thread_and_no_process(tmp_path: Path, open_loader: Open, end: str) -> None:
+    dataset = pictures(tmp_path, (40, 30), 32)
+    list(open_loader(dataset, 32))  # what DALI starts once for all loaders
+    settings = {"mean": MEAN, "std": STD, "device": torch.device("cpu"), "threads": 3, "prefetch": 2}
+    before = threads()
+    loader = DaliLoader(dataset, range(20), BATCH, image_size=32, drop_last=False, **settings)
+    batches = iter(loader)
+    next(batches)
+    assert threads() > before
+    assert not psutil.Process().children()
+    if end == "close":
+        loader.close()
+    else:
+        del loader, batches
+    assert threads() == before
+
+
+def test_a_closed_loader_can_begin_a_new_pass(tmp_path: Path, open_loader: Open) -> None:
+    dataset = arrays(tmp_path, 8, 8, 8)
+    loader = open_loader(dataset, 8)
+    unfinished = iter(loader)
+    loader.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        next(unfinished)
+    assert differences(loader, dataset).max() < 0.002
+
+
+def test_a_program_ends_though_a_pass_is_not_finished(tmp_path: Path, open_loader: Open) -> None:
+    arrays(tmp_path, 8, 8, 8)
+    program = f"""
+import pathlib, torch
+from multicard.vision.dali import DaliLoader
+from multicard.vision.data import open_split
+facts = {{"source": "arrays", "mean": {MEAN}, "std": {STD}}}
+dataset = open_split(pathlib.Path({str(tmp_path)!r}), facts, "train", 8)
+loader = DaliLoader(dataset, range(20), 2, image_size=8, mean={MEAN}, std={STD}, device=torch.device("cpu"),
+                    threads=2, prefetch=2, drop_last=False)
+batches = iter(loader)
+print(next(batches)[1].tolist() == dataset.labels[:2].tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+@pytest.mark.parametrize("damage", ["text", "empty", "cut", "missing"])
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_an_image_that_cannot_be_read_is_named(tmp_path: Path, open_loader: Open, damage: str, suffix: str) -> None:
+    dataset = pictures(tmp_path, (40, 30), 32, suffix=suffix)
+    path = Path(dataset.samples[17][0])
+    whole = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"text": b"not a picture" * 99, "empty": b"", "cut": whole[: len(whole) // 2]}[damage])
+    loader = open_loader(dataset, 32)
+    batches = iter(loader)
+    next(batches), next(batches)
+    with pytest.raises(UserError) as caught:
+        next(batches)
+    assert str(caught.value) == f"{path}: missing, broken or not an image that DALI can read"
+
+    path.write_bytes(whole)
+    assert len(list(loader)) == 3
+
+
+def test_memory_that_runs_out_is_told_from_a_broken_image(tmp_path: Path, open_loader: Open) -> None:
+    dataset = pictures(tmp_path, (40, 30), 32)
+    edge = 10**7  # 8 images of 300 terabytes each
+    with pytest.raises(MemoryError, match="bad_alloc"):
+        next(iter(open_loader(dataset, edge)))
+
+
+def test_without_dali_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)  # as if it were not installed
+    settings = {"mean": MEAN, "std": STD, "threads": 1, "prefetch": 1, "drop_last": True}
+    with pytest.raises(UserError) as caught:
+        DaliLoader(arrays(tmp_path, 8, 8, 8), [0], 1, image_size=8, device=torch.device("cpu"), **settings)
+    assert str(caught.value) == 'loader: dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
