@@ -12,7 +12,7 @@ REPORT := $(RESULTS)/snakemake-report.html
 LOCK := .snakemake/pipeline.lock
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile $(CONFIG)
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test gpu-check lint lock clean
 
 demo: $(READY)
 	@$(BIN)/multicard runs --config $(CONFIG) > /dev/null
@@ -31,6 +31,9 @@ $(REPORT): $(CONFIG) $(wildcard $(RESULTS)/scenarios/*/*.csv $(RESULTS)/figures/
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+gpu-check: $(READY)
+	$(BIN)/python tests/gpu/check.py
 
 lint: $(READY)
 	$(BIN)/ruff check

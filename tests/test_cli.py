@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from conftest import path_without_nsys
+from conftest import ROOT, path_without_nsys
 from synthetic import PID, kineto_trace, nsys_export
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
@@ -37,6 +37,20 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
     assert "the strategy single uses one device, not 999" in listed.stdout
     assert "needs 999 devices, " in listed.stdout
     assert "4 runs, 2 can run here" in listed.stdout
+
+
+def test_more_workers_than_cpus_are_warned_of(tmp_path: Path) -> None:
+    listed = multicard("runs", "--config", config(tmp_path, fixed={"device": "cpu", "workers": 999}))
+    assert listed.returncode == 0
+    assert "runs, but its 999 loader workers share" in listed.stdout
+
+
+def test_the_papers_matrix_is_listed_with_an_estimate_of_its_hours() -> None:
+    listed = multicard("runs", "--config", ROOT / "config" / "paper.yaml")
+    assert listed.returncode == 0, listed.stderr
+    for run in ("vision_mnist_224px_dp_cuda4", "vision_mnist-500px_500px_ddp-ds_cuda4", "100px_ddp-ds_cuda4_fp64"):
+        assert run in listed.stdout
+    assert "GPU hours" in listed.stdout.splitlines()[-1]
 
 
 def test_status_of_an_experiment_that_has_not_run(tmp_path: Path) -> None:

@@ -76,6 +76,9 @@ def runs(arguments: argparse.Namespace) -> None:
             shared = run.id in unique
             obstacle = unique.setdefault(run.id, run.obstacle(machine))
             here = obstacle or ("runs, shared with a scenario above" if shared else "runs")
+            workers = run.parameters.workers * run.parameters.ranks
+            if obstacle is None and workers > machine.cpus:
+                here += f", but its {workers} loader workers share {machine.cpus} CPUs"
             table.add_row(scenario if number == 0 else "", run.id, here)
         table.add_section()
     console = _console()

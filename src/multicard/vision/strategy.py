@@ -20,13 +20,16 @@ ONE_PROCESS = ("single", "dp")
 def joined(parameters: VisionParameters) -> Iterator[tuple[int, torch.device]]:
     """Join the process group that torchrun prepared, if the strategy has one; give rank and device."""
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local_rank) if parameters.device == "cuda" else torch.device("cpu")
-    if device.type == "cuda":
+    device, cards = torch.device("cpu"), 0
+    if parameters.device == "cuda":
+        cards = torch.cuda.device_count()
+        device = torch.device("cuda", local_rank % max(1, cards))
         torch.cuda.set_device(device)
     if parameters.strategy in ONE_PROCESS:
         yield rank, device
         return
-    if device.type == "cuda":
+    # Ranks share a card only where the checks of this project make them; NCCL would refuse that.
+    if device.type == "cuda" and int(os.environ["LOCAL_WORLD_SIZE"]) <= cards:
         dist.init_process_group("nccl", device_id=device)
     else:
         dist.init_process_group("gloo")
