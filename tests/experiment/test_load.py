@@ -94,6 +94,10 @@ SIZES = ("scenarios", "sizes")
             "mine.yaml: scenarios.sizes: devices is both fixed and varied",
         ),
         (
+            changed(*SIZES, "vary", "scaling", value=["weak", "strong"]),
+            "mine.yaml: scenarios.sizes: weak and strong scaling are two questions: give each a scenario of its own",
+        ),
+        (
             changed(*SIZES, "figures", value=["precision"]),
             "mine.yaml: scenarios.sizes: the figure precision needs two or more values of vary.precision",
         ),

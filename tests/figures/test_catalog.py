@@ -14,6 +14,7 @@ from multicard.experiment.config import Figure
 from multicard.experiment.parameters import VisionParameters
 from multicard.figures.catalog import FIGURES, draw
 from multicard.figures.scaling import iteration_time, speedup
+from multicard.figures.series import labels, varied
 
 
 def synthetic_measures() -> pd.DataFrame:
@@ -101,3 +102,26 @@ def test_when_no_run_completed_the_figure_says_so(tmp_path: Path) -> None:
     svg = (tmp_path / "f.svg").read_text()
     assert "No run completed" in svg
     assert "Not shown: 10 failed" in svg
+
+
+def named(*changes: dict[str, Any]) -> list[str]:
+    rows = pd.DataFrame([VisionParameters(**change).model_dump() for change in changes])
+    return labels(rows, varied(rows, besides=("devices", "repeat")))
+
+
+def test_series_are_named_by_what_varies_in_words() -> None:
+    assert named({"loader": "torch"}, {"loader": "dali"}) == ["DataLoader", "DALI"]
+    assert named({"layout": "nchw"}, {"layout": "nhwc"}) == ["NCHW", "NHWC"]
+    assert named({"pin_memory": True}, {"pin_memory": False}) == ["pin memory", "no pin memory"]
+    assert named({"image_size": 100, "precision": "fp64"}, {"image_size": 200}) == ["100 px, fp64", "200 px, fp32"]
+
+
+def test_what_a_preset_brings_is_not_named_again() -> None:
+    assert named({}, {"preset": "tuned"}) == ["paper settings", "tuned settings"]
+    both = named({}, {"preset": "tuned"}, {"preset": "tuned", "layout": "nchw"})
+    assert both == ["NCHW, paper settings", "NHWC, tuned settings", "NCHW, tuned settings"]
+
+
+def test_an_axis_says_when_devices_share_a_batch() -> None:
+    figure, _ = speedup(synthetic_measures().assign(scaling="strong"))
+    assert figure.axes[0].get_xlabel() == "CPU processes, one batch for all"

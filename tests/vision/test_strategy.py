@@ -94,6 +94,9 @@ def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
         {"strategy": "ddp-ds", "devices": 2, "scaling": "strong", "bucket_mb": 1},
         {"layout": "nhwc", "workers": 1, "prefetch": 3, "persistent_workers": False},
         {"preset": "tuned"},
+        {"precision": "fp64"},
+        {"precision": "bf16"},
+        {"loader": "dali"},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )

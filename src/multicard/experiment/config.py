@@ -205,6 +205,8 @@ class Scenario(Strict):
         for name, values in self.varied.items():
             if len(set(values)) < len(values):
                 raise ValueError(f"vary.{name} lists a value twice: {values}")
+        if "scaling" in self.varied:
+            raise ValueError("weak and strong scaling are two questions: give each a scenario of its own")
         if len(set(self.figures)) < len(self.figures):
             raise ValueError(f"figures lists a name twice: {self.figures}")
         for figure in self.figures:

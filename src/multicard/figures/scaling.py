@@ -83,6 +83,7 @@ def _device_axis(axes: Axes, data: pd.DataFrame) -> None:
     axes.xaxis.set_major_locator(FixedLocator(devices))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(ScalarFormatter())
-    axes.set_xlabel(device_axis(data))
+    shared = ", one batch for all" if set(data["scaling"]) == {"strong"} else ""
+    axes.set_xlabel(f"{device_axis(data)}{shared}")
     axes.margins(x=0.12, y=0.1)
     axes.set_ylim(bottom=0)
