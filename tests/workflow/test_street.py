@@ -198,7 +198,7 @@ def test_a_scenario_taken_away_reruns_nothing(street: Path) -> None:
     [
         (
             {"scenarios": {"a": {"question": "?", "fixed": {"strategy": "dpp"}, "figures": ["phases"]}}},
-            "bad.yaml: scenarios.a.fixed.strategy: found 'dpp', expected one of single, ddp, ddp-ds",
+            "bad.yaml: scenarios.a.fixed.strategy: found 'dpp', expected one of single, dp, ddp, ddp-ds, fsdp",
         ),
         ({"results": "Makefile/results"}, "bad.yaml: results: cannot write to Makefile/results"),
     ],
