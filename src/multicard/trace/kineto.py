@@ -148,7 +148,7 @@ class _Found:
                 named["duration"] = named["end"] - named["start"]
             yield Batch(coded.codes(keys), named)
 
-        return Source([read_all], lambda wanted: picked(kind, wanted, coded.keys), len(keys))
+        return Source([read_all], lambda wanted: picked(kind, wanted, coded.keys))
 
 
 def _nanoseconds(microseconds: float) -> int:

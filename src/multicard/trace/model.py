@@ -104,12 +104,11 @@ class Source:
     """Events of one kind in one trace.
 
     `parts` together give all of them, and may be read at the same time by several threads. `described` gives the
-    values of the named group columns, by code, for the groups seen so far. `rows` is about how many events there are.
+    values of the named group columns, by code, for the groups seen so far.
     """
 
     parts: list[Part]
     described: Callable[[tuple[str, ...]], list[tuple[Any, ...]]]
-    rows: int
 
 
 @dataclass

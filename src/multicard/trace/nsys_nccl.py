@@ -65,7 +65,7 @@ def messages(database: SqliteFile) -> Source:
         keys = [(process, call, ranks.get((process, communicator))) for process, call, _, communicator in sizes]
         yield Batch(groups.codes(keys), {"bytes": np.array([size for _, _, size, _ in sizes], np.int64)})
 
-    return Source([read_all], lambda wanted: picked("messages", wanted, groups.keys), 0)
+    return Source([read_all], lambda wanted: picked("messages", wanted, groups.keys))
 
 
 def _field(payload: bytes, offset: int | None, layout: str) -> int | None:

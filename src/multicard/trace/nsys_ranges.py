@@ -81,8 +81,8 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
             found.append((process, domains.get((process, number)), names.texts[name] if name >= 0 else ""))
         return picked("ranges", wanted, found)
 
-    conditions, rows = database.split("NVTX_EVENTS")
-    return Source([part(condition) for condition in conditions], described, rows)
+    conditions, _ = database.split("NVTX_EVENTS")
+    return Source([part(condition) for condition in conditions], described)
 
 
 class _ById:

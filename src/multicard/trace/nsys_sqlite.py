@@ -134,7 +134,6 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
     """Events of a kind that lie in tables row by row."""
     found = Groups()
     parts: list[Part] = []
-    rows = 0
     ids = database.ask("SELECT (SELECT min(id) FROM StringIds), (SELECT max(id) FROM StringIds)")[0]
     narrow = all(isinstance(number, int) and 0 <= number < 1 << NAME_BITS for number in ids)
     for table in TABLES[kind]:
@@ -149,12 +148,11 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
         packing = Packing([field._replace(expression=_present(field.expression, columns)) for field in fields], narrow)
         values = [_present(table.numbers[name], columns) for name in numbers]
         select = ", ".join(f"{expression} AS c{i}" for i, expression in enumerate([*packing.words, *values]))
-        conditions, in_table = database.split(table.name)
-        rows += in_table
+        conditions, _ = database.split(table.name)
         for condition in conditions:
             query = f"SELECT {select} FROM {table.name} WHERE {condition}"
             parts.append(_part(database, query, packing, numbers, found))
-    return Source(parts, lambda wanted: _described(database, kind, found.keys, groups, wanted), rows)
+    return Source(parts, lambda wanted: _described(database, kind, found.keys, groups, wanted))
 
 
 def _present(expression: str, columns: set[str]) -> str:
@@ -251,5 +249,4 @@ def _memory_use(database: SqliteFile) -> Source:
         keys = [(process_of(g), device, MEMORY_POOLS.get(pool, "unknown")) for g, device, pool in groups.keys]
         return picked("memory_use", wanted, keys)
 
-    _, rows = database.split("CUDA_GPU_MEMORY_USAGE_EVENTS")
-    return Source([read_all], described, rows)
+    return Source([read_all], described)

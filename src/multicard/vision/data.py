@@ -1,4 +1,4 @@
-"""Data sets as the training loop reads them, and their loaders."""
+"""Data sets as the training loop reads them."""
 
 import functools
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Sets of small grey images, read whole and checked: scikit-learn's digits and MNIST in its own files."""
 
+import fcntl
 import gzip
 import http.client
 import math
@@ -74,7 +75,7 @@ def read_mnist(dataset: Mnist, name: str) -> GreySet:
         If files are missing, cannot be fetched, or are not what MNIST's files are.
     """
     if dataset.download and None in dataset.files().values():
-        _download_mnist(Path(dataset.folder), name)
+        _download_mnist(dataset, name)
     files = {short: path for short, path in dataset.files().items() if path}
     parts = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
@@ -97,12 +98,20 @@ def read_mnist(dataset: Mnist, name: str) -> GreySet:
     )
 
 
-def _download_mnist(folder: Path, name: str) -> None:
-    """Let torchvision fetch MNIST into `folder`/MNIST/raw, with the checksums it knows."""
+def _download_mnist(dataset: Mnist, name: str) -> None:
+    """Let torchvision fetch MNIST into the folder's MNIST/raw, with the checksums it knows.
+
+    Several data sets may be made of one folder at the same time: one of them fetches, the others wait.
+    """
     from torchvision.datasets import MNIST
 
+    folder = Path(dataset.folder)
     try:
-        MNIST(str(folder), download=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".download.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if None in dataset.files().values():
+                MNIST(str(folder), download=True)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"datasets.{name}.download: cannot fetch MNIST into {folder}: {reason}") from error
