@@ -23,6 +23,14 @@ def multicard(*arguments: str | Path, folder: Path | None = None) -> subprocess.
     )
 
 
+def refused(*arguments: str | Path) -> str:
+    """The one line with which the command refuses its input."""
+    stopped = multicard("analyze", *arguments)
+    assert stopped.returncode == 1
+    [line] = stopped.stderr.splitlines()
+    return line
+
+
 def config(folder: Path, **scenario: object) -> Path:
     path = folder / "mine.yaml"
     a = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["phases"]} | scenario
@@ -156,19 +164,8 @@ def test_what_is_no_trace_is_one_line_and_leaves_no_file(
     folder.mkdir()
     if content is not None:
         (folder / name).write_bytes(content)
-    stopped = multicard("analyze", folder / name, "--out", tmp_path / "out")
-    assert stopped.returncode == 1
-    assert len(stopped.stderr.splitlines()) == 1
-    assert says in stopped.stderr
+    assert says in refused(folder / name, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def refused(*arguments: str | Path) -> str:
-    """The one line with which the command refuses its input."""
-    stopped = multicard("analyze", *arguments)
-    assert stopped.returncode == 1
-    [line] = stopped.stderr.splitlines()
-    return line
 
 
 def test_a_schema_that_is_too_new_is_refused(tmp_path: Path) -> None:

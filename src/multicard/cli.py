@@ -65,13 +65,14 @@ def runs(arguments: argparse.Namespace) -> None:
     from multicard.experiment.estimate import IMAGES_PER_S, REFERENCE_PX, gpu_hours
     from multicard.experiment.load import read_experiment
     from multicard.experiment.machine import Machine
-    from multicard.experiment.runs import expand
+    from multicard.experiment.runs import distinct, expand
 
     experiment = read_experiment(arguments.config)
+    scenarios = expand(experiment)
     machine = Machine.here()
     table = Table("Scenario", "Run", "Here")
     unique: dict[str, str | None] = {}
-    for scenario, expanded in expand(experiment).items():
+    for scenario, expanded in scenarios.items():
         for number, run in enumerate(expanded):
             shared = run.id in unique
             obstacle = unique.setdefault(run.id, run.obstacle(machine))
@@ -89,8 +90,8 @@ def runs(arguments: argparse.Namespace) -> None:
         f"({machine.cpus} CPUs, {machine.gpus} GPUs, {'nsys' if machine.nsys else 'no nsys'})",
         highlight=False,
     )
-    jobs = {run.id: run for expanded in expand(experiment).values() for run in expanded}
-    possible = [run for run in jobs.values() if run.obstacle(replace(machine, gpus=max(machine.gpus, 8))) is None]
+    with_cards = replace(machine, gpus=max(machine.gpus, 8))
+    possible = [run for run in distinct(scenarios).values() if run.obstacle(with_cards) is None]
     hours, unknown = gpu_hours(possible, experiment.datasets, experiment.time_limit_min)
     if hours or unknown:
         more = f", and {unknown} runs on data of unknown size" if unknown else ""
@@ -107,12 +108,12 @@ def status(arguments: argparse.Namespace) -> None:
 
     from multicard.experiment.load import read_experiment
     from multicard.experiment.machine import Machine
-    from multicard.experiment.runs import expand
+    from multicard.experiment.runs import distinct, expand
     from multicard.terminal import plain
 
     experiment = read_experiment(arguments.config)
     machine = Machine.here()
-    unique = {run.id: run for expanded in expand(experiment).values() for run in expanded}
+    unique = distinct(expand(experiment))
     outcomes: Counter[str] = Counter()
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine
+from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
 from multicard.record.names import ACTIVITY_TABLES
 
@@ -15,7 +16,7 @@ validate(config, "../schemas/config.schema.json")
 
 RESULTS = EXPERIMENT.results
 SCENARIOS = expand_runs(EXPERIMENT)
-RUNS = {run.id: run for runs in SCENARIOS.values() for run in runs}
+RUNS = distinct(SCENARIOS)
 MACHINE = Machine.here()
 OBSTACLES = {run.id: run.obstacle(MACHINE) for run in RUNS.values()}
 

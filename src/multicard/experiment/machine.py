@@ -20,11 +20,15 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """Look at the machine that this process runs on."""
-        if hasattr(os, "sched_getaffinity"):
-            cpus = len(os.sched_getaffinity(0))
-        else:
-            cpus = os.cpu_count() or 1
+        cpus = usable_cpus()
         return cls(cpus=cpus, gpus=_gpus(), nsys=shutil.which("nsys") is not None, compiler=_compiler(), dali=_dali())
+
+
+def usable_cpus() -> int:
+    """Count the CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _compiler() -> bool:

@@ -48,6 +48,11 @@ def expand(experiment: Experiment) -> dict[str, list[Run]]:
     return {name: _runs(experiment, name) for name in experiment.scenarios}
 
 
+def distinct(scenarios: dict[str, list[Run]]) -> dict[str, Run]:
+    """Runs by id, each once however many scenarios share it."""
+    return {run.id: run for runs in scenarios.values() for run in runs}
+
+
 def _runs(experiment: Experiment, name: str) -> list[Run]:
     scenario = experiment.scenarios[name]
     base = experiment.fixed.model_dump(exclude_unset=True) | scenario.fixed.model_dump(exclude_unset=True)

@@ -70,7 +70,7 @@ class Capture:
         if self.ranges is None:
             return rows
         owners = self.ranges.values("process", "name")
-        known = np.array([name in (STEP, *PHASES) for _, _, name in owners], bool)[self.ranges.code]
+        known = self.ranges.mask(name in (STEP, *PHASES) for _, _, name in owners)
         columns = (self.ranges.code, *(self.ranges.arrays[name] for name in ("start", "duration")))
         found = sorted(
             (owners[code][:2], start, -duration, owners[code][2])

@@ -1,13 +1,14 @@
 """Read the events of all traces of a capture at once, on all cores, into as little memory as their use allows."""
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from multicard.experiment.machine import usable_cpus
 from multicard.trace.model import KINDS, Batch, Integers, Part, Source, Trace
 from multicard.trace.statistics import Grouped, Sorted, by_group
 
@@ -19,7 +20,7 @@ _NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
 
 def cores() -> int:
     """Cores that this process may use, at most 8: reading gains no more from others."""
-    return min(8, len(os.sched_getaffinity(0)))
+    return min(8, usable_cpus())
 
 
 @dataclass
@@ -36,6 +37,10 @@ class Events:
     code: Integers
     arrays: dict[str, Integers]
     grouped: Grouped
+
+    def mask(self, groups: Iterable[bool]) -> npt.NDArray[np.bool_]:
+        """Which events are of the groups that the values, one for each group, say yes to."""
+        return np.fromiter(groups, bool, len(self.groups))[self.code]
 
     def values(self, *names: str) -> list[tuple[Any, ...]]:
         """Trace and some fields of each group."""
@@ -73,35 +78,31 @@ def collect(
         Called with the number of events that were read since the last call.
     """
     fields = tuple(groups or KINDS[kind].groups)
-    needed = dict.fromkeys((*keep, *([sort] if sort else []), *(KINDS[kind].numbers if see else [])))
-    sources = [(i, trace.open(kind, tuple(needed), fields)) for i, trace in enumerate(traces) if trace.has(kind)]
+    wanted = tuple(dict.fromkeys((*keep, sort) if sort else keep))
+    needed = tuple(dict.fromkeys((*wanted, *KINDS[kind].numbers) if see else wanted))
+    sources = [(i, trace.open(kind, needed, fields)) for i, trace in enumerate(traces) if trace.has(kind)]
     if not sources:
         return None
 
-    def run(job: tuple[int, Source, Part]) -> tuple[int, Integers, dict[str, Integers]]:
+    def read(job: tuple[int, Source, Part]) -> tuple[int, Integers, dict[str, Integers], Sorted | None]:
         i, source, part = job
         codes: list[Integers] = []
-        arrays: dict[str, list[Integers]] = {name: [] for name in dict.fromkeys((*keep, *([sort] if sort else [])))}
+        batches: dict[str, list[Integers]] = {name: [] for name in wanted}
         for batch in part():
             if see is not None:
                 see(i, source, batch)
             codes.append(batch.group.astype(np.uint16) if batch.group.max(initial=0) <= _CODE.max else batch.group)
-            for name, kept in arrays.items():
+            for name, kept in batches.items():
                 kept.append(_narrow(batch.numbers[name]))
             if progress is not None:
                 progress(len(batch.group))
-        return i, _joined(codes), {name: _joined(kept) for name, kept in arrays.items()}
-
-    def sorted_run(job: tuple[int, Source, Part]) -> tuple[int, Integers, dict[str, Integers], Sorted | None]:
-        i, code, arrays = run(job)
+        code, arrays = _joined(codes), {name: _joined(kept) for name, kept in batches.items()}
         ordered = by_group(code, arrays[sort]) if sort else None
-        if not keep:
-            return i, code[:0], {}, ordered
-        return i, code, {name: arrays[name] for name in keep}, ordered
+        return i, code if keep else code[:0], {name: arrays[name] for name in keep}, ordered
 
     jobs = [(i, source, part) for i, source in sources for part in source.parts]
     with ThreadPoolExecutor(cores()) as pool:
-        done = list(pool.map(sorted_run, jobs))
+        done = list(pool.map(read, jobs))
 
     described: list[tuple[Any, ...]] = []
     first: dict[int, int] = {}

@@ -74,18 +74,17 @@ class Launches:
         """Free what only looking out for calls needs."""
         self._tables.clear()
 
-    def of(self, which: int, events: Any) -> tuple[Integers, Integers]:
-        """Start and end of the launching calls of some events (a mask or slice) of the set `which`, or `UNKNOWN`."""
-        slot = self._slots[which][events]
-        if len(self._start) == 0:
-            return np.full(len(slot), UNKNOWN), np.full(len(slot), UNKNOWN)
-        known = slot >= 0
-        return np.where(known, self._start[slot], UNKNOWN), np.where(known, self._end[slot], UNKNOWN)
-
     def start_of(self, which: int, events: Any) -> Integers:
-        """Start alone of the same calls."""
+        """Start of the launching calls of some events (a mask or slice) of the set `which`, or `UNKNOWN`."""
+        return self._times_of(which, events, self._start)
+
+    def end_of(self, which: int, events: Any) -> Integers:
+        """End of the same calls."""
+        return self._times_of(which, events, self._end)
+
+    def _times_of(self, which: int, events: Any, times: Integers) -> Integers:
         slot = self._slots[which][events]
-        return np.where(slot >= 0, self._start[slot], UNKNOWN) if len(self._start) else np.full(len(slot), UNKNOWN)
+        return np.where(slot >= 0, times[slot], UNKNOWN) if len(times) else np.full(len(slot), UNKNOWN)
 
 
 def _table(numbers: Integers, first: int) -> tuple[Any, int]:

@@ -97,9 +97,9 @@ def launches(capture: Capture) -> Rows:
     places = kernels.values("process", "device")
     rows = []
     for place in sorted(set(places), key=str):
-        mine = np.array([other == place for other in places], bool)[kernels.code]
+        mine = kernels.mask(other == place for other in places)
         start = kernels.arrays["start"][mine]
-        begun, ended = capture.launches.of(0, mine)
+        begun, ended = capture.launches.start_of(0, mine), capture.launches.end_of(0, mine)
         known = begun != UNKNOWN
         row = dict(zip(("trace", "process", "device"), place, strict=True))
         row |= {"kernels": len(start), "joined": int(known.sum())}

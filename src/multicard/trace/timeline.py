@@ -168,7 +168,7 @@ def _device(
     """What ran on one device; None for nothing."""
     columns: list[list[Integers]] = [[], [], [], []]
     for which, (own, values, kind) in enumerate(sets):
-        mine = np.array([value == place for value in values], bool)[own.code]
+        mine = own.mask(value == place for value in values)
         start = own.arrays["start"][mine]
         columns[0].append(start)
         columns[1].append(start + own.arrays["duration"][mine])

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from multicard.errors import UserError
 from multicard.experiment.config import ImageFolder
+from multicard.experiment.machine import usable_cpus
 from multicard.vision.sources import CLASSES, Samples
 
 SPLITS = ("train", "test")
@@ -25,8 +26,7 @@ Result = TypeVar("Result")
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """Results in the order of the items, computed on all cores: codecs let other threads run."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    pool = ThreadPool(cores)
+    pool = ThreadPool(usable_cpus())
     try:
         yield from pool.imap(function, items, chunksize=32)
     finally:
