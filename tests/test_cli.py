@@ -206,6 +206,8 @@ def test_bad_arguments_are_named(tmp_path: Path) -> None:
     path = nsys_export(tmp_path / "t.sqlite")
     assert "--only: no table kernel, expected some of phases, ranges" in refused(path, "--only", "kernel")
     assert f"--out: {path} is a file, expected a folder" in refused(path, "--out", path)
+    assert f"--out: cannot write to {path}/below: {path} is not a folder" in refused(path, "--out", path / "below")
+    assert "--out: cannot write to /proc/here: /proc: " in refused(path, "--out", "/proc/here")
 
 
 @pytest.mark.nsys

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from multicard.analysis.compare import COLUMNS, compare
 from multicard.errors import UserError
-from multicard.files import whole
+from multicard.files import unwritable, whole
 from multicard.launch import nsys
 from multicard.record.names import CAPTURED, EXPORTED
 from multicard.terminal import plain, quantity
@@ -49,6 +49,9 @@ def analyze(path: Path, out: Path | None, as_json: bool, only: Collection[str] |
         raise UserError(f"--only: no table {unknown[0]}, expected some of {', '.join(ACTIVITIES)}")
     if out is not None and out.exists() and not out.is_dir():
         raise UserError(f"--out: {out} is a file, expected a folder")
+    obstacle = unwritable(out) if out is not None else None
+    if obstacle:
+        raise UserError(f"--out: cannot write to {out}: {obstacle}")
     found = _read(path, only)
     if out is not None:
         for name in found.rows:

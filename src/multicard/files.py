@@ -60,3 +60,17 @@ def sha256(path: Path) -> str:
 def described(path: Path) -> dict[str, Any]:
     """Name, size and checksum of a file, as the manifests of data and traces list it."""
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def unwritable(folder: Path) -> str | None:
+    """Say why files cannot be made in `folder`, which need not exist yet; None when they can."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    try:
+        with tempfile.TemporaryDirectory(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder}: {error.strerror}"

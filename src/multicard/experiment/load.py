@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 
 from multicard.errors import UserError
 from multicard.experiment.config import SOURCES, Experiment
+from multicard.files import unwritable
 
 
 class _Loader(yaml.SafeLoader):
@@ -168,21 +168,7 @@ def _outside_faults(experiment: Experiment) -> list[str]:
             fault = f"source: {dataset.source} cannot be looked for: {error.strerror}"
         if fault:
             faults.append(f"datasets.{name}.{fault}")
-    obstacle = _unwritable(Path(experiment.results))
+    obstacle = unwritable(Path(experiment.results))
     if obstacle:
         faults.append(f"results: cannot write to {experiment.results}: {obstacle}")
     return faults
-
-
-def _unwritable(folder: Path) -> str | None:
-    """Say why files cannot be made in `folder`, which need not exist yet; None when they can."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        return f"{folder} is not a folder"
-    try:
-        with tempfile.TemporaryDirectory(dir=folder):
-            return None
-    except OSError as error:
-        return f"{folder}: {error.strerror}"
