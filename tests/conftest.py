@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from multicard.experiment.config import Digits
+from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import VisionParameters
+from multicard.experiment.vision_parameters import VisionParameters
 from multicard.record.job import run_job
 from multicard.vision.prepare import prepare
 

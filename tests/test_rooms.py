@@ -10,7 +10,7 @@ import pytest
 
 from conftest import ROOT
 
-ROOMS = ["experiment", "launch", "record", "vision", "trace", "analysis", "figures"]
+ROOMS = ["experiment", "launch", "record", "vision", "llm", "trace", "analysis", "figures"]
 PACKAGE = ROOT / "src" / "multicard"
 
 

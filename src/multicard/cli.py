@@ -6,7 +6,6 @@ Commands import what they need when they run, since some libraries take a second
 import argparse
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +61,7 @@ def runs(arguments: argparse.Namespace) -> None:
     """Print the run table."""
     from rich.table import Table
 
-    from multicard.experiment.estimate import IMAGES_PER_S, REFERENCE_PX, gpu_hours
+    from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, REFERENCE_PX, gpu_hours
     from multicard.experiment.load import read_experiment
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import distinct, expand
@@ -70,17 +69,20 @@ def runs(arguments: argparse.Namespace) -> None:
     experiment = read_experiment(arguments.config)
     scenarios = expand(experiment)
     machine = Machine.here()
-    table = Table("Scenario", "Run", "Here")
+    columns = ["Scenario", "Run", "Here"]
+    tuning = any(_tunes_on_cards(run) for run in distinct(scenarios).values())
+    table = Table(*columns, *(["Memory per card"] if tuning else []))
     unique: dict[str, str | None] = {}
     for scenario, expanded in scenarios.items():
         for number, run in enumerate(expanded):
             shared = run.id in unique
             obstacle = unique.setdefault(run.id, run.obstacle(machine))
             here = obstacle or ("runs, shared with a scenario above" if shared else "runs")
-            workers = run.parameters.workers * run.parameters.ranks
+            workers = run.parameters.loader_workers
             if obstacle is None and workers > machine.cpus:
                 here += f", but its {workers} loader workers share {machine.cpus} CPUs"
-            table.add_row(scenario if number == 0 else "", run.id, here)
+            needed = [_memory_needed(run, machine)] if tuning else []
+            table.add_row(scenario if number == 0 else "", run.id, here, *needed)
         table.add_section()
     console = _console()
     console.print(table)
@@ -90,16 +92,35 @@ def runs(arguments: argparse.Namespace) -> None:
         f"({machine.cpus} CPUs, {machine.gpus} GPUs, {'nsys' if machine.nsys else 'no nsys'})",
         highlight=False,
     )
-    with_cards = replace(machine, gpus=max(machine.gpus, 8))
-    possible = [run for run in distinct(scenarios).values() if run.obstacle(with_cards) is None]
-    hours, unknown = gpu_hours(possible, experiment.datasets, experiment.time_limit_min)
+    for name, model in experiment.models.items():
+        if model.absent():
+            console.print(f"fetch the weights of {name} by: {model.download_command}", highlight=False, soft_wrap=True)
+    possible = [run for run in distinct(scenarios).values() if run.obstacle(machine.imagined()) is None]
+    hours, unknown = gpu_hours(possible, experiment)
     if hours or unknown:
         more = f", and {unknown} runs on data of unknown size" if unknown else ""
         console.print(
-            f"about {hours:.3g} GPU hours{more} (assuming {IMAGES_PER_S['fp32']:g} images of {REFERENCE_PX} px per "
-            "second and card in fp32)",
+            f"about {hours:.3g} GPU hours{more} (assuming of each card {IMAGES_PER_S['fp32']:g} images of "
+            f"{REFERENCE_PX} px per second in fp32, and of language models {FLOPS['bf16'] / 1e12:g} TFLOP/s in bf16)",
             highlight=False,
         )
+
+
+def _tunes_on_cards(run: "Run") -> bool:
+    return run.model is not None and run.parameters.device == "cuda"
+
+
+def _memory_needed(run: "Run", machine: "Machine") -> str:
+    """Estimated memory of a run that tunes a language model on cards, beside what a card has."""
+    if not _tunes_on_cards(run):
+        return ""
+    from multicard.experiment.memory import memory_of
+
+    needed, held = memory_of(run.parameters, run.model.shape).total, machine.gpu_memory_bytes
+    text = f"about {needed / 1e9:.1f} GB"
+    if held is None:
+        return text
+    return f"{text} of {held / 1e9:.1f} GB" + (": unlikely to fit" if needed > held else "")
 
 
 def status(arguments: argparse.Namespace) -> None:

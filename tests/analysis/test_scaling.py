@@ -5,9 +5,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from multicard.analysis.measures import MEASURES, PARAMETERS
+from multicard.analysis.measures import MEASURES
 from multicard.analysis.scaling import add_scaling, over_repeats
-from multicard.experiment.parameters import VisionParameters
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.experiment.workloads import PARAMETERS
 
 
 def measures(*rows: dict[str, Any]) -> pd.DataFrame:

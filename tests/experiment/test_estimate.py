@@ -2,17 +2,23 @@
 
 import pytest
 
-from multicard.experiment.config import Digits, ImageFolder
-from multicard.experiment.estimate import IMAGES_PER_S, START_S, gpu_hours
-from multicard.experiment.parameters import VisionParameters
-from multicard.experiment.runs import Run, run_id
+from multicard.experiment.config import Experiment, Fixed, Scenario
+from multicard.experiment.datasets import Digits, ImageFolder
+from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, START_S, gpu_hours
+from multicard.experiment.models import Model
+from multicard.experiment.parameters import run_id
+from multicard.experiment.runs import Run
+from multicard.experiment.workloads import parameters_of
 
 DATASETS = {"digits": Digits(source="digits"), "folder": ImageFolder(source="imagefolder", folder="/x")}
+MODELS = {"llama": Model(architecture="llama3_8b", folder="/x")}
+SCENARIO = Scenario(question="?", fixed=Fixed(device="cuda"), figures=["phases"])
 
 
 def hours(limit_min: int = 600, **parameters: object) -> tuple[float, int]:
-    chosen = VisionParameters(**parameters)
-    return gpu_hours([Run(run_id(chosen), chosen)], DATASETS, limit_min)
+    chosen = parameters_of(parameters)
+    experiment = Experiment(time_limit_min=limit_min, datasets=DATASETS, models=MODELS, scenarios={"a": SCENARIO})
+    return gpu_hours([Run(run_id(chosen), chosen)], experiment)
 
 
 def test_cards_share_the_images_and_all_count() -> None:
@@ -35,6 +41,20 @@ def test_no_run_takes_longer_than_its_limit() -> None:
 def test_runs_of_unknown_length_are_counted_apart() -> None:
     assert hours(dataset="folder") == (0, 1)
     assert hours(dataset="folder", steps_per_epoch=1, epochs=1)[1] == 0
+
+
+def test_tuning_takes_as_long_as_its_arithmetic() -> None:
+    # 10 steps of 4 sequences of 1000 tokens on each of 2 cards; 4 operations for each of 8.03e9 weights.
+    steps = {"warmup_steps": 2, "steps": 5, "profiled_steps": 3, "batch_size": 2, "accumulation": 2}
+    found, _ = hours(workload="llm", model="llama", devices=2, sequence_length=1000, **steps)
+    assert found == pytest.approx(2 * (START_S + 40_000 * 4 * 8.03e9 / FLOPS["bf16"]) / 3600, rel=1e-3)
+
+
+def test_preferences_are_two_sequences_and_two_forward_passes() -> None:
+    lora, _ = hours(workload="llm", model="llama")
+    dpo, _ = hours(workload="llm", model="llama", technique="dpo")
+    start = START_S / 3600
+    assert dpo - start == pytest.approx(2 * 1.5 * (lora - start))
 
 
 def test_runs_on_the_cpu_cost_no_gpu_hours() -> None:

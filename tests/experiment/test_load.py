@@ -41,6 +41,18 @@ def changed(*path: str, value: Any) -> dict[str, Any]:
 
 
 SIZES = ("scenarios", "sizes")
+TEXTS = {
+    "facts": {"source": "shipped-text", "texts": "instructions"},
+    "pairs": {"source": "shipped-text", "texts": "preferences"},
+    "digits": {"source": "digits"},
+}
+
+
+def tuning(section: str, **parameters: Any) -> dict[str, Any]:
+    """A scenario of a language model with more parameters, fixed or varied."""
+    scenario = {"question": "?", "fixed": {"workload": "llm", "dataset": "facts"}, "figures": ["phases"]}
+    scenario[section] = scenario.get(section, {}) | parameters
+    return {"datasets": TEXTS, "scenarios": {"tuning": scenario}}
 
 
 @pytest.mark.parametrize(
@@ -116,12 +128,12 @@ SIZES = ("scenarios", "sizes")
         (
             changed("datasets", value={"cats": {"source": "web"}}),
             "mine.yaml: datasets.cats.source: found 'web', expected one of digits, imagefolder, kaggle-mnist, mnist, "
-            "synthetic",
+            "published-text, shipped-text, synthetic, text-file",
         ),
         (
             changed("datasets", value={"mine": {"folder": "x"}}),
             "mine.yaml: datasets.mine.source: missing, expected one of digits, imagefolder, kaggle-mnist, mnist, "
-            "synthetic",
+            "published-text, shipped-text, synthetic, text-file",
         ),
         (
             changed("datasets", value={"mine": {"source": "digits", "stored_siz": 300}}),
@@ -151,6 +163,70 @@ SIZES = ("scenarios", "sizes")
             changed("datasets", value={"mine": {"source": "mnist", "folder": "no"}}),
             "mine.yaml: datasets.mine.folder: no lacks train-images-idx3-ubyte, train-labels-idx1-ubyte, "
             "t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte; download: true would fetch them",
+        ),
+        (
+            changed(*SIZES, "fixed", "technique", value="lora"),
+            "mine.yaml: scenarios.sizes.fixed.technique: not a parameter of the workload vision",
+        ),
+        (
+            tuning("vary", image_size=[32, 64]),
+            "mine.yaml: scenarios.tuning.vary.image_size: not a parameter of the workload llm",
+        ),
+        (
+            tuning("fixed", precision="fp64"),
+            "mine.yaml: scenarios.tuning: precision: found 'fp64', expected one of fp32, bf16",
+        ),
+        (
+            tuning("fixed", model="tinny"),
+            "mine.yaml: scenarios.tuning.fixed.model: no model 'tinny' under models (did you mean 'tiny'?)",
+        ),
+        (
+            tuning("fixed", dataset="digits"),
+            "mine.yaml: scenarios.tuning: the workload llm cannot train on the pictures digits",
+        ),
+        (
+            changed(*SIZES, "fixed", "dataset", value="facts") | {"datasets": TEXTS},
+            "mine.yaml: scenarios.sizes: the workload vision cannot train on the texts facts",
+        ),
+        (
+            tuning("fixed", technique="dpo"),
+            "mine.yaml: scenarios.tuning: the technique dpo needs a data set of preferences, facts is one of kind "
+            "instruction",
+        ),
+        (
+            tuning("fixed", technique="qat", qat_group=96),
+            "mine.yaml: scenarios.tuning: qat_group: 96 does not divide 512, the width of q_proj in tiny",
+        ),
+        (
+            tuning("fixed", sequence_length=4096),
+            "mine.yaml: scenarios.tuning: sequence_length: 4096 is more than the 2048 of the model tiny",
+        ),
+        (
+            tuning("fixed", technique="dpo", dataset="pairs", packed=True),
+            "mine.yaml: scenarios.tuning: packed: the technique dpo cannot pack its samples",
+        ),
+        (
+            changed(*SIZES, "figures", value=["techniques"]),
+            "mine.yaml: scenarios.sizes: the figure techniques needs two or more values of vary.technique",
+        ),
+        (
+            changed("models", value={"big": {"architecture": "llama3_8b"}}),
+            "mine.yaml: models.big.folder: missing; the weights can be fetched by: tune download "
+            "meta-llama/Meta-Llama-3-8B-Instruct --output-dir weights/llama3_8b --ignore-patterns "
+            "'original/consolidated.*'",
+        ),
+        (
+            changed("models", value={"big": {"architecture": "llama4"}}),
+            "mine.yaml: models.big.architecture: found 'llama4', expected one of tiny, llama3_8b, llama3_1_8b, "
+            "llama3_2_1b (did you mean 'llama3_8b'?)",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "published-text", "texts": "samsum"}}),
+            "mine.yaml: datasets.mine.folder: missing; download: true would fetch knkarthick/samsum",
+        ),
+        (
+            changed("datasets", value={"mine": {"source": "text-file", "path": "no.json", "samples": "chat"}}),
+            "mine.yaml: datasets.mine.path: no such file: no.json",
         ),
         ({}, "mine.yaml: scenarios: missing"),
         (None, "mine.yaml: expected a mapping with the key scenarios, found nothing"),
@@ -250,6 +326,9 @@ def test_the_shipped_schema_is_the_models_schema() -> None:
         {"source": "kaggle-mnist", "path": "x"},
         {"source": "mnist", "folder": "x"},
         {"source": "synthetic", "samples": 1},
+        {"source": "shipped-text", "texts": "chats"},
+        {"source": "text-file", "path": "x", "samples": "chat", "limit": 3},
+        {"source": "published-text", "texts": "samsum", "download": True},
     ],
     ids=lambda dataset: "-".join(dataset),
 )

@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 
+from multicard.experiment import machine
+from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import LONGEST_ID, VisionParameters, run_id
+from multicard.experiment.parameters import LONGEST_ID, run_id
 from multicard.experiment.runs import Run, expand
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.experiment.workloads import parameters_of
 
 LAPTOP = Machine(cpus=2, gpus=0, nsys=False)
 
@@ -89,6 +93,21 @@ def test_a_preset_fills_in_what_is_not_stated() -> None:
     assert run_id(tuned) == "vision_digits_32px_single_cuda1_fp32_nchw_tuned_r1"
 
 
+def test_the_preset_leaves_out_what_fsdp_refuses() -> None:
+    tuned = VisionParameters(preset="tuned", strategy="fsdp", devices=2)
+    assert (tuned.layout, tuned.fused_optimizer, tuned.tf32, tuned.pin_memory) == ("nchw", False, "on", True)
+    assert tuned.stated() == {"preset": "tuned", "strategy": "fsdp", "devices": 2}
+    assert VisionParameters.model_validate(tuned.stated()) == tuned
+    assert run_id(tuned) == "vision_digits_32px_fsdp_cuda2_fp32_tuned_r1"
+
+
+def test_what_is_stated_goes_before_the_preset_even_where_fsdp_refuses_it() -> None:
+    stated = VisionParameters(preset="tuned", strategy="fsdp", layout="nhwc", fused_optimizer=True)
+    assert (stated.layout, stated.fused_optimizer) == ("nhwc", True)
+    assert VisionParameters.model_validate(stated.stated()) == stated
+    assert run_id(stated) == "vision_digits_32px_fsdp_cuda1_fp32_nhwc_tuned_fused_r1"
+
+
 def test_under_strong_scaling_devices_share_a_batch() -> None:
     weak = VisionParameters(strategy="ddp-ds", devices=4, batch_size=64)
     strong = VisionParameters(strategy="ddp-ds", devices=4, batch_size=64, scaling="strong")
@@ -108,6 +127,15 @@ def test_under_strong_scaling_devices_share_a_batch() -> None:
         ),
         ({"device": "cpu", "cuda_graphs": True}, "CUDA graphs need a GPU"),
         (
+            {"device": "cpu", "strategy": "fsdp", "layout": "nhwc"},
+            "the strategy fsdp cannot split weights in the layout nhwc",
+        ),
+        (
+            {"device": "cpu", "strategy": "fsdp", "preset": "tuned", "fused_optimizer": True},
+            "the strategy fsdp has no fused optimizer (SGD)",
+        ),
+        ({"device": "cpu", "strategy": "fsdp", "preset": "tuned"}, None),
+        (
             {"device": "cpu", "loader": "dali"},
             'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")',
         ),
@@ -124,8 +152,98 @@ def test_what_cannot_run_here_says_why(parameters: dict[str, Any], reason: str |
     assert Run(run_id(chosen), chosen).obstacle(LAPTOP) == reason
 
 
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"strategy": "dp"}, None),
+        (
+            {"strategy": "dp", "compile": True},
+            "the strategy dp copies the model in every step, which torch.compile does not support",
+        ),
+        (
+            {"strategy": "dp", "cuda_graphs": True},
+            "the strategy dp copies the model in every step, which torch.compile does not support",
+        ),
+        ({"strategy": "fsdp", "compile": True}, None),
+        (
+            {"strategy": "fsdp", "cuda_graphs": True},
+            "the strategy fsdp moves weights in every step, CUDA graphs need them in one place",
+        ),
+        ({"strategy": "ddp-ds", "cuda_graphs": True}, None),
+    ],
+)
+def test_strategies_refuse_what_they_cannot_be_compiled_with(parameters: dict[str, Any], reason: str | None) -> None:
+    chosen = VisionParameters(**parameters, devices=2)
+    assert Run(run_id(chosen), chosen).obstacle(Machine(cpus=8, gpus=2, nsys=False, compiler=True)) == reason
+
+
 def test_cards_are_counted_on_a_machine_with_cards() -> None:
     chosen = VisionParameters(strategy="ddp", devices=4)
     two_cards = dataclasses.replace(LAPTOP, gpus=2)
     assert Run(run_id(chosen), chosen).obstacle(two_cards) == "needs 4 devices, 2 found"
     assert Run(run_id(chosen), chosen).obstacle(dataclasses.replace(LAPTOP, gpus=4)) is None
+
+
+def tuning(**fixed: Any) -> Any:
+    texts = {"facts": {"source": "shipped-text", "texts": "instructions"}}
+    models = {"tiny": {"architecture": "tiny"}, "big": {"architecture": "llama3_8b", "folder": "no/such"}}
+    scenario = {"question": "?", "figures": ["phases"], "fixed": {"workload": "llm", "dataset": "facts", **fixed}}
+    shared = {"device": "cpu", "width": 0.5, "threads": 2}
+    return check({"fixed": shared, "datasets": texts, "models": models, "scenarios": {"a": scenario}}, "test")
+
+
+def test_a_scenario_takes_of_the_shared_parameters_those_that_its_workload_has() -> None:
+    [run] = expand(tuning())["a"]
+    assert run.id == "llm_tiny_lora_facts_cpu1_bf16_threads2_r1"
+
+
+@pytest.mark.parametrize("name", [n for n in LlmParameters.model_fields if n != "workload"])
+def test_every_parameter_of_tuning_shows_in_the_id(name: str) -> None:
+    other = {
+        "dataset": "cats", "model": "big", "technique": "dpo", "device": "cpu", "precision": "fp32", "profiler": "none",
+        "binding": "numa", "learning_rate": 0.25, "qat_of": "weights", "save": "keep", "sequence_length": 17,
+    }  # fmt: skip
+    default = LlmParameters()
+    now = getattr(default, name)
+    value = other.get(name, not now if isinstance(now, bool) else type(now)(3))
+    assert run_id(LlmParameters(**{name: value})) != run_id(default)
+
+
+def test_stated_parameters_of_tuning_make_the_same_parameters_again() -> None:
+    for chosen in (LlmParameters(), LlmParameters(technique="qat", packed=True), VisionParameters(devices=2)):
+        assert parameters_of(chosen.stated()) == chosen
+
+
+@pytest.mark.parametrize(
+    ("fixed", "reason"),
+    [
+        ({}, None),
+        ({"devices": 4}, "needs 4 devices, 2 found"),
+        ({"technique": "qlora", "devices": 3}, "the technique qlora cannot share q_proj of tiny among 3 devices"),
+        ({"model": "big"}, "no weights: no such folder: no/such"),
+    ],
+)
+def test_tuning_that_cannot_run_here_says_why(fixed: dict[str, Any], reason: str | None) -> None:
+    [run] = expand(tuning(**fixed))["a"]
+    assert run.obstacle(LAPTOP) == reason
+
+
+def test_tuning_needs_the_versions_that_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"torchtune": "0.6.1", "torchao": "0.16.0", "torch": "2.11.0"}
+    monkeypatch.setattr(machine, "version", found.__getitem__)
+    wrong = machine.unsupported()
+    assert wrong == "torchao 0.16.0 is installed, 0.15 supported"
+    [run] = expand(tuning())["a"]
+    assert run.obstacle(dataclasses.replace(LAPTOP, torchtune=wrong)) == wrong
+    found |= {"torchao": "0.15.0", "torch": "2.11.0+cu130"}
+    assert machine.unsupported() is None
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise machine.PackageNotFoundError(name)
+
+    monkeypatch.setattr(machine, "version", version)
+    assert machine.unsupported() == (
+        'tuning language models needs the package torchtune (pip install "multicard[llm]")'
+    )

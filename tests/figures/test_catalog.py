@@ -1,111 +1,161 @@
 """Figures show what the measures say, in every format."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from multicard.analysis.measures import MEASURES, PARAMETERS
-from multicard.analysis.scaling import add_scaling
-from multicard.experiment.config import Figure
-from multicard.experiment.parameters import VisionParameters
+from figures.measured import closed, group_names, heading, lengths, pictures, texts, words
+from multicard.analysis.measures import MEASURES_OF
+from multicard.experiment.config import FIGURE_WORKLOAD, Figure
+from multicard.experiment.workloads import WORKLOADS
+from multicard.figures.breakdown import phases
 from multicard.figures.catalog import FIGURES, draw
+from multicard.figures.precision import precision
 from multicard.figures.scaling import iteration_time, speedup
 from multicard.figures.series import labels, varied
+from multicard.figures.style import styled
 
-
-def synthetic_measures() -> pd.DataFrame:
-    """Two strategies on one and two devices, two repeats; two precisions."""
-    rows = []
-    for strategy, devices, precision, seconds in (
-        ("ddp", 1, "fp32", 0.10), ("ddp", 2, "fp32", 0.20), ("ddp-ds", 1, "fp32", 0.12), ("ddp-ds", 2, "fp32", 0.14),
-        ("ddp-ds", 2, "fp64", 0.30),
-    ):  # fmt: skip
-        for repeat in (1, 2):
-            parameters = VisionParameters(
-                strategy=strategy, device="cpu", devices=devices, precision=precision, repeat=repeat
-            )
-            time = seconds * (1 + 0.1 * (repeat - 1))
-            values: dict[str, Any] = dict.fromkeys(MEASURES) | {
-                "iteration_time_s": time,
-                "throughput_samples_per_s": 64 * (devices if strategy == "ddp-ds" else 1) / time,
-                "forward_s": time / 3,
-                "backward_s": time / 2,
-                "other_s": time / 6,
-                "test_accuracy": 0.9,
-            }
-            rows.append({"run": "r", "outcome": "completed", "reason": None, **parameters.model_dump(), **values})
-    return add_scaling(pd.DataFrame(rows, columns=["run", "outcome", "reason", *PARAMETERS, *MEASURES]))
+TABLES = {"vision": pictures, "llm": texts}
+DRAWN = [(name, work) for name in FIGURES for work in WORKLOADS if FIGURE_WORKLOAD.get(name, work) == work]
 
 
 def test_the_catalog_is_what_a_configuration_may_ask_for() -> None:
     assert set(FIGURES) == set(get_args(Figure))
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_is_drawn_in_every_format_with_its_numbers(name: str, tmp_path: Path) -> None:
-    draw(name, synthetic_measures(), tmp_path / name)
+@pytest.mark.parametrize(("name", "workload"), DRAWN)
+def test_a_figure_is_drawn_in_every_format_with_its_numbers(name: str, workload: str, tmp_path: Path) -> None:
+    draw(name, TABLES[workload](), tmp_path / name)
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{suffix}" for suffix in ("png", "svg", "pdf", "csv")}
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     assert len(pd.read_csv(tmp_path / f"{name}.csv")) == 5
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_survives_the_way_through_a_file(name: str, tmp_path: Path) -> None:
-    synthetic_measures().to_csv(tmp_path / "measures.csv", index=False)
+@pytest.mark.parametrize(("name", "workload"), DRAWN)
+def test_a_figure_survives_the_way_through_a_file(name: str, workload: str, tmp_path: Path) -> None:
+    TABLES[workload]().to_csv(tmp_path / "measures.csv", index=False)
     draw(name, pd.read_csv(tmp_path / "measures.csv"), tmp_path / name)
 
 
-def test_the_same_measures_give_the_same_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "measures"), [("speedup", pictures), ("text_datasets", texts)])
+def test_the_same_measures_give_the_same_files(name: str, measures: Callable[[], pd.DataFrame], tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        draw("speedup", synthetic_measures(), tmp_path / folder / "speedup")
+        draw(name, measures(), tmp_path / folder / name)
     for suffix in ("png", "svg", "pdf", "csv"):
-        assert (tmp_path / f"a/speedup.{suffix}").read_bytes() == (tmp_path / f"b/speedup.{suffix}").read_bytes()
+        assert (tmp_path / f"a/{name}.{suffix}").read_bytes() == (tmp_path / f"b/{name}.{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize(("name", "workload"), DRAWN)
+def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, workload: str) -> None:
+    whole = TABLES[workload]()
+    recorded = list(MEASURES_OF[workload])
+    failed = [whole.copy() for _ in range(4)]
+    for measures, lost in zip(failed, ([0], [0, 1], range(2, 10), range(9)), strict=True):
+        measures.loc[list(lost), "outcome"] = "failed"
+        measures.loc[list(lost), recorded] = float("nan")
+    alone = whole[(whole["devices"] == 1) & (whole["repeat"] == 1)]
+    for measures in (*failed, alone, whole.assign(**dict.fromkeys(recorded))):
+        with styled():
+            figure, _ = FIGURES[name](measures)
+            figure.draw_without_rendering()
+            closed(figure)
 
 
 def test_lines_pass_through_the_medians_of_the_repeats() -> None:
-    figure, _ = iteration_time(synthetic_measures())
-    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
-    drawn = [container.lines[0].get_ydata().tolist() for container in figure.axes[0].containers]
-    plt.close(figure)
-    assert lines
-    assert drawn[0] == pytest.approx([105, 210])
+    figure = closed(iteration_time(pictures())[0])
+    drawn = {container.get_label(): container.lines[0].get_ydata().tolist() for container in figure.axes[0].containers}
+    assert drawn["ddp, fp32"] == pytest.approx([105, 210])
+
+
+def test_a_range_is_drawn_only_where_there_are_repeats() -> None:
+    def ranges(measures: pd.DataFrame) -> list[float]:
+        figure = closed(iteration_time(measures)[0])
+        bars = [container.lines[2][0] for container in figure.axes[0].containers]
+        return [float(ends[1, 1] - ends[0, 1]) for each in bars for ends in each.get_segments() if len(ends)]
+
+    # A tenth of 100 ms, 200 ms, …
+    assert ranges(pictures()) == pytest.approx([10, 20, 12, 14, 30])
+    assert ranges(pictures()[lambda m: m["repeat"] == 1]) == []
 
 
 def test_the_ideal_speedup_is_drawn() -> None:
-    figure, _ = speedup(synthetic_measures())
+    figure = closed(speedup(pictures())[0])
     [ideal] = [line for line in figure.axes[0].get_lines() if line.get_label() == "ideal"]
-    plt.close(figure)
     assert list(ideal.get_xdata()) == list(ideal.get_ydata()) == [1, 2]
 
 
 def test_axes_carry_units_and_the_kind_of_device(tmp_path: Path) -> None:
-    draw("iteration_time", synthetic_measures(), tmp_path / "f")
+    draw("iteration_time", pictures(), tmp_path / "f")
     text = re.sub(r"<[^>]+>", " ", (tmp_path / "f.svg").read_text())
     for label in ("Time per step (ms)", "Distinct samples per second", "CPU processes"):
         assert label in text
 
 
+def test_throughput_of_texts_is_in_tokens() -> None:
+    left, right = closed(iteration_time(texts())[0]).axes
+    assert right.get_ylabel() == "Tokens per second"
+    assert heading(right) == "Throughput, without padding"
+    # 100 tokens in 100 ms, 200 in 160 ms.
+    assert right.containers[0].lines[0].get_ydata().tolist() == pytest.approx([1000, 1250])
+    assert left.containers[0].get_label() == "preferences, LoRA"
+
+
+def test_an_axis_of_times_counts_in_seconds_where_steps_take_that_long() -> None:
+    slow = pictures().assign(**{name: pictures()[name] * 10 for name in ("iteration_time_s", "forward_s")})
+    assert closed(iteration_time(slow)[0]).axes[0].get_ylabel() == "Time per step (s)"
+    assert closed(precision(slow)[0]).axes[0].get_ylabel() == "Time per step (s)"
+    assert closed(phases(slow)[0]).axes[0].get_xlabel() == "Mean time per step (s)"
+    assert closed(phases(pictures())[0]).axes[0].get_xlabel() == "Mean time per step (ms)"
+
+
+def test_the_parts_of_a_step_add_up_to_it() -> None:
+    [axes] = closed(phases(texts())[0]).axes
+    assert group_names(axes, horizontal=True) == [
+        "preferences, LoRA, 1 CPU process", "preferences, LoRA, 2 CPU processes",
+        "preferences, DPO, 1 CPU process", "preferences, DPO, 2 CPU processes",
+        "articles, LoRA, 1 CPU process",
+    ]  # fmt: skip
+    parts = lengths(axes)
+    assert list(parts) == ["forward", "backward", "other"]
+    # Medians of two repeats: 105 ms, 168 ms, …
+    assert [sum(bar) for bar in zip(*parts.values(), strict=True)] == pytest.approx([105, 168, 210, 315, 525])
+
+
+def test_jobs_of_which_nothing_varies_are_named_by_strategy_or_technique() -> None:
+    for measures, name in ((pictures(), "ddp, 1 CPU process"), (texts(), "LoRA, 1 CPU process")):
+        [axes] = closed(phases(measures[:2])[0]).axes
+        assert group_names(axes, horizontal=True) == [name]
+
+
+def test_a_precision_that_did_not_complete_keeps_its_place() -> None:
+    measures = pictures()[lambda m: m["strategy"] == "ddp-ds"].reset_index(drop=True)
+    measures.loc[measures["precision"] == "fp64", "outcome"] = "diverged"
+    left, right = closed(precision(measures)[0]).axes
+    assert group_names(left) == group_names(right) == ["FP32", "FP64"]
+    assert words(left) == words(right) == ["diverged"]
+
+
 def test_runs_that_did_not_complete_are_counted_over_the_figure(tmp_path: Path) -> None:
-    measures = synthetic_measures()
+    measures = pictures()
     measures.loc[0, "outcome"] = "out_of_memory"
     draw("phases", measures, tmp_path / "f")
-    assert "Not shown: 1 out_of_memory" in (tmp_path / "f.svg").read_text()
+    assert "Not shown: 1 out of memory" in (tmp_path / "f.svg").read_text()
 
 
 def test_when_no_run_completed_the_figure_says_so(tmp_path: Path) -> None:
-    draw("speedup", synthetic_measures().assign(outcome="failed"), tmp_path / "f")
+    draw("speedup", pictures().assign(outcome="failed"), tmp_path / "f")
     svg = (tmp_path / "f.svg").read_text()
     assert "No run completed" in svg
     assert "Not shown: 10 failed" in svg
 
 
-def named(*changes: dict[str, Any]) -> list[str]:
-    rows = pd.DataFrame([VisionParameters(**change).model_dump() for change in changes])
+def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
+    rows = pd.DataFrame([WORKLOADS[workload](**change).model_dump() for change in changes])
     return labels(rows, varied(rows, besides=("devices", "repeat")))
 
 
@@ -116,6 +166,21 @@ def test_series_are_named_by_what_varies_in_words() -> None:
     assert named({"image_size": 100, "precision": "fp64"}, {"image_size": 200}) == ["100 px, fp64", "200 px, fp32"]
 
 
+def test_series_of_language_models_are_named_in_words() -> None:
+    for name, values, expected in (
+        ("technique", ("lora", "qlora", "qat", "dpo", "full"), ["LoRA", "QLoRA", "QAT", "DPO", "full"]),
+        ("qat_of", ("adapters", "weights"), ["QAT of adapters", "QAT of weights"]),
+        ("packed", (True, False), ["packed", "not packed"]),
+        ("checkpointing", (True, False), ["recomputed activations", "kept activations"]),
+        ("sequence_length", (256, 2048), ["256 tokens", "2048 tokens"]),
+        ("accumulation", (1, 4), ["1 batch per step", "4 batches per step"]),
+        ("model", ("tiny", "llama3-8b"), ["tiny", "llama3-8b"]),
+        ("dataset", ("articles", "chats"), ["articles", "chats"]),
+        ("lora_rank", (8, 16), ["rank 8", "rank 16"]),
+    ):
+        assert named(*({name: value} for value in values), workload="llm") == expected
+
+
 def test_what_a_preset_brings_is_not_named_again() -> None:
     assert named({}, {"preset": "tuned"}) == ["paper settings", "tuned settings"]
     both = named({}, {"preset": "tuned"}, {"preset": "tuned", "layout": "nchw"})
@@ -123,5 +188,5 @@ def test_what_a_preset_brings_is_not_named_again() -> None:
 
 
 def test_an_axis_says_when_devices_share_a_batch() -> None:
-    figure, _ = speedup(synthetic_measures().assign(scaling="strong"))
+    figure = closed(speedup(pictures().assign(scaling="strong"))[0])
     assert figure.axes[0].get_xlabel() == "CPU processes, one batch for all"

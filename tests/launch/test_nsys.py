@@ -115,3 +115,17 @@ def test_sampling_stays_off_and_the_job_outlives_its_capture() -> None:
     for device in ("cpu", "cuda"):
         command = nsys.profile_command(["app"], Path("r.nsys-rep"), device)
         assert {"--sample=none", "--cpuctxsw=none", "--capture-range-end=stop"} <= set(command)
+
+
+def test_of_a_cuda_graph_every_kernel_is_recorded() -> None:
+    assert "--cuda-graph-trace=node" in nsys.profile_command(["app"], Path("r.nsys-rep"), "cuda")
+    assert not any("graph" in part for part in nsys.profile_command(["app"], Path("r.nsys-rep"), "cpu"))
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_nsys_knows_every_option_that_it_is_given(tmp_path: Path, device: str) -> None:
+    # It refuses an option before it starts the job. Without a GPU the job just runs, and nothing is captured.
+    command = nsys.profile_command([sys.executable, "-c", "print('ran')"], tmp_path / "r.nsys-rep", device)
+    ended = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
+    assert "ran" in ended.stdout.splitlines(), ended.stderr

@@ -84,3 +84,8 @@ def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, signal: str) -> Non
 def test_a_job_sees_no_secrets() -> None:
     source = {"PATH": "/bin", "AWS_SECRET": "s", "GITHUB_TOKEN": "t", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
     assert job_environment(source) == {"PATH": "/bin", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
+
+
+@pytest.mark.parametrize("name", ["CC", "CXX", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"])
+def test_a_job_compiles_with_the_compiler_and_the_settings_of_the_user(name: str) -> None:
+    assert job_environment({name: "mine"}) == {name: "mine"}

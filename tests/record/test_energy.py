@@ -174,6 +174,28 @@ def test_a_cpu_process_has_a_resident_peak_and_reserves_nothing() -> None:
     assert after.allocated >= before.allocated
 
 
+def test_of_several_cards_the_fullest_counts_and_each_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [torch.device("cuda", 0), torch.device("cuda", 1)]
+    counters = {
+        cards[0]: {"allocated_bytes": {"all": {"peak": 5}}, "reserved_bytes": {"all": {"peak": 6}}},
+        cards[1]: {"allocated_bytes": {"all": {"peak": 3}}, "reserved_bytes": {"all": {"peak": 9}}},
+    }
+    asked, reset = [], []
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda card: asked.append(card) or counters[card])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
+    assert peak_memory(*cards) == (5, 9)
+    assert asked == reset == cards
+
+
+@pytest.mark.gpu
+def test_peaks_are_those_that_pytorch_tells() -> None:
+    peak_memory(CUDA)
+    torch.empty(64 * 2**20, dtype=torch.uint8, device=CUDA)
+    told = (torch.cuda.max_memory_allocated(CUDA), torch.cuda.max_memory_reserved(CUDA))
+    assert told[0] >= 64 * 2**20
+    assert peak_memory(CUDA) == told
+
+
 @pytest.mark.gpu
 def test_a_real_card_that_works_takes_more_than_it_does_idle() -> None:
     matrix = torch.randn(4096, 4096, device=CUDA)

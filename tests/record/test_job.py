@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 
 from conftest import TINY
 from multicard.errors import UserError
-from multicard.experiment.parameters import VisionParameters
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.launch.binding import parse_cpus
+from multicard.launch.commands import LOOPBACK
 from multicard.launch.process import Ended
+from multicard.record import job as job_module
 from multicard.record.job import choose_profiler, judge, run_job
 from multicard.record.names import PHASES
 from multicard.trace.export import export_run
@@ -26,8 +30,8 @@ def files(folder: Path) -> set[str]:
 def test_every_rank_records_every_step_and_its_window(two_rank_run: Path) -> None:
     steps = pd.read_csv(two_rank_run / "steps.csv")
     for _, rank in steps.groupby("rank"):
-        assert rank["window"].tolist() == ["warmup"] * 2 + ["measured"] * 6 + ["profiled"] * 3
-        assert rank["step"].tolist() == list(range(1, 12))
+        assert rank["window"].tolist() == ["warmup"] * 2 + ["measured"] * 6 + ["warmup"] + ["profiled"] * 3
+        assert rank["step"].tolist() == list(range(1, 13))
     assert (steps["samples"] == TINY["batch_size"]).all()
 
 
@@ -90,6 +94,35 @@ def test_a_job_over_its_time_limit_is_the_outcome_timed_out(digits: Path, tmp_pa
     record = job(digits, tmp_path, limit=1.5, epochs=1000)
     assert record["outcome"] == "timed_out"
     assert record["reason"] == "ended after its time limit of 0.025 min"
+
+
+def test_what_ranks_were_bound_to_is_recorded(digits: Path, tmp_path: Path, two_rank_run: Path) -> None:
+    unbound = [rank["binding"] for rank in json.loads((two_rank_run / "run.json").read_text())["ranks"]]
+    assert [binding["note"] for binding in unbound] == [None, None]
+    job(digits, tmp_path, strategy="ddp", devices=2, binding="numa")
+    found = [rank["binding"] for rank in json.loads((tmp_path / "run.json").read_text())["ranks"]]
+    usable = os.sched_getaffinity(0)
+    for binding in found:
+        assert parse_cpus(binding["cpus"]) <= usable
+        # What can be done depends on the machine; tests/launch/test_binding.py has machines of every kind.
+        assert binding["note"].startswith(("bound to CPUs", "not bound: "))
+
+
+def test_ranks_talk_inside_this_machine_unless_told_otherwise(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def run(_command: list[str], environment: dict[str, str], *_: Any) -> Ended:
+        seen.append(environment["GLOO_SOCKET_IFNAME"])
+        return Ended(1, False, 1.0)
+
+    monkeypatch.setattr(job_module, "run", run)
+    for device in ("cpu", "cuda"):
+        job(digits, tmp_path, strategy="ddp", device=device)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    job(digits, tmp_path, strategy="ddp")
+    assert seen == [LOOPBACK, LOOPBACK, "eth7"]
 
 
 def test_data_that_changed_since_it_was_prepared_is_refused(digits: Path, tmp_path: Path) -> None:

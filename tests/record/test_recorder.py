@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from multicard.record import recorder as recorder_module
 from multicard.record.capture import Capture
+from multicard.record.memory import PeakMemory
 from multicard.record.names import STEP_COLUMNS
 from multicard.record.recorder import Diverged, Recorder
 
@@ -25,7 +27,7 @@ def one_step(recorder: Recorder, loss: float = 1.0) -> None:
         for _ in range(2):
             with recorder.phase("forward"):
                 time.sleep(0.03)
-        step.finish(samples=5, loss=torch.tensor(loss))
+        step.add(5, torch.tensor(loss))
 
 
 def test_phases_last_as_long_as_they_took_and_equal_phases_add_up(tmp_path: Path) -> None:
@@ -57,6 +59,17 @@ def test_steps_are_numbered_on_across_epochs(tmp_path: Path) -> None:
         one_step(made)
         made.settle()
     assert [row["step"] for row in made.rows] == [1, 2]
+
+
+def test_the_memory_of_all_cards_of_a_rank_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(recorder_module, "peak_memory", lambda *cards: asked.append(cards) or PeakMemory(7, 8))
+    cards = [torch.device("cuda", 0), torch.device("cuda", 1)]
+    made = Recorder(0, CPU, Capture("none", tmp_path, 0, CPU), cards)
+    one_step(made)
+    [row] = made.settle()
+    assert asked == [tuple(cards)]
+    assert (row["peak_memory_bytes"], row["peak_reserved_bytes"]) == (7, 8)
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

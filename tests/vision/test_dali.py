@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, SequentialSampler
 
 from multicard.errors import UserError
-from multicard.experiment.config import ImageFolder
+from multicard.experiment.datasets import ImageFolder
 from multicard.vision.dali import DaliLoader
 from multicard.vision.data import GreyImages, open_split, read_provenance
 from multicard.vision.prepare import prepare

@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from torch.utils.data import DataLoader
 
 from multicard.errors import UserError
-from multicard.experiment.config import ImageFolder
-from multicard.vision import pictures
+from multicard.experiment.datasets import ImageFolder
 from multicard.vision.data import open_split, read_provenance
 from multicard.vision.prepare import prepare
 
@@ -46,11 +46,11 @@ def test_training_images_are_normalized(digits: Path) -> None:
     assert pixels.std().item() == pytest.approx(1, abs=1e-3)
 
 
-def picture_folder(folder: Path, classes: dict[str, list[str]]) -> Path:
+def picture_folder(folder: Path, classes: dict[str, list[str]], count: int = 12) -> Path:
     for split, names in classes.items():
         for number, name in enumerate(names):
             (folder / split / name).mkdir(parents=True)
-            for index in range(12):
+            for index in range(count):
                 colour = (number * 120, 10 * index, 0)
                 Image.new("RGB", (20, 30), colour).save(folder / split / name / f"{index}.png")
     return folder
@@ -71,6 +71,89 @@ def test_a_folder_of_pictures_is_read_where_it_is(tmp_path: Path) -> None:
     assert label == 1
     # Red 120 of 255, with the mean and deviation of red that the folder is normalized by.
     assert image[0].mean().item() == pytest.approx((120 / 255 - 0.485) / 0.229, abs=1e-3)
+
+
+def test_the_images_to_test_with_may_be_called_val_as_in_imagenet(tmp_path: Path) -> None:
+    folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"]})
+    picture_folder(tmp_path / "in", {"val": ["cat", "dog"]}, count=3)
+    out = prepared(folder, tmp_path / "out")
+    facts = read_provenance(out)
+    assert (facts["train_samples"], facts["test_samples"]) == (24, 6)
+    assert facts["split"] == "the folders train and val"
+    assert {Path(path).parents[1] for path, _ in open_split(out, facts, "test", SIZE).samples} == {folder / "val"}
+
+
+@pytest.mark.parametrize(("with_classes", "taken"), [(["test", "val"], "test"), (["val"], "val")])
+def test_of_test_and_val_the_one_with_class_folders_is_taken(
+    tmp_path: Path, with_classes: list[str], taken: str
+) -> None:
+    folder = picture_folder(tmp_path / "in", {part: ["cat", "dog"] for part in ["train", *with_classes]})
+    (folder / "test").mkdir(exist_ok=True)
+    Image.new("RGB", (20, 30)).save(folder / "test" / "no-label.png")
+    facts = read_provenance(prepared(folder, tmp_path / "out"))
+    assert facts["parts"] == {"train": "train", "test": taken}
+
+
+def test_of_class_folders_alone_every_tenth_image_is_a_test_image(tmp_path: Path) -> None:
+    folder = picture_folder(tmp_path, {"in": ["cat", "train"]}, count=22) / "in"  # a class may be called train
+    (folder / "cat" / "1.png").write_text("no picture")
+    out = prepared(folder, tmp_path / "out", unreadable="skip")
+    facts = read_provenance(out)
+    assert facts["classes"] == ["cat", "train"]
+    assert facts["split"].startswith("of every 10 readable images of a class, in the order of their names, the first")
+    names = {
+        split: [Path(path).relative_to(folder).as_posix() for path, _ in open_split(out, facts, split, SIZE).samples]
+        for split in ("train", "test")
+    }
+    # In the order of their names: 0, (1), 10 to 19, 2, 20, 21, 3 to 9.
+    assert names["test"] == ["cat/0.png", "cat/19.png", "cat/9.png", "train/0.png", "train/18.png", "train/8.png"]
+    everything = [f"{label}/{index}.png" for label in ("cat", "train") for index in range(22)]
+    assert sorted(names["train"] + names["test"]) == sorted(set(everything) - {"cat/1.png"})
+    assert [facts[f"{split}_samples"] for split in names] == [len(names["train"]), len(names["test"])] == [37, 6]
+
+
+def test_dali_reads_the_same_part_of_class_folders_alone(tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI: pip install 'multicard[dali]'")
+    from multicard.vision.dali import DaliLoader
+
+    out = prepared(picture_folder(tmp_path, {"in": ["cat", "dog"]}) / "in", tmp_path / "out")
+    facts = read_provenance(out)
+    settings = {"image_size": SIZE, "mean": facts["mean"], "std": facts["std"], "threads": 1, "prefetch": 1}
+    for split, count in (("train", 20), ("test", 4)):
+        data = open_split(out, facts, split, SIZE)
+        loader = DaliLoader(data, range(len(data)), count, device=torch.device("cpu"), drop_last=False, **settings)
+        [(images, labels)] = loader
+        assert labels.tolist() == [label for _, label in data]
+        assert (images - torch.stack([image for image, _ in data])).abs().max() < 0.05
+        loader.close()
+
+
+def test_a_class_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
+    folder = picture_folder(tmp_path, {"in": ["cat", "dog"]}) / "in"
+    for file in list((folder / "dog").iterdir())[1:]:
+        file.unlink()
+    with pytest.raises(UserError, match=r"folder: one readable image in .*in/dog, expected two: to train and to test"):
+        prepared(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        (["train"], "datasets.pictures.folder: no such folder: {folder}/test"),
+        (["val"], "datasets.pictures.folder: no such folder: {folder}/train"),
+        (
+            [],
+            "datasets.pictures.folder: found no folders in {folder}, expected train and test or val, or one per class",
+        ),
+    ],
+)
+def test_a_folder_that_lacks_a_part_is_refused(tmp_path: Path, parts: list[str], says: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    picture_folder(folder, {part: ["cat", "dog"] for part in parts})
+    with pytest.raises(UserError) as caught:
+        prepared(folder, tmp_path / "out")
+    assert str(caught.value) == says.format(folder=folder)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +217,57 @@ def test_pictures_that_cannot_be_read_are_left_out_when_asked(damaged: Path, tmp
         assert len([data[index] for index in range(len(data))]) == len(data.targets) == 23
 
 
-def test_of_a_very_large_folder_only_the_headers_are_read(
-    damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [{}, {"progressive": True}, {"subsampling": 0}])
+def test_a_jpeg_file_that_is_cut_anywhere_is_found(tmp_path: Path, kind: dict[str, Any]) -> None:
+    folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
+    noise = np.random.default_rng(0).integers(0, 256, (150, 200, 3), np.uint8)
+    file = folder / "train" / "cat" / "cut.jpg"
+    Image.fromarray(noise).save(file, **kind)
+    whole = file.read_bytes()
+    for cut in (len(whole) // 20, len(whole) // 2, len(whole) - 100, len(whole) - 2):
+        file.write_bytes(whole[:cut])
+        with pytest.raises(UserError, match=r"1 of 49 images cannot be read, the first is .*/cut\.jpg "):
+            prepared(folder, tmp_path / "out")
+    file.write_bytes(whole)
+    prepared(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("harm", ["cut", "removed"])
+def test_a_picture_that_breaks_after_its_preparation_is_named_in_training(
+    tmp_path: Path, workers: int, harm: str
 ) -> None:
-    monkeypatch.setattr(pictures, "DECODE_AT_MOST", 47)
-    facts = read_provenance(prepared(damaged, tmp_path / "out", unreadable="skip"))
-    # The header of the cut picture is whole.
-    assert [entry["name"] for entry in facts["unreadable"]] == ["test/dog/5.png"]
-    assert facts["checked"] == "the header of every image"
+    folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
+    out = prepared(folder, tmp_path / "out")
+    data = open_split(out, read_provenance(out), "train", SIZE)
+    file = Path(data.samples[17][0])
+    if harm == "cut":
+        file.write_bytes(file.read_bytes()[:60])
+    else:
+        file.unlink()
+    with pytest.raises(UserError) as caught:
+        list(DataLoader(data, batch_size=4, num_workers=workers))
+    said = {"cut": "image file is truncated", "removed": "No such file or directory"}[harm]
+    assert str(caught.value).startswith(f"{file}: cannot be read: {said}")
+    assert str(caught.value).endswith("; expected an image")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_memory_that_runs_out_is_not_blamed_on_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = prepared(picture_folder(tmp_path, {"in": ["cat", "dog"]}) / "in", tmp_path / "out")
+    data = open_split(out, read_provenance(out), "train", SIZE)
+
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", full)
+    with pytest.raises(MemoryError):
+        data[0]
+
+
+def test_a_folder_that_was_never_prepared_is_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"found no provenance\.json, expected a prepared data set"):
+        read_provenance(tmp_path)
 
 
 def test_a_class_of_which_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
@@ -169,7 +295,7 @@ def test_a_folder_that_changed_since_is_refused(tmp_path: Path) -> None:
     out = prepared(folder, tmp_path / "out")
     facts = read_provenance(out)
     (folder / "train" / "cat" / "0.png").unlink()
-    with pytest.raises(UserError, match=r"in/train: found 23 images of 2 classes, expected the 24 of 2 classes"):
+    with pytest.raises(UserError, match=r"in/train: found 23 train images of 2 classes, expected the 24 of 2 "):
         open_split(out, facts, "train", SIZE)
     shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"in/test: cannot be read"):

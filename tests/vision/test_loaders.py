@@ -8,8 +8,8 @@ import torch
 
 from conftest import TINY
 from multicard.errors import UserError
-from multicard.experiment.config import Synthetic
-from multicard.experiment.parameters import VisionParameters
+from multicard.experiment.datasets import Synthetic
+from multicard.experiment.vision_parameters import VisionParameters
 from multicard.vision.data import open_split, read_provenance
 from multicard.vision.loaders import evaluation_loader, evaluation_passes, training_loader
 from multicard.vision.prepare import prepare
@@ -60,7 +60,12 @@ def test_ranks_test_every_sample_once() -> None:
     assert sorted(i for loader in loaders for i in seen(loader)) == list(range(101))
 
 
-@pytest.mark.parametrize(("ranks", "samples"), [(3, 101), (2, 64), (2, 65)])
+def test_batches_of_a_test_are_no_larger_than_those_of_training() -> None:
+    p = parameters(strategy="dp", device="cuda", devices=4)
+    assert {len(batch) for batch in evaluation_loader(Numbers(96), p, 0)} == {32}
+
+
+@pytest.mark.parametrize(("ranks", "samples"), [(3, 101), (2, 64), (2, 65), (2, 1)])
 def test_no_rank_has_more_to_evaluate_than_all_make_passes(ranks: int, samples: int) -> None:
     p = parameters(strategy="fsdp", devices=ranks)
     own = [len(evaluation_loader(Numbers(samples), p, rank)) for rank in range(ranks)]

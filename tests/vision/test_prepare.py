@@ -1,6 +1,5 @@
 """Sets of small grey images are read as they are published, checked, and kept as arrays or as image files."""
 
-import csv
 import functools
 import gzip
 import hashlib
@@ -16,37 +15,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pydantic import TypeAdapter
+from preparing import made, numbered, refusal
 from torchvision.datasets import MNIST
 from torchvision.transforms import v2
 
 from multicard.errors import UserError
-from multicard.experiment.config import Dataset
+from multicard.vision import sources
 from multicard.vision.data import GreyImages, open_split, read_provenance
-from multicard.vision.prepare import prepare
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
-
-
-def made(out: Path, name: str = "mine", **definition: Any) -> dict[str, Any]:
-    """Prepare a data set and read its provenance."""
-    prepare(name, TypeAdapter(Dataset).validate_python(definition), out)
-    return read_provenance(out)
-
-
-def refusal(out: Path, **definition: Any) -> str:
-    """The one line that refuses a data set, of which nothing may stay."""
-    with pytest.raises(UserError) as caught:
-        made(out, **definition)
-    assert not out.exists() or not list(out.iterdir())
-    [line] = str(caught.value).splitlines()
-    return line
-
-
-def numbered(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Random images of 28×28, and labels that count from 0 to 9 again and again."""
-    return np.random.default_rng(seed).integers(0, 256, (count, 28, 28), np.uint8), np.arange(count) % 10
 
 
 def idx(values: np.ndarray) -> bytes:
@@ -57,6 +35,13 @@ def mnist_contents() -> dict[str, bytes]:
     """The four files of a small MNIST: 30 images to train with, 20 to test."""
     train, test = numbered(30), numbered(20, seed=1)
     return dict(zip(NAMES, (idx(part) for part in (*train, *test)), strict=True))
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the small MNIST for the one that is published."""
+    digests = {name: hashlib.md5(content).hexdigest() for name, content in mnist_contents().items()}
+    monkeypatch.setattr(sources, "MNIST_MD5", digests)
 
 
 def write_mnist(folder: Path, zipped: bool = False, **changes: bytes) -> Path:
@@ -104,8 +89,9 @@ def test_mnist_reads_as_torchvision_reads_it(tmp_path: Path) -> None:
         (TEST_LABELS, idx(np.arange(19) % 10), "found 19 labels, expected 20 as {folder}/t10k-images-idx3-ubyte has"),
         (TRAIN_LABELS, idx(np.arange(30) % 11), "found the label 10 of sample 11, expected 0 to 9"),
         (TEST_IMAGES, idx(np.empty((0, 28, 28))), "found no images, expected some"),
+        (TEST_IMAGES, idx(np.zeros((20, 32, 30))), "found images of 32×30 pixels, expected 28×28"),
     ],
-    ids=["cut", "header cut", "exchanged", "a web page", "empty", "too few labels", "label 10", "no images"],
+    ids=["cut", "header cut", "exchanged", "a web page", "empty", "too few labels", "label 10", "no images", "large"],
 )
 def test_a_damaged_mnist_file_is_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     folder = write_mnist(tmp_path / "in", **{name: content})
@@ -143,9 +129,10 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server.server_close()
 
 
+@pytest.mark.usefixtures("published")
 def test_missing_mnist_files_are_downloaded_when_asked(tmp_path: Path, mirror: Path) -> None:
     facts = made(tmp_path / "out", source="mnist", folder=str(tmp_path / "in"), download=True)
-    assert facts["train_samples"] == 30
+    assert (facts["train_samples"], facts["verified"]) == (30, True)
     assert (tmp_path / "in" / "MNIST" / "raw" / TRAIN_IMAGES).exists()
 
 
@@ -155,127 +142,52 @@ def test_a_download_that_fails_is_one_line(tmp_path: Path, mirror: Path) -> None
     assert line.startswith(f"datasets.mine.download: cannot fetch MNIST into {tmp_path}/in: ")
 
 
+@pytest.mark.usefixtures("published")
 def test_files_that_are_there_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MNIST, "mirrors", [])
     folder = write_mnist(tmp_path / "in")
     assert made(tmp_path / "out", source="mnist", folder=str(folder), download=True)["test_samples"] == 20
 
 
-# Kaggle's CSV
+@pytest.mark.usefixtures("published")
+@pytest.mark.parametrize("zipped", [False, True])
+def test_files_with_the_published_content_are_mnist_however_they_are_packed(
+    tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = made(tmp_path / "out", source="mnist", folder=str(write_mnist(tmp_path / "in", zipped)))
+    assert facts["verified"]
+    assert facts["origin"].startswith("MNIST (Y. LeCun")
+    assert capsys.readouterr().err == ""
 
 
-def kaggle_rows(count: int = 30) -> list[list[Any]]:
-    images, labels = numbered(count)
-    header = ["label", *(f"pixel{i}" for i in range(784))]
-    pairs = zip(labels.tolist(), images.reshape(count, -1).tolist(), strict=True)
-    return [header, *([label, *pixels] for label, pixels in pairs)]
+@pytest.mark.usefixtures("published")
+@pytest.mark.parametrize("zipped", [False, True])
+def test_files_of_another_content_are_used_and_not_called_mnist(
+    tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_mnist(tmp_path / "in", zipped, **{TEST_LABELS: idx(np.arange(1, 21) % 10)})
+    facts = made(tmp_path / "out", source="mnist", folder=str(folder))
+    assert facts["test_samples"] == 20
+    assert not facts["verified"]
+    assert not facts["origin"].startswith("MNIST")
+    assert capsys.readouterr().err == (
+        f"datasets.mine.folder: used as it is, though 1 of its 4 files are not MNIST's as published, the first is "
+        f"{folder}/{TEST_LABELS}{'.gz' if zipped else ''}\n"
+    )
 
 
-def write_rows(path: Path, rows: list[list[Any]]) -> Path:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    return path
+@pytest.mark.usefixtures("published")
+def test_files_of_another_content_are_refused_where_a_download_is_wanted(tmp_path: Path) -> None:
+    folder = write_mnist(tmp_path / "in", **{TRAIN_LABELS: idx(np.arange(1, 31) % 10)})
+    line = refusal(tmp_path / "out", source="mnist", folder=str(folder), download=True)
+    assert line == (
+        f"{folder}/{TRAIN_LABELS}: found another content than that of MNIST's file; remove it to have it fetched anew, "
+        "or use it as it is by datasets.mine.download: false"
+    )
 
 
-@pytest.mark.parametrize("by_folder", [False, True])
-def test_every_tenth_row_of_kaggles_csv_is_a_test_image(tmp_path: Path, by_folder: bool) -> None:
-    path = write_rows(tmp_path / "train.csv", kaggle_rows(30))
-    out = tmp_path / "out"
-    facts = made(out, source="kaggle-mnist", path=str(tmp_path if by_folder else path))
-    images, labels = numbered(30)
-    tenth = [9, 19, 29]
-    assert np.array_equal(np.load(out / "test_images.npy"), images[tenth])
-    assert np.array_equal(np.load(out / "train_images.npy"), np.delete(images, tenth, axis=0))
-    assert np.array_equal(np.load(out / "train_labels.npy"), np.delete(labels, tenth))
-    assert (facts["train_samples"], facts["test_samples"]) == (27, 3)
-    assert "every 10th sample is a test image" in facts["split"]
-    [source] = facts["source_files"]
-    assert source["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def changed_rows(line: int, column: int, value: Any) -> list[list[Any]]:
-    rows = kaggle_rows(12)
-    rows[line - 1][column] = value
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        (changed_rows(1, 6, "pixel"), ", line 1, column pixel5: missing, expected label and pixel0 to pixel783"),
-        (
-            [row[1:] for row in kaggle_rows(12)],
-            ", line 1, column label: missing, expected label and pixel0 to pixel783",
-        ),
-        ([[*row, 1] for row in kaggle_rows(12)], ", line 1: found 786 columns, expected 785"),
-        ([*kaggle_rows(12)[:5], [1, 2, 3]], ", line 6: found 3 columns, expected 785"),
-        (changed_rows(7, 3, "1.5"), ", line 7, column pixel2: found '1.5', expected an integer from 0 to 255"),
-        (changed_rows(7, 3, ""), ", line 7, column pixel2: found '', expected an integer from 0 to 255"),
-        (changed_rows(7, 3, 256), ", line 7, column pixel2: found 256, expected 0 to 255"),
-        (changed_rows(7, 3, -1), ", line 7, column pixel2: found -1, expected 0 to 255"),
-        (changed_rows(13, 0, 10), ", line 13, column label: found 10, expected 0 to 9"),
-        (changed_rows(13, 0, "NA"), ", line 13, column label: found 'NA', expected an integer from 0 to 9"),
-        (kaggle_rows(12)[:1], ": found 0 samples, expected 10 or more"),
-        ([], ", line 1, column label: missing, expected label and pixel0 to pixel783"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_bad_csv_is_refused_with_its_place(tmp_path: Path, rows: list[list[Any]], says: str) -> None:
-    path = write_rows(tmp_path / "train.csv", rows)
-    assert refusal(tmp_path / "out", source="kaggle-mnist", path=str(path)) == f"{path}{says}"
-
-
-@pytest.mark.parametrize("content", [b"\x00\xff" * 5000, b"PK\x03\x04", b'"label' + b"x" * 200_000])
-def test_what_is_no_csv_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "train.csv").write_bytes(content)
-    line = refusal(tmp_path / "out", source="kaggle-mnist", path=str(tmp_path / "train.csv"))
-    assert line.startswith(f"{tmp_path}/train.csv")
-
-
-# Kaggle's JPEG files
-
-
-def write_jpegs(root: Path, count: int = 40) -> Path:
-    """Images of one grey each, 6 × their number in the set; their labels count from 0 to 9 again and again."""
-    for number in range(count):
-        file = root / str(number % 10) / f"img_{number + 1}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (28, 28), 6 * number).save(file)
-    return root
-
-
-@pytest.mark.parametrize("place", ["", "trainingSet/trainingSet"])
-def test_kaggles_jpeg_files_are_taken_in_the_order_of_their_numbers(tmp_path: Path, place: str) -> None:
-    write_jpegs(tmp_path / "in" / place)
-    out = tmp_path / "out"
-    facts = made(out, source="kaggle-mnist", path=str(tmp_path / "in"))
-    assert (facts["train_samples"], facts["test_samples"]) == (36, 4)
-    assert np.load(out / "test_labels.npy").tolist() == [9, 9, 9, 9]
-    # A flat image survives JPEG as it is, up to a rounding.
-    assert np.abs(np.load(out / "test_images.npy").mean((1, 2)) - [54, 114, 174, 234]).max() <= 1
-
-
-def test_a_digit_without_files_is_refused(tmp_path: Path) -> None:
-    root = write_jpegs(tmp_path / "in", 3)
-    line = refusal(tmp_path / "out", source="kaggle-mnist", path=str(root))
-    assert line == f"{root}/3: found no JPEG file, expected those of the digit 3"
-
-
-def test_a_folder_that_is_neither_form_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    line = refusal(tmp_path / "out", source="kaggle-mnist", path=str(tmp_path / "in"))
-    assert line.endswith("found neither train.csv nor the folders 0 to 9 of JPEG files, expected one of them")
-
-
-def test_a_jpeg_file_that_is_cut_or_too_large_is_refused(tmp_path: Path) -> None:
-    root = write_jpegs(tmp_path / "in")
-    file = root / "4" / "img_5.jpg"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-30])
-    assert refusal(tmp_path / "out", source="kaggle-mnist", path=str(root)).startswith(f"{file}: found no readable")
-    Image.new("L", (28, 30)).save(file)
-    line = refusal(tmp_path / "out", source="kaggle-mnist", path=str(root))
-    assert line == f"{file}: found 28×30 pixels, expected 28×28"
+def test_a_made_set_is_never_taken_for_the_real_mnist(tmp_path: Path) -> None:
+    assert not made(tmp_path / "out", source="mnist", folder=str(write_mnist(tmp_path / "in")))["verified"]
 
 
 # Images stored as files

@@ -40,7 +40,7 @@ EXPERIMENT: dict[str, Any] = {
         },
     },
 }
-RUN = "vision_digits_16px_{}_width0.25_batch8_epochs1_steps8_warmup2_profiled3_r1"
+RUN = "vision_digits_16px_{}_warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
 LIMIT_S = 300
 
 

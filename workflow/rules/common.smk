@@ -24,6 +24,7 @@ OBSTACLES = {run.id: run.obstacle(MACHINE) for run in RUNS.values()}
 # The rules' programs run with the Python that runs Snakemake, whether or not its environment is active; or with that
 # of the conda environment, which has all the packages but multicard itself.
 BASE = Path(workflow.basedir)
+RESOURCES = BASE / "resources"
 PREFIX = f"SCRIPTS={shlex.quote(str(BASE / 'workflow/scripts'))}; "
 if workflow.deployment_settings.deployment_method:
     PREFIX += f"export PYTHONPATH={shlex.quote(str(BASE / 'src'))}; "
@@ -35,6 +36,7 @@ shell.prefix(PREFIX)
 wildcard_constraints:
     run=r"[a-z0-9][A-Za-z0-9_.+-]*",
     dataset=r"[a-z0-9-]+",
+    model=r"[a-z0-9-]+",
     scenario=r"[a-z0-9_-]+",
     figure=r"[a-z0-9_]+",
 
@@ -74,14 +76,32 @@ def run_parameters(wildcards):
     return json.dumps(RUNS[wildcards.run].parameters.stated(), sort_keys=True)
 
 
-def run_data(wildcards):
-    """Statement of origin of the prepared data set that a run trains on."""
-    return f"data/{RUNS[wildcards.run].parameters.dataset}/provenance.json"
+def run_inputs(wildcards):
+    """Statements of origin of the prepared data set and, of a language model's tuning, the prepared model."""
+    parameters = RUNS[wildcards.run].parameters
+    inputs = {"data": f"data/{parameters.dataset}/provenance.json"}
+    if parameters.workload == "llm":
+        inputs["model"] = f"data/models/{parameters.model}/provenance.json"
+    return inputs
+
+
+def input_folders(wildcards, input):
+    """Arguments that name the folders of what a run is made of."""
+    return [
+        part
+        for name, file in input.items()
+        for part in (f"--{name}", str(Path(file).parent))
+    ]
 
 
 def dataset_definition(wildcards):
     """Definition of a data set as JSON."""
     return EXPERIMENT.datasets[wildcards.dataset].model_dump_json(exclude_defaults=True)
+
+
+def model_definition(wildcards):
+    """Definition of a language model as JSON."""
+    return EXPERIMENT.models[wildcards.model].model_dump_json(exclude_defaults=True)
 
 
 def scenario_files(name):

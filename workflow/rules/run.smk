@@ -1,4 +1,4 @@
-# Prepare data, then run the jobs.
+# Prepare data and models, then run the jobs.
 
 
 rule prepare_data:
@@ -14,13 +14,31 @@ rule prepare_data:
         "prepare the data set {wildcards.dataset}"
     shell:
         'python "$SCRIPTS/prepare_data.py"'
-        " --name {wildcards.dataset:q} --dataset {params.dataset:q} --out data/{wildcards.dataset:q} 2> {log:q}"
+        " --name {wildcards.dataset:q} --dataset {params.dataset:q} --resources {RESOURCES:q}"
+        " --out data/{wildcards.dataset:q} 2> {log:q}"
+
+
+rule prepare_model:
+    output:
+        "data/models/{model}/provenance.json",
+    log:
+        "data/models/{model}/log.txt",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        model=model_definition,
+    message:
+        "prepare the model {wildcards.model}"
+    shell:
+        'python "$SCRIPTS/prepare_model.py"'
+        " --name {wildcards.model:q} --model {params.model:q} --resources {RESOURCES:q}"
+        " --out data/models/{wildcards.model:q} 2> {log:q}"
 
 
 # A run takes the whole machine, so that nothing disturbs what it measures.
 rule launch_run:
     input:
-        data=run_data,
+        unpack(run_inputs),
     output:
         record=f"{RESULTS}/runs/{{run}}/run.json",
         steps=f"{RESULTS}/runs/{{run}}/steps.csv",
@@ -36,11 +54,11 @@ rule launch_run:
         runtime=EXPERIMENT.time_limit_min,
     params:
         parameters=run_parameters,
-        data=lambda wildcards, input: str(Path(input.data).parent),
+        inputs=input_folders,
         folder=lambda wildcards, output: str(Path(output.record).parent),
     message:
         "run {wildcards.run}"
     shell:
         'python "$SCRIPTS/launch_run.py"'
-        " --parameters {params.parameters:q} --data {params.data:q} --out {params.folder:q}"
+        " --parameters {params.parameters:q} {params.inputs:q} --out {params.folder:q}"
         " --time-limit-min {resources.runtime}"

@@ -4,15 +4,19 @@ import argparse
 from pathlib import Path
 
 from multicard.errors import reported
-from multicard.experiment.parameters import VisionParameters
+from multicard.experiment.load import read_job
+from multicard.experiment.machine import Machine
 from multicard.record.job import run_job
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--parameters", required=True, help="parameters that differ from the defaults, as JSON")
+parser.add_argument(
+    "--parameters", required=True, help="workload and parameters that differ from the defaults, as JSON"
+)
 parser.add_argument("--data", type=Path, required=True, help="folder of the prepared data set")
+parser.add_argument("--model", type=Path, help="folder of the prepared language model, for a run that tunes one")
 parser.add_argument("--out", type=Path, required=True, help="the run directory")
 parser.add_argument("--time-limit-min", type=float, default=60, help="minutes after which the job is ended")
 arguments = parser.parse_args()
 with reported():
-    parameters = VisionParameters.model_validate_json(arguments.parameters)
-    run_job(parameters, arguments.data, arguments.out, arguments.time_limit_min * 60)
+    parameters = read_job(arguments.parameters, arguments.data, arguments.model, Machine.here())
+    run_job(parameters, arguments.data, arguments.out, arguments.time_limit_min * 60, arguments.model)

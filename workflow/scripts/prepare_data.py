@@ -6,13 +6,21 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from multicard.errors import reported
-from multicard.experiment.config import Dataset
-from multicard.vision.prepare import prepare
+from multicard.experiment.datasets import Dataset, Text
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--name", required=True, help="name of the data set")
 parser.add_argument("--dataset", required=True, help="its definition as JSON")
 parser.add_argument("--out", type=Path, required=True, help="folder to make")
+parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of the shipped texts")
 arguments = parser.parse_args()
+dataset = TypeAdapter(Dataset).validate_json(arguments.dataset)
 with reported():
-    prepare(arguments.name, TypeAdapter(Dataset).validate_json(arguments.dataset), arguments.out)
+    if isinstance(dataset, Text):
+        from multicard.llm.texts import prepare_texts
+
+        prepare_texts(arguments.name, dataset, arguments.out, arguments.resources)
+    else:
+        from multicard.vision.prepare import prepare
+
+        prepare(arguments.name, dataset, arguments.out)

@@ -5,16 +5,16 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.experiment.parameters import VisionParameters
+from multicard.analysis.tuning import TUNING, tuning_measures
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.experiment.workloads import PARAMETERS, WORKLOADS
 from multicard.files import read_json
 from multicard.record.names import ACTIVITY, EPOCHS, PHASES, RUN, STEPS
 from multicard.trace.tables import STEP
 
-PARAMETERS = tuple(VisionParameters.model_fields)
-
 ACCURACY = 0.98  # the goal that the papers set
 
-MEASURES: dict[str, str] = {
+COMMON: dict[str, str] = {
     "iteration_time_s": "median over the measured steps of the slowest rank's step time",
     "throughput_samples_per_s": "distinct training samples per second: the speed of one pass over the training "
     "data. Ranks of the plain ddp strategy all see the same samples, so they count once",
@@ -24,8 +24,6 @@ MEASURES: dict[str, str] = {
     "other_s": "mean time per measured step and rank outside every phase",
     "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
     "data_share": "part of the mean step time in the phase data: waiting for the loader",
-    "time_to_accuracy_s": f"training time, without tests, to the end of the first epoch with {ACCURACY:.0%} of test "
-    "accuracy",
     "host_to_device_s": "time that a card spends per profiled step with copies from the host, by the trace, mean over "
     "cards",
     "host_to_device_bytes": "what these copies move",
@@ -34,63 +32,82 @@ MEASURES: dict[str, str] = {
     "peak_reserved_bytes": "highest peak of what PyTorch's allocator held of a card in the measured steps",
     "device_memory_used_bytes": "highest use of a card's memory by all that runs on it, after training, by NVML",
     "peak_memory_bytes": "highest peak memory of a rank in the measured steps: allocated on a GPU, resident on a CPU",
-    "test_loss": "after the last epoch",
-    "test_accuracy": "after the last epoch",
     "measured_steps": "number of steps in the measured window, per rank",
     "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
     "trace_iteration_time_s": "as profiled_iteration_time_s, by the trace's step ranges",
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
 }
 
+VISION: dict[str, str] = {
+    "time_to_accuracy_s": f"training time, without tests, to the end of the first epoch with {ACCURACY:.0%} of test "
+    "accuracy",
+    "test_loss": "after the last epoch",
+    "test_accuracy": "after the last epoch",
+}
+
+MEASURES_OF = {"vision": COMMON | VISION, "llm": COMMON | TUNING}
+MEASURES = COMMON | VISION | TUNING
+
 
 def measure_run(folder: Path) -> dict[str, Any]:
     """Give outcome, parameters and measures of one run; what was not recorded is None."""
     record = read_json(folder / RUN)
+    workload = record["parameters"]["workload"]
     row: dict[str, Any] = {
         "run": record["run"],
         "outcome": record["outcome"],
         "reason": record["reason"],
         "profiler_used": record["profiler"]["used"],
-        **{name: record["parameters"].get(name) for name in PARAMETERS},
-        **dict.fromkeys(MEASURES),
+        **{name: record["parameters"].get(name) for name in WORKLOADS[workload].model_fields},
+        **dict.fromkeys(MEASURES_OF[workload]),
     }
     if record["outcome"] != "completed":
         return row
     steps = pd.read_csv(folder / STEPS)
     measured = steps[steps["window"] == "measured"]
     iteration = slowest_rank(measured)
-    parameters = VisionParameters.model_validate(record["parameters"])
-    processed = parameters.batch_of_device * parameters.devices
-    # Ranks of plain ddp all see the same samples, so these count once.
-    distinct = parameters.batch_of_device if parameters.strategy == "ddp" else processed
     phases = measured[[f"{phase}_s" for phase in PHASES]]
-    epochs = pd.read_csv(folder / EPOCHS)
     profiled = slowest_rank(steps[steps["window"] == "profiled"])
     row |= {
         "iteration_time_s": iteration,
-        "throughput_samples_per_s": distinct / iteration,
-        "processed_samples_per_s": processed / iteration,
         "epoch_time_s": iteration * record["steps_per_pass"],
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
         "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),
         "mean_iteration_time_s": measured["duration_s"].mean(),
         "data_share": measured["data_s"].mean() / measured["duration_s"].mean(),
-        "time_to_accuracy_s": time_to_accuracy(epochs),
         **_copies(folder),
-        "energy_per_sample_j": _energy(record, measured),
+        "energy_per_sample_j": energy_per(record, measured["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
         "device_memory_used_bytes": _highest(
             pd.Series([used for rank in record["ranks"] for used in rank.get("device_memory_used_bytes") or []])
         ),
         "peak_memory_bytes": int(measured["peak_memory_bytes"].max()),
-        "test_loss": epochs["test_loss"].iloc[-1],
-        "test_accuracy": epochs["test_accuracy"].iloc[-1],
         "measured_steps": int(measured["step"].nunique()),
         "profiled_iteration_time_s": profiled,
         "trace_iteration_time_s": _trace_iteration_time(folder),
         "profiler_overhead": profiled / iteration - 1,
     }
+    if workload == "llm":
+        row |= tuning_measures(record, steps)
+        row["energy_per_token_j"] = energy_per(record, measured["tokens"])
+    else:
+        row |= _vision_measures(record, iteration, pd.read_csv(folder / EPOCHS))
     return row
+
+
+def _vision_measures(record: dict[str, Any], iteration: float, epochs: pd.DataFrame) -> dict[str, Any]:
+    """Throughput by the batch that is the same in all steps, and what the tests after each epoch say."""
+    p = VisionParameters.model_validate(record["parameters"])
+    processed = p.batch_of_device * p.devices
+    # Ranks of plain ddp all see the same samples, so these count once.
+    distinct = p.batch_of_device if p.strategy == "ddp" else processed
+    return {
+        "throughput_samples_per_s": distinct / iteration,
+        "processed_samples_per_s": processed / iteration,
+        "time_to_accuracy_s": time_to_accuracy(epochs),
+        "test_loss": epochs["test_loss"].iloc[-1],
+        "test_accuracy": epochs["test_accuracy"].iloc[-1],
+    }
 
 
 def slowest_rank(steps: pd.DataFrame) -> float:
@@ -104,12 +121,12 @@ def time_to_accuracy(epochs: pd.DataFrame) -> float | None:
     return float(epochs["epoch_time_s"].cumsum()[reached].iloc[0]) if reached.any() else None
 
 
-def _energy(record: dict[str, Any], measured: pd.DataFrame) -> float | None:
-    """Joules per processed sample; None unless every card was metered."""
+def energy_per(record: dict[str, Any], counts: pd.Series) -> float | None:
+    """Joules of the measured steps per unit of `counts`, which has a row per step and rank; None unless metered."""
     meters = [meter for rank in record["ranks"] for meter in rank.get("energy") or [{"energy_j": None}]]
     if any(meter["energy_j"] is None for meter in meters):
         return None
-    return sum(meter["energy_j"] for meter in meters) / measured["samples"].sum()
+    return sum(meter["energy_j"] for meter in meters) / counts.sum()
 
 
 def _highest(values: pd.Series) -> int | None:
@@ -133,9 +150,13 @@ def _copies(folder: Path) -> dict[str, float]:
 
 
 def measure_scenario(folders: list[Path]) -> pd.DataFrame:
-    """One row per run, in the order given. Columns: run, outcome, parameters, `MEASURES`."""
-    columns = ["run", "outcome", "reason", "profiler_used", *PARAMETERS, *MEASURES]
-    return pd.DataFrame([measure_run(folder) for folder in folders], columns=columns)
+    """One row per run, in the order given. Columns: run, outcome, parameters and measures of the runs' workload.
+
+    Without runs there are the columns of all workloads.
+    """
+    rows = [measure_run(folder) for folder in folders]
+    named = [name for name in (*PARAMETERS, *MEASURES) if not rows or any(name in row for row in rows)]
+    return pd.DataFrame(rows, columns=["run", "outcome", "reason", "profiler_used", *named])
 
 
 def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:

@@ -1,189 +1,92 @@
 """The configuration model: the only truth about what a configuration file may say."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
+from pydantic import Field, StringConstraints, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from multicard.experiment.parameters import DATASET_NAME, VisionParameters
+from multicard.experiment.datasets import Dataset, Digits, Strict
+from multicard.experiment.models import Model
+from multicard.experiment.parameters import DATASET_NAME
+from multicard.experiment.workloads import PARAMETERS, WORKLOADS
 
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 
-# The names under which MNIST is published.
-MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-
-Figure = Literal["iteration_time", "speedup", "phases", "precision"]
+Figure = Literal["iteration_time", "speedup", "phases", "precision", "techniques", "text_datasets"]
 
 # What must vary in a scenario for a figure to have an axis.
-FIGURE_AXIS: dict[str, str] = {"iteration_time": "devices", "speedup": "devices", "precision": "precision"}
+FIGURE_AXIS: dict[str, str] = {
+    "iteration_time": "devices",
+    "speedup": "devices",
+    "precision": "precision",
+    "techniques": "technique",
+    "text_datasets": "dataset",
+}
+
+# The workload that a figure is about, where it is about one only.
+FIGURE_WORKLOAD: dict[str, str] = {
+    "precision": "vision",
+    "techniques": "llm",
+    "text_datasets": "llm",
+}
+
+# Parameters that workloads share under one name, with values of their own; each workload checks its own.
+SHARED: dict[str, Any] = {
+    "workload": Literal[tuple(WORKLOADS)],
+    "model": Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")],
+    "precision": Literal["fp64", "fp32", "fp16", "bf16"],
+}
 
 
-class Strict(BaseModel):
-    """Base of every section: unknown keys and silent conversions are refused."""
+def _annotation(name: str) -> Any:
+    """Give a parameter's type with its constraints, as it can stand inside another type."""
+    if name in SHARED:
+        return SHARED[name]
+    field = _fields(name)[0][1]
+    return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+def _fields(name: str) -> list[tuple[str, FieldInfo]]:
+    """The field of each workload that has the parameter."""
+    return [(work, model.model_fields[name]) for work, model in WORKLOADS.items() if name in model.model_fields]
 
 
-def _annotation(field: FieldInfo) -> Any:
-    """Give a field's type with its constraints, as it can stand inside another type."""
-    if field.metadata:
-        return Annotated[(field.annotation, *field.metadata)]
-    return field.annotation
+def _described(name: str) -> dict[str, Any]:
+    """Description and default of a parameter, of each workload where they differ."""
+    fields = _fields(name)
+    texts = [field.description for _, field in fields]
+    if len({(field.description, repr(field.default)) for _, field in fields}) > 1:
+        texts = [f"{work} (default {field.default}): {field.description}" for work, field in fields]
+        # No default holds for all.
+        return {
+            "default": fields[0][1].default,
+            "description": " ".join(texts),
+            "json_schema_extra": lambda schema: schema.pop("default", None),
+        }
+    return {"default": fields[0][1].default, "description": texts[0]}
 
 
 def _fixed_model() -> type[Strict]:
     """Any part of the parameters, each at most once. `repeat` is counted by `repeats`."""
-    fields: dict[str, Any] = {}
-    for name, field in VisionParameters.model_fields.items():
-        if name != "repeat":
-            fields[name] = (_annotation(field), Field(default=field.default, description=field.description))
+    fields = {name: (_annotation(name), Field(**_described(name))) for name in PARAMETERS if name != "repeat"}
     return create_model("Fixed", __base__=Strict, **fields)
 
 
 def _vary_model() -> type[Strict]:
     """Lists of values per parameter; the runs are their product."""
-    fields: dict[str, Any] = {}
-    for name, field in VisionParameters.model_fields.items():
-        if name not in ("repeat", "workload"):
-            values = list[_annotation(field)] | None
-            fields[name] = (
-                values,
-                Field(default=None, min_length=1, description=f"Values of {name}, in order."),
-            )
+    fields = {
+        name: (
+            list[_annotation(name)] | None,
+            Field(default=None, min_length=1, description=f"Values of {name}, in order."),
+        )
+        for name in PARAMETERS
+        if name not in ("repeat", "workload")
+    }
     return create_model("Vary", __base__=Strict, **fields)
 
 
 Fixed = _fixed_model()
 Vary = _vary_model()
-
-
-def _without_defaults(schema: dict[str, Any]) -> None:
-    """Drop the defaults from a data set's schema.
-
-    Snakemake fills in those of every kind of data set before it asks which kind fits, and then none does.
-    """
-    for field in schema["properties"].values():
-        field.pop("default", None)
-
-
-class Source(Strict):
-    """Base of every data set."""
-
-    model_config = ConfigDict(json_schema_extra=_without_defaults)
-
-    def fault(self) -> str | None:
-        """Say which key the file system contradicts, as `key: what is wrong`; None where all is there."""
-        return None
-
-
-class SmallGreys(Source):
-    """Base of the sets of small grey images: how many of them to take, and how to keep them."""
-
-    stored_size: Annotated[
-        int | None,
-        Field(
-            ge=8,
-            le=4096,
-            description="Write every image, upsampled to this edge length in pixels, as a JPEG file that training "
-            "decodes; null keeps the small images in arrays.",
-        ),
-    ] = None
-    limit: Annotated[
-        int | None,
-        Field(ge=1, description="Take the first so many training images, and a fifth as many test images."),
-    ] = None
-
-
-class Digits(SmallGreys):
-    """The 1797 handwritten 8×8 digits inside scikit-learn; nothing is downloaded."""
-
-    source: Literal["digits"]
-
-
-class Mnist(SmallGreys):
-    """MNIST in its four IDX files, split as it is published."""
-
-    source: Literal["mnist"]
-    folder: Annotated[
-        str,
-        Field(min_length=1, description="The folder that holds the IDX files, here or in MNIST/raw, gzipped or not."),
-    ]
-    download: Annotated[
-        bool, Field(description="Fetch the files into the folder where they are missing; false unless stated.")
-    ] = False
-
-    def files(self) -> dict[str, Path | None]:
-        """The four files by the names they are published under, each where it lies; None where it does not."""
-        places = [Path(self.folder) / "MNIST" / "raw", Path(self.folder)]
-        found: dict[str, Path | None] = {}
-        for name in MNIST_FILES:
-            candidates = [place / f"{name}{suffix}" for place in places for suffix in ("", ".gz")]
-            found[name] = next((path for path in candidates if path.is_file()), None)
-        return found
-
-    def fault(self) -> str | None:
-        """Name the files that are missing, unless they may be downloaded."""
-        missing = [name for name, path in self.files().items() if path is None]
-        if missing and not self.download:
-            return f"folder: {self.folder} lacks {', '.join(missing)}; download: true would fetch them"
-        return None
-
-
-class KaggleMnist(SmallGreys):
-    """MNIST as Kaggle ships it; every tenth sample is a test image, since Kaggle keeps the test labels."""
-
-    source: Literal["kaggle-mnist"]
-    path: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="train.csv, or a folder that holds it, or one with the folders 0 to 9 of JPEG files, here or "
-            "in trainingSet/trainingSet.",
-        ),
-    ]
-
-    def fault(self) -> str | None:
-        """Say where there is nothing at the path."""
-        return None if Path(self.path).exists() else f"path: no such file or folder: {self.path}"
-
-
-class ImageFolder(Source):
-    """A folder with `train/<class>/<image>` and `test/<class>/<image>`."""
-
-    source: Literal["imagefolder"]
-    folder: Annotated[str, Field(min_length=1, description="The folder that holds train/ and test/.")]
-    unreadable: Annotated[
-        Literal["refuse", "skip"],
-        Field(
-            description="What becomes of images that cannot be read: `refuse` the folder, as it does unless stated, or "
-            "`skip` them. In folders of more than 50 000 images only their headers are read."
-        ),
-    ] = "refuse"
-
-    def fault(self) -> str | None:
-        """Name the first folder that is missing."""
-        folder = Path(self.folder)
-        missing = [path for path in (folder, folder / "train", folder / "test") if not path.is_dir()]
-        return f"folder: no such folder: {missing[0]}" if missing else None
-
-
-class Synthetic(Source):
-    """Random images that cost nothing to load: the upper bound of every loader."""
-
-    source: Literal["synthetic"]
-    classes: Annotated[int, Field(ge=2, description="Number of classes, 10 unless stated.")] = 10
-    samples: Annotated[int, Field(ge=1, description="Training samples; a tenth as many are tested.")]
-
-
-SOURCES: dict[str, type[Source]] = {
-    "digits": Digits,
-    "imagefolder": ImageFolder,
-    "kaggle-mnist": KaggleMnist,
-    "mnist": Mnist,
-    "synthetic": Synthetic,
-}
-Dataset = Annotated[Digits | ImageFolder | KaggleMnist | Mnist | Synthetic, Field(discriminator="source")]
 
 
 class Scenario(Strict):
@@ -223,6 +126,7 @@ class Scenario(Strict):
 
 ScenarioName = Annotated[str, StringConstraints(pattern=SCENARIO_NAME)]
 DatasetName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
+ModelName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
 
 
 class Experiment(Strict):
@@ -234,10 +138,25 @@ class Experiment(Strict):
     ] = 60
     datasets: Annotated[
         dict[DatasetName, Dataset],
-        Field(description="Data sets by name."),
-    ] = {"digits": Digits(source="digits")}
-    fixed: Annotated[Fixed, Field(description="Parameters of every scenario, unless it states its own.")] = Fixed()
+        Field(default_factory=lambda: {"digits": Digits(source="digits")}, description="Data sets by name."),
+    ]
+    models: Annotated[
+        dict[ModelName, Model],
+        Field(default_factory=lambda: {"tiny": Model(architecture="tiny")}, description="Language models by name."),
+    ]
+    fixed: Annotated[
+        Fixed,
+        Field(
+            description="Parameters of every scenario, unless it states its own. A scenario takes those that its "
+            "workload has."
+        ),
+    ] = Fixed()
     scenarios: Annotated[dict[ScenarioName, Scenario], Field(min_length=1, description="The questions, by name.")]
+
+    def workload(self, name: str) -> str:
+        """Workload of a scenario."""
+        own, shared = self.scenarios[name].fixed, self.fixed
+        return own.workload if "workload" in own.model_fields_set else shared.workload
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Reading a configuration file; every fault becomes one line with file, key, finding and expectation."""
 
 import difflib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,12 @@ import yaml
 from pydantic import ValidationError
 
 from multicard.errors import UserError
-from multicard.experiment.config import SOURCES, Experiment
+from multicard.experiment.config import FIGURE_WORKLOAD, Experiment
+from multicard.experiment.datasets import SOURCES
+from multicard.experiment.machine import Machine
+from multicard.experiment.parameters import JobParameters, run_id
+from multicard.experiment.runs import Run, expand_scenario
+from multicard.experiment.workloads import WORKLOADS, parameters_of
 from multicard.files import unwritable
 
 
@@ -86,6 +92,50 @@ def check(config: Any, source: str) -> Experiment:
     return experiment
 
 
+def read_job(parameters: str, data: Path, model: Path | None, machine: Machine) -> JobParameters:
+    """Read and check what one run is given: its parameters as JSON, and the folders that were prepared for it.
+
+    Raises
+    ------
+    UserError
+        One line per fault; also if the run cannot run on `machine`.
+    """
+    try:
+        values = json.loads(parameters)
+    except ValueError as error:
+        raise UserError(f"parameters: do not parse as JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"parameters: found {values!r}, expected a mapping")
+    workload = values.get("workload", "vision")
+    if workload not in list(WORKLOADS):
+        raise UserError(f"parameters: workload: found {workload!r}, expected one of {', '.join(WORKLOADS)}")
+    known = list(WORKLOADS[workload].model_fields)
+    faults = [
+        f"parameters: {key}: not a parameter of the workload {workload}{_hint(key, known)}"
+        for key in values
+        if key not in known
+    ]
+    if faults:
+        raise UserError(*faults)
+    try:
+        p = parameters_of(values)
+    except ValidationError as error:
+        raise UserError(*(f"parameters: {_fault(e)}" for e in error.errors())) from error
+    if workload == "llm" and model is None:
+        raise UserError("model: missing, expected the folder of the prepared language model")
+    faults = [
+        f"{name}: no such folder: {folder}"
+        for name, folder in (("data", data), ("model", model))
+        if folder is not None and not folder.is_dir()
+    ]
+    obstacle = Run(run_id(p), p).obstacle(machine)
+    if obstacle:
+        faults.append(f"parameters: cannot run here: {obstacle}")
+    if faults:
+        raise UserError(*faults)
+    return p
+
+
 def _fault(error: Any) -> str:
     """Word one pydantic error as `key: found …, expected …`."""
     location = [str(part) for part in error["loc"] if part != "[key]"]
@@ -150,25 +200,60 @@ def _known_keys(location: list[str]) -> list[str]:
 def _outside_faults(experiment: Experiment) -> list[str]:
     """Faults that only the rest of the file, or the file system, shows."""
     faults = []
-    known = list(experiment.datasets)
-    for name, scenario in experiment.scenarios.items():
-        fixed = [f"scenarios.{name}.fixed.dataset"] if "dataset" in scenario.fixed.model_fields_set else []
-        named = [(key, scenario.fixed.dataset) for key in fixed]
-        named += [(f"scenarios.{name}.vary.dataset", value) for value in scenario.varied.get("dataset", [])]
-        if not named:
-            named = [("fixed.dataset", experiment.fixed.dataset)]
-        for key, dataset in named:
-            fault = f"{key}: no data set {dataset!r} under datasets{_hint(dataset, known)}"
-            if dataset not in known and fault not in faults:
-                faults.append(fault)
-    for name, dataset in experiment.datasets.items():
-        try:
-            fault = dataset.fault()
-        except OSError as error:
-            fault = f"source: {dataset.source} cannot be looked for: {error.strerror}"
-        if fault:
-            faults.append(f"datasets.{name}.{fault}")
+    for name in experiment.scenarios:
+        faults += _scenario_faults(experiment, name)
+    for section, entries in (("datasets", experiment.datasets), ("models", experiment.models)):
+        for name, entry in entries.items():
+            try:
+                fault = entry.fault()
+            except OSError as error:
+                kind = "architecture" if section == "models" else "source"
+                fault = f"{kind}: {getattr(entry, kind)} cannot be looked for: {error.strerror}"
+            if fault:
+                faults.append(f"{section}.{name}.{fault}")
     obstacle = unwritable(Path(experiment.results))
     if obstacle:
         faults.append(f"results: cannot write to {experiment.results}: {obstacle}")
     return faults
+
+
+def _scenario_faults(experiment: Experiment, name: str) -> list[str]:
+    """What of a scenario does not fit its workload, the data sets or the models."""
+    scenario, workload = experiment.scenarios[name], experiment.workload(name)
+    known, where = WORKLOADS[workload].model_fields, f"scenarios.{name}"
+    faults = [
+        f"{where}.{section}.{key}: not a parameter of the workload {workload}"
+        for section, keys in (("fixed", scenario.fixed.model_fields_set), ("vary", scenario.varied))
+        for key in keys
+        if key not in known
+    ]
+    for figure in scenario.figures:
+        about = FIGURE_WORKLOAD.get(figure, workload)
+        if about != workload:
+            faults.append(f"{where}: the figure {figure} is about the workload {about}, this one's is {workload}")
+    if faults:
+        return faults
+    try:
+        runs = expand_scenario(experiment, name)
+    except ValidationError as error:
+        return list(dict.fromkeys(f"{where}: {_fault(e)}" for e in error.errors()))
+    for key, entries in (("dataset", experiment.datasets), ("model", experiment.models)):
+        if key == "model" and workload != "llm":
+            continue
+        for value in dict.fromkeys(getattr(run.parameters, key) for run in runs):
+            if value not in entries:
+                what = key.replace("dataset", "data set")
+                hint = _hint(value, list(entries))
+                faults.append(f"{_place(experiment, name, key)}: no {what} {value!r} under {key}s{hint}")
+    if not faults:
+        faults = list(dict.fromkeys(f"{where}: {misfit}" for run in runs if (misfit := run.misfit(experiment))))
+    return faults
+
+
+def _place(experiment: Experiment, name: str, key: str) -> str:
+    """Where in the file a scenario's value of a parameter stands."""
+    scenario = experiment.scenarios[name]
+    if key in scenario.varied:
+        return f"scenarios.{name}.vary.{key}"
+    stated = key in scenario.fixed.model_fields_set or key not in experiment.fixed.model_fields_set
+    return f"scenarios.{name}.fixed.{key}" if stated else f"fixed.{key}"

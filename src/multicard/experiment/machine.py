@@ -1,10 +1,15 @@
 """What this machine can run, found without importing torch."""
 
 import importlib.util
+import itertools
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+
+# torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
+SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
 
 
 @dataclass(frozen=True)
@@ -16,12 +21,29 @@ class Machine:
     nsys: bool
     compiler: bool = False
     dali: bool = False
+    torchtune: str | None = None  # why torchtune cannot be used; None where it can
+    gpu_memory_bytes: int | None = None  # of the smallest card
+    weights_needed: bool = True  # of language models; a machine that is only imagined needs none
+
+    def imagined(self) -> "Machine":
+        """A machine like this one with whatever it lacks, to plan for."""
+        return replace(
+            self, gpus=max(self.gpus, 8), compiler=True, dali=True, torchtune=None, nsys=True, weights_needed=False
+        )
 
     @classmethod
     def here(cls) -> "Machine":
         """Look at the machine that this process runs on."""
         cpus = usable_cpus()
-        return cls(cpus=cpus, gpus=_gpus(), nsys=shutil.which("nsys") is not None, compiler=_compiler(), dali=_dali())
+        return cls(
+            cpus=cpus,
+            gpus=_gpus(),
+            nsys=shutil.which("nsys") is not None,
+            compiler=_compiler(),
+            dali=_dali(),
+            torchtune=unsupported(),
+            gpu_memory_bytes=_gpu_memory_bytes(),
+        )
 
 
 def usable_cpus() -> int:
@@ -44,15 +66,55 @@ def _dali() -> bool:
         return False
 
 
+def unsupported() -> str | None:
+    """Which of the packages that tune language models is missing, or of another version than was tried; or None."""
+    found = {}
+    for package in SUPPORTED:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            return f'tuning language models needs the package {package} (pip install "multicard[llm]")'
+    wrong = [
+        f"{package} {found[package]} is installed, {supported.removesuffix('.')} supported"
+        for package, supported in SUPPORTED.items()
+        if not found[package].startswith(supported)
+    ]
+    return "; ".join(wrong) or None
+
+
 def _gpus() -> int:
-    """Count the GPUs that a CUDA program would see."""
+    """Count the GPUs that a CUDA program would see: of CUDA_VISIBLE_DEVICES, those before the first that is not there.
+
+    An entry is a card's number, or the beginning of the UUID of a card or of a part of one (MIG).
+    """
+    listing = _nvidia_smi("-L")
+    cards = sum(line.startswith("GPU ") for line in listing)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
+    if visible is None:
+        return cards
+    uuids = [line.rpartition("(UUID: ")[2].rstrip(")") for line in listing]
+
+    def is_there(entry: str) -> bool:
+        if entry.isdecimal():
+            return int(entry) < cards
+        return entry.startswith(("GPU-", "MIG-")) and any(uuid.startswith(entry) for uuid in uuids)
+
+    return len(set(itertools.takewhile(is_there, map(str.strip, visible.split(",")))))
+
+
+def _gpu_memory_bytes() -> int | None:
+    """Memory of the smallest card of the machine."""
+    totals = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    mebibytes = [int(line) for line in totals if line.strip().isdigit()]  # a card in slices (MIG) may not say
+    return min(mebibytes) * 1024**2 if mebibytes else None
+
+
+def _nvidia_smi(*arguments: str) -> list[str]:
+    """Lines that nvidia-smi prints; none where it is missing or hangs."""
     if shutil.which("nvidia-smi") is None:
-        return 0
+        return []
     try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+        command = ["nvidia-smi", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
     except subprocess.TimeoutExpired:
-        return 0
-    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+        return []

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.figures import breakdown, precision, scaling
+from multicard.figures import breakdown, precision, scaling, techniques, text_datasets
 from multicard.figures.series import not_shown
 from multicard.figures.style import WIDTH_IN, styled
 from multicard.files import whole
@@ -20,6 +20,8 @@ FIGURES: dict[str, Drawing] = {
     "speedup": scaling.speedup,
     "phases": breakdown.phases,
     "precision": precision.precision,
+    "techniques": techniques.techniques,
+    "text_datasets": text_datasets.text_datasets,
 }
 
 PICTURES = ("png", "svg", "pdf")

@@ -7,20 +7,27 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
 from multicard.analysis.scaling import over_repeats
-from multicard.figures.series import device_axis, labels, varied
-from multicard.figures.style import DASHES, MARKERS, WIDTH_IN, colours, legend_below
+from multicard.figures.bars import whiskers
+from multicard.figures.series import device_axis, labels, of_texts, varied
+from multicard.figures.style import DASHES, MARKERS, SECONDS, WIDTH_IN, colours, legend_below, unit_for
 
 ASIDE = 0.035  # shift between neighbouring series, in devices
 
 
 def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Iteration time and throughput against devices."""
-    data = _series(measures, ["iteration_time_s", "throughput_samples_per_s"])
+    """Iteration time and throughput against devices: of distinct samples, or of tokens where texts are learned."""
+    rate, title, unit = (
+        ("tokens_per_s", "Throughput, without padding", "Tokens per second")
+        if of_texts(measures)
+        else ("throughput_samples_per_s", "Throughput", "Distinct samples per second")
+    )
+    data = _series(measures, ["iteration_time_s", rate])
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
-    _lines(left, data, "iteration_time_s", scale=1e3)
-    left.set(title="Iteration time", ylabel="Time per step (ms)")
-    _lines(right, data, "throughput_samples_per_s")
-    right.set(title="Throughput", ylabel="Distinct samples per second")
+    scale, seconds = unit_for(data["iteration_time_s_high"], SECONDS)
+    _lines(left, data, "iteration_time_s", scale)
+    left.set(title="Iteration time", ylabel=f"Time per step ({seconds})")
+    _lines(right, data, rate)
+    right.set(title=title, ylabel=unit)
     for axes in (left, right):
         _device_axis(axes, data)
     legend_below(figure, left)
@@ -59,13 +66,10 @@ def _lines(axes: Axes, data: pd.DataFrame, value: str, scale: float = 1.0) -> No
         rows = data[(data["series"] == name) & data[value].notna()].sort_values("devices")
         # A little apart, so that marks of equal height do not cover each other.
         aside = ASIDE * (index - (len(names) - 1) / 2)
-        middle = rows[value].astype(float) * scale
-        below = middle - rows[f"{value}_low"].astype(float) * scale
-        above = rows[f"{value}_high"].astype(float) * scale - middle
         axes.errorbar(
             rows["devices"] + aside,
-            middle,
-            yerr=[below, above],
+            rows[value].astype(float) * scale,
+            yerr=whiskers(rows, value, scale),
             label=name,
             color=colour,
             marker=MARKERS[index % len(MARKERS)],
@@ -83,7 +87,7 @@ def _device_axis(axes: Axes, data: pd.DataFrame) -> None:
     axes.xaxis.set_major_locator(FixedLocator(devices))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(ScalarFormatter())
-    shared = ", one batch for all" if set(data["scaling"]) == {"strong"} else ""
+    shared = ", one batch for all" if "scaling" in data and set(data["scaling"]) == {"strong"} else ""
     axes.set_xlabel(f"{device_axis(data)}{shared}")
     axes.margins(x=0.12, y=0.1)
     axes.set_ylim(bottom=0)

@@ -2,30 +2,47 @@
 
 import pandas as pd
 
-from multicard.analysis.measures import PARAMETERS
-from multicard.experiment.parameters import TUNED
+from multicard.analysis.scaling import over_repeats
+from multicard.experiment.vision_parameters import TUNED
+from multicard.experiment.workloads import PARAMETERS
+
+TECHNIQUES = {"lora": "LoRA", "qlora": "QLoRA", "qat": "QAT", "dpo": "DPO", "full": "full"}
+
+# Parameters whose values speak for themselves.
+PLAIN = ("strategy", "precision", "dataset", "profiler", "device", "model")
 
 
 def unit(name: str, value: object) -> str:
     """Word one value of a parameter for a reader."""
+    text = str(value)
     worded = {
         "image_size": f"{value} px",
         "batch_size": f"batch {value}",
         "width": f"width {value}",
-        "layout": str(value).upper(),
-        "loader": {"torch": "DataLoader", "dali": "DALI"}.get(str(value)),
+        "layout": text.upper(),
+        "loader": {"torch": "DataLoader", "dali": "DALI"}.get(text),
         "preset": f"{value} settings",
-    }
+        "technique": TECHNIQUES.get(text),
+        "qat_of": f"QAT of {value}",
+        "qat_group": f"QAT group {value}",
+        "lora_rank": f"rank {value}",
+        "lora_alpha": f"alpha {value}",
+        "packed": {"True": "packed", "False": "not packed"}.get(text),
+        "checkpointing": {"True": "recomputed activations", "False": "kept activations"}.get(text),
+        "sequence_length": f"{value} tokens",
+        "accumulation": f"{value} batches per step" if text != "1" else "1 batch per step",
+    }.get(name)
+    if worded:
+        return worded
     spaced = name.replace("_", " ")
-    if str(value) in ("True", "False"):  # a table that was read from CSV holds words
-        return spaced if str(value) == "True" else f"no {spaced}"
-    plain = name in ("strategy", "precision", "dataset", "profiler", "device")
-    return worded.get(name) or (str(value) if plain else f"{spaced} {value}")
+    if text in ("True", "False"):  # a table that was read from CSV holds words
+        return spaced if text == "True" else f"no {spaced}"
+    return text if name in PLAIN else f"{spaced} {value}"
 
 
 def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
     """Parameters with more than one value among the runs, except those named and those that follow the preset."""
-    names = [name for name in PARAMETERS if name not in besides]
+    names = [name for name in PARAMETERS if name in measures and name not in besides]
     found = [name for name in names if measures[name].nunique(dropna=False) > 1]
     if "preset" not in found:
         return found
@@ -34,8 +51,39 @@ def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
 
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """Label of each row, made of the parameters `names`."""
-    return [", ".join(unit(name, row[name]) for name in names) or row["strategy"] for _, row in rows.iterrows()]
+    """Label of each row, made of the parameters `names`; of what tells the jobs of a workload apart where none is."""
+    shown = names or ["technique" if of_texts(rows) else "strategy"]
+    return [", ".join(unit(name, row[name]) for name in shown) for _, row in rows.iterrows()]
+
+
+def device_labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
+    """As `labels`, with the number of devices before it where that varies; the number alone where nothing else does."""
+    kind = device_axis(rows)
+    counts = [devices(count, kind) for count in rows["devices"]]
+    if not names:
+        return counts
+    if rows["devices"].nunique() == 1:
+        return labels(rows, names)
+    return [f"{count}, {label}" for count, label in zip(counts, labels(rows, names), strict=True)]
+
+
+def configurations(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """As `over_repeats`, with a row also for each configuration that no repeat completed.
+
+    Rows have the `outcome`, completed where one repeat did; without a completed one `repeats` is 0, values are empty.
+    """
+    by = [name for name in PARAMETERS if name in measures and name != "repeat"]
+    outcomes = measures["outcome"].where(measures["outcome"] != "completed")
+    every = measures.assign(outcome=outcomes).groupby(by, sort=False, dropna=False)["outcome"].first().reset_index()
+    data = every.merge(over_repeats(measures, values), on=by, how="left")
+    data["repeats"] = data["repeats"].fillna(0).astype(int)
+    data["outcome"] = data["outcome"].where(data["repeats"] == 0, "completed")
+    return data
+
+
+def of_texts(measures: pd.DataFrame) -> bool:
+    """Whether the runs tune language models, so that tokens are what counts."""
+    return set(measures["workload"]) == {"llm"}
 
 
 def device_axis(measures: pd.DataFrame) -> str:
@@ -46,10 +94,20 @@ def device_axis(measures: pd.DataFrame) -> str:
     return "CPU processes" if kinds == {"cpu"} else "Devices"
 
 
+def devices(count: int, kind: str) -> str:
+    """Word a number of devices.
+
+    >>> devices(1, "GPUs"), devices(1, "CPU processes"), devices(2, "Devices")
+    ('1 GPU', '1 CPU process', '2 devices')
+    """
+    plural = kind if kind != "Devices" else "devices"
+    return f"{count} {plural if count > 1 else plural.removesuffix('es' if plural.endswith('sses') else 's')}"
+
+
 def not_shown(measures: pd.DataFrame) -> str | None:
     """A line about the runs that did not complete; None when all did."""
     lost = measures[measures["outcome"] != "completed"]
     if lost.empty:
         return None
     counts = lost["outcome"].value_counts()
-    return "Not shown: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    return "Not shown: " + ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in counts.items())

@@ -1,18 +1,27 @@
 """One look for all figures: sizes for print, colours that stay apart in grey, marks that need no colour."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import matplotlib as mpl
+import numpy as np
+import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
 
 WIDTH_IN = 7.0  # text width of a journal page
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
+
+# Units by their size, in which an axis may count.
+SECONDS = ((1.0, "s"), (1e-3, "ms"))
+BYTES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 PHASE_COLOURS = {
     "data": "#E69F00",
@@ -53,15 +62,41 @@ def colours(count: int) -> list[tuple[float, float, float]]:
     return sns.color_palette("colorblind", count)
 
 
-def legend_below(figure: Figure, axes: Axes, title: str | None = None) -> None:
-    """Put the legend of `axes` under the figure, where it covers no data."""
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        figure.legend(
-            handles,
-            labels,
-            title=title,
-            loc="outside lower center",
-            ncols=min(4, len(labels)),
-            handlelength=3,
-        )
+def unit_for(values: Sequence[float] | pd.Series, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    """Give factor and name of the largest unit that the largest value reaches, of the smallest where none does.
+
+    Without a known value that is the first unit.
+
+    >>> unit_for([0.02, 0.3], SECONDS), unit_for([5e8, 2e9], BYTES)
+    ((1000.0, 'ms'), (1e-09, 'GB'))
+    """
+    largest = np.nan_to_num(np.asarray(values, dtype=float)).max(initial=0.0)
+    if not largest:
+        return 1 / units[0][0], units[0][1]
+    size, name = next(((size, name) for size, name in units if largest >= size), units[-1])
+    return 1 / size, name
+
+
+def legend_below(figure: Figure, *axes: Axes, place: str = "center") -> None:
+    """Put one legend of `axes` under the figure, where it covers no data: at its `center`, or its `left` or `right`.
+
+    What has the same label in several axes has one entry with all its marks. A legend at a side takes half the width.
+    """
+    entries: dict[str, list[Artist]] = {}
+    for each in axes:
+        for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, []).append(handle)
+    if not entries:
+        return
+    width = WIDTH_IN if place == "center" else WIDTH_IN / 2
+    column = 0.65 + 0.07 * max(map(len, entries))  # inches that a mark and the longest label take
+    most = max(1, min(6, int(width / column)))
+    rows = math.ceil(len(entries) / most)
+    figure.legend(
+        [tuple(marks) if len(marks) > 1 else marks[0] for marks in entries.values()],
+        entries,
+        loc=f"outside lower {place}",
+        ncols=math.ceil(len(entries) / rows),
+        handlelength=3,
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.6)},
+    )

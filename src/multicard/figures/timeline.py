@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from multicard.figures.bars import group_axis, stacked
 from multicard.figures.style import WIDTH_IN, styled
 from multicard.files import whole
 from multicard.terminal import quantity
@@ -103,15 +104,11 @@ def _steps(rows: Rows, capture: dict[str, Any]) -> Rows:
 
 def _bars(axes: Axes, captures: Rows, several: bool) -> None:
     names = [f"{_name(row, several)} ({quantity('span_s', row['span_s'])[1]})" for row in captures]
-    left = np.zeros(len(captures))
-    for part, (colour, hatch) in PARTS.items():
-        widths = np.array([100 * parts(row)[part] / row["span_s"] if row["span_s"] else 0.0 for row in captures])
-        axes.barh(
-            names, widths, left=left, height=0.7, label=part, color=colour, hatch=hatch, edgecolor="0.2", linewidth=0.4
-        )
-        left += widths
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
+    shares = {
+        part: [100 * parts(row)[part] / row["span_s"] if row["span_s"] else 0.0 for row in captures] for part in PARTS
+    }
+    stacked(axes, range(len(captures)), shares, PARTS, horizontal=True)
+    group_axis(axes, names, horizontal=True)
     axes.set(xlim=(0, 100), xlabel="Share of time (%)")
 
 
@@ -120,11 +117,8 @@ def _columns(axes: Axes, steps: Rows) -> None:
     each = [parts(row) for row in steps]
     middles = [np.mean([steps[i]["step"] for i in group]) for group in groups]
     widths = [0.9 * len(group) for group in groups]
-    bottom = np.zeros(len(groups))
-    for part, (colour, hatch) in PARTS.items():
-        heights = np.array([np.mean([each[i][part] for i in group]) for group in groups]) * 1e3
-        axes.bar(middles, heights, widths, bottom=bottom, color=colour, hatch=hatch, edgecolor="0.2", linewidth=0.3)
-        bottom += heights
+    means = {part: [1e3 * np.mean([each[i][part] for i in group]) for group in groups] for part in PARTS}
+    stacked(axes, middles, means, PARTS, widths)
     most = max(len(group) for group in groups)
     axes.grid(visible=False, axis="x")
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 ALLOWED = (
     "PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
     "CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING",
-    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLAS_WORKSPACE_CONFIG", "CC", "CXX",
 )  # fmt: skip
-ALLOWED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_NCCL_", "PYTORCH_", "NVIDIA_")
+ALLOWED_PREFIXES = (
+    "LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_NCCL_", "TORCHINDUCTOR_", "TRITON_", "PYTORCH_", "NVIDIA_",
+)  # fmt: skip
 
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"

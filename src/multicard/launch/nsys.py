@@ -38,16 +38,16 @@ def profile_command(command: list[str], report: Path, device: str) -> list[str]:
 
     CPU sampling and context switches stay off: on recent kernels they hang nsys 2022.4 for good.
     On a CPU the window is an NVTX range, on a GPU a cudaProfilerStart/Stop pair. The capture's end must not
-    end the job.
+    end the job. Of a CUDA graph every kernel is recorded: by default nsys takes a graph for one piece.
     """
     if device == "cuda":
-        trace = "--trace=cuda,nvtx,cublas,cudnn"
+        trace = ["--trace=cuda,nvtx,cublas,cudnn", "--cuda-graph-trace=node"]
         capture = ["--capture-range=cudaProfilerApi"]
     else:
-        trace = "--trace=nvtx"
+        trace = ["--trace=nvtx"]
         capture = ["--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"]
     return [
-        "nsys", "profile", trace, "--sample=none", "--cpuctxsw=none", *capture, "--capture-range-end=stop",
+        "nsys", "profile", *trace, "--sample=none", "--cpuctxsw=none", *capture, "--capture-range-end=stop",
         "--force-overwrite=true", f"--output={report}", *command,
     ]  # fmt: skip
 

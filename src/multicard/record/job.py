@@ -1,7 +1,9 @@
 """Run one job to its outcome and leave its run directory whole."""
 
 import csv
+import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.errors import UserError
-from multicard.experiment.parameters import VisionParameters, run_id
+from multicard.experiment.parameters import JobParameters, run_id
 from multicard.files import described, read_json, write_csv, write_json
 from multicard.launch import nsys
 from multicard.launch.commands import LOOPBACK, job_environment, training_command
@@ -23,6 +25,7 @@ from multicard.record.names import (
     LOG,
     OUTCOMES,
     RUN,
+    SAVED,
     STEP_COLUMNS,
     STEPS,
     TRACE,
@@ -30,13 +33,22 @@ from multicard.record.names import (
 )
 
 PROGRESS = "multicard: "  # lines of a job that a person wants to see
-TRAINERS = {"vision": "multicard.vision.train"}
+TRAINERS = {"vision": "multicard.vision.train", "llm": "multicard.llm.train"}
 SCRATCH = ".scratch-"
-OF_EVERY_RANK = ("rank", "pid", "binding", "energy", "device_memory_used_bytes")
-FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "steps_per_pass")
+OF_EVERY_RANK = ("rank", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
+# A rank and its exit code in the list of failures with which torchrun ends.
+FAILED_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+) ")
+# What gloo, NCCL and the store of a process group say when another rank is gone, in lower case.
+LOST_PEER = (
+    "connection closed by peer", "connection reset by peer", "connection refused", "broken pipe",
+    "connection was likely closed", "remote process exited", "ncclremoteerror", "communicator was aborted",
+)  # fmt: skip
+FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved")
 
 
-def run_job(parameters: VisionParameters, data: Path, folder: Path, time_limit_s: float) -> dict[str, Any]:
+def run_job(
+    parameters: JobParameters, data: Path, folder: Path, time_limit_s: float, model: Path | None = None
+) -> dict[str, Any]:
     """Run the job and write its run directory; return what run.json holds.
 
     Whatever becomes of the job is an outcome and is written down: `completed`, `out_of_memory`, `diverged`,
@@ -50,6 +62,8 @@ def run_job(parameters: VisionParameters, data: Path, folder: Path, time_limit_s
         The run directory. What an earlier attempt left in it is removed.
     time_limit_s
         Seconds after which the job is ended.
+    model
+        Folder of the prepared model, of a language model's tuning.
     """
     name = run_id(parameters)
     profiler, why = choose_profiler(parameters.profiler)
@@ -62,16 +76,14 @@ def run_job(parameters: VisionParameters, data: Path, folder: Path, time_limit_s
                 "parameters": parameters.stated(),
                 "profiler": profiler,
                 "data": str(data.absolute()),
+                "model": str(model.absolute()) if model else None,
+                "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
             },
         )
         command = _command(parameters, profiler, scratch)
-        environment = job_environment() | {
-            "OMP_NUM_THREADS": str(parameters.threads),
-            "PYTHONUNBUFFERED": "1",
-        }
-        if parameters.device == "cpu":
-            environment.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+        environment = {"GLOO_SOCKET_IFNAME": LOOPBACK} | job_environment()  # all ranks are on this machine
+        environment |= {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
         if profiler == "nsys":
             environment |= nsys.PROFILE_ENVIRONMENT
         start = datetime.now(UTC)
@@ -127,30 +139,53 @@ def judge(
 ) -> tuple[str, str | None]:
     """Outcome of a job and, unless it completed, the reason in one line.
 
-    What the ranks wrote down decides; how a launcher or profiler ended after them does not.
+    What the ranks wrote down decides; how a launcher or profiler ended after them does not. Of several failures the one
+    that others follow from is told: not a connection that broke because the rank at its other end was gone.
     """
     if len(ranks) == expected and all(record["outcome"] == "completed" for record in ranks):
         return "completed", None
-    if ended.timed_out:
-        return "timed_out", f"ended after its time limit of {time_limit_s / 60:g} min"
     for outcome in ("out_of_memory", "diverged"):
         for record in ranks:
             if record["outcome"] == outcome:
                 return outcome, record["reason"]
-    for record in ranks:
-        if record["outcome"] == "failed":
-            return "failed", f"rank {record['rank']}: {record['reason']}"
-    missing = sorted(set(range(expected)) - {record["rank"] for record in ranks})
-    silent = ", ".join(map(str, missing))
-    return "failed", f"exit code {ended.exit_code}, no word from rank {silent}; see {log}"
+    if ended.timed_out:
+        return "timed_out", f"ended after its time limit of {time_limit_s / 60:g} min"
+    failed = [record for record in ranks if record["outcome"] == "failed"]
+    failed.sort(key=lambda record: _lost_a_peer(record["reason"]))
+    silent = sorted(set(range(expected)) - {record["rank"] for record in ranks})
+    signalled = _ended_by_signal(silent, ended, log)
+    if failed and not (signalled and _lost_a_peer(failed[0]["reason"])):
+        return "failed", f"rank {failed[0]['rank']}: {failed[0]['reason']}"
+    if signalled:
+        return "failed", f"{signalled}; see {log}"
+    return "failed", f"exit code {ended.exit_code}, no word from rank {', '.join(map(str, silent))}; see {log}"
 
 
-def _command(parameters: VisionParameters, profiler: str, scratch: Path) -> list[str]:
+def _lost_a_peer(reason: str) -> bool:
+    return any(sign in reason.lower() for sign in LOST_PEER)
+
+
+def _ended_by_signal(silent: list[int], ended: Ended, log: Path) -> str | None:
+    """Name the rank that ended first of those that left no word, if a signal ended it.
+
+    torchrun ends by listing the ranks that failed, the first of them last. The others it ends itself.
+    """
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    *others, first = [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(said)] or [(0, ended.exit_code)]
+    rank, code = next((found for found in (first, *others) if found[0] in silent), (0, 0))
+    number = -code if code < 0 else code - 128  # as Popen has it, or as a shell or a profiler around the job
+    if number not in list(signal.Signals):
+        return None
+    why = ", as the system does when memory runs out" if number == signal.SIGKILL else ""
+    return f"rank {rank}: ended by {signal.Signals(number).name}{why}"
+
+
+def _command(parameters: JobParameters, profiler: str, scratch: Path) -> list[str]:
     command = training_command(
         TRAINERS[parameters.workload],
         ["--job", str((scratch / JOB).absolute())],
         parameters.ranks,
-        distributed=parameters.strategy not in ("single", "dp"),
+        distributed=parameters.distributed,
     )
     if profiler == "nsys":
         command = nsys.profile_command(command, (scratch / "report.nsys-rep").absolute(), parameters.device)
@@ -162,7 +197,7 @@ def _clear(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in (RUN, STEPS, EPOCHS, LOG):
         (folder / name).unlink(missing_ok=True)
-    for leftover in (folder / TRACE, *folder.glob(f"{SCRATCH}*")):
+    for leftover in (folder / TRACE, folder / SAVED, *folder.glob(f"{SCRATCH}*")):
         shutil.rmtree(leftover, ignore_errors=True)
 
 

@@ -14,16 +14,22 @@ class PeakMemory(NamedTuple):
     reserved: int | None
 
 
-def peak_memory(device: torch.device) -> PeakMemory:
-    """Peak memory: of the GPU since the last call, or resident on the host so far.
+def peak_memory(*devices: torch.device) -> PeakMemory:
+    """Peak memory: of the fullest GPU since the last call, or resident on the host so far.
 
-    On a GPU these are `torch.cuda.max_memory_allocated` and `max_memory_reserved`, which are then reset together, so
-    one call reads both; none of it synchronizes. On a CPU `allocated` is the peak resident set of the process since
-    its start, which never falls, and nothing is reserved.
+    On a GPU these are `torch.cuda.max_memory_allocated` and `max_memory_reserved`, which are then reset together; none
+    of it synchronizes. On a CPU `allocated` is the peak resident set of the process since its start, which never
+    falls, and nothing is reserved.
     """
-    if device.type == "cuda":
-        peak = PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
-        torch.cuda.reset_peak_memory_stats(device)
-        return peak
+    if devices[0].type == "cuda":
+        peaks = [_peaks_of_card(card) for card in devices]
+        return PeakMemory(max(peak.allocated for peak in peaks), max(peak.reserved for peak in peaks))
     unit = 1 if sys.platform == "darwin" else 1024
     return PeakMemory(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, None)
+
+
+def _peaks_of_card(card: torch.device) -> PeakMemory:
+    # The two functions of PyTorch would each fetch all the counters, and flatten and sort them, in every step.
+    counters = torch.cuda.memory_stats_as_nested_dict(card)
+    torch.cuda.reset_peak_memory_stats(card)
+    return PeakMemory(*(counters[name]["all"]["peak"] for name in ("allocated_bytes", "reserved_bytes")))

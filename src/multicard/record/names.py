@@ -4,6 +4,7 @@ RUN = "run.json"
 STEPS = "steps.csv"
 EPOCHS = "epochs.csv"
 LOG = "log.txt"
+SAVED = "saved"
 TRACE = "trace"
 CAPTURED = "captured.json"
 EXPORTED = "exported.json"
@@ -22,7 +23,7 @@ OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
 
 STEP_COLUMNS = (
     "rank", "epoch", "step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES),
-    "samples", "loss", "peak_memory_bytes", "peak_reserved_bytes",
+    "samples", "tokens", "positions", "loss", "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
 

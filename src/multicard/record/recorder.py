@@ -1,7 +1,7 @@
 """Times every step and its phases, and writes them down."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,25 @@ class Diverged(Exception):
 class Recorder:
     """Records the steps of one rank.
 
-    A step costs a few clock marks and one reading of the memory counters; marks and losses are read when
+    A step costs a few clock marks and one reading of the memory counters per card; marks and losses are read when
     `settle` is called between epochs, so the measured loop never waits for the GPU.
+
+    Parameters
+    ----------
+    device
+        Whose clock times the steps.
+    cards
+        All that the rank computes on, if these are more than `device`; peak memory is that of the fullest.
 
     >>> with recorder.step(epoch=1, window="measured") as step:    # doctest: +SKIP
     ...     with recorder.phase("forward"):
     ...         loss = model(images)
-    ...     step.finish(samples=len(images), loss=loss)
+    ...     step.add(len(images), loss)
     """
 
-    def __init__(self, rank: int, device: torch.device, capture: Capture):
-        self.rank, self.device, self.capture = rank, device, capture
+    def __init__(self, rank: int, device: torch.device, capture: Capture, cards: Sequence[torch.device] = ()):
+        self.rank, self.capture = rank, capture
+        self.cards = cards or (device,)
         self.clock = clock_for(device)
         self.rows: list[dict[str, Any]] = []
         self._pending: list[_Step] = []
@@ -48,7 +56,7 @@ class Recorder:
             step.start = self.clock.mark()
             yield step
             step.end = self.clock.mark()
-        step.peak_memory_bytes, step.peak_reserved_bytes = peak_memory(self.device)
+        step.peak_memory_bytes, step.peak_reserved_bytes = peak_memory(*self.cards)
         self._pending.append(step)
         self._current = None
 
@@ -89,16 +97,39 @@ class _Step:
         self.number, self.epoch, self.window = number, epoch, window
         self.start = self.end = None
         self.phases: list[tuple[str, Any, Any]] = []
-        self.samples, self.loss, self.peak_memory_bytes, self.peak_reserved_bytes = 0, None, 0, None
+        self.counts: dict[str, int | None] = {"samples": 0, "tokens": None, "positions": None}
+        self.losses: list[tuple[float, torch.Tensor]] = []
+        self.peak_memory_bytes, self.peak_reserved_bytes = 0, None
 
-    def finish(self, samples: int, loss: torch.Tensor) -> None:
-        """Tell what the step did; the loss stays on its device until `settle`."""
-        self.samples, self.loss = samples, loss.detach()
+    def add(
+        self,
+        samples: int,
+        loss: torch.Tensor,
+        weight: float = 1.0,
+        tokens: int | None = None,
+        positions: int | None = None,
+    ) -> None:
+        """Tell what the step did with one batch.
+
+        Parameters
+        ----------
+        loss
+            Mean loss of the batch; any further dimensions are averaged. It stays on its device until `settle`.
+        weight
+            Of this batch in the loss of the step.
+        tokens, positions
+            Of texts: the tokens that the model computed, without and with padding.
+        """
+        self.losses.append((weight, loss.detach()))
+        for name, count in (("samples", samples), ("tokens", tokens), ("positions", positions)):
+            if count is not None:
+                self.counts[name] = (self.counts[name] or 0) + count
 
     def row(self, rank: int, clock: Any) -> dict[str, Any]:
         times: dict[str, float | None] = {f"{name}_s": None for name in PHASES}
         for name, start, end in self.phases:
             times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
+        weighted = sum(weight * loss.double().mean().item() for weight, loss in self.losses)
         return {
             "rank": rank,
             "epoch": self.epoch,
@@ -106,8 +137,8 @@ class _Step:
             "window": self.window,
             "duration_s": clock.seconds(self.start, self.end),
             **times,
-            "samples": self.samples,
-            "loss": self.loss.item(),
+            **self.counts,
+            "loss": weighted / sum(weight for weight, _ in self.losses),
             "peak_memory_bytes": self.peak_memory_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
         }

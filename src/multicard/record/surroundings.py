@@ -12,7 +12,7 @@ import torch
 
 from multicard import __version__
 
-PACKAGES = ("torch", "torchvision", "numpy")
+PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "numpy")
 
 
 def versions() -> dict[str, str | None]:

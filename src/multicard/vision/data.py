@@ -1,18 +1,21 @@
 """Data sets as the training loop reads them."""
 
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from multicard.errors import UserError
 from multicard.files import read_json, sha256
-from multicard.vision.pictures import is_unchanged
+from multicard.vision.pictures import is_unchanged, reason_in_one_line, share
 from multicard.vision.prepare import PROVENANCE
 
 
@@ -54,6 +57,17 @@ class SyntheticImages(Dataset):
         return self.image, int(self.labels[index])
 
 
+class UnreadablePicture(UserError):
+    """An image file that cannot be decoded.
+
+    A worker of a DataLoader hands an error on as its class and its traceback, whose last line is what the error said.
+    """
+
+    def __init__(self, said: str):
+        own = said.strip().rsplit("\n", 1)[-1]
+        super().__init__(own.removeprefix(f"{__name__}.{type(self).__name__}: "))
+
+
 @functools.cache
 def _random_image(size: int, seed: int) -> torch.Tensor:
     """One random image, which the splits of a process share."""
@@ -71,6 +85,8 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     UserError
         If a file is missing or not the one that was prepared.
     """
+    if not (folder / PROVENANCE).is_file():
+        raise UserError(f"{folder}: found no {PROVENANCE}, expected a prepared data set")
     facts = read_json(folder / PROVENANCE)
     for entry in facts["files"]:
         path = folder / entry["name"]
@@ -102,18 +118,35 @@ def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int,
 
 def _open_pictures(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
     """Open a folder of image files, less those that could not be read when it was prepared."""
+    parts = facts.get("parts", {split: split})
+    place = root / parts.get(split, "")
     try:
         # A small part of a prepared set may lack a class; a user's folder was refused for that.
-        pictures = ImageFolder(root / split, transform, allow_empty=True)
+        pictures = ImageFolder(place, transform, loader=_decoded, allow_empty=True)
     except OSError as error:
-        raise UserError(f"{root / split}: cannot be read: {error.strerror or error}") from error
+        raise UserError(f"{place}: cannot be read: {error.strerror or error}") from error
     unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
-    pictures.samples = [sample for sample in pictures.samples if sample[0] not in unreadable]
-    pictures.imgs, pictures.targets = pictures.samples, [label for _, label in pictures.samples]
+    samples = [sample for sample in pictures.samples if sample[0] not in unreadable]
+    if not parts:
+        by_class = itertools.groupby(samples, key=lambda sample: sample[1])
+        samples = [sample for _, images in by_class for sample in share(list(images), split)]
+    pictures.samples = pictures.imgs = samples
+    pictures.targets = [label for _, label in samples]
     found, expected = (len(pictures), pictures.classes), (facts[f"{split}_samples"], facts["classes"])
     if found != expected:
         raise UserError(
-            f"{root / split}: found {found[0]} images of {len(found[1])} classes, expected the {expected[0]} of "
+            f"{place}: found {found[0]} {split} images of {len(found[1])} classes, expected the {expected[0]} of "
             f"{len(expected[1])} classes that were there when {facts['dataset']} was prepared"
         )
     return pictures
+
+
+def _decoded(file: str) -> Image.Image:
+    """Read an image file as torchvision does."""
+    try:
+        return pil_loader(file)
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders of damaged files raise whatever they stumble over
+        reason = reason_in_one_line(error, Path(file))
+        raise UnreadablePicture(f"{file}: cannot be read: {reason}; expected an image") from error

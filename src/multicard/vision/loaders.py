@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 
 from multicard.errors import UserError
-from multicard.experiment.parameters import VisionParameters
+from multicard.experiment.vision_parameters import VisionParameters
 
 # Strategies whose ranks share one pass over the data; the others repeat it on every rank.
 SHARED_PASS = ("ddp-ds", "fsdp")
@@ -87,15 +87,15 @@ def training_loader(
 
 
 def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:
-    """Loader of this rank's part of the test data; the parts of all ranks are the whole, each sample once."""
+    """Loader of this rank's part of the test data; the parts of all ranks are the whole, each sample once.
+
+    Its batches are those of training: PyTorch keeps the memory of larger ones, and would show it as reserved by all
+    later steps.
+    """
     part = Subset(dataset, range(rank, len(dataset), parameters.ranks))
-    return DataLoader(part, batch_size=_evaluation_batch(parameters), num_workers=parameters.workers)
+    return DataLoader(part, batch_size=parameters.batch_of_rank, num_workers=parameters.workers)
 
 
 def evaluation_passes(dataset: Dataset, parameters: VisionParameters) -> int:
     """Forward passes of the rank that has most to evaluate."""
-    return math.ceil(math.ceil(len(dataset) / parameters.ranks) / _evaluation_batch(parameters))
-
-
-def _evaluation_batch(parameters: VisionParameters) -> int:
-    return 4 * parameters.batch_of_rank
+    return math.ceil(math.ceil(len(dataset) / parameters.ranks) / parameters.batch_of_rank)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from multicard.errors import UserError
-from multicard.experiment.config import ImageFolder
+from multicard.experiment.datasets import ImageFolder
 from multicard.experiment.machine import usable_cpus
 from multicard.vision.sources import CLASSES, Samples
 
 SPLITS = ("train", "test")
-DECODE_AT_MOST = 50_000  # images of a folder; of a larger one only the headers are read
+TEST_EVERY = 10  # images of a class, in a folder without parts
 JPEG_QUALITY = 95
 MADE_HERE = ".made-by-multicard"  # in a tree that a later preparation may replace
 
@@ -35,58 +35,70 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
 
 
 def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
-    """List and check the images of a user's folder.
+    """List the images of a user's folder, and decode every one to see that it can be.
 
     Raises
     ------
     UserError
-        If the classes differ, one has no images, or images cannot be read and are not to be skipped.
+        If the classes differ, one has no images, or images cannot be decoded and are not to be skipped.
     """
-    folder, key = Path(dataset.folder), f"datasets.{name}.folder"
-    classes, files = {}, {}
-    for split in SPLITS:
-        classes[split] = sorted(entry.name for entry in (folder / split).iterdir() if entry.is_dir())
-        for label in classes[split]:
-            files[split, label] = _images_below(folder / split / label)
-            if not files[split, label]:
-                raise UserError(f"{key}: no images in {folder / split / label}")
+    folder, key, parts = Path(dataset.folder), f"datasets.{name}.folder", dataset.parts()
+    roots = {split: folder / parts.get(split, "") for split in SPLITS}
+    classes = {split: sorted(entry.name for entry in root.iterdir() if entry.is_dir()) for split, root in roots.items()}
+    places = [root / label for split, root in roots.items() for label in classes[split]]
+    files = {place: _images_below(place) for place in places}
+    for place, images in files.items():
+        if not images:
+            raise UserError(f"{key}: no images in {place}")
     if not classes["train"] or classes["train"] != classes["test"]:
         raise UserError(
-            f"{key}: expected the same class folders in {folder}/train and {folder}/test, "
+            f"{key}: expected the same class folders in {roots['train']} and {roots['test']}, "
             f"found {len(classes['train'])} and {len(classes['test'])} that differ"
         )
     everything = list(itertools.chain.from_iterable(files.values()))
-    check = _fault_of_image if len(everything) <= DECODE_AT_MOST else _fault_of_header
-    faults = {
-        file: fault for file, fault in zip(everything, in_threads(check, everything), strict=True) if fault is not None
-    }
+    checked = zip(everything, in_threads(_fault_of_image, everything), strict=True)
+    faults = {file: fault for file, fault in checked if fault is not None}
     if faults and dataset.unreadable == "refuse":
         first, reason = next(iter(faults.items()))
         raise UserError(
             f"{key}: {len(faults)} of {len(everything)} images cannot be read, the first is {first} ({reason}); "
             "unreadable: skip would leave them out"
         )
-    for (split, label), images in files.items():
-        if all(file in faults for file in images):
-            raise UserError(f"{key}: no readable images in {folder / split / label}")
-    counts = {split: sum(len(files[split, label]) for label in classes[split]) for split in SPLITS}
-    for file in faults:
-        counts[file.relative_to(folder).parts[0]] -= 1
+    counts = dict.fromkeys(SPLITS, 0)
+    for split, root in roots.items():
+        for label in classes[split]:
+            readable = [file for file in files[root / label] if file not in faults]
+            taken = readable if parts else share(readable, split)
+            if not readable:
+                raise UserError(f"{key}: no readable images in {root / label}")
+            if not taken:
+                raise UserError(f"{key}: one readable image in {root / label}, expected two: to train and to test with")
+            counts[split] += len(taken)
     return {
         "origin": "a folder of the user",
         "folder": str(folder.absolute()),
+        "parts": parts,
+        "split": f"the folders {parts['train']} and {parts['test']}"
+        if parts
+        else f"of every {TEST_EVERY} readable images of a class, in the order of their names, the first is tested",
         "classes": classes["train"],
         "train_samples": counts["train"],
         "test_samples": counts["test"],
         # The customary statistics of ImageNet, as torchvision's pretrained models expect them.
         "mean": [0.485, 0.456, 0.406],
         "std": [0.229, 0.224, 0.225],
-        "checked": "every image decoded" if check is _fault_of_image else "the header of every image",
         "unreadable": [
             {"name": file.relative_to(folder).as_posix(), "reason": reason} for file, reason in faults.items()
         ],
         "files": [],
     }
+
+
+def share(images: list[Item], split: str) -> list[Item]:
+    """Those of a class's images that fall to a split where the folder has no parts of its own."""
+    if split == "test":
+        return images[::TEST_EVERY]
+    return [image for index, image in enumerate(images) if index % TEST_EVERY]
 
 
 def _images_below(folder: Path) -> list[Path]:
@@ -101,32 +113,24 @@ def _images_below(folder: Path) -> list[Path]:
     ]
 
 
-def _fault_of_header(file: Path) -> str | None:
-    """Say why a file is no image, by its first bytes alone."""
-    from PIL import Image
-
-    try:
-        with Image.open(file):
-            return None
-    except Exception as error:  # decoders of damaged files raise whatever they stumble over
-        return _in_one_line(error, file)
-
-
 def _fault_of_image(file: Path) -> str | None:
     """Say why an image cannot be decoded; checksums inside the file are checked too."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
-            image.verify()
-        with Image.open(file) as image:  # verify() leaves an image that cannot be used, and misses cut JPEG files
-            image.load()
-    except Exception as error:
-        return _in_one_line(error, file)
+            image.verify()  # leaves an image that cannot be used, and misses cut JPEG files
+        with Image.open(file) as image:
+            # All of a JPEG file is read at any size, and an eighth in grey is the soonest done.
+            image.draft("L", (1, 1))
+            image.convert("RGB")
+    except Exception as error:  # decoders of damaged files raise whatever they stumble over
+        return reason_in_one_line(error, file)
     return None
 
 
-def _in_one_line(error: Exception, file: Path) -> str:
+def reason_in_one_line(error: Exception, file: Path) -> str:
+    """What an error says of a file, less the file's name."""
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
     return text.replace(f" {str(file)!r}", "")
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from multicard.errors import UserError
-from multicard.experiment.config import Dataset, Digits, ImageFolder, KaggleMnist, Mnist, Synthetic
+from multicard.experiment.datasets import Dataset, Digits, ImageFolder, KaggleMnist, Mnist, Synthetic
 from multicard.files import described, whole, write_json
 from multicard.vision.kaggle import read_kaggle
 from multicard.vision.pictures import SPLITS, clear_trees, index_folder, write_tree

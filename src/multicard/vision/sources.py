@@ -2,8 +2,10 @@
 
 import fcntl
 import gzip
+import hashlib
 import http.client
 import math
+import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +14,24 @@ from typing import Any
 import numpy as np
 
 from multicard.errors import UserError
-from multicard.experiment.config import Mnist
+from multicard.experiment.datasets import Mnist
 from multicard.files import described
 
 CLASSES = [str(digit) for digit in range(10)]
 
 # First four bytes of an IDX file: two zeros, 8 for unsigned bytes, and the number of dimensions.
 IMAGES_MAGIC, LABELS_MAGIC = 0x00000803, 0x00000801
+
+EDGE = 28  # pixels, of MNIST's images
+
+# MD5 of MNIST's files as published, unpacked, since the same content can be packed in many ways. torchvision has those
+# of the published .gz files; several projects that check a download list both.
+MNIST_MD5 = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,9 @@ def read_digits() -> GreySet:
 def read_mnist(dataset: Mnist, name: str) -> GreySet:
     """MNIST from its four IDX files, fetched first where that is wanted and needed.
 
+    Files of another content than those published are refused where a download is wanted; else they are used as they
+    are, and the set does not claim to be MNIST.
+
     Raises
     ------
     UserError
@@ -77,25 +93,54 @@ def read_mnist(dataset: Mnist, name: str) -> GreySet:
     if dataset.download and None in dataset.files().values():
         _download_mnist(dataset, name)
     files = {short: path for short, path in dataset.files().items() if path}
-    parts = {}
-    for split, prefix in (("train", "train"), ("test", "t10k")):
-        image_file, label_file = files[f"{prefix}-images-idx3-ubyte"], files[f"{prefix}-labels-idx1-ubyte"]
-        images, labels = _read_idx(image_file, IMAGES_MAGIC), _read_idx(label_file, LABELS_MAGIC)
-        if len(labels) != len(images):
-            raise UserError(f"{label_file}: found {len(labels)} labels, expected {len(images)} as {image_file} has")
-        if labels.max() > 9:
-            where = int(np.argmax(labels > 9)) + 1
-            raise UserError(f"{label_file}: found the label {labels[where - 1]} of sample {where}, expected 0 to 9")
-        parts[split] = Samples(images, labels.astype(np.int64))
+    contents = {short: _unpacked(path) for short, path in files.items()}
+    train, test = (_mnist_samples(prefix, files, contents) for prefix in ("train", "t10k"))
+    others = [path for short, path in files.items() if _md5(contents[short]) != MNIST_MD5[short]]
+    if others and dataset.download:
+        raise UserError(
+            f"{others[0]}: found another content than that of MNIST's file; remove it to have it fetched anew, or use "
+            f"it as it is by datasets.{name}.download: false"
+        )
+    if others:
+        print(
+            f"datasets.{name}.folder: used as it is, though {len(others)} of its {len(files)} files are not MNIST's as "
+            f"published, the first is {others[0]}",
+            file=sys.stderr,
+        )
     return GreySet(
-        **parts,
+        train,
+        test,
         facts={
-            "origin": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user",
-            "split": "as MNIST is published",
+            "origin": "a folder of the user, with IDX files that are not MNIST's as published"
+            if others
+            else "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user",
+            "verified": not others,
+            "split": "as the files are named" if others else "as MNIST is published",
             "folder": str(Path(dataset.folder).absolute()),
             "source_files": [described(path) for path in files.values()],
         },
     )
+
+
+def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, bytes]) -> Samples:
+    """Images and labels of one of MNIST's parts, checked against each other."""
+    short_images, short_labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
+    image_file, label_file = files[short_images], files[short_labels]
+    images = _idx_values(image_file, contents[short_images], IMAGES_MAGIC)
+    labels = _idx_values(label_file, contents[short_labels], LABELS_MAGIC)
+    _, height, width = images.shape
+    if (height, width) != (EDGE, EDGE):
+        raise UserError(f"{image_file}: found images of {height}×{width} pixels, expected {EDGE}×{EDGE}")
+    if len(labels) != len(images):
+        raise UserError(f"{label_file}: found {len(labels)} labels, expected {len(images)} as {image_file} has")
+    if labels.max() > 9:
+        where = int(np.argmax(labels > 9)) + 1
+        raise UserError(f"{label_file}: found the label {labels[where - 1]} of sample {where}, expected 0 to 9")
+    return Samples(images, labels.astype(np.int64))
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def _download_mnist(dataset: Mnist, name: str) -> None:
@@ -117,13 +162,16 @@ def _download_mnist(dataset: Mnist, name: str) -> None:
         raise UserError(f"datasets.{name}.download: cannot fetch MNIST into {folder}: {reason}") from error
 
 
-def _read_idx(path: Path, magic: int) -> np.ndarray:
-    """Values of an IDX file of unsigned bytes (http://yann.lecun.com/exdb/mnist/), of the file's own shape."""
+def _unpacked(path: Path) -> bytes:
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         found = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"{path}: cannot be read: {found}; expected a whole IDX file") from error
+
+
+def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:
+    """Values of an IDX file of unsigned bytes (http://yann.lecun.com/exdb/mnist/), of the file's own shape."""
     found = int.from_bytes(content[:4], "big")
     kind = "images" if magic == IMAGES_MAGIC else "labels"
     if len(content) < 4 or found != magic:

@@ -11,14 +11,18 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from multicard.experiment.parameters import VisionParameters
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.vision.precision import autocast
 
 ONE_PROCESS = ("single", "dp")
 
 
 @contextmanager
 def joined(parameters: VisionParameters) -> Iterator[tuple[int, torch.device]]:
-    """Join the process group that torchrun prepared, if the strategy has one; give rank and device."""
+    """Join the process group that torchrun prepared, if the strategy has one; give rank and device.
+
+    An error leaves the group as it is: to take it down may mean to wait for ranks that wait for this one.
+    """
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     device, cards = torch.device("cpu"), 0
     if parameters.device == "cuda":
@@ -33,10 +37,24 @@ def joined(parameters: VisionParameters) -> Iterator[tuple[int, torch.device]]:
         dist.init_process_group("nccl", device_id=device)
     else:
         dist.init_process_group("gloo")
-    try:
-        yield rank, device
-    finally:
-        dist.destroy_process_group()
+    yield rank, device
+    dist.destroy_process_group()
+
+
+class ReplicaAutocast(nn.Module):
+    """Opens autocast around the model's own forward pass.
+
+    For nn.DataParallel, whose threads take over that autocast is on, but not its format.
+    """
+
+    def __init__(self, model: nn.Module, precision: str):
+        super().__init__()
+        self.model, self.precision = model, precision
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of the model."""
+        with autocast(self.precision, images.device):
+            return self.model(images)
 
 
 def distribute(model: nn.Module, parameters: VisionParameters, device: torch.device) -> nn.Module:
@@ -45,7 +63,8 @@ def distribute(model: nn.Module, parameters: VisionParameters, device: torch.dev
         case "single":
             return model
         case "dp":
-            return nn.DataParallel(model, device_ids=list(range(parameters.devices)))
+            replicated = ReplicaAutocast(model, parameters.precision)
+            return nn.DataParallel(replicated, device_ids=list(range(parameters.devices)))
         case "fsdp":
             # Block by block, so that one block is gathered while the one before it computes.
             mesh = init_device_mesh(device.type, (parameters.devices,))

@@ -1,9 +1,6 @@
 """The training program of one rank: `python -m multicard.vision.train --job FILE`, alone or under torchrun."""
 
-import argparse
 import itertools
-import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,18 +12,23 @@ from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard.errors import UserError
-from multicard.experiment.parameters import VisionParameters
-from multicard.files import read_json, write_csv, write_json
-from multicard.launch.binding import bind, bound
-from multicard.record import surroundings
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.files import write_csv
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
-from multicard.record.job import PROGRESS
 from multicard.record.names import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
-from multicard.record.recorder import Diverged, Recorder
+from multicard.record.rank import bind_rank, run_rank, say
+from multicard.record.recorder import Recorder
 from multicard.vision.data import open_split, read_provenance
 from multicard.vision.loaders import evaluation_loader, evaluation_passes, training_loader
-from multicard.vision.precision import autocast, choose_fp32, gradient_scaler, memory_format, parameter_dtype
+from multicard.vision.precision import (
+    autocast,
+    choose_fp32,
+    gradient_scaler,
+    memory_format,
+    parameter_dtype,
+    to_device,
+)
 from multicard.vision.strategy import distribute, joined, sum_over_ranks
 
 
@@ -34,6 +36,8 @@ def train(
     job: dict[str, Any], p: VisionParameters, rank: int, device: torch.device, facts: dict[str, Any]
 ) -> dict[str, Any]:
     """Train, evaluate after every epoch, then run the profiled window; leave steps and epochs in the scratch.
+
+    The profiled steps begin a pass of their own, after a warm-up step in which the loader starts.
 
     Returns what else is to be recorded: `steps_per_pass`, the steps that this rank needs for one pass over its
     training data; energy and memory of each of its cards.
@@ -46,7 +50,7 @@ def train(
     choose_fp32(p.tf32)
     model = MobileNetV2(num_classes=len(facts["classes"]), width_mult=p.width)
     model = distribute(model.to(device, dtype, memory_format=layout), p, device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=p.learning_rate, momentum=0.9, fused=p.fused_optimizer)
+    optimizer = make_optimizer(model, p)
     scaler = gradient_scaler(p.precision, device)
     loss_of = nn.CrossEntropyLoss()
     forward = model
@@ -64,15 +68,16 @@ def train(
     cards = [torch.device("cuda", i) for i in range(p.devices)] if p.strategy == "dp" else [device]
     meters = [EnergyMeter(card) for card in cards]
     capture = Capture(job["profiler"], scratch, rank, device)
-    recorder = Recorder(rank, device, capture)
+    recorder = Recorder(rank, device, capture, cards)
     epochs: list[dict[str, float]] = []
+    memory_used: list[int | None] = []
 
     def run_step(batches: Iterator[Any], epoch: int, window: str) -> None:
         with recorder.step(epoch, window) as step:
             with recorder.phase("data"):
                 images, labels = next(batches)
             with recorder.phase("transfer"):
-                images = images.to(device, dtype, non_blocking=p.non_blocking, memory_format=layout)
+                images = to_device(images, device, dtype, layout, p.non_blocking)
                 labels = labels.to(device, non_blocking=p.non_blocking)
             with recorder.phase("forward"), autocast(p.precision, device):
                 loss = loss_of(forward(images), labels)
@@ -82,7 +87,7 @@ def train(
                 scaler.step(optimizer)  # with fp16 this waits for the GPU: whether to step is decided on the host
                 scaler.update()
                 optimizer.zero_grad()
-            step.finish(len(labels), loss)
+            step.add(len(labels), loss)
 
     try:
         done = 0
@@ -102,8 +107,9 @@ def train(
             for meter in meters:
                 meter.stop()
             epoch_time = time.perf_counter() - started
-            passes = evaluation_passes(test_data, p)
-            test_loss, test_accuracy = evaluate(model, testing, p.precision, device, dtype, passes)
+            if epoch == 1:  # of training alone: what a test takes, PyTorch keeps
+                memory_used = [device_memory_used_bytes(card) for card in cards]
+            test_loss, test_accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
             train_loss, count = sum_over_ranks([sum(losses), len(losses)], device)
             epochs.append(
                 {
@@ -117,6 +123,8 @@ def train(
 
         model.train()
         endless = itertools.chain.from_iterable(shuffled(training, p.epochs + 1 + again) for again in itertools.count())
+        # The loader starts here, and not in the window, where its start would be an iteration like no other.
+        run_step(endless, p.epochs + 1, "warmup")
         with capture.window():
             for _ in range(p.profiled_steps):
                 run_step(endless, p.epochs + 1, "profiled")
@@ -130,8 +138,14 @@ def train(
     return {
         "steps_per_pass": len(training),
         "energy": [meter.record() for meter in meters],
-        "device_memory_used_bytes": [device_memory_used_bytes(card) for card in cards],
+        "device_memory_used_bytes": memory_used,
     }
+
+
+def make_optimizer(model: nn.Module, p: VisionParameters) -> torch.optim.SGD:
+    """SGD with momentum; without a wish for the fused one PyTorch chooses, on a GPU the one of many tensors at once."""
+    # False would be an answer: PyTorch would then update weight by weight.
+    return torch.optim.SGD(model.parameters(), lr=p.learning_rate, momentum=0.9, fused=p.fused_optimizer or None)
 
 
 def shuffled(loader: Any, epoch: int) -> Iterator[Any]:
@@ -143,20 +157,21 @@ def shuffled(loader: Any, epoch: int) -> Iterator[Any]:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, loader: DataLoader, precision: str, device: torch.device, dtype: torch.dtype, passes: int
+    model: nn.Module, loader: DataLoader, p: VisionParameters, device: torch.device, passes: int
 ) -> tuple[float, float]:
     """Mean cross-entropy and accuracy over the whole test set, all ranks taken together.
 
     Every rank makes `passes` forward passes, since those of a sharded model need all ranks; a rank with less to
-    evaluate repeats its last batch, which then counts for nothing.
+    evaluate repeats its last batch, one without test samples an image of zeros; neither counts.
     """
     model.eval()
     total_loss = correct = count = 0.0
-    images = None
+    dtype, layout = parameter_dtype(p.precision), memory_format(p.layout)
+    images = torch.zeros(1, 3, p.image_size, p.image_size, dtype=dtype, device=device)
     for batch in itertools.islice(itertools.chain(loader, itertools.repeat(None)), passes):
         if batch is not None:
-            images, labels = batch[0].to(device, dtype), batch[1].to(device)
-        with autocast(precision, device):
+            images, labels = to_device(batch[0], device, dtype, layout, False), batch[1].to(device)
+        with autocast(p.precision, device):
             scores = model(images)
         if batch is not None:
             total_loss += nn.functional.cross_entropy(scores.double(), labels, reduction="sum").item()
@@ -166,58 +181,15 @@ def evaluate(
     return total_loss / count, correct / count
 
 
-def say(text: str) -> None:
-    """Print a line of progress."""
-    print(f"{PROGRESS}  {text}", flush=True)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that memory ran out, on the GPU or on the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
-def main() -> None:
-    """Run one rank, and write down what became of it whatever that is."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
-    job = read_json(parser.parse_args().job)
-    p = VisionParameters.model_validate(job["parameters"])
-    record = {
-        "outcome": "completed",
-        "reason": None,
-        "pid": os.getpid(),
-        "rank": int(os.environ.get("RANK", "0")),
-    }
-    try:
-        facts = read_provenance(Path(job["data"]))
-        record |= {
-            "host": surroundings.host(),
-            "hardware": surroundings.hardware(),
-            "versions": surroundings.versions(),
-            "data": {key: facts[key] for key in ("dataset", "source", "train_samples", "test_samples", "files")},
-        }
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        cards = [] if p.device == "cpu" else list(range(p.devices)) if p.strategy == "dp" else [local_rank]
-        note = bind(local_rank, p.ranks, cards) if p.binding == "numa" else None
-        record["binding"] = bound() | {"note": note}
-        with joined(p) as (rank, device):
-            record |= train(job, p, rank, device, facts)
-    except (Exception, KeyboardInterrupt) as error:
-        if is_out_of_memory(error):
-            record["outcome"] = "out_of_memory"
-        else:
-            record["outcome"] = "diverged" if isinstance(error, Diverged) else "failed"
-        known = isinstance(error, Diverged | UserError)
-        said = " ".join(str(error).split())[:300]
-        record["reason"] = said if known else f"{type(error).__name__}: {said}"
-        if known:
-            sys.exit(said)
-        raise
-    finally:
-        write_json(Path(job["scratch"]) / rank_file("rank.json", record["rank"]), record)
+def _train_rank(job: dict[str, Any], p: VisionParameters, record: dict[str, Any]) -> dict[str, Any]:
+    """Run one rank; give what is to be recorded of it."""
+    facts = read_provenance(Path(job["data"]))
+    record["data"] = {key: facts[key] for key in ("dataset", "source", "train_samples", "test_samples", "files")}
+    cards = list(range(p.devices)) if p.strategy == "dp" else None
+    record["binding"] = bind_rank(p, cards)
+    with joined(p) as (rank, device):
+        return train(job, p, rank, device, facts)
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(VisionParameters, _train_rank)

@@ -1,0 +1,293 @@
+"""The data sets that a configuration may name."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# The names under which MNIST is published.
+MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+class Strict(BaseModel):
+    """Base of every section: unknown keys and silent conversions are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """Drop the defaults from a data set's schema.
+
+    Snakemake fills in those of every kind of data set before it asks which kind fits, and then none does.
+    """
+    for field in schema["properties"].values():
+        field.pop("default", None)
+
+
+class Source(Strict):
+    """Base of every data set."""
+
+    model_config = ConfigDict(json_schema_extra=_without_defaults)
+
+    def fault(self) -> str | None:
+        """Say which key the file system contradicts, as `key: what is wrong`; None where all is there."""
+        return None
+
+
+class SmallGreys(Source):
+    """Base of the sets of small grey images: how many of them to take, and how to keep them."""
+
+    stored_size: Annotated[
+        int | None,
+        Field(
+            ge=8,
+            le=4096,
+            description="Write every image, upsampled to this edge length in pixels, as a JPEG file that training "
+            "decodes; null keeps the small images in arrays.",
+        ),
+    ] = None
+    limit: Annotated[
+        int | None,
+        Field(ge=1, description="Take the first so many training images, and a fifth as many test images."),
+    ] = None
+
+
+class Digits(SmallGreys):
+    """The 1797 handwritten 8×8 digits inside scikit-learn; nothing is downloaded."""
+
+    source: Literal["digits"]
+
+
+class Mnist(SmallGreys):
+    """MNIST in its four IDX files, split as it is published."""
+
+    source: Literal["mnist"]
+    folder: Annotated[
+        str,
+        Field(min_length=1, description="The folder that holds the IDX files, here or in MNIST/raw, gzipped or not."),
+    ]
+    download: Annotated[
+        bool, Field(description="Fetch the files into the folder where they are missing; false unless stated.")
+    ] = False
+
+    def files(self) -> dict[str, Path | None]:
+        """The four files by the names they are published under, each where it lies; None where it does not."""
+        places = [Path(self.folder) / "MNIST" / "raw", Path(self.folder)]
+        found: dict[str, Path | None] = {}
+        for name in MNIST_FILES:
+            candidates = [place / f"{name}{suffix}" for place in places for suffix in ("", ".gz")]
+            found[name] = next((path for path in candidates if path.is_file()), None)
+        return found
+
+    def fault(self) -> str | None:
+        """Name the files that are missing, unless they may be downloaded."""
+        missing = [name for name, path in self.files().items() if path is None]
+        if missing and not self.download:
+            return f"folder: {self.folder} lacks {', '.join(missing)}; download: true would fetch them"
+        return None
+
+
+class KaggleMnist(SmallGreys):
+    """MNIST as Kaggle ships it; every tenth sample is a test image, since Kaggle keeps the test labels."""
+
+    source: Literal["kaggle-mnist"]
+    path: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="train.csv, or a folder that holds it, or one with the folders 0 to 9 of JPEG files, here or "
+            "in trainingSet/trainingSet.",
+        ),
+    ]
+
+    def fault(self) -> str | None:
+        """Say where there is nothing at the path."""
+        return None if Path(self.path).exists() else f"path: no such file or folder: {self.path}"
+
+
+class ImageFolder(Source):
+    """A folder with class folders in `train/` and in `test/` or `val/`, or with class folders alone."""
+
+    source: Literal["imagefolder"]
+    folder: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="The folder that holds train/ and test/ or val/ with a folder per class in each, or the class "
+            "folders themselves, of which every tenth image is a test image.",
+        ),
+    ]
+    unreadable: Annotated[
+        Literal["refuse", "skip"],
+        Field(
+            description="What becomes of images that cannot be decoded: `refuse` the folder, as it does unless stated, "
+            "or `skip` them."
+        ),
+    ] = "refuse"
+
+    def parts(self) -> dict[str, str]:
+        """Folders of the `train` and the `test` images by their names; none where the class folders lie open.
+
+        A folder called train, test or val that holds files alone is taken for a class where no other is a part. Of test
+        and val, test is taken unless only val has class folders.
+        """
+        held = {name: _held(Path(self.folder, name)) for name in ("train", "test", "val")}
+        if all(kinds in (None, {"file"}) for kinds in held.values()):
+            return {}
+        tested = [name for name in ("test", "val") if held[name] is not None]
+        return {"train": "train", "test": max(tested, key=lambda name: "folder" in held[name], default="test")}
+
+    def fault(self) -> str | None:
+        """Name the first folder that is missing."""
+        folder = Path(self.folder)
+        missing = [path for path in (folder, *(folder / part for part in self.parts().values())) if not path.is_dir()]
+        if missing:
+            return f"folder: no such folder: {missing[0]}"
+        if "folder" not in _held(folder):
+            return f"folder: found no folders in {folder}, expected train and test or val, or one per class"
+        return None
+
+
+def _held(folder: Path) -> set[str] | None:
+    """Whether a folder holds a `folder`, a `file`, both or nothing; None where there is no such folder."""
+    if not folder.is_dir():
+        return None
+    with os.scandir(folder) as entries:
+        return {"folder" if entry.is_dir() else "file" for entry in entries}
+
+
+class Synthetic(Source):
+    """Random images that cost nothing to load: the upper bound of every loader."""
+
+    source: Literal["synthetic"]
+    classes: Annotated[int, Field(ge=2, description="Number of classes, 10 unless stated.")] = 10
+    samples: Annotated[int, Field(ge=1, description="Training samples; a tenth as many are tested.")]
+
+
+TextKind = Literal["instruction", "chat", "summary", "grammar", "completion", "preference"]
+
+# The embedded text sets, by the kind of their samples.
+SHIPPED: dict[str, TextKind] = {
+    "instructions": "instruction",
+    "chats": "chat",
+    "summaries": "summary",
+    "grammar": "grammar",
+    "articles": "completion",
+    "preferences": "preference",
+}
+
+
+class Published(NamedTuple):
+    """A published text set: the kind of its samples, and where Hugging Face has it."""
+
+    kind: TextKind
+    repository: str
+    subset: str | None = None
+    revision: str | None = None
+
+
+# Those that torchtune 0.6.1 knows, where Hugging Face has them now. Samsung/samsum is gone and ccdv/cnn_dailymail needs
+# a loading script, which `datasets` 4 and later refuse: these are copies with the same columns. The script of
+# liweili/c4_200m is passed by with the hub's own conversion.
+PUBLISHED: dict[str, Published] = {
+    "alpaca_cleaned": Published("instruction", "yahma/alpaca-cleaned"),
+    "samsum": Published("summary", "knkarthick/samsum"),
+    "grammar": Published("grammar", "liweili/c4_200m", revision="refs/convert/parquet"),
+    "slimorca": Published("chat", "Open-Orca/SlimOrca-Dedup"),
+    "cnn_dailymail": Published("completion", "abisee/cnn_dailymail", subset="3.0.0"),
+    "wikitext": Published("completion", "EleutherAI/wikitext_document_level", subset="wikitext-103-v1"),
+    "hh_rlhf_helpful": Published("preference", "RLHFlow/HH-RLHF-Helpful-standard"),
+}
+
+
+class Text(Source):
+    """Base of the sets of texts."""
+
+    limit: Annotated[int | None, Field(ge=1, description="Take the first so many samples.")] = None
+
+    @property
+    def kind(self) -> TextKind:
+        """What a sample is."""
+        raise NotImplementedError
+
+
+class ShippedText(Text):
+    """A small set of texts that comes with multicard."""
+
+    source: Literal["shipped-text"]
+    texts: Annotated[Literal[tuple(SHIPPED)], Field(description="Which set.")]
+
+    @property
+    def kind(self) -> TextKind:
+        """What a sample is."""
+        return SHIPPED[self.texts]
+
+
+class TextFile(Text):
+    """A file of samples: JSON (a list), JSON lines, CSV or Parquet."""
+
+    source: Literal["text-file"]
+    path: Annotated[str, Field(min_length=1, description="The file: .json, .jsonl, .csv or .parquet.")]
+    samples: Annotated[
+        TextKind,
+        Field(
+            description="What a sample is, and so its columns: `instruction` (instruction, input, output), `chat` "
+            "(messages), `summary` (dialogue, summary), `grammar` (input, output), `completion` (text), `preference` "
+            "(chosen, rejected)."
+        ),
+    ]
+
+    @property
+    def kind(self) -> TextKind:
+        """What a sample is."""
+        return self.samples
+
+    def fault(self) -> str | None:
+        """Say where there is no file at the path."""
+        return None if Path(self.path).is_file() else f"path: no such file: {self.path}"
+
+
+class PublishedText(Text):
+    """A set that Hugging Face publishes, from a folder of the user or downloaded."""
+
+    source: Literal["published-text"]
+    texts: Annotated[Literal[tuple(PUBLISHED)], Field(description="Which set.")]
+    folder: Annotated[
+        str | None, Field(description="The folder that holds it, as Hugging Face ships it: Parquet or JSON files.")
+    ] = None
+    download: Annotated[
+        bool, Field(description="Fetch it from Hugging Face where no folder is given; false unless stated.")
+    ] = False
+
+    @property
+    def kind(self) -> TextKind:
+        """What a sample is."""
+        return PUBLISHED[self.texts].kind
+
+    @property
+    def repository(self) -> str:
+        """Its name at Hugging Face."""
+        return PUBLISHED[self.texts].repository
+
+    def fault(self) -> str | None:
+        """Say where there is no folder, unless the set may be downloaded."""
+        if self.folder is None:
+            return None if self.download else f"folder: missing; download: true would fetch {self.repository}"
+        return None if Path(self.folder).is_dir() else f"folder: no such folder: {self.folder}"
+
+
+SOURCES: dict[str, type[Source]] = {
+    "digits": Digits,
+    "imagefolder": ImageFolder,
+    "kaggle-mnist": KaggleMnist,
+    "mnist": Mnist,
+    "published-text": PublishedText,
+    "shipped-text": ShippedText,
+    "synthetic": Synthetic,
+    "text-file": TextFile,
+}
+Dataset = Annotated[
+    Digits | ImageFolder | KaggleMnist | Mnist | PublishedText | ShippedText | Synthetic | TextFile,
+    Field(discriminator="source"),
+]

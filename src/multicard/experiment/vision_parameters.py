@@ -1,0 +1,208 @@
+"""The parameters of an image-classification run."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from multicard.experiment.parameters import DATASET_NAME, JobParameters
+
+Precision = Literal["fp64", "fp32", "fp16", "bf16"]
+Strategy = Literal["single", "dp", "ddp", "ddp-ds", "fsdp"]
+
+# What the preset `tuned` turns on; what a configuration states goes before it.
+TUNED: dict[str, Any] = {
+    "layout": "nhwc",
+    "pin_memory": True,
+    "non_blocking": True,
+    "tf32": "on",
+    "fused_optimizer": True,
+}
+
+# What FSDP2 of PyTorch 2.11 refuses: weights that are not contiguous, and SGD in one kernel on parts of weights.
+NOT_UNDER_FSDP = ("layout", "fused_optimizer")
+
+
+class VisionParameters(JobParameters):
+    """One image-classification training job.
+
+    >>> from multicard.experiment.parameters import run_id
+    >>> run_id(VisionParameters(strategy="ddp-ds", device="cpu", devices=2, width=0.5, repeat=3))
+    'vision_digits_32px_ddp-ds_cpu2_fp32_width0.5_r3'
+    """
+
+    HEADLINE: ClassVar[tuple[str, ...]] = ("dataset", "image_size", "strategy", "devices", "precision")
+
+    workload: Annotated[Literal["vision"], Field(description="The kind of job.")] = "vision"
+    dataset: Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")] = (
+        "digits"
+    )
+    image_size: Annotated[
+        int, Field(ge=8, le=4096, description="Edge length in pixels that images are resized to.")
+    ] = 32
+    strategy: Annotated[
+        Strategy,
+        Field(
+            description="`single`: one process, no communication. `dp`: one process drives all cards "
+            "(nn.DataParallel), each batch is split among them. `ddp`: DistributedDataParallel, every rank sees all "
+            "the data. `ddp-ds`: the same with a distributed sampler, each rank sees its share. `fsdp`: as ddp-ds, "
+            "with weights, gradients and optimizer state split among the ranks (FSDP2)."
+        ),
+    ] = "single"
+    precision: Annotated[Precision, Field(description="fp16 is autocast with gradient scaling, bf16 is autocast.")] = (
+        "fp32"
+    )
+    model: Annotated[Literal["mobilenet_v2"], Field(description="torchvision model, trained from scratch.")] = (
+        "mobilenet_v2"
+    )
+    width: Annotated[
+        float,
+        Field(gt=0, le=4, description="Width multiplier of MobileNet v2.", json_schema_extra={"label": "width"}),
+    ] = 1.0
+    batch_size: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="Samples per step: of each device under weak scaling, of all devices together under strong.",
+            json_schema_extra={"label": "batch"},
+        ),
+    ] = 64
+    scaling: Annotated[
+        Literal["weak", "strong"],
+        Field(
+            description="`weak`: each device keeps its batch, so more devices do more per step. `strong`: the devices "
+            "share one batch, so more devices do less each.",
+            json_schema_extra={"label": "scaling-"},
+        ),
+    ] = "weak"
+    epochs: Annotated[
+        int, Field(ge=1, description="Passes over the training data.", json_schema_extra={"label": "epochs"})
+    ] = 20
+    steps_per_epoch: Annotated[
+        int | None,
+        Field(ge=1, description="Cut every epoch to this many steps.", json_schema_extra={"label": "steps"}),
+    ] = None
+    learning_rate: Annotated[
+        float, Field(gt=0, description="Of SGD with momentum 0.9.", json_schema_extra={"label": "lr"})
+    ] = 0.01
+    workers: Annotated[
+        int,
+        Field(ge=0, description="DataLoader worker processes per rank.", json_schema_extra={"label": "workers"}),
+    ] = 0
+    persistent_workers: Annotated[
+        bool,
+        Field(description="Keep the workers from one epoch to the next.", json_schema_extra={"label": "persistent"}),
+    ] = True
+    prefetch: Annotated[
+        int,
+        Field(ge=1, description="Batches that each worker loads ahead.", json_schema_extra={"label": "prefetch"}),
+    ] = 2
+    pin_memory: Annotated[
+        bool,
+        Field(
+            description="Put batches into page-locked host memory, from which a GPU copies faster.",
+            json_schema_extra={"label": "pin"},
+        ),
+    ] = False
+    loader: Annotated[
+        Literal["torch", "dali"],
+        Field(
+            description="`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU where there is one.",
+            json_schema_extra={"label": "loader-"},
+        ),
+    ] = "torch"
+    layout: Annotated[
+        Literal["nchw", "nhwc"],
+        Field(
+            description="Order of the values in memory, of the model and its batches; `nhwc` is PyTorch's "
+            "channels_last.",
+            json_schema_extra={"label": ""},
+        ),
+    ] = "nchw"
+    preset: Annotated[
+        Literal["paper", "tuned"],
+        Field(
+            description="Defaults of the switches below, of layout and of pin_memory: `paper` leaves PyTorch's, "
+            "`tuned` turns on what usually pays. What is stated goes before the preset.",
+            json_schema_extra={"label": ""},
+        ),
+    ] = "paper"
+    non_blocking: Annotated[
+        bool,
+        Field(
+            description="Copy batches to the GPU without waiting; needs pin_memory to have an effect.",
+            json_schema_extra={"label": "nonblocking"},
+        ),
+    ] = False
+    tf32: Annotated[
+        Literal["default", "on", "off"],
+        Field(
+            description="Whether the GPU computes fp32 in TF32. `default`: as PyTorch does, convolutions do and matrix "
+            "products do not.",
+            json_schema_extra={"label": "tf32-"},
+        ),
+    ] = "default"
+    compile: Annotated[
+        bool, Field(description="Compile the model with torch.compile.", json_schema_extra={"label": "compile"})
+    ] = False
+    cuda_graphs: Annotated[
+        bool,
+        Field(
+            description="Replay the model from CUDA graphs (torch.compile in the mode reduce-overhead).",
+            json_schema_extra={"label": "graphs"},
+        ),
+    ] = False
+    fused_optimizer: Annotated[
+        bool,
+        Field(description="Update all weights in one kernel.", json_schema_extra={"label": "fused"}),
+    ] = False
+    bucket_mb: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="Megabytes of gradients that DDP reduces together.",
+            json_schema_extra={"label": "bucket"},
+        ),
+    ] = 25
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, values: Any) -> Any:
+        """Let the preset fill in what is not stated."""
+        if isinstance(values, dict) and values.get("preset") == "tuned":
+            return _tuned(values.get("strategy")) | values
+        return values
+
+    @property
+    def ranks(self) -> int:
+        """Number of training processes."""
+        return 1 if self.strategy == "dp" else self.devices
+
+    @property
+    def distributed(self) -> bool:
+        """Whether torchrun starts the ranks and they form a process group."""
+        return self.strategy not in ("single", "dp")
+
+    @property
+    def loader_workers(self) -> int:
+        """Processes that load data, of all ranks together."""
+        return self.workers * self.ranks
+
+    @property
+    def batch_of_device(self) -> int:
+        """Samples per device and step."""
+        return self.batch_size // self.devices if self.scaling == "strong" else self.batch_size
+
+    @property
+    def batch_of_rank(self) -> int:
+        """Samples that a training process loads per step."""
+        return self.batch_of_device * self.devices // self.ranks
+
+    def default(self, name: str) -> Any:
+        """Value of a parameter that is not stated."""
+        fallback = type(self).model_fields[name].default
+        return _tuned(self.strategy).get(name, fallback) if self.preset == "tuned" else fallback
+
+
+def _tuned(strategy: Any) -> dict[str, Any]:
+    """What the preset `tuned` turns on under a strategy."""
+    return {name: value for name, value in TUNED.items() if strategy != "fsdp" or name not in NOT_UNDER_FSDP}

@@ -1,0 +1,71 @@
+"""Names beside the points of a plot, where they cover neither points nor each other."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+
+AWAY = 5.0  # room between names and what is drawn, in points
+# How much farther a name may be, in points; a line joins it with its point from the second on.
+DISTANCES = (0.0, 8.0, 16.0, 26.0)
+DIRECTIONS = ((0, 1), (0, -1), (-1, 0), (1, 0), (-1, 1), (1, -1), (-1, -1), (1, 1))
+
+
+def label_points(axes: Axes, points: Iterable[tuple[float, float, str]], drawn: Iterable[Box]) -> None:
+    """Write the name of each point near it, each in the first free place, or in the one that covers least.
+
+    All else must be in the figure already, since its layout decides where the points are.
+
+    Parameters
+    ----------
+    axes
+        Where the points are.
+    points
+        Place of each point, in the units of the axes, and its name.
+    drawn
+        Boxes that names should not cover, in the units of the axes; a box may be as narrow as a line.
+    """
+    axes.figure.draw_without_rendering()
+    point = axes.figure.dpi / 72  # in pixels
+    taken = [_pixels(axes, box).padded(AWAY * point / 2) for box in drawn]
+    for x, y, name in points:
+        text = axes.annotate(name, (x, y), textcoords="offset points", xytext=(0, 0), fontsize="x-small", zorder=4)
+        text.set_in_layout(False)  # it stays inside
+        room = text.get_window_extent()
+        at = axes.transData.transform((x, y))
+        box, far = min(
+            _candidates(at, room.width, room.height, point),
+            key=lambda place: sum(_shared(place[0], other) for other in taken) + _outside(place[0], axes.bbox),
+        )
+        taken.append(box)
+        text.set_position((box.min - at) / point)
+        if far:
+            near = (np.clip(at, box.min, box.max) - at) / point
+            line = {"arrowstyle": "-", "linewidth": 0.5, "color": "0.5", "shrinkA": 0}
+            axes.annotate("", (x, y), near, textcoords="offset points", arrowprops=line).set_in_layout(False)
+
+
+def _candidates(at: np.ndarray, width: float, height: float, point: float) -> Iterator[tuple[Bbox, bool]]:
+    """Boxes for a name of the point `at`, the preferred first, in pixels; and whether it is far enough for a line."""
+    for distance in DISTANCES:
+        for right, up in DIRECTIONS:
+            reach = (AWAY + distance) * point * (0.7 if right and up else 1.0)
+            left = at[0] + right * reach + (right - 1) / 2 * width
+            bottom = at[1] + up * reach + (up - 1) / 2 * height
+            yield Bbox.from_bounds(left, bottom, width, height), distance > 0
+
+
+def _pixels(axes: Axes, box: Box) -> Bbox:
+    return Bbox(axes.transData.transform((box[:2], box[2:])))
+
+
+def _shared(one: Bbox, other: Bbox) -> float:
+    common = Bbox.intersection(one, other)
+    return common.width * common.height if common else 0.0
+
+
+def _outside(box: Bbox, axes: Bbox) -> float:
+    return box.width * box.height - _shared(box, axes)

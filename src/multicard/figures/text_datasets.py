@@ -1,0 +1,117 @@
+"""What the data set changes for a language model, and whether it is the length of its samples."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from multicard.figures.bars import grouped, places, whiskers
+from multicard.figures.labelling import label_points
+from multicard.figures.series import configurations, device_labels, varied
+from multicard.figures.style import MARKERS, SECONDS, WIDTH_IN, colours, legend_below, unit_for
+
+SEEN = 0.005  # share of padding from which on it is marked
+ROOM = 1.45  # width of the axis of lengths over the longest bar, for words beside it
+
+
+def text_datasets(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Iteration time and length of the samples per data set, and the time against the tokens of a step."""
+    values = ["iteration_time_s", "tokens_per_sample", "tokens_per_step", "padding_share", "cut_share"]
+    data = configurations(measures, values)
+    others = varied(measures, besides=("dataset", "devices", "repeat"))
+    data.insert(0, "series", device_labels(data, others))
+    scale, unit = unit_for(data["iteration_time_s_high"], SECONDS)
+
+    height = 0.7 + data["dataset"].nunique() * max(0.3, 0.16 * data["series"].nunique())
+    figure, panels = plt.subplot_mosaic(
+        [["time", "length"], ["both", "both"]], figsize=(WIDTH_IN, height + 3.1), height_ratios=[height, 2.6]
+    )
+    time, length, both = (panels[name] for name in ("time", "length", "both"))
+    grouped(time, data, "dataset", "iteration_time_s", scale, horizontal=True)
+    time.set(title="Iteration time", xlabel=f"Time per step ({unit})")
+    _lengths(length, data)
+    length.set(title="Length of the samples", xlabel="Mean tokens per sample")
+    points = _points(data, scale)
+    _time_by_tokens(both, points, list(dict.fromkeys(data["series"])))
+    both.set(title="Iteration time by tokens", xlabel="Tokens per step and rank", ylabel=f"Time per step ({unit})")
+    legend_below(figure, time, both)
+    _name_points(both, points, ["dataset", *others])
+    return figure, data
+
+
+def _lengths(axes: Axes, data: pd.DataFrame) -> None:
+    """Draw tokens per sample, one bar per data set where all runs agree, and beside it what is padded and cut."""
+    differ = data.groupby("dataset")["tokens_per_sample"].nunique().max() > 1  # as when tokenizers do
+    bars = data if differ else data.assign(series="all")
+    bars = bars.groupby(["dataset", "series"], sort=False, as_index=False).first().assign(repeats=1)
+    grouped(axes, bars, "dataset", "tokens_per_sample", horizontal=True, palette=None if differ else ["#949494"])
+    axes.tick_params(labelleft=False)
+    axes.set_xlim(right=ROOM * axes.get_xlim()[1])
+    at, _ = places(list(dict.fromkeys(bars["dataset"])), list(dict.fromkeys(bars["series"])))
+    for dataset, name, tokens in bars[["dataset", "series", "tokens_per_sample"]].dropna().itertuples(index=False):
+        alike = data[(data["dataset"] == dataset) & (not differ or data["series"] == name)]
+        words = [_share(alike, "padding"), _share(alike, "cut")]
+        axes.annotate(
+            (", " if differ else "\n").join(word for word in words if word),
+            (tokens, at[dataset, name]),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=6.5,
+        )
+
+
+def _share(rows: pd.DataFrame, what: str) -> str | None:
+    """Word the share of padding or of cut samples, a range where rows differ; None where there is none."""
+    low, high = 100 * rows[f"{what}_share_low"].min(), 100 * rows[f"{what}_share_high"].max()
+    if not high > 0:  # also where it is not known
+        return None
+    number = f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f}–{high:.0f}"
+    return f"{number if high >= 0.5 else '<1'} % {what}"
+
+
+def _points(data: pd.DataFrame, scale: float) -> pd.DataFrame:
+    """Place of each known configuration: `x` without and `padded` with padding, `y` its time, with its whiskers."""
+    below, above = whiskers(data, "iteration_time_s", scale)
+    x = data["tokens_per_step"] / data["devices"]
+    padded = x / (1 - data["padding_share"].fillna(0.0))
+    points = data.assign(x=x, padded=padded, y=data["iteration_time_s"] * scale, below=below, above=above)
+    return points.dropna(subset=["x", "y"])
+
+
+def _time_by_tokens(axes: Axes, points: pd.DataFrame, names: list[str]) -> None:
+    """Draw a point per data set and series; a line leads to where it would be if padding counted."""
+    for index, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+        rows = points[points["series"] == name]
+        axes.errorbar(
+            rows["x"],
+            rows["y"],
+            yerr=[rows["below"], rows["above"]],
+            label=name,
+            color=colour,
+            marker=MARKERS[index % len(MARKERS)],
+            linestyle="none",
+            capsize=3,
+            markersize=5,
+            markerfacecolor="white" if index % 2 else colour,
+        )
+    rows = points[points["padding_share"] > SEEN]
+    if len(rows):
+        axes.hlines(rows["y"], rows["x"], rows["padded"], color="0.5", linewidth=0.9, zorder=1)
+        axes.plot(
+            rows["padded"], rows["y"], linestyle="none", marker="|", color="0.4", markersize=7, label="with padding"
+        )
+    axes.margins(x=0.1, y=0.15)
+    # From zero on, times that are proportional to tokens lie on a line through the corner.
+    axes.set(xlim=(0, None), ylim=(0, None))
+
+
+def _name_points(axes: Axes, points: pd.DataFrame, by: list[str]) -> None:
+    """Name each point, or the highest of those that differ in the number of devices only: they stand in a column."""
+    highest = points.loc[points.groupby(by, sort=False, dropna=False)["y"].idxmax()]
+    low, high = (points["y"] + points[end].fillna(0.0) * sign for end, sign in (("below", -1), ("above", 1)))
+    drawn = [
+        *zip(points["x"], points["y"], points["padded"], points["y"], strict=True),
+        *zip(points["x"], low, points["x"], high, strict=True),
+    ]
+    label_points(axes, zip(highest["x"], highest["y"], highest["dataset"], strict=True), drawn)

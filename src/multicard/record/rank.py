@@ -1,0 +1,119 @@
+"""The frame of every training program: one rank runs, and what became of it is written down."""
+
+import argparse
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from multicard.errors import UserError
+from multicard.experiment.parameters import JobParameters
+from multicard.files import read_json, write_json
+from multicard.launch.binding import bind, bound
+from multicard.record import surroundings
+from multicard.record.job import PROGRESS
+from multicard.record.names import rank_file
+from multicard.record.recorder import Diverged
+
+# Runs one rank: takes the job, its parameters and the record so far, to which it may add as it goes; gives what else is
+# to be recorded.
+Training = Callable[[dict[str, Any], Any, dict[str, Any]], dict[str, Any]]
+
+KNOWN = (Diverged, UserError)  # errors that say all there is to know
+
+# What errors say of memory that ran out, in lower case.
+OUT_OF_MEMORY = (
+    "out of memory",  # CUDA, NCCL
+    "can't allocate memory",  # PyTorch on a CPU
+    "cannot allocate memory",  # Linux
+    "bad_alloc",  # C++
+    "status_alloc_failed",  # cuBLAS and others
+    "allocation_failed",  # cuDNN 9
+)
+
+
+def run_rank(kind: type[JobParameters], training: Training) -> None:
+    """Run this process as a rank of a job: read `--job FILE`, train, and leave rank.json whatever happens.
+
+    Ends the process with exit code 1 where training ends with an error. Training leaves its process group up then.
+    """
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
+    job = read_json(parser.parse_args().job)
+    p = kind.model_validate(job["parameters"])
+    record = {
+        "outcome": "completed",
+        "reason": None,
+        "pid": os.getpid(),
+        "rank": int(os.environ.get("RANK", "0")),
+    }
+    failure = None
+    try:
+        record |= {
+            "host": surroundings.host(),
+            "hardware": surroundings.hardware(),
+            "versions": surroundings.versions(),
+        }
+        record |= training(job, p, record)
+    except BaseException as error:
+        failure = error
+        record |= {"outcome": _outcome(error), "reason": _reason(error)}
+    write_json(Path(job["scratch"]) / rank_file("rank.json", record["rank"]), record)
+    if failure is not None:
+        _leave(failure)
+
+
+def _outcome(error: BaseException) -> str:
+    if is_out_of_memory(error):
+        return "out_of_memory"
+    return "diverged" if isinstance(error, Diverged) else "failed"
+
+
+def _reason(error: BaseException) -> str:
+    said = " ".join(str(error).split())[:300]
+    return said if isinstance(error, KNOWN) else f"{type(error).__name__}: {said}"
+
+
+def _leave(error: BaseException) -> NoReturn:
+    """End this process; print where the error comes from, unless it says all there is to know."""
+    if isinstance(error, KNOWN):
+        print(_reason(error), file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+    if dist.is_initialized():
+        # Python's own end would take the process group down, and may wait for ranks that wait for this one.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    sys.exit(1)
+
+
+def bind_rank(p: JobParameters, cards: list[int] | None = None) -> dict[str, Any]:
+    """Bind this rank as its parameters ask, next to `cards` or to the one that is its own; say what it is bound to."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if p.device == "cpu":
+        cards = []
+    elif cards is None:
+        cards = [local_rank]
+    note = bind(local_rank, p.ranks, cards) if p.binding == "numa" else None
+    return bound() | {"note": note}
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(f"{PROGRESS}  {text}", flush=True)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error means that memory ran out, on the GPU or on the host."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in OUT_OF_MEMORY)

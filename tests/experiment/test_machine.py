@@ -1,0 +1,64 @@
+"""What a machine can run is counted as a CUDA program would."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from multicard.experiment.machine import Machine
+
+LISTING = """\
+GPU 0: NVIDIA H100 (UUID: GPU-aaaa1111-0000)
+GPU 1: NVIDIA H100 (UUID: GPU-bbbb2222-0000)
+  MIG 1g.12gb     Device  0: (UUID: MIG-cccc3333-0000)
+  MIG 1g.12gb     Device  1: (UUID: MIG-dddd4444-0000)
+"""
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in that lists two cards, one of them in parts."""
+    (tmp_path / "listing").write_text(LISTING)
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$1" = -L ] && cat {tmp_path}/listing\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return program
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        (None, 2),
+        ("", 0),
+        ("-1", 0),
+        ("0", 1),
+        ("1, 0", 2),
+        ("0,1,2,3", 2),
+        ("2,0", 0),  # CUDA looks no further than the first that is not there
+        ("0,-1,1", 1),
+        ("0,0", 1),
+        ("GPU-bbbb2222-0000", 1),
+        ("GPU-bbbb,GPU-aaaa", 2),
+        ("GPU-eeee", 0),
+        ("MIG-cccc3333-0000,MIG-dddd4444-0000", 2),
+        ("MIG-eeee", 0),
+        ("none", 0),
+    ],
+)
+@pytest.mark.usefixtures("nvidia_smi")
+def test_cards_count_that_are_there_and_may_be_seen(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert Machine.here().gpus == count
+
+
+def test_a_machine_without_cards_has_none_whatever_may_be_seen(
+    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvidia_smi.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert Machine.here().gpus == 0

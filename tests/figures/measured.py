@@ -1,0 +1,101 @@
+"""Synthetic measures, as tables that the figures draw."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from multicard.analysis.measures import MEASURES_OF
+from multicard.analysis.scaling import add_scaling
+from multicard.experiment.workloads import WORKLOADS
+
+
+def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
+    """Measures of runs: parameters, `outcome` and measures given, the rest defaults or empty."""
+    model, measures = WORKLOADS[workload], MEASURES_OF[workload]
+    filled = []
+    for row in rows:
+        given = {name: value for name, value in row.items() if name in model.model_fields}
+        known = {name: value for name, value in row.items() if name in measures}
+        parameters = model.model_validate({"device": "cpu", **given}).model_dump()
+        outcome = row.get("outcome", "completed")
+        filled.append(
+            {"run": "r", "outcome": outcome, "reason": None, **parameters, **dict.fromkeys(measures), **known}
+        )
+    return add_scaling(pd.DataFrame(filled))
+
+
+def two_repeats(**row: Any) -> list[dict[str, Any]]:
+    """Two repeats of a configuration, the second with times that are a tenth longer."""
+    slower = {name: value * 1.1 for name, value in row.items() if name.endswith("_s") and "per_s" not in name}
+    return [row | {"repeat": 1}, row | slower | {"repeat": 2}]
+
+
+def pictures() -> pd.DataFrame:
+    """Two strategies on one and two devices, two repeats; two precisions: five configurations."""
+    rows = []
+    for strategy, devices, precision, seconds in (
+        ("ddp", 1, "fp32", 0.10), ("ddp", 2, "fp32", 0.20), ("ddp-ds", 1, "fp32", 0.12), ("ddp-ds", 2, "fp32", 0.14),
+        ("ddp-ds", 2, "fp64", 0.30),
+    ):  # fmt: skip
+        rows += two_repeats(
+            strategy=strategy, devices=devices, precision=precision, iteration_time_s=seconds,
+            throughput_samples_per_s=64 * (devices if strategy == "ddp-ds" else 1) / seconds,
+            forward_s=seconds / 3, backward_s=seconds / 2, other_s=seconds / 6, test_accuracy=0.9,
+        )  # fmt: skip
+    return measured("vision", *rows)
+
+
+def texts() -> pd.DataFrame:
+    """Two techniques on one and two devices, two repeats; two data sets: five configurations."""
+    rows = []
+    for technique, dataset, devices, seconds, tokens in (
+        ("lora", "preferences", 1, 0.10, 100), ("lora", "preferences", 2, 0.16, 200),
+        ("dpo", "preferences", 1, 0.20, 220), ("dpo", "preferences", 2, 0.30, 440),
+        ("lora", "articles", 1, 0.50, 800),
+    ):  # fmt: skip
+        rows += two_repeats(
+            technique=technique, dataset=dataset, devices=devices, iteration_time_s=seconds,
+            tokens_per_s=tokens / seconds, tokens_per_step=tokens, tokens_per_sample=tokens / devices / 4,
+            padding_share=0.1, cut_share=0.0, forward_s=seconds / 3, backward_s=seconds / 2, other_s=seconds / 6,
+            peak_memory_bytes=900_000_000, weights_bytes=20_000_000, adapters_bytes=1_000_000,
+            gradients_bytes=1_000_000, optimizer_bytes=2_000_000,
+        )  # fmt: skip
+    return measured("llm", *rows)
+
+
+def legend(figure: Figure) -> list[list[str]]:
+    """Entries of each legend of a figure."""
+    return [[text.get_text() for text in each.get_texts()] for each in figure.legends]
+
+
+def lengths(axes: Axes) -> dict[str, list[float]]:
+    """Lengths of the bars of each series, not a number where there is none."""
+    drawn = [each for each in axes.containers if len(each) and hasattr(each[0], "get_height")]
+    return {
+        each.get_label(): [bar.get_width() if each.orientation == "horizontal" else bar.get_height() for bar in each]
+        for each in drawn
+    }
+
+
+def words(axes: Axes) -> list[str]:
+    """What is written inside a panel."""
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+def group_names(axes: Axes, horizontal: bool = False) -> list[str]:
+    """Names of the groups of bars."""
+    return [text.get_text() for text in (axes.get_yticklabels() if horizontal else axes.get_xticklabels())]
+
+
+def heading(axes: Axes) -> str:
+    """Title of a panel, wherever its style puts it."""
+    return axes.get_title() + axes.get_title(loc="left")
+
+
+def closed(figure: Figure) -> Figure:
+    """Let pyplot forget a figure."""
+    plt.close(figure)
+    return figure

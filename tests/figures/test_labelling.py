@@ -1,0 +1,48 @@
+"""Names beside points."""
+
+from itertools import combinations
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from figures.measured import closed
+from multicard.figures.labelling import label_points
+
+
+def boxes(points: list[tuple[float, float, str]]) -> tuple[list[Text], list[Bbox], Bbox]:
+    """Label synthetic points: their names, what these cover, and the room of the plot, in pixels."""
+    figure, axes = plt.subplots(figsize=(4, 3))
+    axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "o")
+    axes.set(xlim=(0, 10), ylim=(0, 10))
+    label_points(axes, points, [(x, y, x, y) for x, y, _ in points])
+    texts = [text for text in axes.texts if text.get_text()]
+    room = axes.bbox
+    found = [text.get_window_extent() for text in texts]
+    closed(figure)
+    return texts, found, room
+
+
+def test_a_lone_point_has_its_name_close_above() -> None:
+    [text], [box], _ = boxes([(5, 5, "chats")])
+    assert text.get_text() == "chats"
+    point = text.axes.transData.transform((5, 5))
+    assert (box.x0 + box.x1) / 2 == pytest.approx(point[0], abs=1)
+    assert 0 < box.y0 - point[1] < 12
+
+
+@pytest.mark.parametrize("step", [0.0, 0.2, 0.6])
+def test_names_of_neighbours_do_not_cover_each_other(step: float) -> None:
+    texts, found, _ = boxes([(5 + i * step, 5 + i * step, f"data set {i}") for i in range(6)])
+    assert len(texts) == 6
+    assert not any(one.overlaps(other) for one, other in combinations(found, 2))
+
+
+def test_names_stay_inside_the_plot() -> None:
+    _, found, room = boxes([(0, 0, "a long name"), (10, 10, "another name"), (10, 0, "a third one"), (0, 10, "x")])
+    for box in found:
+        assert room.x0 <= box.x0
+        assert box.x1 <= room.x1
+        assert room.y0 <= box.y0
+        assert box.y1 <= room.y1

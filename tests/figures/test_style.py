@@ -1,0 +1,54 @@
+"""Units and legends that figures share."""
+
+import math
+
+import matplotlib.pyplot as plt
+import pytest
+
+from figures.measured import closed, legend
+from multicard.figures.style import BYTES, SECONDS, legend_below, unit_for
+
+
+@pytest.mark.parametrize(
+    ("values", "units", "expected"),
+    [
+        ([0.02, 0.3], SECONDS, (1e3, "ms")),
+        ([0.02, 1.3], SECONDS, (1, "s")),
+        ([math.nan, 1e-5], SECONDS, (1e3, "ms")),
+        ([5e8, None], BYTES, (1e-6, "MB")),
+        ([5e8, 2e9], BYTES, (1e-9, "GB")),
+        ([math.nan], BYTES, (1e-9, "GB")),
+        ([], SECONDS, (1, "s")),
+    ],
+)
+def test_the_largest_value_chooses_the_unit(values: list, units: tuple, expected: tuple[float, str]) -> None:
+    assert unit_for(values, units) == (pytest.approx(expected[0]), expected[1])
+
+
+def test_a_legend_has_one_entry_per_label_of_all_its_panels() -> None:
+    figure, (left, right) = plt.subplots(1, 2)
+    left.bar([0], [1], label="one")
+    right.plot([0], [1], label="one")
+    right.plot([0], [1], label="two")
+    legend_below(figure, left, right)
+    assert legend(closed(figure)) == [["one", "two"]]
+
+
+def test_long_labels_share_fewer_columns() -> None:
+    def columns(label: str) -> int:
+        figure, axes = plt.subplots()
+        for index in range(5):
+            axes.plot([0], [1], label=f"{label} {index}")
+        legend_below(figure, axes)
+        return closed(figure).legends[0]._ncols
+
+    assert columns("a") == 5
+    # Six would fit a row of four, but two rows of three are even.
+    assert columns("a name of some") == 3
+    assert columns("a name as long as a series of three parameters") == 1
+
+
+def test_without_anything_to_name_there_is_no_legend() -> None:
+    figure, axes = plt.subplots()
+    legend_below(figure, axes)
+    assert closed(figure).legends == []

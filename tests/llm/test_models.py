@@ -1,0 +1,447 @@
+"""Folders of the user are checked before a job starts, and only read; what is wrong is one line."""
+
+import base64
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from multicard.errors import UserError
+from multicard.experiment.architectures import ARCHITECTURES, Architecture
+from multicard.experiment.models import Model
+from multicard.llm.models import check_folder, prepare_model, read_model
+from multicard.llm.weights import read_header
+
+FETCH = "fetch --it"
+# As the users' checkpoints are shaped, and quickly written.
+SMALL = Architecture(vocabulary=512, layers=2, heads=2, kv_heads=1, embedding=8, feed_forward=16, max_sequence=64)
+BYTES = [bytes([value]) for value in range(256)]
+TOKENIZER, ONE = "original/tokenizer.model", "model.safetensors"
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """What config.json states of SMALL, by the keys of Hugging Face's `LlamaConfig`."""
+    return {
+        "model_type": "llama",
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 64,
+        "vocab_size": 512,
+        "tie_word_embeddings": False,
+    } | changes
+
+
+def tensors(kind: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
+    """Tensors of SMALL, by Hugging Face's names."""
+    layer = {
+        "self_attn.q_proj": (8, 8),
+        "self_attn.k_proj": (4, 8),
+        "self_attn.v_proj": (4, 8),
+        "self_attn.o_proj": (8, 8),
+        "mlp.gate_proj": (16, 8),
+        "mlp.up_proj": (16, 8),
+        "mlp.down_proj": (8, 16),
+        "input_layernorm": (8,),
+        "post_attention_layernorm": (8,),
+    }
+    sizes = {f"model.layers.{i}.{name}.weight": size for i in (0, 1) for name, size in layer.items()}
+    sizes |= {"model.embed_tokens.weight": (512, 8), "lm_head.weight": (512, 8), "model.norm.weight": (8,)}
+    return {name: torch.zeros(size, dtype=kind) for name, size in sizes.items()}
+
+
+def token_lines(tokens: list[bytes]) -> bytes:
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
+
+
+def write_folder(folder: Path, shards: int = 1) -> Path:
+    """A checkpoint of SMALL as Hugging Face ships them, with an index where it has several shards."""
+    (folder / "original").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config()))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "original" / "tokenizer.model").write_bytes(token_lines(BYTES))
+    if shards == 1:
+        save_file(tensors(), folder / "model.safetensors")
+        return folder
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for number, (name, tensor) in enumerate(tensors().items()):
+        parts.setdefault(shard(number % shards + 1, shards), {})[name] = tensor
+    for file, part in parts.items():
+        save_file(part, folder / file)
+    places = {name: file for file, part in parts.items() for name in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return folder
+
+
+def shard(number: int, count: int) -> str:
+    return f"model-{number:05}-of-{count:05}.safetensors"
+
+
+def checked(folder: Path, shape: Architecture = SMALL) -> dict[str, Any]:
+    return check_folder(folder, shape, 256, FETCH)
+
+
+def refusal(folder: Path, shape: Architecture = SMALL) -> str:
+    """The one line that refuses a folder."""
+    with pytest.raises(UserError) as caught:
+        checked(folder, shape)
+    [line] = str(caught.value).splitlines()
+    return line
+
+
+def test_a_whole_folder_is_described_and_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "llama3_8b", SMALL)
+    folder, out = write_folder(tmp_path / "weights", shards=3), tmp_path / "out"
+    before = {file: file.stat() for file in folder.rglob("*")}
+    prepare_model("mine", Model(architecture="llama3_8b", folder=str(folder)), out, tmp_path / "no resources")
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == {
+        file: status.st_mtime_ns for file, status in before.items()
+    }
+    assert [file.name for file in out.iterdir()] == ["provenance.json"]
+    facts = read_model(out)
+    files = {file["name"]: file for file in facts.pop("files")}
+    assert facts == {
+        "model": "mine",
+        "architecture": "llama3_8b",
+        "folder": str(folder),
+        "tokenizer": str(folder / "original" / "tokenizer.model"),
+        "special_tokens": None,
+        "checkpoint_files": [shard(1, 3), shard(2, 3), shard(3, 3)],
+        "parameters": 2 * (2 * 64 + 2 * 32 + 3 * 128 + 2 * 8) + 2 * 512 * 8 + 8,
+    }
+    whole = {"config.json", "model.safetensors.index.json", "original/tokenizer.model", *facts["checkpoint_files"]}
+    assert {name: {"name": name, "bytes": before[folder / name].st_size} for name in whole} == files
+    (folder / shard(2, 3)).write_bytes(b"")
+    with pytest.raises(UserError, match="missing or changed since it was prepared"):
+        read_model(out)
+
+
+def test_a_folder_given_by_a_relative_path_is_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "llama3_8b", SMALL)
+    write_folder(tmp_path / "weights")
+    monkeypatch.chdir(tmp_path)
+    prepare_model("mine", Model(architecture="llama3_8b", folder="weights"), Path("out"), Path("none"))
+    monkeypatch.chdir("/")
+    assert read_model(tmp_path / "out")["folder"] == str(tmp_path / "weights")
+
+
+def test_shards_need_no_index(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "weights", shards=3)
+    (folder / "model.safetensors.index.json").unlink()
+    assert checked(folder)["checkpoint_files"] == [shard(1, 3), shard(2, 3), shard(3, 3)]
+
+
+def test_a_tied_model_has_no_output_layer(tmp_path: Path) -> None:
+    folder, tied = write_folder(tmp_path / "weights"), replace(SMALL, tied=True)
+    (folder / "config.json").write_text(json.dumps(config(tie_word_embeddings=True)))
+    assert refusal(folder, tied).endswith("found the tensor lm_head.weight, expected none of this name")
+    save_file({k: v for k, v in tensors().items() if k != "lm_head.weight"}, folder / "model.safetensors")
+    assert checked(folder, tied)["parameters"] == tied.parameters
+
+
+def test_stored_frequencies_and_other_floating_types_are_taken(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "weights")
+    stored = tensors(torch.float16) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(2)}
+    save_file(stored, folder / "model.safetensors")
+    assert checked(folder)["parameters"] == SMALL.parameters
+
+
+def test_the_tokenizer_may_lie_beside_the_weights(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "weights")
+    shutil.move(folder / "original" / "tokenizer.model", folder / "tokenizer.model")
+    assert checked(folder)["tokenizer"] == str(folder / "tokenizer.model")
+
+
+def test_a_missing_folder_is_named_with_the_command_that_fetches_it(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none") == f"{tmp_path}/none: no such folder; fetch the model by: {FETCH}"
+    model = Model(architecture="llama3_8b", folder=str(tmp_path / "none"))
+    with pytest.raises(UserError) as caught:
+        prepare_model("mine", model, tmp_path / "out", tmp_path)
+    assert str(caught.value).startswith(f"models.mine: no weights: no such folder: {tmp_path}/none; ")
+    assert model.download_command in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("shards", "removed", "lacks"),
+    [
+        (1, ["config.json"], "config.json"),
+        (1, [ONE], ONE),
+        (1, [TOKENIZER], f"{TOKENIZER} (tokenizer.json is another form)"),
+        (1, [TOKENIZER, "tokenizer.json"], TOKENIZER),
+        (1, [TOKENIZER, "config.json", ONE, "tokenizer.json"], f"config.json, {ONE}, {TOKENIZER}"),
+        (4, [shard(2, 4), shard(4, 4)], f"{shard(2, 4)}, {shard(4, 4)}"),
+        (4, ["model.safetensors.index.json", shard(4, 4)], shard(4, 4)),
+        (9, [shard(n, 9) for n in range(2, 10)], ", ".join(shard(n, 9) for n in range(2, 8)) + " and 2 more"),
+    ],
+)
+def test_a_partial_folder_is_named_with_what_it_lacks(
+    tmp_path: Path, shards: int, removed: list[str], lacks: str
+) -> None:
+    folder = write_folder(tmp_path / "weights", shards)
+    for name in removed:
+        (folder / name).unlink()
+    assert refusal(folder) == f"{folder}: lacks {lacks}; fetch the model by: {FETCH}"
+
+
+def test_shards_of_two_checkpoints_are_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "weights", shards=3)
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / shard(1, 2)).write_bytes(b"")
+    assert refusal(folder) == f"{folder}: found shards of 00002 and of 00003, expected those of one checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", ": found no JSON object, expected one"),
+        ("[]", ": found no JSON object, expected one"),
+        ('{"weight_map": {}}', ": found no weight_map, expected the file of each tensor"),
+        ('{"weight_map": {"a": 1}}', ", 'a': found 1, expected the name of a file beside it"),
+        ('{"weight_map": {"a": "../b"}}', ", 'a': found '../b', expected the name of a file beside it"),
+        ('{"weight_map": {"a": "b\\nc"}}', ", 'a': found 'b\\nc', expected the name of a file beside it"),
+        ('{"weight_map": {"a": ".."}}', ", 'a': found '..', expected the name of a file beside it"),
+    ],
+)
+def test_a_bad_index_is_refused(tmp_path: Path, content: str, says: str) -> None:
+    folder = write_folder(tmp_path / "weights", shards=2)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(content)
+    assert refusal(folder) == f"{index}{says}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"hidden_size": 16}, "hidden_size: found 16, expected 8"),
+        ({"num_hidden_layers": 3}, "num_hidden_layers: found 3, expected 2"),
+        ({"num_attention_heads": 4}, "num_attention_heads: found 4, expected 2"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads: found 2, expected 1"),
+        ({"num_key_value_heads": True}, "num_key_value_heads: found True, expected 1"),
+        ({"intermediate_size": "16"}, "intermediate_size: found '16', expected 16"),
+        ({"vocab_size": None}, "vocab_size: found None, expected 512"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings: found True, expected False"),
+        ({"head_dim": 8}, "head_dim: found 8, expected 4"),
+        ({"max_position_embeddings": 128}, "max_position_embeddings: found 128, expected 64"),
+    ],
+)
+def test_a_config_of_another_shape_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    folder = write_folder(tmp_path / "weights")
+    (folder / "config.json").write_text(json.dumps(config(**changes)))
+    assert refusal(folder) == f"{folder}/config.json, {says}"
+
+
+def test_a_config_may_leave_out_what_is_taken_for_granted_and_no_more(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "weights")
+    stated = config(head_dim=None)
+    del stated["tie_word_embeddings"]
+    (folder / "config.json").write_text(json.dumps(stated))
+    checked(folder)
+    del stated["num_key_value_heads"]
+    (folder / "config.json").write_text(json.dumps(stated))
+    assert refusal(folder) == f"{folder}/config.json, num_key_value_heads: missing, expected 1"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"3", b"[" * 100_000])
+def test_a_config_that_is_no_json_object_is_refused(tmp_path: Path, content: bytes) -> None:
+    folder = write_folder(tmp_path / "weights")
+    (folder / "config.json").write_bytes(content)
+    assert refusal(folder) == f"{folder}/config.json: found no JSON object, expected one"
+
+
+# Corrupt weights
+
+
+def packed(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
+    """A safetensors file by hand: the length of the header, the header, the data."""
+    content = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(content) if length is None else length) + content + data
+
+
+def entry(*offsets: int, kind: str = "BF16", shape: Any = (2, 2)) -> dict[str, Any]:
+    return {"dtype": kind, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+CORRUPT = {
+    "empty": (b"", ": found a header of 0 bytes in a file of 0, expected a whole safetensors file"),
+    "short": (b"\1\0\0", ": found a header of 1 bytes in a file of 3, expected a whole safetensors file"),
+    "headless": (packed(b""), ": found a header of 0 bytes in a file of 8, expected a whole safetensors file"),
+    "beyond": (
+        packed({}, length=99),
+        ": found a header of 99 bytes in a file of 10, expected a whole safetensors file",
+    ),
+    "zip": (
+        b"PK\3\4\0\0\0\0\0\0",  # as PyTorch's own checkpoints begin
+        ": found a header of 67324752 bytes in a file of 10, expected a whole safetensors file",
+    ),
+    "lfs": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
+        ": found a Git LFS pointer, expected the weights themselves",
+    ),
+    "text": (packed(b"{]"), ": found a header that is no JSON object, expected that of a safetensors file"),
+    "list": (packed([]), ": found a header that is no JSON object, expected that of a safetensors file"),
+    "binary": (packed(b"\xff\xff"), ": found a header that is no JSON object, expected that of a safetensors file"),
+    "nested": (
+        packed(b"[" * 100_000),
+        ": found a header that is no JSON object, expected that of a safetensors file",
+    ),
+    "cut": (packed({"a": entry(0, 8)}, bytes(7)), ": found 7 bytes of data, expected 8"),
+    "grown": (packed({"a": entry(0, 8)}, bytes(9)), ": found 9 bytes of data, expected 8"),
+    "overlapping": (
+        packed({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)),
+        ", b: found its data at byte 4, expected 8",
+    ),
+    "hole": (packed({"a": entry(0, 8), "b": entry(9, 17)}, bytes(17)), ", b: found its data at byte 9, expected 8"),
+    "size": (packed({"a": entry(0, 6)}, bytes(6)), ", a: found 6 bytes, expected 8 of its shape and type"),
+    "reversed": (
+        packed({"a": entry(8, 0)}, bytes(8)),
+        ", a: found {'dtype': 'BF16', 'shape': [2, 2], 'data_offsets': [8, 0]}, expected dtype, shape and data_offsets",
+    ),
+    "negative": (
+        packed({"a": entry(0, 8, shape=(-2, -2))}, bytes(8)),
+        ", a: found {'dtype': 'BF16', 'shape': [-2, -2], 'data_offsets': [0, 8]}, "
+        "expected dtype, shape and data_offsets",
+    ),
+    "nameless": (packed({"a": 5}), ", a: found 5, expected dtype, shape and data_offsets"),
+}
+
+
+@pytest.mark.parametrize("fault", CORRUPT)
+def test_a_corrupt_safetensors_file_is_refused(tmp_path: Path, fault: str) -> None:
+    content, says = CORRUPT[fault]
+    folder = write_folder(tmp_path / "weights")
+    (folder / ONE).write_bytes(content)
+    assert refusal(folder) == f"{folder / ONE}{says}"
+    # The format's own reader does not take it either.
+    with pytest.raises(SafetensorError), safe_open(folder / ONE, "pt"):
+        pass
+
+
+def test_a_name_that_would_break_the_line_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "weights")
+    (folder / ONE).write_bytes(packed({"a\nb": entry(0, 8)}, bytes(8)))
+    assert refusal(folder) == f"{folder / ONE}: found a tensor named 'a\\nb', expected a name that can be printed"
+
+
+def test_a_download_that_was_cut_off_is_noticed_wherever_it_ends(tmp_path: Path) -> None:
+    whole = write_folder(tmp_path / "weights") / ONE
+    content = whole.read_bytes()
+    for end in (0, 4, 8, 9, 500, len(content) - 9000, len(content) - 1):
+        whole.write_bytes(content[:end])
+        assert refusal(tmp_path / "weights").startswith(f"{whole}: found ")
+
+
+def test_the_data_of_large_weights_is_not_read(tmp_path: Path) -> None:
+    size = 64 * 2**30
+    file = tmp_path / "large.safetensors"
+    header = packed({"a": entry(0, size, shape=(size // 2,))})
+    file.write_bytes(header)
+    os.truncate(file, len(header) + size)  # takes no space
+    assert read_header(file)["a"].shape == (size // 2,)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda stored: stored.pop("model.layers.1.mlp.up_proj.weight"),
+            ": found 20 of 21 tensors, expected model.layers.1.mlp.up_proj.weight",
+        ),
+        (
+            lambda stored: [stored.pop(name) for name in list(stored) if "layers.1." in name],
+            ": found 12 of 21 tensors, expected model.layers.1.self_attn.q_proj.weight and 8 more",
+        ),
+        (
+            lambda stored: stored.update({"model.layers.2.self_attn.q_proj.weight": torch.zeros(8, 8)}),
+            ": found the tensor model.layers.2.self_attn.q_proj.weight, expected none of this name",
+        ),
+        (
+            lambda stored: stored.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(8)}),
+            ": found the tensor model.layers.0.self_attn.q_proj.bias, expected none of this name",
+        ),
+        (
+            lambda stored: stored.update({"model.layers.0.mlp.down_proj.weight": torch.zeros(16, 8)}),
+            ", model.layers.0.mlp.down_proj.weight: found the shape 16 × 8, expected 8 × 16",
+        ),
+        (
+            lambda stored: stored.update({"lm_head.weight": torch.zeros(512, 8, dtype=torch.int8)}),
+            ", lm_head.weight: found the type I8, expected BF16, F16, F32",
+        ),
+    ],
+    ids=["missing", "a layer less", "surplus", "bias", "shape", "type"],
+)
+def test_weights_of_another_architecture_are_refused(tmp_path: Path, change: Callable[..., Any], says: str) -> None:
+    folder = write_folder(tmp_path / "weights")
+    stored = tensors()
+    change(stored)
+    save_file(stored, folder / ONE)
+    assert refusal(folder) == f"{folder / ONE}{says}"
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "weights", shards=2)
+    save_file(tensors(), folder / shard(2, 2))
+    line = refusal(folder)
+    assert line.startswith(f"{folder / shard(2, 2)}: found the tensor ")
+    assert line.endswith(f" again, expected it in {shard(1, 2)} alone")
+
+
+# Tokenizers
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (token_lines(BYTES[:7]) + b"YWI=\n", ", line 8: found 'YWI=', expected a token in base64 and the rank 7"),
+        (b"YW!= 0\n", ", line 1: found 'YW!= 0', expected a token in base64 and the rank 0"),
+        (b"YWI= 1\n", ", line 1: found 'YWI= 1', expected a token in base64 and the rank 0"),
+        (b"YWI= 0 0\n", ", line 1: found 'YWI= 0 0', expected a token in base64 and the rank 0"),
+        (
+            token_lines(BYTES) + b"QUJD 256\n\nQUJD 257\n",
+            ", line 259: found the token of rank 256 again, expected another",
+        ),
+        (token_lines(BYTES[1:]), ": found no token for 1 of 256 bytes, 0x00 the first; expected each"),
+        (b"", ": found no token for 256 of 256 bytes, 0x00 the first; expected each"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            ": found a Git LFS pointer, expected the tokenizer itself",
+        ),
+        # As SentencePiece's files begin.
+        (
+            b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02" + b"x" * 50,
+            ", line 2: found '\\x0e', expected a token in base64 and the rank 0",
+        ),
+        (
+            token_lines([*BYTES, b"ab"]),
+            ": a tokenizer that does not fit the weights: found 257 tokens, expected 256, with 256 special ones above "
+            "them",
+        ),
+    ],
+)
+def test_a_bad_tokenizer_is_refused_with_its_line(tmp_path: Path, content: bytes, says: str) -> None:
+    folder = write_folder(tmp_path / "weights")
+    (folder / TOKENIZER).write_bytes(content)
+    assert refusal(folder) == f"{folder / TOKENIZER}{says}"
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "weights")
+
+    def forbidden(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    assert refusal(folder) == f"{folder}/config.json: Permission denied"

@@ -1,0 +1,282 @@
+"""`tiny` is made the same everywhere, and is what torchtune loads."""
+
+import base64
+import hashlib
+import importlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conftest import ROOT
+from multicard.errors import UserError
+from multicard.experiment.architectures import ARCHITECTURES
+from multicard.experiment.models import Model
+from multicard.llm.models import check_folder, prepare_model, read_model
+from multicard.llm.vocabulary import PIECES
+from multicard.llm.weights import tensor_shapes
+
+SHAPE = ARCHITECTURES["tiny"]
+SPECIAL = 16
+
+
+def write_texts(resources: Path, words: int = 400) -> Path:
+    """Shipped texts of made-up words: sentences and conversations, enough for all tokens."""
+    source = random.Random(7)
+    vocabulary = ["".join(source.choices("abcdefghijklmnopqrstuvwxyzéß", k=source.randint(2, 9))) for _ in range(words)]
+    sentences = [" ".join(source.choices(vocabulary, k=9)) + "." for _ in range(500)]
+    samples = {
+        "b.jsonl": [{"text": sentence} for sentence in sentences[:250]],
+        "a.jsonl": [{"messages": [{"role": "user", "content": sentence}]} for sentence in sentences[250:]],
+    }
+    folder = resources / "text"
+    folder.mkdir(parents=True)
+    for name, lines in samples.items():
+        (folder / name).write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+    return resources
+
+
+@pytest.fixture(scope="module")
+def resources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_texts(tmp_path_factory.mktemp("resources"))
+
+
+@pytest.fixture(scope="module")
+def tiny(resources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    prepare_model("tiny", Model(architecture="tiny"), folder, resources)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_tokenizer_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tiktoken from answering with what lay at a path before."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+
+
+def test_tiny_has_the_weights_of_its_architecture(tiny: Path) -> None:
+    facts = read_model(tiny)
+    assert facts["parameters"] == SHAPE.parameters
+    weights = load_file(tiny / "model.safetensors")
+    assert sum(tensor.numel() for tensor in weights.values()) == SHAPE.parameters
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+    for name, tensor in weights.items():
+        if tensor.ndim == 1:
+            assert tensor.eq(1).all(), name
+        else:
+            # Of at least 131 072 normal numbers: within 5 standard errors.
+            assert tensor.float().mean().abs() < 5 * 0.02 / tensor.numel() ** 0.5, name
+            assert tensor.float().std().item() == pytest.approx(0.02, rel=0.02), name
+
+
+def test_four_ranks_can_share_the_weights_of_tiny_in_4_bits(tiny: Path) -> None:
+    weights = load_file(tiny / "model.safetensors")
+    linear = {name: weight for name, weight in weights.items() if ".self_attn." in name or ".mlp." in name}
+    assert len(linear) == 7 * SHAPE.layers
+    # NF4 scales blocks of 64 weights, and their scales in blocks of 256.
+    assert all(weight.numel() % (4 * 64 * 256) == 0 for weight in linear.values())
+
+
+def test_torchtune_loads_tiny_and_computes_with_it(tiny: Path, tmp_path: Path) -> None:
+    from torchtune.models.llama3 import llama3
+    from torchtune.training import FullModelHFCheckpointer
+
+    facts = read_model(tiny)
+    checkpointer = FullModelHFCheckpointer(
+        checkpoint_dir=facts["folder"],
+        checkpoint_files=facts["checkpoint_files"],
+        model_type="LLAMA3",
+        output_dir=str(tmp_path / "out"),
+    )
+    model = torchtune_model(llama3)
+    model.load_state_dict(checkpointer.load_checkpoint()["model"], strict=True)
+    assert sum(parameter.numel() for parameter in model.parameters()) == SHAPE.parameters
+    with torch.no_grad():
+        logits = model(torch.arange(24).reshape(2, 12))
+    assert logits.shape == (2, 12, SHAPE.vocabulary)
+    assert logits.isfinite().all()
+    assert logits.std() > 0
+
+
+def torchtune_model(build: Callable[..., torch.nn.Module]) -> torch.nn.Module:
+    return build(
+        vocab_size=SHAPE.vocabulary,
+        num_layers=SHAPE.layers,
+        num_heads=SHAPE.heads,
+        num_kv_heads=SHAPE.kv_heads,
+        embed_dim=SHAPE.embedding,
+        intermediate_dim=SHAPE.feed_forward,
+        max_seq_len=SHAPE.max_sequence,
+        rope_base=SHAPE.rope_base,
+        norm_eps=SHAPE.norm_epsilon,
+    )
+
+
+def test_the_names_and_shapes_of_tensors_are_those_that_torchtune_writes() -> None:
+    from torchtune.models.convert_weights import tune_to_hf
+    from torchtune.models.llama3 import llama3
+
+    written = tune_to_hf(
+        torchtune_model(llama3).state_dict(), num_heads=SHAPE.heads, num_kv_heads=SHAPE.kv_heads, dim=SHAPE.embedding
+    )
+    assert {name: tuple(tensor.shape) for name, tensor in written.items()} == tensor_shapes(SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "module", "tied"),
+    [("llama3_8b", "llama3", False), ("llama3_1_8b", "llama3_1", False), ("llama3_2_1b", "llama3_2", True)],
+)
+def test_the_tensors_of_metas_models_are_those_that_torchtune_builds(
+    architecture: str, module: str, tied: bool
+) -> None:
+    from torchtune.models.convert_weights import get_mapped_key
+
+    names = importlib.import_module("torchtune.models.convert_weights")._FROM_HF
+    build = getattr(importlib.import_module(f"torchtune.models.{module}"), architecture)
+    with torch.device("meta"):
+        built = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
+    shapes = tensor_shapes(ARCHITECTURES[architecture])
+    assert {get_mapped_key(name, names): size for name, size in shapes.items()} == built
+    assert ("lm_head.weight" not in shapes) == tied
+
+
+def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(tiny: Path) -> None:
+    from torchtune.data import Message
+    from torchtune.models.llama3 import llama3_tokenizer
+
+    facts = read_model(tiny)
+    tokenizer = llama3_tokenizer(facts["tokenizer"], special_tokens_path=facts["special_tokens"], max_seq_len=256)
+    assert (tokenizer.base_vocab_size, tokenizer.vocab_size) == (SHAPE.vocabulary - SPECIAL, SHAPE.vocabulary)
+    assert sorted(tokenizer.special_tokens.values()) == list(range(SHAPE.vocabulary - SPECIAL, SHAPE.vocabulary))
+    every_character_of_a_byte = "".join(map(chr, range(256)))
+    for text in ("How many, 12345?", "  déjà vu\n\n\tthe 木 and 🦙's\r\n", every_character_of_a_byte):
+        ids = tokenizer.encode(text, add_bos=True, add_eos=True)
+        assert tokenizer.decode(ids, skip_special_tokens=False) in (text, f"<|begin_of_text|>{text}")
+        assert max(ids) < SHAPE.vocabulary
+    ids, _ = tokenizer.tokenize_messages([Message(role="user", content="so"), Message(role="assistant", content="yes")])
+    assert max(ids) < SHAPE.vocabulary
+
+
+def test_the_tokenizer_of_tiny_joins_the_words_it_was_trained_on(tiny: Path, resources: Path) -> None:
+    from torchtune.models.llama3 import llama3_tokenizer
+
+    facts = read_model(tiny)
+    tokenizer = llama3_tokenizer(facts["tokenizer"], special_tokens_path=facts["special_tokens"])
+    lines = (resources / "text" / "b.jsonl").read_text("utf-8").splitlines()
+    text = " ".join(json.loads(line)["text"] for line in lines)
+    assert len(tokenizer.encode(text, add_bos=False, add_eos=False)) < 0.6 * len(text.encode())
+
+
+def test_the_tokenizer_is_trained_within_the_pieces_that_torchtune_encodes_by() -> None:
+    from torchtune.models.llama3 import _tokenizer
+
+    assert PIECES == _tokenizer.CL100K_PATTERN
+
+
+def test_the_tokenizer_file_lists_the_bytes_first_and_then_tokens_of_two_known_ones(tiny: Path) -> None:
+    lines = [line.split() for line in (tiny / "tokenizer.model").read_bytes().splitlines()]
+    tokens = [base64.b64decode(token, validate=True) for token, _ in lines]
+    assert [int(rank) for _, rank in lines] == list(range(SHAPE.vocabulary - SPECIAL))
+    assert tokens[:256] == [bytes([value]) for value in range(256)]
+    known = set(tokens[:256])
+    for token in tokens[256:]:
+        assert token not in known
+        assert any(token[:cut] in known and token[cut:] in known for cut in range(1, len(token)))
+        known.add(token)
+
+
+def test_another_process_makes_the_same_bytes(tiny: Path, resources: Path, tmp_path: Path) -> None:
+    script, model = ROOT / "workflow" / "scripts" / "prepare_model.py", '{"architecture": "tiny"}'
+    options = ["--name", "tiny", "--model", model, "--out", tmp_path, "--resources", resources]
+    # Sets and hash tables of either language may be ordered otherwise there.
+    other = {"PYTHONHASHSEED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, script, *options], env=os.environ | other, check=True)
+    files = sorted(file.name for file in tiny.iterdir())
+    assert files == ["config.json", "model.safetensors", "provenance.json", "special_tokens.json", "tokenizer.model"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == files
+    for name in files:
+        if name != "provenance.json":  # it holds the path of the folder
+            assert (tmp_path / name).read_bytes() == (tiny / name).read_bytes(), name
+
+
+def test_the_provenance_of_tiny_lists_its_files_with_checksums(tiny: Path) -> None:
+    facts = json.loads((tiny / "provenance.json").read_text())
+    files = facts.pop("files")
+    assert facts == {
+        "model": "tiny",
+        "architecture": "tiny",
+        "folder": str(tiny),
+        "tokenizer": str(tiny / "tokenizer.model"),
+        "special_tokens": str(tiny / "special_tokens.json"),
+        "checkpoint_files": ["model.safetensors"],
+        "parameters": SHAPE.parameters,
+    }
+    for file in files:
+        content = (tiny / file["name"]).read_bytes()
+        assert (file["bytes"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    assert {file["name"] for file in files} == {file.name for file in tiny.iterdir()} - {"provenance.json"}
+
+
+def test_the_files_of_tiny_are_shared_as_any_other(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    modes = {file.stat().st_mode for file in tiny.iterdir()}
+    assert modes == {(tmp_path / "other").stat().st_mode}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "text: found no *.jsonl, expected the shipped texts"),
+        (b'{"text": "a"}\n{"text": \n', "text/a.jsonl, line 2: found no JSON, expected a sample"),
+        (b'{"text": "\xff"}\n', "text/a.jsonl, line 1: found no JSON, expected a sample"),
+        # The merges ab, abc and the one with a space before; no pair is left.
+        (b'{"text": "abc abc"}\n', "text: found texts for 259 tokens, expected enough to train 1008 of them"),
+    ],
+)
+def test_texts_that_cannot_train_the_tokenizer_are_refused(tmp_path: Path, content: bytes | None, says: str) -> None:
+    (tmp_path / "text").mkdir()
+    if content is not None:
+        (tmp_path / "text" / "a.jsonl").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        prepare_model("tiny", Model(architecture="tiny"), tmp_path / "out", tmp_path)
+    assert str(caught.value) == f"{tmp_path}/{says}"
+    assert not (tmp_path / "out" / "provenance.json").exists()
+
+
+def test_a_preparation_that_fails_leaves_no_older_provenance(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "tiny")
+    with pytest.raises(UserError):
+        prepare_model("tiny", Model(architecture="tiny"), tmp_path / "tiny", tmp_path / "nothing")
+    assert not (tmp_path / "tiny" / "provenance.json").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.model", "special_tokens.json"])
+@pytest.mark.parametrize("harm", ["removed", "grown", "changed"])
+def test_a_prepared_model_that_changed_is_noticed(tiny: Path, tmp_path: Path, name: str, harm: str) -> None:
+    shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)
+    provenance, file = tmp_path / "provenance.json", tmp_path / name
+    provenance.write_text(provenance.read_text().replace(str(tiny), str(tmp_path)))
+    read_model(tmp_path)
+    content = file.read_bytes()
+    if harm == "removed":
+        file.unlink()
+    else:
+        file.write_bytes(content + b" " if harm == "grown" else content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError) as caught:
+        read_model(tmp_path)
+    [line] = str(caught.value).splitlines()
+    assert line == f"{file}: missing or changed since it was prepared; delete {tmp_path} to prepare it anew"
+
+
+def test_tiny_passes_the_check_of_the_users_folders_with_its_own_special_tokens_only(tiny: Path) -> None:
+    assert check_folder(tiny, SHAPE, SPECIAL, "fetch --it")["parameters"] == SHAPE.parameters
+    with pytest.raises(UserError, match="a tokenizer that does not fit the weights: found 1008 tokens, expected 768"):
+        check_folder(tiny, SHAPE, 256, "fetch --it")

@@ -1,0 +1,300 @@
+"""Tuning by torchtune's real recipes on CPU processes: what is learned, recorded and saved."""
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conftest import ROOT
+from multicard.analysis.consistency import check_run
+from multicard.analysis.measures import measure_run
+from multicard.experiment.architectures import ARCHITECTURES
+from multicard.experiment.datasets import ShippedText, TextFile
+from multicard.experiment.llm_parameters import LlmParameters
+from multicard.experiment.memory import memory_of
+from multicard.experiment.models import Model
+from multicard.files import read_json
+from multicard.llm.models import prepare_model, read_model
+from multicard.llm.texts import prepare_texts, read_texts
+from multicard.record.job import run_job
+from multicard.record.names import PHASES
+from multicard.trace.export import export_run
+from multicard.trace.extract import extract_run
+
+RESOURCES = ROOT / "resources"
+SMALL: dict[str, Any] = {
+    "device": "cpu", "precision": "fp32", "batch_size": 4, "sequence_length": 128, "warmup_steps": 2, "steps": 8,
+    "profiled_steps": 2, "learning_rate": 0.001, "profiler": "none", "dataset": "preferences",
+}  # fmt: skip
+TECHNIQUES = [
+    {"technique": "lora"},
+    {"technique": "qlora"},
+    {"technique": "qat"},
+    {"technique": "qat", "qat_of": "weights"},
+    {"technique": "dpo"},
+    {"technique": "full"},
+]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    prepare_model("tiny", Model(architecture="tiny"), folder, RESOURCES)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    place = tmp_path_factory.mktemp("texts")
+
+    def prepared(name: str) -> Path:
+        if not (place / name).exists():
+            prepare_texts(name, ShippedText(source="shipped-text", texts=name), place / name, RESOURCES)
+        return place / name
+
+    return prepared
+
+
+@pytest.fixture(scope="session")
+def tune(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Run a job, once for equal parameters; give its run directory."""
+    place, done = tmp_path_factory.mktemp("runs"), {}
+
+    def run(data: Path | None = None, **changes: Any) -> Path:
+        key = json.dumps(changes | {"data": str(data)}, sort_keys=True)
+        if key not in done:
+            p = LlmParameters(**(SMALL | changes))
+            done[key] = place / str(len(done))
+            run_job(p, data or texts(p.dataset), done[key], 300, tiny)
+            export_run(done[key])
+            extract_run(done[key])
+        return done[key]
+
+    return run
+
+
+def steps_of(folder: Path) -> pd.DataFrame:
+    record = read_json(folder / "run.json")
+    assert record["outcome"] == "completed", (folder / "log.txt").read_text()
+    return pd.read_csv(folder / "steps.csv")
+
+
+def worded(changes: dict[str, Any]) -> str:
+    return "-".join(map(str, changes.values()))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("changes", TECHNIQUES, ids=worded)
+def test_every_technique_learns_and_is_recorded(
+    tune: Callable[..., Path], changes: dict[str, Any], devices: int
+) -> None:
+    folder = tune(**changes, devices=devices, save="keep")
+    steps = steps_of(folder)
+    assert len(steps) == 12 * devices
+    assert sorted(steps["rank"].unique()) == list(range(devices))
+    assert steps["window"].value_counts().to_dict() == {
+        "warmup": 2 * devices, "measured": 8 * devices, "profiled": 2 * devices,
+    }  # fmt: skip
+    assert (steps["samples"] == 4).all()
+    found = measure_run(folder)
+    assert found["loss_at_end"] < found["loss_at_start"]
+    coverage = steps[[f"{name}_s" for name in PHASES]].sum(axis=1) / steps["duration_s"]
+    assert 0.9 < coverage.median() <= 1
+    assert steps[["data_s", "transfer_s", "forward_s", "backward_s", "optimizer_s"]].notna().all(axis=None)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("changes", TECHNIQUES, ids=worded)
+def test_the_estimate_is_what_the_job_holds(tune: Callable[..., Path], changes: dict[str, Any], devices: int) -> None:
+    folder = tune(**changes, devices=devices, save="keep")
+    estimate = memory_of(LlmParameters(**(SMALL | changes), devices=devices), ARCHITECTURES["tiny"])
+    held = measure_run(folder)
+    for part in ("weights", "adapters", "gradients", "optimizer"):
+        assert held[f"{part}_bytes"] == getattr(estimate, part), part
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_saved_adapters_can_be_loaded_and_make_the_model_better(
+    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path], devices: int
+) -> None:
+    folder = tune(technique="lora", devices=devices, save="keep")
+    [file] = (folder / "saved").rglob("adapter_model.pt")
+    adapters = torch.load(file, weights_only=True)
+    model = make_model(tiny, "lora")
+    before = loss_of(model, tiny, texts("preferences"))
+    unmatched = model.load_state_dict(adapters, strict=False)
+    assert not unmatched.unexpected_keys
+    assert all(not key.endswith(("lora_a.weight", "lora_b.weight")) for key in unmatched.missing_keys)
+    assert loss_of(model, tiny, texts("preferences")) < before - 0.1
+    record = read_json(folder / "run.json")["saved"]
+    assert record["bytes"] >= file.stat().st_size
+    assert record["time_s"] > 0
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_saved_weights_are_a_checkpoint_of_the_same_form(
+    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path], devices: int
+) -> None:
+    folder = tune(technique="full", devices=devices, save="keep")
+    [file] = (folder / "saved").rglob("*.safetensors")
+    saved, first = load_file(file), load_file(tiny / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in saved.items()} == {n: t.shape for n, t in first.items()}
+    model = make_model(tiny, "full")
+    before = loss_of(model, tiny, texts("preferences"))
+    trained = make_model(file.parent, "full", file.name)
+    assert loss_of(trained, tiny, texts("preferences")) < before - 0.5
+
+
+def make_model(folder: Path, technique: str, weights: str = "model.safetensors") -> torch.nn.Module:
+    """The model as torchtune builds and loads it."""
+    from omegaconf import OmegaConf
+    from torchtune import config, training
+
+    from multicard.llm.torchtune_backend import _model
+
+    model = config.instantiate(OmegaConf.create(_model(LlmParameters(technique=technique), "tiny")))
+    checkpointer = training.FullModelHFCheckpointer(
+        checkpoint_dir=folder, checkpoint_files=[weights], output_dir=folder.parent / "none", model_type="LLAMA3"
+    )
+    model.load_state_dict(checkpointer.load_checkpoint()["model"], strict=technique == "full")
+    return model
+
+
+@torch.no_grad()
+def loss_of(model: torch.nn.Module, tiny: Path, data: Path) -> float:
+    """Mean cross-entropy over some whole samples."""
+    from torchtune.models.llama3 import llama3_tokenizer
+
+    tokenizer = llama3_tokenizer(str(tiny / "tokenizer.model"), str(tiny / "special_tokens.json"))
+    total = count = 0.0
+    for line in (data / "train.jsonl").read_text().splitlines()[:20]:
+        text = " ".join(message["content"] for message in json.loads(line)["chosen"])
+        tokens = torch.tensor([tokenizer.encode(text)])
+        scores = model(tokens)[0, :-1]
+        total += torch.nn.functional.cross_entropy(scores, tokens[0, 1:], reduction="sum").item()
+        count += len(scores)
+    return total / count
+
+
+@pytest.mark.parametrize("technique", ["lora", "qlora", "dpo", "full"])
+def test_losses_are_those_of_the_untouched_recipe(
+    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path], tmp_path: Path, technique: str
+) -> None:
+    from omegaconf import OmegaConf
+
+    from multicard.llm.torchtune_backend import _settings, recipe_name
+
+    folder, data = tune(technique=technique, devices=1, save="keep"), texts("preferences")
+    p = LlmParameters(**SMALL, technique=technique)
+    settings = _settings(p, read_model(tiny), read_texts(data), data / "train.jsonl", tmp_path / "stock")
+    # As long as our job; so the same learning rates.
+    OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": 12}), tmp_path / "stock.yaml")
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
+    command = [sys.executable, "-m", "torchtune._cli.tune", "run", recipe_name(p), "--config", tmp_path / "stock.yaml"]
+    subprocess.run(command, check=True, env=os.environ | offline, capture_output=True, text=True)
+    stock, ours = ((place / "losses.txt").read_text() for place in (tmp_path / "stock", folder / "saved"))
+    pattern = re.compile(r"loss:([0-9.e-]+)")
+    assert len(pattern.findall(stock)) == 12
+    assert pattern.findall(ours) == pattern.findall(stock)
+    logged = [float(loss) for loss in pattern.findall(stock)]
+    assert steps_of(folder)["loss"].tolist() == pytest.approx(logged, rel=1e-6)
+
+
+@pytest.mark.nsys
+def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path]) -> None:
+    folder = tune(technique="lora", devices=2, profiler="nsys")
+    steps = steps_of(folder)
+    with closing(sqlite3.connect(folder / "trace" / "report.sqlite")) as report:
+        assert report.execute("SELECT COUNT(*) FROM NVTX_EVENTS").fetchone()[0] > 20
+    phases = pd.read_parquet(folder / "activity" / "phases.parquet")
+    counts = phases[phases["step"].notna()].groupby(["rank", "phase"]).size()
+    names = ("step", "data", "transfer", "forward", "backward", "optimizer")
+    assert counts.to_dict() == {(rank, name): 2 for rank in (0, 1) for name in names}
+    assert steps["rank"].nunique() == 2
+    assert check_run(folder).faults() == []
+
+
+def test_a_step_sums_up_its_batches(tune: Callable[..., Path]) -> None:
+    steps = steps_of(tune(technique="lora", accumulation=3, steps=4, dataset="instructions"))
+    assert (steps["samples"] == 12).all()
+    assert (steps["tokens"] <= steps["positions"]).all()
+    assert (steps["positions"] <= 12 * SMALL["sequence_length"]).all()
+
+
+def test_packed_sequences_are_full_and_hold_several_samples(tune: Callable[..., Path]) -> None:
+    steps = steps_of(tune(technique="lora", packed=True, sequence_length=512, batch_size=2, steps=4, dataset="grammar"))
+    assert (steps["positions"] == 2 * 512).all()
+    assert (steps["tokens"] > 0.8 * steps["positions"]).all()
+    assert (steps["samples"] > 4).all()
+
+
+def test_the_data_are_passed_over_again_when_they_end(
+    tune: Callable[..., Path], tmp_path: Path, texts: Callable[[str], Path]
+) -> None:
+    short = tmp_path / "short.jsonl"
+    short.write_text("".join((texts("preferences") / "train.jsonl").read_text().splitlines(keepends=True)[:8]))
+    data = tmp_path / "data"
+    prepare_texts("short", TextFile(source="text-file", path=str(short), samples="preference"), data, RESOURCES)
+    folder = tune(data=data, technique="lora")
+    assert steps_of(folder)["epoch"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert read_json(folder / "run.json")["steps_per_pass"] == 2
+
+
+def test_tokens_per_sample_are_counted_uncut(tune: Callable[..., Path], texts: Callable[[str], Path]) -> None:
+    # Every article is far longer than 64 tokens, so every one is cut; grammar's sentences are not.
+    articles = measure_run(tune(technique="lora", dataset="articles", sequence_length=64, steps=4))
+    assert articles["cut_share"] == 1
+    assert articles["tokens_per_sample"] > 2 * 64
+    assert articles["padding_share"] == 0
+    assert texts("articles").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"batch_size": 400, "accumulation": 2},
+            r"rank 0: batch_size: 400 x accumulation 2 needs 800 samples of a rank, it has \d+",
+        ),
+        (
+            {"sequence_length": 16, "dataset": "summaries"},
+            r"rank 0: sequence_length: 16 cuts off every answer of a batch of summaries",
+        ),
+    ],
+    ids=["too large a batch", "too short a sequence"],
+)
+def test_what_cannot_be_trained_is_said_in_one_line(
+    tune: Callable[..., Path], changes: dict[str, Any], reason: str
+) -> None:
+    record = read_json(tune(technique="lora", **changes) / "run.json")
+    assert record["outcome"] == "failed"
+    assert re.fullmatch(reason, record["reason"]), record["reason"]
+
+
+def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> None:
+    folder = tune(technique="full", learning_rate=1e30, steps=2)
+    record = read_json(folder / "run.json")
+    assert record["outcome"] == "diverged", record["reason"]
+    assert len(pd.read_csv(folder / "steps.csv")) >= 4
+
+
+def test_data_that_changed_since_they_were_prepared_are_refused(
+    tune: Callable[..., Path], texts: Callable[[str], Path], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    prepare_texts("grammar", ShippedText(source="shipped-text", texts="grammar"), data, RESOURCES)
+    (data / "train.jsonl").write_text((data / "train.jsonl").read_text() + "\n")
+    record = read_json(tune(data=data, technique="lora", dataset="grammar") / "run.json")
+    assert record["outcome"] == "failed"
+    assert "train.jsonl: missing or changed since it was prepared" in record["reason"]

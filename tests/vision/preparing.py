@@ -1,0 +1,33 @@
+"""What the tests of prepared sets share."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from multicard.errors import UserError
+from multicard.experiment.datasets import Dataset
+from multicard.vision.data import read_provenance
+from multicard.vision.prepare import prepare
+
+
+def made(out: Path, name: str = "mine", **definition: Any) -> dict[str, Any]:
+    """Prepare a data set and read its provenance."""
+    prepare(name, TypeAdapter(Dataset).validate_python(definition), out)
+    return read_provenance(out)
+
+
+def refusal(out: Path, **definition: Any) -> str:
+    """The one line that refuses a data set, of which nothing may stay."""
+    with pytest.raises(UserError) as caught:
+        made(out, **definition)
+    assert not out.exists() or not list(out.iterdir())
+    [line] = str(caught.value).splitlines()
+    return line
+
+
+def numbered(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Random images of 28×28, and labels that count from 0 to 9 again and again."""
+    return np.random.default_rng(seed).integers(0, 256, (count, 28, 28), np.uint8), np.arange(count) % 10

@@ -1,0 +1,85 @@
+"""The script that launches a run refuses what cannot run, in one line and before it writes anything."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ROOT, TINY
+from multicard.experiment.machine import usable_cpus
+
+TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}
+
+
+def launch(parameters: str, data: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "workflow/scripts/launch_run.py", "--parameters", parameters]
+    command += ["--data", data, "--out", out, *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def refusal(parameters: str, data: Path, out: Path, *more: str) -> list[str]:
+    """The lines that refuse a run, of which nothing may have begun."""
+    ended = launch(parameters, data, out, *more)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert not out.exists()
+    return ended.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"strategy": "dp", "devices": 2}, "cannot run here: the strategy dp needs two or more GPUs"),
+        ({"strategy": "single", "devices": 2}, "cannot run here: the strategy single uses one device, not 2"),
+        (
+            {"strategy": "ddp", "devices": usable_cpus() + 1},
+            f"cannot run here: needs {usable_cpus() + 1} devices, {usable_cpus()} found",
+        ),
+        ({"devices": 0}, "devices: found 0, input should be greater than or equal to 1"),
+        ({"device": "gpu"}, "device: found 'gpu', expected one of cpu, cuda (did you mean 'cpu'?)"),
+        ({"epoch": 3}, "epoch: not a parameter of the workload vision (did you mean 'epochs'?)"),
+        ({"workload": "audio"}, "workload: found 'audio', expected one of vision, llm"),
+        ({"workload": ["vision"]}, "workload: found ['vision'], expected one of vision, llm"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_in_one_line(
+    digits: Path, tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    assert refusal(json.dumps(TINY | changes), digits, tmp_path / "run") == [f"parameters: {says}"]
+
+
+def test_every_bad_parameter_has_a_line_of_its_own(digits: Path, tmp_path: Path) -> None:
+    lines = refusal(json.dumps(TINY | {"devices": 0, "batch_size": "8"}), digits, tmp_path / "run")
+    assert sorted(lines) == [
+        "parameters: batch_size: found '8', input should be a valid integer",
+        "parameters: devices: found 0, input should be greater than or equal to 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ('{"devices": 1', "do not parse as JSON: Expecting ',' delimiter: line 1 column 14 (char 13)"),
+        ("", "do not parse as JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[1, 2]", "found [1, 2], expected a mapping"),
+    ],
+)
+def test_what_is_no_mapping_of_parameters_is_refused(digits: Path, tmp_path: Path, parameters: str, says: str) -> None:
+    assert refusal(parameters, digits, tmp_path / "run") == [f"parameters: {says}"]
+
+
+def test_a_missing_folder_is_named(digits: Path, tmp_path: Path) -> None:
+    lines = refusal(json.dumps(TINY), tmp_path / "no", tmp_path / "run")
+    assert lines == [f"data: no such folder: {tmp_path}/no"]
+    lines = refusal(json.dumps(TUNING), digits, tmp_path / "run")
+    assert lines == ["model: missing, expected the folder of the prepared language model"]
+    lines = refusal(json.dumps(TUNING), digits, tmp_path / "run", "--model", str(tmp_path / "no"))
+    assert lines[0] == f"model: no such folder: {tmp_path}/no"
+
+
+def test_a_run_that_can_be_runs(digits: Path, tmp_path: Path) -> None:
+    ended = launch(json.dumps(TINY | {"profiler": "none"}), digits, tmp_path / "run")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["outcome"] == "completed"

@@ -1,0 +1,17 @@
+"""Make one language model ready to tune."""
+
+import argparse
+from pathlib import Path
+
+from multicard.errors import reported
+from multicard.experiment.models import Model
+from multicard.llm.models import prepare_model
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--name", required=True, help="name of the model")
+parser.add_argument("--model", required=True, help="its definition as JSON")
+parser.add_argument("--out", type=Path, required=True, help="folder to make")
+parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of the shipped texts")
+arguments = parser.parse_args()
+with reported():
+    prepare_model(arguments.name, Model.model_validate_json(arguments.model), arguments.out, arguments.resources)
