@@ -1,8 +1,8 @@
 """The most that a stock recipe would have allocated on a GPU, found without one.
 
-The recipe's own loop runs on tensors without data, which PyTorch makes and frees as it would those of a GPU; every storage
-that an operation makes is counted until it is freed. Where the CPU computes otherwise than a GPU, what PyTorch does on a
-GPU stands in: the fused RMS norm where weights are in fp32, flash attention, and gradients summed up in place.
+The recipe's own loop runs on tensors without data, which PyTorch makes and frees as it would those of a GPU; every
+storage that an operation makes is counted until it is freed. Where the CPU computes otherwise than a GPU, what PyTorch
+does on a GPU stands in: the fused RMS norm where weights are in fp32, flash attention, gradients summed up in place.
 """
 
 import gc
@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.fsdp._fully_shard import _fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_iter
 from torchtune.models.llama3_1._position_embeddings import Llama3ScaledRoPE
 from torchtune.modules.low_precision import nf4_linear
@@ -27,7 +27,7 @@ from multicard.experiment.architectures import Architecture
 from multicard.experiment.llm_parameters import LlmParameters
 from tuning_jobs import make_recipe, quiet
 
-STEPS = 3  # the last is looked at: by then all that lasts from step to step is there
+STEPS = 2  # the last is looked at: by then all that lasts from step to step is there
 
 
 def peak_bytes(p: LlmParameters, shape: Architecture) -> int:
@@ -71,15 +71,24 @@ class Allocations(TorchDispatchMode):
         if op is torch.ops.aten._local_scalar_dense.default:
             return {torch.bool: True, torch.int64: 1}.get(args[0].dtype, 1.0)  # what asks for a number gets one
         # Autograd adds the second gradient of a weight to the first, but not if tensors are watched as they are here.
-        if op is torch.ops.aten.add.Tensor and not torch.is_grad_enabled() and args[0].shape[:-1] == (self._vocabulary,):
+        if (
+            op is torch.ops.aten.add.Tensor
+            and not torch.is_grad_enabled()
+            and args[0].shape[:-1] == (self._vocabulary,)
+        ):
             return args[0]
         made = op(*args, **(kwargs or {}))
         for tensor in tree_iter(made):
-            if isinstance(tensor, FakeTensor) and tensor.fake_device.type != "meta":
-                self._see(tensor.untyped_storage())
+            self._see(tensor)
         return made
 
-    def _see(self, storage: torch.UntypedStorage) -> None:
+    def _see(self, tensor: Any) -> None:
+        if is_traceable_wrapper_subclass(tensor):  # DTensor, NF4Tensor
+            for name in tensor.__tensor_flatten__()[0]:
+                self._see(getattr(tensor, name))
+        if not isinstance(tensor, FakeTensor) or tensor.fake_device.type == "meta":
+            return
+        storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._sizes:
             self._sizes[key] = 0

@@ -64,7 +64,9 @@ def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
         "reshard_after_forward": True,
         "base_model_state_dict": weights,
         "model_state_dict": weights,
-        "quantizer_cfg": _component("torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer", groupsize=p.qat_group),
+        "quantizer_cfg": _component(
+            "torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer", groupsize=p.qat_group
+        ),
     }
     asked = inspect.signature(kind._setup_model).parameters
     recipe._model = recipe._setup_model(**{name: value for name, value in offered.items() if name in asked})

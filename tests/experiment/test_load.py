@@ -206,6 +206,10 @@ def tuning(section: str, **parameters: Any) -> dict[str, Any]:
             "mine.yaml: scenarios.tuning: packed: the technique dpo cannot pack its samples",
         ),
         (
+            tuning("fixed", technique="qat", compile=True),
+            "mine.yaml: scenarios.tuning: compile: torchtune's recipes of the technique qat cannot compile",
+        ),
+        (
             changed(*SIZES, "figures", value=["techniques"]),
             "mine.yaml: scenarios.sizes: the figure techniques needs two or more values of vary.technique",
         ),

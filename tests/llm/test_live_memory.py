@@ -97,12 +97,12 @@ def test_trained_weights_are_adapters_only_beside_frozen_ones() -> None:
 
 
 def test_of_a_weight_in_four_bits_every_inner_tensor_counts() -> None:
-    model = nn.Linear(128, 128, bias=False)
-    model.weight = nn.Parameter(to_nf4(torch.randn(128, 128)), requires_grad=False)
+    model = nn.Linear(256, 128, bias=False)
+    model.weight = nn.Parameter(to_nf4(torch.randn(128, 256)), requires_grad=False)
     held = count(model, torch.optim.SGD([torch.zeros(1)]))
     # Half a byte each; a scale of one byte for 64; one of four bytes for 256 scales; their mean; the code's 16 values.
-    assert held.weights == 8192 + 256 + 4 + 4 + 64
-    assert held.parameters == 128 * 128
+    assert held.weights == 16384 + 512 + 2 * 4 + 4 + 16 * 4
+    assert held.parameters == 128 * 256
 
 
 def test_nothing_is_held_of_gradients_and_state_before_the_first_step() -> None:

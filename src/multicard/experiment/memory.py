@@ -1,7 +1,7 @@
 """Estimates the memory that tuning a language model needs on each device, before anything runs.
 
-What lies in memory between two steps follows from the shapes. What a step needs beside it is counted after Korthikanti et
-al. 2022 (arXiv 2205.05198): the tensors that autograd keeps of each layer until the backward pass, per token. Their
+What lies in memory between two steps follows from the shapes. What a step needs beside it is counted after Korthikanti
+et al. 2022 (arXiv 2205.05198): the tensors that autograd keeps of each layer until the backward pass, per token. Their
 formula is of a GPT; here the tensors are those of torchtune's Llama 3 and of the loops of its recipes.
 """
 
@@ -17,7 +17,7 @@ ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")  # as th
 LOSS_CHUNKS = 8  # of torchtune's CEWithChunkedOutputLoss
 
 # A cuBLAS handle's workspace on Hopper and Blackwell (8 MiB on others). PyTorch counts it as its own memory, and takes
-# one for the thread of the forward pass and one for that of the backward pass (aten/src/ATen/cuda/CublasHandlePool.cpp).
+# one for the thread of the forward pass and one for that of the backward pass (ATen/cuda/CublasHandlePool.cpp).
 WORKSPACE = 32 * 2**20
 
 # torchtune's Llama 3 gives every adapted layer its own table of rotary positions; its Llama 3.1 and later, whose
@@ -60,12 +60,12 @@ class Memory:
 def memory_of(p: LlmParameters, shape: Architecture) -> Memory:
     """Estimate the memory of one device of a job as torchtune 0.6.1's stock recipes run it.
 
-    Weights, adapters, gradients, optimizer and buffers are exact. Under torchrun FSDP2 divides every tensor by its first
-    dimension (torch.distributed.fsdp.fully_shard) and rank 0 holds the largest part, which is given. Gradients have the
-    precision of their weights, as has the state of AdamW: two moments of each weight, and a count of 4 bytes for each
-    tensor. Under qlora the layers' linear weights lie in NF4 (arXiv 2305.14314; torchao's NF4Tensor): 4 bits each, 8
-    bits of scale for 64 of them, and for 256 scales one of their own in the job's precision. The reference of DPO is the
-    same model without its adapters. Sequences are taken as full: padding counts.
+    Weights, adapters, gradients, optimizer and buffers are exact. Under torchrun FSDP2 divides every tensor by its
+    first dimension (torch.distributed.fsdp.fully_shard) and rank 0 holds the largest part, which is given. Gradients
+    have the precision of their weights, as has the state of AdamW: two moments of each weight, and a count of 4 bytes
+    for each tensor. Under qlora the layers' linear weights lie in NF4 (arXiv 2305.14314; torchao's NF4Tensor): 4 bits
+    each, 8 bits of scale for 64 of them, and for 256 scales one of their own in the job's precision. The reference of
+    DPO is the same model without its adapters. Sequences are taken as full: padding counts.
     """
     job = _Job(p, shape)
     gradients = job.share(job.trained)
@@ -86,6 +86,8 @@ class _Job:
         self.p, self.shape = p, shape
         self.size = BYTES[p.precision]
         self.ranks = p.devices if p.distributed else 1
+        # torchtune's recipes of qat refuse to compile; that of DPO on several devices passes over the wish.
+        self.compiled = p.compile and p.technique != "qat" and not (p.technique == "dpo" and p.distributed)
         # DPO computes chosen and rejected answers as one batch.
         self.tokens = p.batch_size * p.sequence_length * (2 if p.technique == "dpo" else 1)
         self.stream = self.tokens * shape.embedding * self.size  # the input of a layer
@@ -158,38 +160,32 @@ class _Job:
         cosines and sines for the position of every token, for queries and for keys. Compiled, norms and activation are
         computed again from their inputs.
 
-        Fake quantization under qat keeps what it clamps, in fp32 (compiled: in one byte, whether it was clamped), of
-        every quantized layer's input and, to train it, of its weight; and it makes another weight and, where that is
-        trained, another input for the linear layer to keep.
+        Fake quantization under qat keeps what it clamps, in fp32, of every quantized layer's input and, to train it, of
+        its weight; and it makes another weight and, where that is trained, another input for the linear layer to keep.
         """
         p, s, size = self.p, self.shape, self.size
         inputs = size * (2 * s.embedding + s.feed_forward)  # into attention, into the gate, out of it
         per_token = 4 * size * s.embedding + FLOAT * s.heads + 3 * size * s.feed_forward
         per_token += size * p.lora_rank * len(self.layer_adapters) // 2
-        per_token += 2 * self.kept_of_norm()
-        if p.compile:
-            per_token -= size * s.feed_forward
-        elif p.packed:
-            per_token += 2 * FLOAT * s.embedding // s.heads
+        if self.compiled:
+            per_token += size * (2 * s.embedding - s.feed_forward)
+        else:
+            per_token += 2 * self.kept_of_norm() + (2 * FLOAT * s.embedding // s.heads if p.packed else 0)
         if not self.quantized:
             return self.tokens * (per_token + inputs)
-        clamped = 1 if p.compile else FLOAT
         columns = sum(columns for _, columns in self.quantized)
         weights = sum(rows * columns for rows, columns in self.quantized)
         if p.adapted:
-            return self.tokens * (per_token + inputs + clamped * columns) + size * weights
-        return self.tokens * (per_token + (clamped + size) * columns) + (clamped + size) * weights
+            return self.tokens * (per_token + inputs + FLOAT * columns) + size * weights
+        return self.tokens * (per_token + (FLOAT + size) * columns) + (FLOAT + size) * weights
 
     def kept_of_norm(self) -> int:
-        """What a norm of a layer keeps of a token."""
-        if self.p.compile:
-            return self.size * self.shape.embedding
+        """What a norm keeps of a token."""
         return FLOAT * self.shape.embedding * (1 if self.p.adapted or self.size == FLOAT else 2)
 
     def kept_of_head(self) -> int:
         """What the last norm and the output layer keep; full qat quantizes the output anew for every chunk."""
-        norm = FLOAT * self.shape.embedding * (1 if self.p.adapted or self.size == FLOAT else 2)
-        kept = self.tokens * norm + (0 if self.p.adapted else self.stream)
+        kept = self.tokens * self.kept_of_norm() + (0 if self.p.adapted else self.stream)
         if self.quantized_head:
             kept += FLOAT * self.tokens * self.shape.embedding
             kept += LOSS_CHUNKS * (FLOAT + self.size) * self.quantized_head
@@ -205,7 +201,7 @@ class _Job:
         if self.p.technique == "dpo":
             return 5 * FLOAT * self.logits
         loss = self.size * self.logits
-        if not self.p.compile:
+        if not self.compiled:
             loss += FLOAT * self.logits + (FLOAT * self.logits // LOSS_CHUNKS if self.size < FLOAT else 0)
         return max(loss, self.size * self.logits + self.quantizing(self.quantized_head))
 
@@ -235,7 +231,7 @@ class _Job:
         gradients = 2 * self.size * self.tokens * (self.shape.feed_forward + self.shape.embedding)
         if self.p.technique == "qlora":
             return max(gradients, (8 + 3 * self.size) * largest + 2 * self.stream)
-        if self.quantized and not self.p.compile:
+        if self.quantized:
             return max(gradients, self.quantizing(max(largest, self.tokens * self.shape.feed_forward)))
         return gradients
 
@@ -259,7 +255,7 @@ class _Job:
         return 0 if self.p.adapted else self.head + self.whole(self.layer)
 
     def undivided(self) -> int:
-        """What gradients take, in the first layer, more than when FSDP has divided the last: it copies a layer's first."""
+        """What gradients take more than divided ones while FSDP has those of the root and of a layer, and a copy."""
         if self.p.adapted or not self.p.distributed:
             return 0
         return self.fresh() + self.whole(self.layer) - self.share(self.root + self.layer)

@@ -65,6 +65,8 @@ class Run:
             return f"the technique dpo needs a data set of preferences, {p.dataset} is one of kind {dataset.kind}"
         if p.packed and p.technique == "dpo":
             return "packed: the technique dpo cannot pack its samples"
+        if p.compile and p.technique == "qat":
+            return "compile: torchtune's recipes of the technique qat cannot compile"
         shape = experiment.models[p.model].shape
         if p.sequence_length > shape.max_sequence:
             return f"sequence_length: {p.sequence_length} is more than the {shape.max_sequence} of the model {p.model}"

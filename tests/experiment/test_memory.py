@@ -1,0 +1,136 @@
+"""The estimate of a tuning job's memory, against the loops of the stock recipes and against what autograd keeps."""
+
+import subprocess
+import sys
+from dataclasses import astuple, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from multicard.experiment.architectures import ARCHITECTURES, Architecture
+from multicard.experiment.llm_parameters import LlmParameters
+from multicard.experiment.memory import memory_of
+from simulated_gpu import Allocations, peak_bytes
+from tuning_jobs import make_recipe
+
+TINY, BILLION = ARCHITECTURES["tiny"], ARCHITECTURES["llama3_2_1b"]
+BILLION_4 = replace(BILLION, layers=4)
+EIGHT_BILLION_2 = replace(ARCHITECTURES["llama3_8b"], layers=2)
+FEW_LOGITS = replace(BILLION, vocabulary=1024, tied=False, max_sequence=2048, layers=4)  # so that layers weigh most
+
+
+def job(**fixed: Any) -> LlmParameters:
+    return LlmParameters(**{"device": "cpu", "sequence_length": 512} | fixed)
+
+
+@pytest.mark.parametrize(
+    ("shape", "fixed"),
+    [
+        (BILLION, {}),
+        (BILLION, {"sequence_length": 2048, "checkpointing": True}),
+        (BILLION, {"technique": "full", "sequence_length": 2048}),
+        (BILLION, {"technique": "full", "devices": 2}),
+        (BILLION, {"technique": "dpo"}),
+        (BILLION_4, {"devices": 2}),
+        (BILLION_4, {"technique": "full", "accumulation": 2}),
+        (BILLION_4, {"technique": "full", "devices": 4, "checkpointing": True}),
+        (BILLION_4, {"technique": "full", "precision": "fp32", "checkpointing": True}),
+        (BILLION_4, {"technique": "qlora"}),
+        (BILLION_4, {"technique": "qlora", "devices": 2}),
+        (BILLION_4, {"technique": "qat"}),
+        (BILLION_4, {"technique": "qat", "devices": 2, "qat_group": 32}),
+        (BILLION_4, {"technique": "qat", "qat_of": "weights"}),
+        (BILLION_4, {"technique": "dpo", "devices": 2, "checkpointing": True}),
+        (EIGHT_BILLION_2, {"technique": "qat", "qat_of": "weights", "devices": 2}),
+        (FEW_LOGITS, {"technique": "full", "sequence_length": 2048}),
+        (FEW_LOGITS, {"technique": "qlora", "sequence_length": 2048, "checkpointing": True}),
+        (FEW_LOGITS, {"technique": "qat", "sequence_length": 2048, "checkpointing": True}),
+        (TINY, {"precision": "fp32", "sequence_length": 1024}),
+        (TINY, {"technique": "full", "sequence_length": 128, "devices": 2}),
+    ],
+    ids=lambda value: (
+        " ".join(map(str, value.values())) if isinstance(value, dict) else f"{value.parameters / 1e9:.2f}B"
+    ),
+)
+def test_the_estimate_is_within_a_tenth_of_what_the_stock_recipe_allocates(
+    shape: Architecture, fixed: dict[str, Any]
+) -> None:
+    assert memory_of(job(**fixed), shape).total == pytest.approx(peak_bytes(job(**fixed), shape), rel=0.1)
+
+
+def test_the_simulated_gpu_counts_what_lives_and_remembers_the_most() -> None:
+    allocations = Allocations(vocabulary=1)
+    with FakeTensorMode(), allocations:
+        first = torch.empty(100)
+        second = first + 1
+        view = second[:50]
+        assert allocations.held == 800
+        del second
+        assert allocations.held == 800
+        del view
+        assert (allocations.held, allocations.peak) == (400, 800)
+
+
+@pytest.mark.parametrize("technique", ["lora", "full"])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_layer_keeps_for_the_backward_pass_what_was_estimated(technique: str, compiled: bool, packed: bool) -> None:
+    p = job(technique=technique, compile=compiled, packed=packed)
+    layer = make_recipe(p.model_copy(update={"compile": False}), TINY, steps=1)._model.layers[1]
+    if compiled:
+        layer.compile(backend="aot_eager_decomp_partition")  # keeps what inductor's code would
+    positions = torch.arange(512).expand(2, 512) if packed else None
+    # Of two models that differ by a layer, at the end of the loss, when gradients are none.
+    deep, shallow = (memory_of(p, replace(TINY, layers=layers)) for layers in (31, 30))
+    estimated = deep.activations + deep.gradients - shallow.activations - shallow.gradients
+    assert kept_bytes(layer, positions) == pytest.approx(estimated, rel=0.01)
+
+
+def kept_bytes(layer: nn.Module, positions: torch.Tensor | None) -> int:
+    """Bytes that autograd keeps of a layer of `tiny` for 2 x 512 tokens, beside weights and tables."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own and tensor.is_floating_point():
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    x = torch.randn(2, 512, 512, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = layer(x, input_pos=positions)
+    assert output.requires_grad
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "published"),
+    [("llama3_8b", 8_030_261_248), ("llama3_1_8b", 8_030_261_248), ("llama3_2_1b", 1_235_814_400)],
+)
+def test_weights_take_two_bytes_of_each_published_parameter(architecture: str, published: int) -> None:
+    assert memory_of(job(), ARCHITECTURES[architecture]).weights == 2 * published
+
+
+def test_the_total_is_the_sum_of_the_parts() -> None:
+    estimated = memory_of(job(technique="full", devices=4), BILLION)
+    assert estimated.total == sum(astuple(estimated))
+
+
+def test_a_gpu_needs_two_workspaces_more() -> None:
+    on_gpu, on_cpu = (memory_of(job(device=device), TINY) for device in ("cuda", "cpu"))
+    assert on_gpu.total - on_cpu.total == 2 * 32 * 2**20
+
+
+def test_recipes_that_do_not_compile_need_as_much_when_asked_to() -> None:
+    alone, several = ([job(technique="dpo", devices=n, compile=asked) for asked in (True, False)] for n in (1, 2))
+    assert memory_of(alone[0], BILLION).total < memory_of(alone[1], BILLION).total
+    assert memory_of(several[0], BILLION).total == memory_of(several[1], BILLION).total
+
+
+def test_estimating_does_not_import_torch() -> None:
+    program = "import sys, multicard.experiment.memory; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
