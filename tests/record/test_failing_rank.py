@@ -16,10 +16,10 @@ from multicard.record import job
 from multicard.record.job import judge, run_job
 from multicard.record.rank import is_out_of_memory
 
-# A program that stands in for training: its last rank has a fault, and there taking down the process group would never
-# end, as it may not under NCCL.
+# A program that stands in for training. Its last rank has a fault, and there neither would taking down the process
+# group end, nor Python itself, as under NCCL they may not.
 STAND_IN = """
-import os, signal, time
+import atexit, os, signal, time
 import torch.distributed as dist
 from multicard.errors import UserError
 from multicard.experiment.vision_parameters import VisionParameters
@@ -31,6 +31,7 @@ def train(job, p, record):
     with joined(p) as (rank, device):
         if rank == p.ranks - 1:
             dist.destroy_process_group = lambda: time.sleep(1000)
+            atexit.register(time.sleep, 1000)
             {fault}
         dist.barrier()
     return {{}}
@@ -181,6 +182,22 @@ def test_of_ranks_that_left_no_word_the_first_to_end_is_named(
     log = tmp_path / "log.txt"
     log.write_text(FAILURES.format(other[0], *other, first[0], *first))
     _, said = judge(Ended(1, timed_out=False, wall_time_s=1.0), records, 2, 60.0, log)
+    assert said.partition("; see")[0] == reason
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "reason"),
+    [
+        ([], -9, "rank 0, 1: ended by SIGKILL, as the system does when memory runs out"),  # torchrun itself
+        ([], 128 + 11, "rank 0, 1: ended by SIGSEGV"),  # as nsys tells it
+        ([], 3, "exit code 3, no word from rank 0, 1"),
+        ([failed(0, LOST[0]), failed(1, LOST[1])], -9, f"rank 0: {LOST[0]}"),
+    ],
+)
+def test_without_the_list_of_torchrun_the_exit_code_tells(
+    records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
+) -> None:
+    _, said = judge(Ended(exit_code, timed_out=False, wall_time_s=1.0), records, 2, 60.0, tmp_path / "log.txt")
     assert said.partition("; see")[0] == reason
 
 

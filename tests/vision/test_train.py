@@ -1,14 +1,36 @@
-"""Evaluation and number formats."""
+"""The training loop, evaluation and number formats."""
+
+import csv
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
-from multicard.vision.precision import autocast, gradient_scaler, parameter_dtype
-from multicard.vision.train import evaluate, is_out_of_memory
+from conftest import TINY
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.vision import train as training_program
+from multicard.vision.data import read_provenance
+from multicard.vision.loaders import training_loader
+from multicard.vision.precision import autocast, gradient_scaler, memory_format, parameter_dtype, to_device
+from multicard.vision.train import evaluate, make_optimizer, train
 
 CPU = torch.device("cpu")
+ONE = {"epochs": 2, "steps_per_epoch": 4, "warmup_steps": 1, "profiled_steps": 2}
+
+
+def parameters(**changes: Any) -> VisionParameters:
+    return VisionParameters(**(TINY | ONE | changes))
+
+
+def trained(p: VisionParameters, digits: Path, scratch: Path) -> list[dict[str, str]]:
+    """Train in this process; give the rows of its steps."""
+    train({"data": digits, "scratch": scratch, "profiler": "none"}, p, 0, CPU, read_provenance(digits))
+    with (scratch / "steps.csv.rank0").open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_evaluation_gives_mean_loss_and_accuracy_over_unequal_batches() -> None:
@@ -16,7 +38,7 @@ def test_evaluation_gives_mean_loss_and_accuracy_over_unequal_batches() -> None:
     scores = torch.log(torch.tensor([[3.0, 1.0], [3.0, 1.0], [1.0, 3.0], [1.0, 3.0]]))
     labels = torch.tensor([0, 0, 1, 0])
     loader = DataLoader(TensorDataset(scores, labels), batch_size=3)  # two batches; a third pass counts for nothing
-    loss, accuracy = evaluate(nn.Identity(), loader, "fp32", CPU, torch.float32, passes=3)
+    loss, accuracy = evaluate(nn.Identity(), loader, parameters(), CPU, passes=3)
     assert accuracy == 0.75
     expected = -(3 * torch.log(torch.tensor(0.75)) + torch.log(torch.tensor(0.25))).item() / 4
     assert loss == pytest.approx(expected, rel=1e-6)
@@ -39,10 +61,101 @@ def test_a_precision_computes_in_its_own_format(precision: str, weights: torch.d
     assert gradient_scaler(precision, CPU).is_enabled() == (precision == "fp16")
 
 
-def test_running_out_of_memory_is_told_from_other_errors() -> None:
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert is_out_of_memory(MemoryError())
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 60)
-    assert is_out_of_memory(caught.value)
-    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+@pytest.mark.parametrize(("switch", "default"), [(True, True), (False, None)])
+def test_without_the_fused_optimizer_pytorch_chooses_how_to_update(switch: bool, default: bool | None) -> None:
+    # False would also rule out the update of many tensors at once, which PyTorch takes on a GPU.
+    defaults = make_optimizer(nn.Linear(2, 2), parameters(fused_optimizer=switch)).defaults
+    assert (defaults["fused"], defaults["foreach"]) == (default, None)
+
+
+class Conversions(TorchDispatchMode):
+    """Notes the tensors that are converted or moved: where and what they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, torch.dtype]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten._to_copy.default:
+            self.seen.append((args[0].device.type, args[0].dtype))
+        return function(*args, **(kwargs or {}))
+
+
+def test_fp64_is_made_of_fp32_on_the_device() -> None:
+    images = torch.ones(2, 3, 8, 8)
+    with Conversions() as conversions:
+        moved = to_device(images, torch.device("meta"), torch.float64, memory_format("nhwc"), non_blocking=False)
+    assert conversions.seen == [("cpu", torch.float32), ("meta", torch.float32)]
+    assert (moved.device.type, moved.dtype) == ("meta", torch.float64)
+    assert moved.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_profiled_steps_follow_a_step_in_which_the_loader_starts(digits: Path, tmp_path: Path) -> None:
+    steps = trained(parameters(), digits, tmp_path)
+    windows = ["warmup", *["measured"] * 7, "warmup", "profiled", "profiled"]
+    assert [row["window"] for row in steps] == windows
+    assert [int(row["step"]) for row in steps] == list(range(1, 12))
+    assert [int(row["epoch"]) for row in steps] == [1] * 4 + [2] * 4 + [3] * 3
+
+
+def test_the_profiled_window_opens_when_the_loader_is_under_way(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+
+    class Loader:
+        sampler = None
+
+        def __init__(self, *arguments: Any):
+            self.real = training_loader(*arguments)
+
+        def __len__(self) -> int:
+            return len(self.real)
+
+        def __iter__(self) -> Any:
+            events.append("loader starts")
+            return iter(self.real)
+
+    class Capture(training_program.Capture):
+        def window(self) -> Any:
+            events.append("window opens")
+            return super().window()
+
+    monkeypatch.setattr(training_program, "training_loader", Loader)
+    monkeypatch.setattr(training_program, "Capture", Capture)
+    trained(parameters(), digits, tmp_path)
+    assert events == ["loader starts"] * 3 + ["window opens"]
+
+
+def test_the_memory_of_the_card_is_read_before_the_first_test(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    monkeypatch.setattr(training_program, "device_memory_used_bytes", lambda _: events.append("memory"))
+    monkeypatch.setattr(training_program, "evaluate", lambda *_: events.append("test") or (0.0, 0.0))
+    trained(parameters(), digits, tmp_path)
+    assert events == ["memory", "test", "test"]
+
+
+class Shapes(nn.Module):
+    """A model that notes the shapes it is asked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, ...]] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of two classes."""
+        self.seen.append(tuple(images.shape))
+        return images.flatten(1)[:, :2]
+
+
+def test_a_rank_without_test_samples_makes_its_passes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The other rank has one sample, of loss 1.5, and is right.
+    other = [1.5, 1, 1]
+    monkeypatch.setattr(
+        training_program, "sum_over_ranks", lambda own, _: [a + b for a, b in zip(own, other, strict=True)]
+    )
+    model, nothing = Shapes(), DataLoader(TensorDataset(torch.empty(0, 3, 16, 16), torch.empty(0)))
+    assert evaluate(model, nothing, parameters(image_size=16), CPU, passes=2) == (1.5, 1)
+    assert model.seen == [(1, 3, 16, 16)] * 2

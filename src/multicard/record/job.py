@@ -171,13 +171,18 @@ def _ended_by_signal(silent: list[int], ended: Ended, log: Path) -> str | None:
     torchrun ends by listing the ranks that failed, the first of them last. The others it ends itself.
     """
     said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    *others, first = [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(said)] or [(0, ended.exit_code)]
-    rank, code = next((found for found in (first, *others) if found[0] in silent), (0, 0))
+    listed = FAILED_RANK.findall(said)
+    ends = [(rank, int(code)) for rank, code in listed[-1:] + listed[:-1] if int(rank) in silent]
+    if silent and not listed:
+        ends = [(", ".join(map(str, silent)), ended.exit_code)]
+    if not ends:
+        return None
+    who, code = ends[0]
     number = -code if code < 0 else code - 128  # as Popen has it, or as a shell or a profiler around the job
     if number not in list(signal.Signals):
         return None
     why = ", as the system does when memory runs out" if number == signal.SIGKILL else ""
-    return f"rank {rank}: ended by {signal.Signals(number).name}{why}"
+    return f"rank {who}: ended by {signal.Signals(number).name}{why}"
 
 
 def _command(parameters: JobParameters, profiler: str, scratch: Path) -> list[str]:
