@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 RESULTS := $(or $(shell sed -n "s/^results: *\([^ \#]*\).*/\1/p" $(CONFIG) 2> /dev/null),results)
-REPORT := $(RESULTS)/snakemake-report.html
+HOW_MADE := $(RESULTS)/snakemake-report.html
 
 # The workflow's own lock would survive a killed pipeline and block the next; this one dies with its holder.
 LOCK := .snakemake/pipeline.lock
@@ -21,12 +21,12 @@ demo: $(READY)
 	    flock --wait 20 --conflict-exit-code 75 $(LOCK) $(SNAKEMAKE) --nolock || { status=$$?; \
 	    [ $$status -ne 75 ] || echo "another pipeline is at work in this folder" >&2; exit $$status; }; \
 	else $(SNAKEMAKE); fi
-	@$(MAKE) --no-print-directory $(REPORT)
+	@$(MAKE) --no-print-directory $(HOW_MADE)
 	@$(BIN)/multicard status --config $(CONFIG)
-	@echo "Figures: $(RESULTS)/figures/  Report: $(REPORT)"
+	@echo "Report: $(RESULTS)/report.html  Figures: $(RESULTS)/figures/  How each file was made: $(HOW_MADE)"
 
-# The report shows what the scenarios' files hold, so it is as new as the newest of them.
-$(REPORT): $(CONFIG) $(wildcard $(RESULTS)/scenarios/*/*.csv $(RESULTS)/figures/*/*.png)
+# Snakemake's own report shows what the scenarios' files hold, so it is as new as the newest of them.
+$(HOW_MADE): $(CONFIG) $(wildcard $(RESULTS)/scenarios/*/*.csv $(RESULTS)/figures/*/*.png)
 	$(SNAKEMAKE) --nolock --report $@
 
 test: $(READY)

@@ -23,6 +23,8 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/run.smk"
 include: "workflow/rules/trace.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/claims.smk"
+include: "workflow/rules/report.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -41,3 +43,5 @@ rule all:
             scenario=SCENARIOS,
         ),
         figures=all_figures(),
+        conclusions=[f"{RESULTS}/claims.csv", f"{RESULTS}/recommendations.md"],
+        report=f"{RESULTS}/report.html",

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from multicard.archive.pack import pack
 from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.record.job import run_job
+from multicard.trace.export import export_run
+from multicard.trace.extract import extract_run
 from multicard.vision.prepare import prepare
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +57,39 @@ def two_rank_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     record = run_job(parameters, digits, folder, time_limit_s=300)
     assert record["outcome"] == "completed", (folder / "log.txt").read_text()
     return folder
+
+
+@pytest.fixture(scope="session")
+def extracted_run(two_rank_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run with its activity tables."""
+    folder = tmp_path_factory.mktemp("extracted") / "run"
+    shutil.copytree(two_rank_run, folder)
+    export_run(folder)
+    extract_run(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recorded_results(extracted_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of two repeats."""
+    from recorded_runs import add_run  # which imports this module
+
+    folder = tmp_path_factory.mktemp("recorded") / "results"
+    for repeat in (1, 2):
+        add_run(extracted_run, folder, repeat=repeat)
+    return folder
+
+
+@pytest.fixture(scope="session", params=[".tar.gz", ".zip"])
+def recorded_archive(
+    request: pytest.FixtureRequest, recorded_results: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """An archive of them, of either format."""
+    from recorded_runs import experiment  # as above
+
+    path = tmp_path_factory.mktemp("archive") / f"two{request.param}"
+    assert len(pack(experiment(recorded_results, 2), path).runs) == 2
+    return path
 
 
 @pytest.fixture

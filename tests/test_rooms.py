@@ -10,7 +10,7 @@ import pytest
 
 from conftest import ROOT
 
-ROOMS = ["experiment", "launch", "record", "vision", "llm", "trace", "analysis", "figures"]
+ROOMS = ["experiment", "launch", "record", "vision", "llm", "trace", "analysis", "archive", "figures", "report"]
 PACKAGE = ROOT / "src" / "multicard"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from multicard import __version__
-from multicard.errors import reported
+from multicard.errors import UserError, reported
 
 if TYPE_CHECKING:
     from multicard.experiment.machine import Machine
@@ -47,10 +47,44 @@ def main(arguments: list[str] | None = None) -> None:
     )
     analyze_command.set_defaults(function=analyze)
 
-    compare_command = commands.add_parser("compare", help="say what got slower or faster from one trace to another")
-    compare_command.add_argument("a", type=Path, help="as for analyze: the trace to compare with")
-    compare_command.add_argument("b", type=Path, help="as for analyze: the trace to compare")
+    compare_command = commands.add_parser(
+        "compare", help="say what got slower or faster from one trace to another, or from one set of results to another"
+    )
+    what = "a trace as for analyze, a folder of results, or an archive of recorded runs"
+    compare_command.add_argument("a", type=Path, help=f"what to compare with: {what}")
+    compare_command.add_argument("b", type=Path, help="what to compare: the same")
     compare_command.set_defaults(function=compare)
+
+    archive_command = commands.add_parser(
+        "archive", help="pack the runs of an experiment in one file, without names of people, machines and places"
+    )
+    archive_command.add_argument("out", type=Path, help="file to write: .tar.gz or .zip")
+    archive_command.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="configuration file")
+    archive_command.set_defaults(function=archive)
+
+    figures_command = commands.add_parser("figures", help="say which figures a configuration may ask for")
+    figures_command.add_argument("--list", action="store_true", required=True, help="print the catalog of figures")
+    figures_command.set_defaults(function=figures)
+
+    claims_command = commands.add_parser("claims", help="hold the papers' claims against what was measured")
+    claims_command.add_argument(
+        "--claims", type=Path, default=Path("resources/claims.yaml"), help="file of the claims and their tests"
+    )
+    claims_command.set_defaults(function=claims)
+    recommend_command = commands.add_parser(
+        "recommend", help="say what holds each configuration back, what to try, and which is best for a goal"
+    )
+    recommend_command.add_argument(
+        "--goal", choices=["throughput", "time_to_accuracy", "energy", "memory"], help="all four unless stated"
+    )
+    recommend_command.add_argument(
+        "--memory-limit-gb", type=float, metavar="X", help="leave out what needs more memory per device, in 10^9 bytes"
+    )
+    recommend_command.set_defaults(function=recommend)
+    for command in (claims_command, recommend_command):
+        command.add_argument(
+            "results", type=Path, nargs="?", default=Path("results"), help="results folder of an experiment"
+        )
 
     chosen = parser.parse_args(arguments)
     with reported():
@@ -61,14 +95,18 @@ def runs(arguments: argparse.Namespace) -> None:
     """Print the run table."""
     from rich.table import Table
 
+    from multicard.archive.recorded import find_recorded, obstacles
     from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, REFERENCE_PX, gpu_hours
     from multicard.experiment.load import read_experiment
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import distinct, expand
+    from multicard.terminal import plain
 
     experiment = read_experiment(arguments.config)
     scenarios = expand(experiment)
     machine = Machine.here()
+    recorded = find_recorded(experiment, distinct(scenarios))
+    reasons = obstacles(experiment, distinct(scenarios), machine, recorded)
     columns = ["Scenario", "Run", "Here"]
     tuning = any(_tunes_on_cards(run) for run in distinct(scenarios).values())
     table = Table(*columns, *(["Memory per card"] if tuning else []))
@@ -76,19 +114,22 @@ def runs(arguments: argparse.Namespace) -> None:
     for scenario, expanded in scenarios.items():
         for number, run in enumerate(expanded):
             shared = run.id in unique
-            obstacle = unique.setdefault(run.id, run.obstacle(machine))
-            here = obstacle or ("runs, shared with a scenario above" if shared else "runs")
+            archive = recorded.archives.get(run.id)
+            obstacle = unique.setdefault(run.id, reasons[run.id])
+            runs_here = "runs" if archive is None else f"recorded in {archive}"
+            here = obstacle or (f"{runs_here}, shared with a scenario above" if shared else runs_here)
             workers = run.parameters.loader_workers
-            if obstacle is None and workers > machine.cpus:
+            if archive is None and obstacle is None and workers > machine.cpus:
                 here += f", but its {workers} loader workers share {machine.cpus} CPUs"
             needed = [_memory_needed(run, machine)] if tuning else []
-            table.add_row(scenario if number == 0 else "", run.id, here, *needed)
+            table.add_row(scenario if number == 0 else "", run.id, plain(here), *needed)
         table.add_section()
     console = _console()
     console.print(table)
     lost = sum(obstacle is not None for obstacle in unique.values())
     console.print(
-        f"{len(unique)} runs, {len(unique) - lost} can run here "
+        f"{len(unique)} runs, {len(unique) - lost - len(recorded.archives)} can run here"
+        f"{f', {len(recorded.archives)} are recorded' if recorded.archives else ''} "
         f"({machine.cpus} CPUs, {machine.gpus} GPUs, {'nsys' if machine.nsys else 'no nsys'})",
         highlight=False,
     )
@@ -127,19 +168,20 @@ def status(arguments: argparse.Namespace) -> None:
     """Print outcomes and disagreements; exit with 1 when a run failed or disagrees with its trace."""
     from rich.table import Table
 
+    from multicard.archive.recorded import find_recorded, obstacles
     from multicard.experiment.load import read_experiment
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import distinct, expand
     from multicard.terminal import plain
 
     experiment = read_experiment(arguments.config)
-    machine = Machine.here()
     unique = distinct(expand(experiment))
+    reasons = obstacles(experiment, unique, Machine.here(), find_recorded(experiment, unique))
     outcomes: Counter[str] = Counter()
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True
     for run in unique.values():
-        outcome, remarks, sound = _run_status(run, Path(experiment.results) / "runs" / run.id, machine)
+        outcome, remarks, sound = _run_status(reasons[run.id], Path(experiment.results) / "runs" / run.id)
         all_sound = all_sound and sound
         outcomes[outcome] += 1
         if remarks:
@@ -152,13 +194,12 @@ def status(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def _run_status(run: "Run", folder: Path, machine: "Machine") -> tuple[str, list[str], bool]:
-    """Outcome of a run, remarks on it, and whether nothing is wrong."""
+def _run_status(obstacle: str | None, folder: Path) -> tuple[str, list[str], bool]:
+    """Outcome of a run, remarks on it, and whether nothing is wrong; `obstacle`: why it cannot be had here."""
     from multicard.files import read_json
     from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, RUN
 
     if not (folder / RUN).exists():
-        obstacle = run.obstacle(machine)
         return ("cannot run here", [obstacle], True) if obstacle else ("waiting", [], True)
     record = read_json(folder / RUN)
     remarks = [record["reason"]] if record["reason"] else []
@@ -182,10 +223,77 @@ def analyze(arguments: argparse.Namespace) -> None:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """Print what differs between two traces."""
+    """Print what differs between two traces, or two sets of results."""
+    from multicard.compare_results import holds_results, print_comparison
+
+    if holds_results(arguments.a) or holds_results(arguments.b):
+        print_comparison(arguments.a, arguments.b, _console())
+        return
+
     from multicard.analyze import compare_traces
 
     compare_traces(arguments.a, arguments.b, _console())
+
+
+def archive(arguments: argparse.Namespace) -> None:
+    """Pack the runs of an experiment, and say which were left out."""
+    from multicard.archive.pack import pack
+    from multicard.experiment.load import read_experiment
+    from multicard.terminal import plain
+
+    packed = pack(read_experiment(arguments.config), arguments.out)
+    console = _console()
+    for run in packed.not_whole:
+        console.print(plain(f"left out, since it is not whole: {run}"))
+    size = arguments.out.stat().st_size / 1e6
+    console.print(plain(f"runs: {len(packed.runs)}, {size:.1f} MB: {arguments.out}"))
+
+
+def figures(arguments: argparse.Namespace) -> None:
+    """Print the catalog of figures."""
+    from rich.table import Table
+
+    from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD
+    from multicard.figures.captions import CAPTIONS
+
+    table = Table("Figure", "Asks", "Shows", "Needs", "Paper")
+    for name, words in CAPTIONS.items():
+        axis, workload = FIGURE_AXIS.get(name), FIGURE_WORKLOAD.get(name)
+        needs = [f"vary.{axis}"] if axis else []
+        needs += [f"workload {workload}"] if workload else []
+        table.add_row(name, words.question, words.caption, ", ".join(needs), words.answers or "")
+    table.show_lines = True
+    _console().print(table, highlight=False)
+
+
+def claims(arguments: argparse.Namespace) -> None:
+    """Print the verdict on each claim, with the numbers."""
+    from multicard.analysis.claims import judge, read_claims
+    from multicard.analysis.evidence import read_evidence
+    from multicard.terminal import plain
+
+    console = _console()
+    judged = judge(read_claims(arguments.claims), read_evidence(arguments.results))
+    for each in judged:
+        console.print(f"[bold]{each.claim.id}[/bold]: {each.verdict}", highlight=False)
+        said = (each.claim.claim, each.finding, each.conditions, each.aside)
+        for text in filter(None, said):
+            console.print(plain(f"  {text}"), soft_wrap=True)
+    counts = Counter(each.verdict for each in judged)
+    console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), highlight=False)
+
+
+def recommend(arguments: argparse.Namespace) -> None:
+    """Print recommendations as Markdown."""
+    from multicard.analysis.best import GOALS
+    from multicard.analysis.evidence import read_evidence
+    from multicard.analysis.recommend import as_markdown
+
+    limit = arguments.memory_limit_gb
+    if limit is not None and not 0 < limit < float("inf"):
+        raise UserError(f"--memory-limit-gb: found {limit:g}, expected a number above 0")
+    goals = (arguments.goal,) if arguments.goal else GOALS
+    print(as_markdown(read_evidence(arguments.results), goals, limit), end="")
 
 
 def _console() -> Console:

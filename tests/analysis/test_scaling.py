@@ -1,22 +1,30 @@
 """Speed-up, efficiency and spreads against values worked out by hand."""
 
+from itertools import product
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from multicard.analysis.measures import MEASURES
-from multicard.analysis.scaling import add_scaling, over_repeats
+from multicard.analysis.measures import MEASURES, MEASURES_OF
+from multicard.analysis.scaling import add_scaling, fits, over_repeats, speedups
+from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.experiment.workloads import PARAMETERS
 
 
 def measures(*rows: dict[str, Any]) -> pd.DataFrame:
-    """Synthetic measures: `throughput` and parameters given, the rest defaults or empty."""
+    """Synthetic measures: `throughput`, `seconds` per step and parameters given, the rest defaults or empty."""
     filled = []
     for row in rows:
         row = dict(row)
-        known = {"outcome": row.pop("outcome", "completed"), "throughput_samples_per_s": row.pop("throughput", None)}
+        known = {
+            "outcome": row.pop("outcome", "completed"),
+            "throughput_samples_per_s": row.pop("throughput", None),
+            "iteration_time_s": row.pop("seconds", None),
+        }
         parameters = VisionParameters(device="cpu", **row).model_dump()
         filled.append({"run": "r", "reason": None, **parameters, **dict.fromkeys(MEASURES), **known})
     return pd.DataFrame(filled, columns=["run", "outcome", "reason", *PARAMETERS, *MEASURES])
@@ -68,13 +76,173 @@ def test_without_a_baseline_there_is_no_speedup() -> None:
     assert scaled["efficiency"].isna().all()
 
 
-def test_a_spread_is_median_and_range_of_the_completed_repeats() -> None:
-    rows = [{"repeat": i + 1, "throughput": t} for i, t in enumerate([4.0, 1.0, 2.0])]
-    spread = over_repeats(measures(*rows, {"repeat": 4, "outcome": "failed"}), ["throughput_samples_per_s"])
-    [row] = spread.to_dict("records")
+def repeats(*throughputs: float | None, **parameters: Any) -> list[dict[str, Any]]:
+    """Rows of the repeats of a configuration."""
+    return [parameters | {"repeat": i + 1, "throughput": each} for i, each in enumerate(throughputs)]
+
+
+def steps(strategy: str, scaling: str, seconds: dict[int, float]) -> list[dict[str, Any]]:
+    """Rows of a configuration on several device counts, with the throughput that steps of 64 samples have."""
+    return [
+        {
+            "strategy": strategy, "scaling": scaling, "devices": n, "seconds": each,
+            "throughput": 64 * (n if scaling == "weak" and strategy != "ddp" else 1) / each,
+        }
+        for n, each in seconds.items()
+    ]  # fmt: skip
+
+
+def ends(row: dict[str, Any], value: str) -> list[float]:
+    return [row[f"{value}{end}"] for end in ("", "_low", "_high")]
+
+
+def test_a_spread_is_median_and_interval_of_the_completed_repeats() -> None:
+    rows = [*repeats(4.0, 1.0, 2.0), {"repeat": 4, "outcome": "failed", "throughput": 9.0}]
+    [row] = over_repeats(measures(*rows), ["throughput_samples_per_s"]).to_dict("records")
     assert row["repeats"] == 3
-    assert [row[f"throughput_samples_per_s{end}"] for end in ("", "_low", "_high")] == [2.0, 1.0, 4.0]
+    assert ends(row, "throughput_samples_per_s") == [2.0, 1.0, 4.0]
+
+
+def test_the_interval_of_more_repeats_is_narrower_than_their_range() -> None:
+    values = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    [row] = over_repeats(measures(*repeats(*values)), ["throughput_samples_per_s"]).to_dict("records")
+    exact = np.percentile(np.median(list(product(values, repeat=6)), axis=1), [2.5, 97.5])
+    assert ends(row, "throughput_samples_per_s") == pytest.approx([6.0, *exact])
+
+
+def test_a_single_repeat_and_what_is_not_known_have_no_bounds() -> None:
+    table = measures(*repeats(3.0), *repeats(5.0, None, image_size=64), *repeats(None, None, image_size=96))
+    spread = over_repeats(table, ["throughput_samples_per_s", "energy_per_sample_j"])
+    assert spread["repeats"].tolist() == [1, 2, 2]
+    assert spread["throughput_samples_per_s"].tolist()[:2] == [3.0, 5.0]
+    bounds = [name for name in spread if name.endswith(("_low", "_high"))]
+    assert spread[bounds].isna().all(axis=None)
+    assert spread["energy_per_sample_j"].isna().all()
+    assert set(spread[bounds].dtypes) == {np.dtype(float)}
+
+
+def test_configurations_come_in_the_order_of_their_first_runs_and_empty_parameters_are_values() -> None:
+    rows = [row for size in (96, 32) for row in repeats(1.0, 3.0, image_size=size)]
+    table = measures(*rows, *repeats(7.0, image_size=32, steps_per_epoch=5))
+    spread = over_repeats(table, ["throughput_samples_per_s"])
+    assert spread["image_size"].tolist() == [96, 32, 32]
+    assert spread["throughput_samples_per_s"].tolist() == [2.0, 2.0, 7.0]
+    assert spread["steps_per_epoch"].isna().tolist() == [True, True, False]
+
+
+def test_the_bounds_of_a_speedup_come_from_the_repeats_of_both_sides() -> None:
+    one = repeats(10.0, 12.0, 11.0, strategy="ddp")
+    two = repeats(20.0, 15.0, 22.0, strategy="ddp", devices=2)
+    scaled = add_scaling(measures(*one, *two))
+    assert scaled["speedup"].tolist()[3:] == pytest.approx([20 / 11, 15 / 11, 22 / 11])
+    assert scaled["speedup_low"].tolist()[3:] == pytest.approx([15 / 12] * 3)
+    assert scaled["speedup_high"].tolist()[3:] == pytest.approx([22 / 10] * 3)
+    assert scaled["efficiency_high"].tolist()[3:] == pytest.approx([22 / 10 / 2] * 3)
+    assert scaled[["speedup_low", "speedup_high", "efficiency_low"]][:3].isna().all(axis=None)
+    spread = over_repeats(scaled, ["speedup", "efficiency"]).to_dict("records")
+    assert ends(spread[1], "speedup") == pytest.approx([20 / 11, 15 / 12, 22 / 10])
+    assert spread[0]["speedup"] == 1.0
+    # Without repeats there are none, though the measures have them.
+    alone = over_repeats(scaled[scaled["repeat"] == 1], ["speedup"]).to_dict("records")
+    assert np.isnan(ends(alone[1], "speedup")[1:]).all()
+
+
+@pytest.mark.parametrize("counts", [(3, 1), (1, 3)])
+def test_a_speedup_without_repeats_on_one_side_has_no_bounds(counts: tuple[int, int]) -> None:
+    rows = [row for n, count in enumerate(counts, 1) for row in repeats(*[10.0 * n] * count, strategy="ddp", devices=n)]
+    scaled = add_scaling(measures(*rows))
+    assert scaled["speedup"].tolist()[-1] == 2.0
+    assert scaled[["speedup_low", "speedup_high"]].isna().all(axis=None)
+
+
+def test_one_device_count_only_is_no_claim_of_efficiency() -> None:
+    table = measures(*repeats(10.0, 12.0, strategy="single"), *repeats(8.0, 9.0, strategy="ddp"))
+    scaled = add_scaling(table)
+    assert scaled["speedup"].notna().all()
+    assert scaled["efficiency"].isna().all()
+    lost = measures(*repeats(10.0, strategy="ddp"), {"strategy": "ddp", "devices": 2, "outcome": "failed"})
+    assert add_scaling(lost)["efficiency"].isna().all()
+
+
+def test_speedups_have_a_row_per_completed_configuration_with_the_serial_fraction() -> None:
+    table = measures(
+        *repeats(10.0, 12.0, 11.0, strategy="single"),
+        *repeats(22.0, 16.5, 33.0, strategy="ddp-ds", devices=4),
+        {"strategy": "ddp-ds", "devices": 8, "outcome": "out_of_memory"},
+    )
+    base, four = speedups(table).to_dict("records")
+    assert ends(four, "speedup") == pytest.approx([2.0, 16.5 / 12, 3.3])
+    assert ends(four, "efficiency") == pytest.approx([0.5, 16.5 / 48, 0.825])
+    # (1/S − 1/4) / (3/4); the highest speed-up gives the lowest fraction.
+    assert ends(four, "serial_fraction") == pytest.approx([1 / 3, (1 / 3.3 - 0.25) / 0.75, (12 / 16.5 - 0.25) / 0.75])
+    assert (four["repeats"], four["baseline_repeats"], four["baseline"]) == (3, 3, "single, 1 device")
+    assert (four["scaling"], base["speedup"]) == ("weak", 1.0)
+    assert np.isnan([base["serial_fraction"], base["speedup_low"]]).all()
+
+
+def test_speedups_are_the_same_after_a_way_through_a_file(tmp_path: Path) -> None:
+    table = add_scaling(measures(*repeats(10.0, 12.0, strategy="ddp"), *repeats(21.0, 18.0, strategy="ddp", devices=2)))
+    table.to_csv(tmp_path / "measures.csv", index=False)
+    again = pd.read_csv(tmp_path / "measures.csv")
+    pd.testing.assert_frame_equal(speedups(again), speedups(table), check_dtype=False)
+    values = ["speedup", "throughput_samples_per_s"]
+    pd.testing.assert_frame_equal(over_repeats(again, values), over_repeats(table, values), check_dtype=False)
+
+
+def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
+    rows = []
+    for devices, tokens in ((1, 100.0), (1, 120.0), (2, 165.0), (2, 187.0)):
+        parameters = LlmParameters(devices=devices, repeat=len(rows) % 2 + 1).model_dump()
+        known = {"outcome": "completed", "tokens_per_s": tokens, "iteration_time_s": devices / tokens}
+        rows.append({"run": "r", "reason": None, **parameters, **dict.fromkeys(MEASURES_OF["llm"]), **known})
+    _, two = speedups(pd.DataFrame(rows)).to_dict("records")
+    assert (two["speedup"], two["scaling"], two["baseline"]) == (pytest.approx(176 / 110), "weak", "lora, 1 device")
+    [(parameters, gustafson), _] = fits(pd.DataFrame(rows))
+    assert parameters["scaling"] == "weak"
+    # S = 2 − s
+    assert gustafson.parameters["serial_share"] == pytest.approx(2 - 1.6)
+
+
+def test_laws_are_fitted_to_each_series_by_its_kind_of_scaling() -> None:
+    counts = (1, 2, 4, 8)
+    strong = steps("ddp-ds", "strong", {n: 0.2 * (0.1 + 0.9 / n) for n in counts})
+    weak = steps("fsdp", "weak", {n: 0.2 + 0.01 * (n - 1) for n in counts})
+    found = fits(measures(*strong, *weak))
+    assert [(p["strategy"], p["scaling"], fit.law.name) for p, fit in found] == [
+        ("ddp-ds", "strong", "Amdahl"), ("ddp-ds", "strong", "Amdahl and communication"),
+        ("fsdp", "weak", "Gustafson"), ("fsdp", "weak", "Communication"),
+    ]  # fmt: skip
+    assert found[0][1].parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.9})
+    assert found[3][1].law.formula == "T1 + c (n − 1)"
+    assert found[3][1].parameters == pytest.approx({"one_device_s": 0.2, "communication_s": 0.01})
+
+
+def test_where_a_series_has_no_run_on_one_device_the_baseline_stands_there() -> None:
+    alone = steps("single", "strong", {1: 0.2})
+    others = steps("ddp-ds", "strong", {n: 0.2 * (0.2 + 0.8 / n) for n in (2, 4)})
+    [single, _, amdahl, _] = [fit for _, fit in fits(measures(*alone, *others))]
+    assert single.reason == "one device count only: no efficiency claim"
+    assert amdahl.points == 3
+    assert amdahl.parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.8})
+
+
+def test_samples_that_every_rank_repeats_are_no_gain_to_a_law_either() -> None:
+    found = fits(measures(*steps("ddp", "weak", {1: 0.1, 2: 0.1, 4: 0.1})))
+    # Each step takes as long, and brings one batch of new samples: four batches take four steps.
+    assert found[0][1].parameters["serial_share"] == pytest.approx(1.0)
+    assert found[1][1].parameters == pytest.approx({"one_device_s": 0.1, "communication_s": 0.1})
+
+
+def test_a_series_without_a_baseline_is_refused_with_the_reason() -> None:
+    table = measures(*steps("ddp-ds", "weak", {2: 0.1, 4: 0.1}))
+    assert {fit.reason for _, fit in fits(table)} == {"no completed run on one device to compare with"}
 
 
 def test_an_empty_scenario_stays_empty() -> None:
     assert add_scaling(measures()).empty
+    assert over_repeats(measures(), ["iteration_time_s"]).empty
+    assert speedups(measures()).empty
+    assert fits(measures()) == []
+    lost = add_scaling(measures({"strategy": "ddp", "outcome": "failed"}))
+    assert speedups(lost).empty
+    assert over_repeats(lost, ["speedup", "iteration_time_s"]).empty

@@ -1,12 +1,16 @@
-"""Synthetic measures, as tables that the figures draw."""
+"""Synthetic measures and tables that the figures draw."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from multicard.analysis.gathered import MEASURES, SCHEMAS, Gathered, store
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.scaling import add_scaling
 from multicard.experiment.workloads import WORKLOADS
@@ -16,15 +20,36 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     """Measures of runs: parameters, `outcome` and measures given, the rest defaults or empty."""
     model, measures = WORKLOADS[workload], MEASURES_OF[workload]
     filled = []
-    for row in rows:
+    for number, row in enumerate(rows):
         given = {name: value for name, value in row.items() if name in model.model_fields}
         known = {name: value for name, value in row.items() if name in measures}
         parameters = model.model_validate({"device": "cpu", **given}).model_dump()
         outcome = row.get("outcome", "completed")
         filled.append(
-            {"run": "r", "outcome": outcome, "reason": None, **parameters, **dict.fromkeys(measures), **known}
+            {
+                "run": f"run{number}",
+                "outcome": outcome,
+                "reason": None,
+                **parameters,
+                **dict.fromkeys(measures),
+                **known,
+            }
         )
     return add_scaling(pd.DataFrame(filled))
+
+
+def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, Any]]) -> Gathered:
+    """Store measures, and rows of gathered tables with the columns that matter, as a scenario's folder has them."""
+    rows = {name: list(tables.get(name, [])) for name in SCHEMAS}
+    folder.mkdir(parents=True, exist_ok=True)
+    store({name: pa.Table.from_pylist(rows[name], with_run(SCHEMAS[name])) for name in SCHEMAS}, folder)
+    measures.to_csv(folder / MEASURES, index=False)
+    return Gathered(folder)
+
+
+def with_run(schema: pa.Schema) -> pa.Schema:
+    """Columns of a gathered table."""
+    return pa.schema([("run", pa.string()), *schema])
 
 
 def two_repeats(**row: Any) -> list[dict[str, Any]]:
@@ -44,6 +69,7 @@ def pictures() -> pd.DataFrame:
             strategy=strategy, devices=devices, precision=precision, iteration_time_s=seconds,
             throughput_samples_per_s=64 * (devices if strategy == "ddp-ds" else 1) / seconds,
             forward_s=seconds / 3, backward_s=seconds / 2, other_s=seconds / 6, test_accuracy=0.9,
+            profiler_overhead=0.05, epoch_time_s=60 * seconds / devices,
         )  # fmt: skip
     return measured("vision", *rows)
 

@@ -8,60 +8,82 @@ from typing import Any, get_args
 import pandas as pd
 import pytest
 
-from figures.measured import closed, group_names, heading, lengths, pictures, texts, words
+from figures.measured import closed, gathered, group_names, heading, lengths, pictures, texts, words
 from multicard.analysis.measures import MEASURES_OF
-from multicard.experiment.config import FIGURE_WORKLOAD, Figure
+from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD, Figure
 from multicard.experiment.workloads import WORKLOADS
 from multicard.figures.breakdown import phases
 from multicard.figures.catalog import FIGURES, draw
 from multicard.figures.precision import precision
 from multicard.figures.scaling import iteration_time, speedup
-from multicard.figures.series import labels, varied
+from multicard.figures.series import labels, mixed, varied
 from multicard.figures.style import styled
 
 TABLES = {"vision": pictures, "llm": texts}
+# Figures of which measures alone give a row per configuration.
+OF_CONFIGURATIONS = {
+    "iteration_time", "phases", "speedup", "sizes", "precision", "techniques", "text_datasets",
+}  # fmt: skip
 DRAWN = [(name, work) for name in FIGURES for work in WORKLOADS if FIGURE_WORKLOAD.get(name, work) == work]
 
 
+def drawn(name: str, measures: pd.DataFrame, folder: Path) -> str:
+    """Draw a figure of measures alone into `folder` and give the words in it."""
+    draw(name, gathered(folder / "scenario", measures), folder / name)
+    return words_of(folder / f"{name}.svg")
+
+
+def words_of(svg: Path) -> str:
+    """Text of an SVG on one line."""
+    return " ".join(re.sub(r"<[^>]+>", " ", svg.read_text()).split())
+
+
 def test_the_catalog_is_what_a_configuration_may_ask_for() -> None:
-    assert set(FIGURES) == set(get_args(Figure))
+    assert list(FIGURES) == list(get_args(Figure))
+    assert {*FIGURE_AXIS, *FIGURE_WORKLOAD} <= set(FIGURES)
+    assert all(entry.id == name for name, entry in FIGURES.items())
+
+
+def test_every_figure_says_what_it_asks_and_how_it_is_read() -> None:
+    for entry in FIGURES.values():
+        assert entry.question.endswith("?")
+        assert entry.caption.endswith(".")
+        assert "  " not in entry.caption
+    assert FIGURES["sizes"].answers == "A, figure 2"
+    assert FIGURES["phases"].answers is None
 
 
 @pytest.mark.parametrize(("name", "workload"), DRAWN)
 def test_a_figure_is_drawn_in_every_format_with_its_numbers(name: str, workload: str, tmp_path: Path) -> None:
-    draw(name, TABLES[workload](), tmp_path / name)
-    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{suffix}" for suffix in ("png", "svg", "pdf", "csv")}
-    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
-    assert len(pd.read_csv(tmp_path / f"{name}.csv")) == 5
-
-
-@pytest.mark.parametrize(("name", "workload"), DRAWN)
-def test_a_figure_survives_the_way_through_a_file(name: str, workload: str, tmp_path: Path) -> None:
-    TABLES[workload]().to_csv(tmp_path / "measures.csv", index=False)
-    draw(name, pd.read_csv(tmp_path / "measures.csv"), tmp_path / name)
+    draw(name, gathered(tmp_path, TABLES[workload]()), tmp_path / "drawn" / name)
+    files = {path.name for path in (tmp_path / "drawn").iterdir()}
+    assert files == {f"{name}.{suffix}" for suffix in ("png", "svg", "pdf", "csv")}
+    assert (tmp_path / "drawn" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "drawn" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    if name in OF_CONFIGURATIONS:
+        assert len(pd.read_csv(tmp_path / "drawn" / f"{name}.csv")) == 5
 
 
 @pytest.mark.parametrize(("name", "measures"), [("speedup", pictures), ("text_datasets", texts)])
 def test_the_same_measures_give_the_same_files(name: str, measures: Callable[[], pd.DataFrame], tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        draw(name, measures(), tmp_path / folder / name)
+        drawn(name, measures(), tmp_path / folder)
     for suffix in ("png", "svg", "pdf", "csv"):
         assert (tmp_path / f"a/{name}.{suffix}").read_bytes() == (tmp_path / f"b/{name}.{suffix}").read_bytes()
 
 
 @pytest.mark.parametrize(("name", "workload"), DRAWN)
-def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, workload: str) -> None:
+def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, workload: str, tmp_path: Path) -> None:
     whole = TABLES[workload]()
-    recorded = list(MEASURES_OF[workload])
+    recorded = [*MEASURES_OF[workload], "speedup", "efficiency"]
     failed = [whole.copy() for _ in range(4)]
     for measures, lost in zip(failed, ([0], [0, 1], range(2, 10), range(9)), strict=True):
         measures.loc[list(lost), "outcome"] = "failed"
         measures.loc[list(lost), recorded] = float("nan")
     alone = whole[(whole["devices"] == 1) & (whole["repeat"] == 1)]
-    for measures in (*failed, alone, whole.assign(**dict.fromkeys(recorded))):
+    for number, measures in enumerate((*failed, alone, whole.assign(**dict.fromkeys(recorded)), whole[:0])):
+        figure, _ = FIGURES[name].draw(gathered(tmp_path / str(number), measures))
         with styled():
-            figure, _ = FIGURES[name](measures)
             figure.draw_without_rendering()
             closed(figure)
 
@@ -90,8 +112,7 @@ def test_the_ideal_speedup_is_drawn() -> None:
 
 
 def test_axes_carry_units_and_the_kind_of_device(tmp_path: Path) -> None:
-    draw("iteration_time", pictures(), tmp_path / "f")
-    text = re.sub(r"<[^>]+>", " ", (tmp_path / "f.svg").read_text())
+    text = drawn("iteration_time", pictures(), tmp_path)
     for label in ("Time per step (ms)", "Distinct samples per second", "CPU processes"):
         assert label in text
 
@@ -143,15 +164,46 @@ def test_a_precision_that_did_not_complete_keeps_its_place() -> None:
 def test_runs_that_did_not_complete_are_counted_over_the_figure(tmp_path: Path) -> None:
     measures = pictures()
     measures.loc[0, "outcome"] = "out_of_memory"
-    draw("phases", measures, tmp_path / "f")
-    assert "Not shown: 1 out of memory" in (tmp_path / "f.svg").read_text()
+    assert "Not shown: 1 out of memory" in drawn("phases", measures, tmp_path)
 
 
 def test_when_no_run_completed_the_figure_says_so(tmp_path: Path) -> None:
-    draw("speedup", pictures().assign(outcome="failed"), tmp_path / "f")
-    svg = (tmp_path / "f.svg").read_text()
+    svg = drawn("speedup", pictures().assign(outcome="failed"), tmp_path)
     assert "No run completed" in svg
     assert "Not shown: 10 failed" in svg
+    assert (tmp_path / "speedup.csv").read_text().splitlines() == ["nothing_to_show", "No run completed"]
+
+
+def test_a_figure_of_cuda_says_of_runs_on_cpus_why_it_is_empty(tmp_path: Path) -> None:
+    for name, what in (
+        ("cuda_api", "CUDA calls"),
+        ("kernel_classes", "kernels"),
+        ("device_time", "activity of devices"),
+    ):
+        assert f"No {what} were recorded (runs on CPUs)" in drawn(name, pictures(), tmp_path)
+    assert "No energy was recorded (a CPU has no meter)" in drawn("energy", pictures(), tmp_path)
+
+
+def test_one_number_of_devices_gives_no_efficiency(tmp_path: Path) -> None:
+    alone = pictures()[lambda m: m["devices"] == 2]
+    assert "Completed runs on 2 CPU processes only: neither speed-up nor efficiency" in drawn(
+        "speedup", alone, tmp_path
+    )
+    svg = drawn("sizes", alone, tmp_path)
+    assert "no efficiency" in svg
+    assert "Speed-up per device" in svg
+
+
+def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_path: Path) -> None:
+    measures = pictures()[:2]
+    info = [{"run": "run0", "machine": "4 × H100", "versions": "python 3.11, torch 2.10"}]
+    same = gathered(tmp_path / "same", measures, runs_info=[*info, info[0] | {"run": "run1"}])
+    assert mixed(same) == []
+    other = {"run": "run1", "machine": "1 × H$200$", "versions": "python 3.11, torch 2.11"}
+    both = gathered(tmp_path / "both", measures, runs_info=[*info, other])
+    assert mixed(both) == ["2 machines: 4 × H100; 1 × H\\$200\\$", "2 sets of versions: torch 2.10, torch 2.11"]
+    draw("phases", both, tmp_path / "f")
+    assert "2 machines: 4 × H100; 1 × H$200$" in words_of(tmp_path / "f.svg")
 
 
 def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import yaml
 
+from browser import CHROMIUM, browser
 from conftest import ROOT, TINY, path_without_nsys
 
 pytestmark = pytest.mark.workflow
@@ -42,6 +43,9 @@ EXPERIMENT: dict[str, Any] = {
 }
 RUN = "vision_digits_16px_{}_warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
 LIMIT_S = 300
+
+# What is made from all scenarios together, anew when one of them changes.
+TOGETHER = ["judge the papers' claims", "recommend what to change", "write the report"]
 
 
 def project(folder: Path, experiment: dict[str, Any] = EXPERIMENT) -> Path:
@@ -140,7 +144,23 @@ def test_records_agree_with_their_traces(street: Path) -> None:
     assert status.stdout.splitlines()[-1] == "4 completed"
 
 
-def test_the_report_holds_figures_tables_and_captions(street: Path) -> None:
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)")
+def test_the_report_opens_in_a_browser_and_asks_for_nothing(street: Path) -> None:
+    report = street / "results" / "report.html"
+    with browser() as opened:
+        opened.open(report)
+        opened.wait("document.documentElement.dataset.charts === 'drawn'")
+        assert opened.requests == [report.as_uri()]
+        assert opened.complaints == []
+        assert opened.run("[...document.querySelectorAll('figure')].map((figure) => figure.dataset.figure)") == [
+            figure for scenario in EXPERIMENT["scenarios"].values() for figure in scenario["figures"]
+        ]
+        assert "Which format is <fast> & right?" in opened.run("document.querySelector('#overview').innerText")
+        assert opened.run("document.querySelectorAll('#runs-table tbody tr').length") == 4
+        assert opened.run("document.querySelectorAll('.claims > li').length") > 0
+
+
+def test_snakemake_s_report_holds_figures_tables_and_captions(street: Path) -> None:
     report = (street / "results" / "snakemake-report.html").read_text()
     for part in ("speedup.png", "precision.png", "runs.csv", "measures.csv", "Does a second process help?"):
         assert part in report
@@ -163,6 +183,7 @@ def test_a_changed_scenario_reruns_its_changed_runs_and_figures_alone(street: Pa
                 *whole_run(RUN.format("single_cpu1_fp64")),
                 "measure the scenario formats",
                 "draw precision of the scenario formats",
+                *TOGETHER,
             ]
         )
 
@@ -182,15 +203,16 @@ def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
                 *whole_run(RUN.format("ddp-ds_cpu2_fp32").replace("16px", "24px")),
                 "measure the scenario sizes",
                 "draw phases of the scenario sizes",
+                *TOGETHER,
             ]
         )
 
 
-def test_a_scenario_taken_away_reruns_nothing(street: Path) -> None:
+def test_a_scenario_taken_away_reruns_no_run_and_no_figure(street: Path) -> None:
     fewer = copy.deepcopy(EXPERIMENT)
     del fewer["scenarios"]["formats"]
     with changed_to(street, fewer):
-        assert planned(street) == []
+        assert planned(street) == TOGETHER
 
 
 @pytest.mark.parametrize(

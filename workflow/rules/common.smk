@@ -2,6 +2,7 @@
 import shlex
 from pathlib import Path
 
+from multicard.archive.recorded import find_recorded, obstacles
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import distinct
@@ -18,7 +19,9 @@ RESULTS = EXPERIMENT.results
 SCENARIOS = expand_runs(EXPERIMENT)
 RUNS = distinct(SCENARIOS)
 MACHINE = Machine.here()
-OBSTACLES = {run.id: run.obstacle(MACHINE) for run in RUNS.values()}
+with reported():
+    RECORDED = find_recorded(EXPERIMENT, RUNS)
+OBSTACLES = obstacles(EXPERIMENT, RUNS, MACHINE, RECORDED)
 
 
 # The rules' programs run with the Python that runs Snakemake, whether or not its environment is active; or with that
@@ -64,11 +67,19 @@ def all_figures():
 
 
 def library(*rooms):
-    """Source files of rooms of the package: when they change, what they made is made again."""
+    """Files of rooms of the package, templates too: when they change, what they made is made again."""
     import multicard
 
     package = Path(multicard.__file__).parent
-    return sorted(str(file) for room in rooms for file in (package / room).glob("*.py"))
+    return sorted(str(file) for room in rooms for file in (package / room).glob("*.*"))
+
+
+def recorded_runs(wildcards):
+    """Ids of the runs that are taken from each archive, as JSON."""
+    runs = {}
+    for run, archive in RECORDED.archives.items():
+        runs.setdefault(str(archive), []).append(run)
+    return json.dumps(runs)
 
 
 def run_parameters(wildcards):
@@ -105,10 +116,16 @@ def model_definition(wildcards):
 
 
 def scenario_files(name):
-    """Input function: a file of every run of the scenario that can run here."""
+    """Input function: a file of every run of the scenario that can run here.
+
+    The record of a recorded run stands for all its files: they come with it, and Snakemake lists each that it misses.
+    """
 
     def files(wildcards):
-        return [f"{RESULTS}/runs/{run}/{name}" for run in runnable(wildcards.scenario)]
+        runs = runnable(wildcards.scenario)
+        if name != "run.json":
+            runs = [run for run in runs if run not in RECORDED.archives]
+        return [f"{RESULTS}/runs/{run}/{name}" for run in runs]
 
     return files
 

@@ -1,4 +1,14 @@
-# From runs to measures, from measures to figures. A scenario's files depend on its own runs only.
+# From runs to measures and tables, from these to figures. A scenario's files depend on its own runs only.
+from dataclasses import asdict
+
+from multicard.analysis.gathered import SCHEMAS
+from multicard.analysis.tables import WRITTEN
+from multicard.figures.captions import CAPTIONS
+
+
+def about(wildcards):
+    """Question, reading and, where known, the paper's figure, of a figure."""
+    return asdict(CAPTIONS[wildcards.figure])
 
 
 rule measure_scenario:
@@ -21,11 +31,20 @@ rule measure_scenario:
             category="{scenario}",
             labels={"what": "runs and their outcomes"},
         ),
+        tables=expand(
+            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet", table=SCHEMAS
+        ),
+        written=expand(
+            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.{{suffix}}",
+            table=WRITTEN,
+            suffix=["csv", "md", "tex"],
+        ),
     log:
         f"{RESULTS}/logs/measure_scenario/{{scenario}}.txt",
     conda:
         "../../envs/conda.yaml"
     params:
+        out=lambda wildcards, output: str(Path(output.measures).parent),
         folders=lambda wildcards, input: [
             str(Path(record).parent) for record in input.records
         ],
@@ -35,13 +54,16 @@ rule measure_scenario:
         "measure the scenario {wildcards.scenario}"
     shell:
         'python "$SCRIPTS/measure_scenario.py"'
-        " --not-run {params.not_run:q} --measures {output.measures:q} --runs {output.runs:q}"
+        " --not-run {params.not_run:q} --out {params.out:q}"
         " {params.folders:q} 2> {log:q}"
 
 
 rule draw_figure:
     input:
         measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
+        tables=expand(
+            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet", table=SCHEMAS
+        ),
         code=library("figures"),
     output:
         picture=report(
@@ -59,11 +81,13 @@ rule draw_figure:
     conda:
         "../../envs/conda.yaml"
     params:
+        scenario=lambda wildcards, input: str(Path(input.measures).parent),
         stem=lambda wildcards, output: str(Path(output.picture).with_suffix("")),
         question=question,
         ran=what_ran,
+        about=about,
     message:
         "draw {wildcards.figure} of the scenario {wildcards.scenario}"
     shell:
         'python "$SCRIPTS/draw_figure.py"'
-        " --figure {wildcards.figure:q} --measures {input.measures:q} --out {params.stem:q} 2> {log:q}"
+        " --figure {wildcards.figure:q} --scenario {params.scenario:q} --out {params.stem:q} 2> {log:q}"

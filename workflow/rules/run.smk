@@ -62,3 +62,26 @@ rule launch_run:
         'python "$SCRIPTS/launch_run.py"'
         " --parameters {params.parameters:q} {params.inputs:q} --out {params.folder:q}"
         " --time-limit-min {resources.runtime}"
+
+
+# Runs that an archive holds are taken from there. All at once: an archive can only be read from its beginning.
+if RECORDED.archives:
+
+    ruleorder: unpack_recorded > launch_run
+
+    rule unpack_recorded:
+        input:
+            sorted(map(str, set(RECORDED.archives.values()))),
+        output:
+            [f"{RESULTS}/runs/{run}/run.json" for run in RECORDED.archives],
+        log:
+            f"{RESULTS}/logs/unpack_recorded.txt",
+        priority: 2
+        conda:
+            "../../envs/conda.yaml"
+        params:
+            runs=recorded_runs,
+        message:
+            "unpack the recorded runs"
+        shell:
+            'python "$SCRIPTS/unpack_recorded.py" --runs {params.runs:q} --out {RESULTS:q}/runs 2> {log:q}'

@@ -3,13 +3,14 @@
 import argparse
 from pathlib import Path
 
-import pandas as pd
-
+from multicard.analysis.gathered import Gathered
+from multicard.errors import reported
 from multicard.figures.catalog import FIGURES, draw
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--figure", required=True, choices=FIGURES, help="name of the figure")
-parser.add_argument("--measures", type=Path, required=True, help="measures.csv of the scenario")
+parser.add_argument("--scenario", type=Path, required=True, help="folder of the scenario, with its measures and tables")
 parser.add_argument("--out", type=Path, required=True, help="path of the files to write, without suffix")
 arguments = parser.parse_args()
-draw(arguments.figure, pd.read_csv(arguments.measures), arguments.out)
+with reported():
+    draw(arguments.figure, Gathered(arguments.scenario), arguments.out)

@@ -1,22 +1,26 @@
-"""Gather the measures of a scenario's runs in one table, and their outcomes in another."""
+"""Gather what a scenario's runs recorded: their measures, their outcomes, and tables of the completed ones."""
 
 import argparse
 import json
 from pathlib import Path
 
+from multicard.analysis.gathered import MEASURES, gather, store
 from multicard.analysis.measures import measure_scenario, outcome_table
 from multicard.analysis.scaling import add_scaling
+from multicard.analysis.tables import write_scenario_tables
 from multicard.files import whole
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("folders", type=Path, nargs="*", help="run directories")
 parser.add_argument("--not-run", default="{}", help="reasons by run id for runs that cannot run here, as JSON")
-parser.add_argument("--measures", type=Path, required=True, help="CSV to write: one row per run, its measures")
-parser.add_argument("--runs", type=Path, required=True, help="CSV to write: one row per run, its outcome")
+parser.add_argument("--out", type=Path, required=True, help="folder to write measures.csv, runs.csv and tables to")
 arguments = parser.parse_args()
-for path, table in (
-    (arguments.measures, add_scaling(measure_scenario(arguments.folders))),
-    (arguments.runs, outcome_table(arguments.folders, json.loads(arguments.not_run))),
+store(gather(arguments.folders), arguments.out)
+measures = add_scaling(measure_scenario(arguments.folders))
+write_scenario_tables(measures, arguments.out)
+for name, table in (
+    ("runs.csv", outcome_table(arguments.folders, json.loads(arguments.not_run))),
+    (MEASURES, measures),
 ):
-    with whole(path) as temporary:
+    with whole(arguments.out / name) as temporary:
         table.to_csv(temporary, index=False)

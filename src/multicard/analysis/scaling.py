@@ -1,59 +1,196 @@
-"""Speed-up and efficiency against one device, and the spread over repeats."""
+"""Speed-up and efficiency against one device, what they imply, and the spread over repeats."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 import pandas as pd
 
+from multicard.analysis.laws import Fit, fit_laws, karp_flatt
+from multicard.analysis.statistics import Interval, medians_of, ratios_of
 from multicard.experiment.workloads import PARAMETERS
+
+ENDS = ("", "_low", "_high")
 
 
 def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
-    """Add `baseline`, `speedup` and `efficiency` to the measures of one scenario.
+    """Add `baseline`, `speedup` and `efficiency` to the measures of one scenario, and bounds of the latter.
 
     Speed-up is the throughput over that of the baseline: the run with the same other parameters on one device, of
     images under the strategy `single` where the scenario has it, else under the same strategy. Throughput counts
     distinct samples of images, and tokens of texts. The baseline is the median over its repeats. Efficiency is the
-    speed-up per device. Where there is no baseline both are empty.
+    speed-up per device. Where there is no baseline both are empty, and so is efficiency where no such run has another
+    number of devices.
+
+    The values are those of the run; `…_low` and `…_high` bound those of its configuration, by the repeats of both
+    sides. The baseline has no bounds, since its speed-up is 1 whatever it measured.
     """
-    measures = measures.copy()
-    completed = measures[measures["outcome"] == "completed"]
-    way, rate = (
-        ("technique", "tokens_per_s") if "strategy" not in measures else ("strategy", "throughput_samples_per_s")
+    of, compared = _compared(measures)
+    row = compared.iloc[of].set_axis(measures.index)
+    completed = measures["outcome"] == "completed"
+    speedup = (_numbers(measures[_rate(measures)]) / row["base_rate"]).where(completed)
+    scaled = {"speedup": speedup, "efficiency": (speedup / measures["devices"]).where(row["several_counts"])}
+    bounds = {f"{value}_{end}": row[f"{value}_{end}"].where(completed) for value in scaled for end in ("low", "high")}
+    return measures.assign(
+        baseline=row["baseline"].where(completed).astype("string"),
+        **{name: column.astype("Float64") for name, column in (scaled | bounds).items()},
     )
-    same = [name for name in PARAMETERS if name in measures and name not in ("strategy", "devices", "repeat")]
-    speedups, baselines = [], []
-    for _, row in measures.iterrows():
-        alike = completed[(completed["devices"] == 1)]
-        for name in same:
-            alike = alike[_equal(alike[name], row[name])]
-        base_way = "single" if (alike[way] == "single").any() else row[way]
-        base = alike[alike[way] == base_way][rate].median()
-        known = row["outcome"] == "completed" and pd.notna(base)
-        speedups.append(row[rate] / base if known else None)
-        baselines.append(f"{base_way}, 1 device" if known else None)
-    measures["baseline"] = pd.array(baselines, dtype="string")
-    measures["speedup"] = pd.array(speedups, dtype="Float64")
-    measures["efficiency"] = measures["speedup"] / measures["devices"]
-    return measures
 
 
 def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Median, lowest and highest of each value over the completed repeats of a configuration.
+    """Median of each value and its interval over the completed repeats of a configuration.
 
     Gives one row per configuration in the order of `measures`: its parameters, `repeats`, and for each value
-    `<value>`, `<value>_low` and `<value>_high`. With a handful of repeats their range is the honest interval.
+    `<value>`, `<value>_low` and `<value>_high`. Bounds are empty where fewer than two repeats are known. Where
+    `measures` have bounds of a value already, as of speed-up, they are taken.
     """
     completed = measures[measures["outcome"] == "completed"]
-    by = [name for name in PARAMETERS if name in measures and name != "repeat"]
-    groups = completed.groupby(by, sort=False, dropna=False)
-    parts = {"repeats": groups.size()}
+    of, table = _configurations(completed)
+    table["repeats"] = np.bincount(of, minlength=len(table))
+    places = _places(of, len(table))
+    numbers = {value: _numbers(completed[value]).to_numpy() for value in values}
+    drawn = [value for value in values if f"{value}_low" not in completed]
+    intervals = iter(medians_of([numbers[value][at] for value in drawn for at in places]))
     for value in values:
-        parts |= {
-            value: groups[value].median(),
-            f"{value}_low": groups[value].min(),
-            f"{value}_high": groups[value].max(),
-        }
-    return pd.DataFrame(parts).reset_index()
+        if value in drawn:
+            table = table.assign(**_columns(value, [next(intervals) for _ in places]))
+            continue
+        several = np.array([np.isfinite(numbers[value][at]).sum() > 1 for at in places], dtype=bool)
+        first = completed.iloc[[at[0] for at in places]]
+        low, high = (_numbers(first[f"{value}_{end}"]).where(several).to_numpy() for end in ("low", "high"))
+        medians = pd.Series(numbers[value]).groupby(of).median().to_numpy()
+        table = table.assign(**{value: medians, f"{value}_low": low, f"{value}_high": high})
+    return table
 
 
-def _equal(column: pd.Series, value: object) -> pd.Series:
-    """Compare, taking empty for equal to empty."""
-    return column.isna() if pd.isna(value) else column == value
+def speedups(measures: pd.DataFrame) -> pd.DataFrame:
+    """Speed-up, efficiency and serial fraction of each configuration of one scenario, with intervals over repeats.
+
+    Gives one row per configuration that a run completed: its parameters, `scaling` (of texts always weak), `repeats`,
+    `baseline`, `baseline_repeats`, and `speedup`, `efficiency` and `serial_fraction` with `…_low` and `…_high`. The
+    first two are as in `add_scaling`. The serial fraction is Karp and Flatt's, of a pass over the same data: under
+    strong scaling of every step, under weak scaling of the pass only, since steps grow with the devices.
+    """
+    _, compared = _compared(measures)
+    return (
+        compared[compared["repeats"] > 0]
+        .drop(columns=["base_rate", "base_time_s", "several_counts"])
+        .reset_index(drop=True)
+    )
+
+
+def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
+    """Fit the laws of its kind of scaling to each series of configurations that differ in the devices only.
+
+    The time of a configuration is that of a step with the baseline's work, per device under weak scaling: by the
+    `iteration_time_s` of the baseline and the speed-up. It is the configuration's own iteration time, except that
+    samples which all ranks repeat count once, so that laws and speed-up agree: under plain ddp, repeated work is in
+    the term of communication. Where a series has no run on one device, the baseline stands there.
+
+    Gives the parameters of each series, `scaling` among them, with each of its fits.
+    """
+    _, compared = _compared(measures)
+    compared = compared[compared["repeats"] > 0].reset_index(drop=True)
+    work = compared["devices"].where(compared["scaling"] == "weak", 1)
+    times = compared["base_time_s"] * work / compared["speedup"]
+    of, series = _configurations(compared, besides=("devices", "repeat"))
+    found = []
+    for at, (_, parameters) in zip(_places(of, len(series)), series.iterrows(), strict=True):
+        devices, seconds = compared["devices"].iloc[at].tolist(), times.iloc[at].tolist()
+        if 1 not in devices:
+            devices, seconds = [1, *devices], [compared["base_time_s"].iloc[at[0]], *seconds]
+        laws = fit_laws(devices, seconds, parameters["scaling"])
+        if pd.isna(compared["baseline"].iloc[at[0]]):
+            laws = [replace(fit, reason="no completed run on one device to compare with") for fit in laws]
+        found += [(parameters, fit) for fit in laws]
+    return found
+
+
+def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
+    """Compare each configuration with its baseline.
+
+    Gives the number of each run's configuration, and by that number what `speedups` gives, of all configurations;
+    with `base_rate` and `base_time_s` (throughput and iteration time of the baseline) and `several_counts` (whether
+    efficiency has a meaning).
+    """
+    of, table = _configurations(measures)
+    completed = (measures["outcome"] == "completed").to_numpy()
+    rates = _numbers(measures[_rate(measures)]).where(completed).to_numpy()
+    known = [values[np.isfinite(values)] for values in (rates[at] for at in _places(of, len(table)))]
+    base_of, several = _baselines(table, np.array([len(values) > 0 for values in known], dtype=bool))
+    base = [known[number] if number >= 0 else np.empty(0) for number in base_of]
+    seconds = _numbers(measures["iteration_time_s"]).where(completed).groupby(of).median()
+
+    way, devices = table[_way(table)], table["devices"]
+    speedup = pd.DataFrame(_columns("speedup", ratios_of(list(zip(known, base, strict=True)))))
+    speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
+    efficiency = speedup.div(devices.where(several), axis=0)
+    # More speed-up is less serial work, so the bounds change places.
+    turned = {"speedup": "", "speedup_low": "_high", "speedup_high": "_low"}
+    serial = {f"serial_fraction{end}": karp_flatt(speedup[name], devices) for name, end in turned.items()}
+    return of, table.assign(
+        scaling=table.get("scaling", "weak"),
+        repeats=np.bincount(of[completed], minlength=len(table)),
+        baseline=[f"{way.iloc[number]}, 1 device" if number >= 0 else None for number in base_of],
+        baseline_repeats=[len(values) for values in base],
+        **speedup,
+        **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
+        **{f"serial_fraction{end}": serial[f"serial_fraction{end}"] for end in ENDS},
+        base_rate=[np.median(values) if len(values) else np.nan for values in base],
+        base_time_s=seconds.reindex(base_of).to_numpy(),
+        several_counts=several,
+    )
+
+
+def _baselines(table: pd.DataFrame, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Number of each configuration's baseline, or -1; and whether such configurations have several device counts.
+
+    Only configurations that are `known` count.
+    """
+    alike, _ = _configurations(table, besides=("strategy", "devices", "repeat"))
+    ways = table[_way(table)].tolist()
+    on_one = {
+        (alike[number], ways[number]): number for number in np.flatnonzero(known & (table["devices"] == 1).to_numpy())
+    }
+    base_of = [
+        on_one.get((group, "single"), on_one.get((group, way), -1)) for group, way in zip(alike, ways, strict=True)
+    ]
+    counts = table["devices"].where(known).groupby(alike).transform("nunique")
+    return np.array(base_of, dtype=int), (counts > 1).to_numpy(dtype=bool)
+
+
+def _configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:
+    """Number of each row's configuration, in the order of their first rows; and the parameters of each.
+
+    Rows are of one configuration when all parameters agree, except those in `besides`; empty is equal to empty.
+    """
+    by = [name for name in PARAMETERS if name in table and name not in besides]
+    groups = table.groupby(by, sort=False, dropna=False)
+    return groups.ngroup().to_numpy(dtype=int), groups.size().reset_index()[by]
+
+
+def _places(of: np.ndarray, count: int) -> list[np.ndarray]:
+    """Rows of each of `count` configurations."""
+    return [np.flatnonzero(of == number) for number in range(count)]
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """Give a column as floating-point numbers, not a number where it is empty."""
+    return pd.Series(column.astype("Float64").to_numpy(dtype=float, na_value=np.nan), index=column.index)
+
+
+def _way(table: pd.DataFrame) -> str:
+    """Name of the parameter that says how devices work together, or of texts how they are learned."""
+    return "strategy" if "strategy" in table else "technique"
+
+
+def _rate(measures: pd.DataFrame) -> str:
+    """Name of the throughput that speed-up compares."""
+    return "throughput_samples_per_s" if "strategy" in measures else "tokens_per_s"
+
+
+def _columns(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:
+    return {
+        f"{value}{end}": np.array([getattr(each, end[1:] or "value") for each in intervals], dtype=float)
+        for end in ENDS
+    }

@@ -11,21 +11,58 @@ from multicard.experiment.parameters import DATASET_NAME
 from multicard.experiment.workloads import PARAMETERS, WORKLOADS
 
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
+ARCHIVES = (".tar.gz", ".zip")  # how the name of an archive of recorded runs ends
 
-Figure = Literal["iteration_time", "speedup", "phases", "precision", "techniques", "text_datasets"]
+Figure = Literal[
+    "iteration_time",
+    "speedup",
+    "sizes",
+    "phases",
+    "shares",
+    "cuda_api",
+    "kernel_classes",
+    "memory_transfers",
+    "device_time",
+    "precision",
+    "gain_precision",
+    "gain_pin_memory",
+    "gain_loader",
+    "gain_layout",
+    "gain_binding",
+    "gain_preset",
+    "techniques",
+    "text_datasets",
+    "step_times",
+    "accuracy",
+    "energy",
+    "profiler_overhead",
+]
 
 # What must vary in a scenario for a figure to have an axis.
 FIGURE_AXIS: dict[str, str] = {
     "iteration_time": "devices",
     "speedup": "devices",
+    "sizes": "image_size",
     "precision": "precision",
+    "gain_precision": "precision",
+    "gain_pin_memory": "pin_memory",
+    "gain_loader": "loader",
+    "gain_layout": "layout",
+    "gain_binding": "binding",
+    "gain_preset": "preset",
     "techniques": "technique",
     "text_datasets": "dataset",
 }
 
 # The workload that a figure is about, where it is about one only.
 FIGURE_WORKLOAD: dict[str, str] = {
+    "sizes": "vision",
     "precision": "vision",
+    "gain_pin_memory": "vision",
+    "gain_loader": "vision",
+    "gain_layout": "vision",
+    "gain_preset": "vision",
+    "accuracy": "vision",
     "techniques": "llm",
     "text_datasets": "llm",
 }
@@ -136,6 +173,14 @@ class Experiment(Strict):
     time_limit_min: Annotated[
         int, Field(ge=1, description="Minutes after which a run is ended; its outcome is then timed_out.")
     ] = 60
+    recorded: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(
+            default_factory=list,
+            description="Archives made by `multicard archive`. Runs that they hold are taken from there instead of "
+            "run; of several that hold a run the first.",
+        ),
+    ]
     datasets: Annotated[
         dict[DatasetName, Dataset],
         Field(default_factory=lambda: {"digits": Digits(source="digits")}, description="Data sets by name."),

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from multicard.errors import UserError
-from multicard.experiment.config import FIGURE_WORKLOAD, Experiment
+from multicard.experiment.config import ARCHIVES, FIGURE_WORKLOAD, Experiment
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, run_id
@@ -202,7 +202,10 @@ def _outside_faults(experiment: Experiment) -> list[str]:
     faults = []
     for name in experiment.scenarios:
         faults += _scenario_faults(experiment, name)
+    faults += _recorded_faults(experiment)
     for section, entries in (("datasets", experiment.datasets), ("models", experiment.models)):
+        if section == "datasets" and experiment.recorded:
+            continue  # recorded runs need no data; a run that does says so where it cannot run
         for name, entry in entries.items():
             try:
                 fault = entry.fault()
@@ -214,6 +217,19 @@ def _outside_faults(experiment: Experiment) -> list[str]:
     obstacle = unwritable(Path(experiment.results))
     if obstacle:
         faults.append(f"results: cannot write to {experiment.results}: {obstacle}")
+    return faults
+
+
+def _recorded_faults(experiment: Experiment) -> list[str]:
+    """Archives that are not there, or are listed twice."""
+    faults = []
+    for number, name in enumerate(experiment.recorded):
+        if name in experiment.recorded[:number]:
+            faults.append(f"recorded.{number}: lists {name} twice")
+        elif not name.endswith(ARCHIVES):
+            faults.append(f"recorded.{number}: found {name!r}, expected a name that ends in {' or '.join(ARCHIVES)}")
+        elif not Path(name).is_file():
+            faults.append(f"recorded.{number}: no such file: {name}")
     return faults
 
 

@@ -36,7 +36,7 @@ def grouped(
     horizontal: bool = False,
     palette: Sequence[Colour] | None = None,
 ) -> None:
-    """Draw one group of bars per value of `by`, with one bar per `series`; whiskers are the range over repeats.
+    """Draw one group of bars per value of `by`, with one bar per `series`; whiskers are the interval over repeats.
 
     A row of `data` without a value shows its `outcome` in the place of the bar. Horizontal groups go downwards.
 
@@ -49,7 +49,7 @@ def grouped(
     by
         Column of the groups.
     value
-        Column to draw; `<value>_low` and `<value>_high` are its range.
+        Column to draw; `<value>_low` and `<value>_high` are its interval.
     scale
         What the values are multiplied by, for the unit of the axis.
     horizontal
@@ -156,7 +156,7 @@ def group_axis(axes: Axes, groups: Sequence[str], horizontal: bool = False, know
 
 
 def whiskers(rows: pd.DataFrame, value: str, scale: float) -> list[pd.Series]:
-    """Lengths of whiskers down and up to the range over repeats; none where there is one repeat only."""
+    """Lengths of whiskers down and up to the interval over repeats; none where there is one repeat only."""
     middle, several = rows[value].astype(float), rows["repeats"] > 1
     low, high = (rows[f"{value}_{end}"].astype(float) for end in ("low", "high"))
     return [((middle - low) * scale).where(several), ((high - middle) * scale).where(several)]

@@ -4,10 +4,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.scaling import over_repeats
 from multicard.figures.bars import group_axis, stacked
-from multicard.figures.series import device_axis, devices, labels, varied
-from multicard.figures.style import HATCHES, PHASE_COLOURS, SECONDS, WIDTH_IN, legend_below, unit_for
+from multicard.figures.series import configuration_names, medians
+from multicard.figures.style import HATCHES, PHASE_COLOURS, SECONDS, WIDTH_IN, NothingToShow, legend_below, unit_for
 from multicard.record.names import PHASES
 
 LOOK = {name: (PHASE_COLOURS[name], HATCHES[index % len(HATCHES)]) for index, name in enumerate((*PHASES, "other"))}
@@ -16,16 +15,14 @@ LOOK = {name: (PHASE_COLOURS[name], HATCHES[index % len(HATCHES)]) for index, na
 def phases(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Mean time per step in each phase, one bar per configuration; parts of a bar add up to the step."""
     columns = [f"{name}_s" for name in LOOK]
-    data = over_repeats(measures, columns)[lambda d: [c for c in d if not c.endswith(("_low", "_high"))]]
-    others = varied(measures, besides=("devices", "repeat"))
-    kind = device_axis(measures)
-    names = [
-        f"{label}, {devices(count, kind)}" for label, count in zip(labels(data, others), data["devices"], strict=True)
-    ]
+    data = medians(measures, columns)
+    names = configuration_names(measures, data)
     data.insert(0, "configuration", names)
+    times = data[columns].astype(float).fillna(0.0)
+    if not times.any(axis=None):
+        raise NothingToShow("no phases of steps were recorded")
 
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.1 + 0.34 * len(data)))
-    times = data[columns].astype(float).fillna(0.0)
     scale, unit = unit_for(times.sum(axis=1), SECONDS)
     # A phase that none of these jobs has is left out.
     parts = {name: times[f"{name}_s"] * scale for name in LOOK if times[f"{name}_s"].any()}

@@ -1,6 +1,8 @@
 """The figures by name, and how they become files."""
 
+import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
@@ -8,46 +10,141 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.figures import breakdown, precision, scaling, techniques, text_datasets
-from multicard.figures.series import not_shown
-from multicard.figures.style import WIDTH_IN, styled
+from multicard.analysis.gathered import Gathered
+from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD
+from multicard.figures import (
+    activity,
+    breakdown,
+    costs,
+    over_time,
+    precision,
+    scaling,
+    shares,
+    sizes,
+    techniques,
+    text_datasets,
+)
+from multicard.figures.captions import CAPTIONS
+from multicard.figures.gains import ORDER, gain_of
+from multicard.figures.series import mixed, not_shown
+from multicard.figures.style import WIDTH_IN, NothingToShow, styled
 from multicard.files import whole
 
-Drawing = Callable[[pd.DataFrame], tuple[Figure, pd.DataFrame]]
-
-FIGURES: dict[str, Drawing] = {
-    "iteration_time": scaling.iteration_time,
-    "speedup": scaling.speedup,
-    "phases": breakdown.phases,
-    "precision": precision.precision,
-    "techniques": techniques.techniques,
-    "text_datasets": text_datasets.text_datasets,
-}
+Drawn = tuple[Figure, pd.DataFrame]
 
 PICTURES = ("png", "svg", "pdf")
+NOTE_WIDTH = 125  # characters of a line over the figure
 
 
-def draw(name: str, measures: pd.DataFrame, stem: Path) -> None:
-    """Draw one figure of a scenario's measures as `stem`.png, .svg and .pdf, and what it shows as `stem`.csv.
+@dataclass(frozen=True)
+class Entry:
+    """A figure of the catalog.
 
-    Runs that did not complete are counted over the figure. When none did, the figure says only that.
+    Attributes
+    ----------
+    id
+        Its name in a configuration and in the names of its files.
+    question, caption
+        What it asks, and how it is read.
+    answers
+        The paper's figure that it answers, as "A, figure 2"; None where none is known.
+    needs
+        Parameter that must vary in the scenario, None if none must.
+    workload
+        The workload that it is about, None for all.
+    drawing
+        Draws it of a scenario with completed runs, or raises `NothingToShow`.
     """
+
+    id: str
+    question: str
+    caption: str
+    answers: str | None
+    needs: str | None
+    workload: str | None
+    drawing: Callable[[Gathered], Drawn]
+
+    def draw(self, gathered: Gathered) -> Drawn:
+        """Draw the figure of a scenario, with the numbers that it shows.
+
+        Over it stand the runs that did not complete, and what differs among machines and versions. Without anything to
+        show the figure says why, and so does the table.
+        """
+        measures = gathered.measures
+        with styled():
+            try:
+                if not (measures["outcome"] == "completed").any():
+                    raise NothingToShow("No run completed")
+                figure, data = self.drawing(gathered)
+            except NothingToShow as nothing:
+                why = str(nothing)
+                figure, data = _empty(f"{why[0].upper()}{why[1:]}"), pd.DataFrame({"nothing_to_show": [why]})
+            notes = [note for note in (not_shown(measures), *mixed(gathered)) if note]
+            lines = [line for note in notes for line in textwrap.wrap(note, NOTE_WIDTH)]
+            if lines:
+                figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
+        return figure, data
+
+
+def _of_measures(drawing: Callable[[pd.DataFrame], Drawn]) -> Callable[[Gathered], Drawn]:
+    """Let a drawing that needs the measures alone take all the tables."""
+    return lambda gathered: drawing(gathered.measures)
+
+
+_DRAWINGS: dict[str, Callable[[Gathered], Drawn]] = {
+    "iteration_time": _of_measures(scaling.iteration_time),
+    "speedup": _of_measures(scaling.speedup),
+    "sizes": _of_measures(sizes.sizes),
+    "phases": _of_measures(breakdown.phases),
+    "shares": shares.shares,
+    "cuda_api": activity.cuda_api,
+    "kernel_classes": activity.kernel_classes,
+    "memory_transfers": activity.memory_transfers,
+    "device_time": activity.device_time,
+    "precision": _of_measures(precision.precision),
+    **{f"gain_{parameter}": _of_measures(gain_of(parameter)) for parameter in ORDER},
+    "techniques": _of_measures(techniques.techniques),
+    "text_datasets": _of_measures(text_datasets.text_datasets),
+    "step_times": over_time.step_times,
+    "accuracy": over_time.accuracy,
+    "energy": _of_measures(costs.energy),
+    "profiler_overhead": _of_measures(costs.profiler_overhead),
+}
+
+FIGURES: dict[str, Entry] = {
+    name: Entry(
+        id=name,
+        question=words.question,
+        caption=words.caption,
+        answers=words.answers,
+        needs=FIGURE_AXIS.get(name),
+        workload=FIGURE_WORKLOAD.get(name),
+        drawing=_DRAWINGS[name],
+    )
+    for name, words in CAPTIONS.items()
+}
+
+
+def draw(name: str, gathered: Gathered, stem: Path) -> None:
+    """Draw one figure of a scenario as `stem`.png, .svg and .pdf, and what it shows as `stem`.csv."""
     mpl.use("Agg")
+    figure, data = FIGURES[name].draw(gathered)
     with styled():
-        if (measures["outcome"] == "completed").any():
-            figure, data = FIGURES[name](measures)
-        else:
-            figure, data = plt.figure(figsize=(WIDTH_IN, 1.2)), measures
-            figure.text(0.5, 0.6, "No run completed", ha="center", va="center", fontsize="large")
-        note = not_shown(measures)
-        if note:
-            figure.suptitle(note, fontsize="small", x=0.01, ha="left")
+        # One layout serves all formats.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         for suffix in PICTURES:
             with whole(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
                 figure.savefig(temporary, metadata=_undated(suffix))
         with whole(stem.with_name(f"{stem.name}.csv")) as temporary:
             data.to_csv(temporary, index=False)
         plt.close(figure)
+
+
+def _empty(why: str) -> Figure:
+    figure = plt.figure(figsize=(WIDTH_IN, 1.2))
+    figure.text(0.5, 0.5, textwrap.fill(why, 70), ha="center", va="center", fontsize="large")
+    return figure
 
 
 def _undated(suffix: str) -> dict[str, None]:

@@ -17,7 +17,7 @@ def precision(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     shown = data.assign(precision=data["precision"].str.upper())
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.0))
-    scale, unit = unit_for(data["iteration_time_s_high"], SECONDS)
+    scale, unit = unit_for(data["iteration_time_s"], SECONDS)
     grouped(left, shown, "precision", "iteration_time_s", scale)
     left.set(title="Iteration time", ylabel=f"Time per step ({unit})")
     grouped(right, shown, "precision", "test_accuracy")

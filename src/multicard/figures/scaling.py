@@ -1,5 +1,7 @@
 """Figures against the number of devices: iteration time and throughput, speed-up and efficiency."""
 
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -7,9 +9,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
 from multicard.analysis.scaling import over_repeats
-from multicard.figures.bars import whiskers
-from multicard.figures.series import device_axis, labels, of_texts, varied
-from multicard.figures.style import DASHES, MARKERS, SECONDS, WIDTH_IN, colours, legend_below, unit_for
+from multicard.figures.bars import Colour, whiskers
+from multicard.figures.series import device_axis, labels, of_texts, only_count, varied
+from multicard.figures.style import (
+    DASHES,
+    MARKERS,
+    SECONDS,
+    WIDTH_IN,
+    NothingToShow,
+    colours,
+    legend_below,
+    say,
+    unit_for,
+)
 
 ASIDE = 0.035  # shift between neighbouring series, in devices
 
@@ -23,33 +35,36 @@ def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     )
     data = _series(measures, ["iteration_time_s", rate])
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
-    scale, seconds = unit_for(data["iteration_time_s_high"], SECONDS)
-    _lines(left, data, "iteration_time_s", scale)
+    scale, seconds = unit_for(data["iteration_time_s"], SECONDS)
+    lines_by_devices(left, data, "iteration_time_s", scale)
     left.set(title="Iteration time", ylabel=f"Time per step ({seconds})")
-    _lines(right, data, rate)
+    lines_by_devices(right, data, rate)
     right.set(title=title, ylabel=unit)
     for axes in (left, right):
-        _device_axis(axes, data)
-    legend_below(figure, left)
+        axis_of_devices(axes, data)
+    legend_below(figure, left, right)
     return figure, data
 
 
 def speedup(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Speed-up and efficiency against devices, with the ideal line."""
+    alone = only_count(measures)
+    if alone:
+        raise NothingToShow(f"{alone}: neither speed-up nor efficiency")
     data = _series(measures, ["speedup", "efficiency"])
     devices = sorted(data["devices"].unique())
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
     ideal = {"color": "0.45", "linestyle": (0, (1, 1.5)), "linewidth": 1.2, "label": "ideal", "zorder": 1}
     left.plot(devices, devices, **ideal)
-    _lines(left, data, "speedup")
+    lines_by_devices(left, data, "speedup")
     left.set(title="Speed-up", ylabel="Speed-up over one device")
     right.plot(devices, [1.0] * len(devices), **ideal)
-    _lines(right, data, "efficiency")
+    lines_by_devices(right, data, "efficiency")
     right.set(title="Efficiency", ylabel="Speed-up per device")
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
     for axes in (left, right):
-        _device_axis(axes, data)
-    legend_below(figure, left)
+        axis_of_devices(axes, data)
+    legend_below(figure, left, right)
     return figure, data
 
 
@@ -59,14 +74,21 @@ def _series(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     return data
 
 
-def _lines(axes: Axes, data: pd.DataFrame, value: str, scale: float = 1.0) -> None:
-    """Draw one line per series; bars show the range over repeats."""
+def lines_by_devices(
+    axes: Axes, data: pd.DataFrame, value: str, scale: float = 1.0, palette: Sequence[Colour] | None = None
+) -> None:
+    """Draw one line per `series`; whiskers show the interval over repeats. What is known of none is said."""
+    if data[value].isna().all():
+        say(axes, "not recorded")
+        return
     names = list(dict.fromkeys(data["series"]))
-    for index, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+    for index, (name, colour) in enumerate(zip(names, palette or colours(len(names)), strict=True)):
         rows = data[(data["series"] == name) & data[value].notna()].sort_values("devices")
+        if rows.empty:
+            continue
         # A little apart, so that marks of equal height do not cover each other.
         aside = ASIDE * (index - (len(names) - 1) / 2)
-        axes.errorbar(
+        drawn = axes.errorbar(
             rows["devices"] + aside,
             rows[value].astype(float) * scale,
             yerr=whiskers(rows, value, scale),
@@ -77,10 +99,16 @@ def _lines(axes: Axes, data: pd.DataFrame, value: str, scale: float = 1.0) -> No
             capsize=3,
             markersize=5,
             markerfacecolor="white" if index % 2 else colour,
+            clip_on=False,  # a mark at zero is whole
         )
+        for artist in drawn.get_children():
+            artist.set_in_layout(False)
 
 
-def _device_axis(axes: Axes, data: pd.DataFrame) -> None:
+def axis_of_devices(axes: Axes, data: pd.DataFrame) -> None:
+    """Count devices on one axis, saying which, and begin the other at zero; an empty panel stays as it is."""
+    if not axes.has_data():
+        return
     devices = sorted(int(n) for n in data["devices"].unique())
     if len(devices) > 1 and devices[-1] > 8:
         axes.set_xscale("log", base=2)
@@ -89,5 +117,5 @@ def _device_axis(axes: Axes, data: pd.DataFrame) -> None:
     axes.xaxis.set_major_formatter(ScalarFormatter())
     shared = ", one batch for all" if "scaling" in data and set(data["scaling"]) == {"strong"} else ""
     axes.set_xlabel(f"{device_axis(data)}{shared}")
-    axes.margins(x=0.12, y=0.1)
-    axes.set_ylim(bottom=0)
+    axes.margins(x=0.12, y=0)
+    axes.set_ylim(0, 1.07 * axes.get_ylim()[1])

@@ -2,9 +2,11 @@
 
 import pandas as pd
 
+from multicard.analysis.gathered import Gathered
 from multicard.analysis.scaling import over_repeats
 from multicard.experiment.vision_parameters import TUNED
 from multicard.experiment.workloads import PARAMETERS
+from multicard.figures.style import plain_text
 
 TECHNIQUES = {"lora": "LoRA", "qlora": "QLoRA", "qat": "QAT", "dpo": "DPO", "full": "full"}
 
@@ -44,7 +46,7 @@ def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
     """Parameters with more than one value among the runs, except those named and those that follow the preset."""
     names = [name for name in PARAMETERS if name in measures and name not in besides]
     found = [name for name in names if measures[name].nunique(dropna=False) > 1]
-    if "preset" not in found:
+    if "preset" not in measures or measures["preset"].nunique() < 2:
         return found
     follows = [name for name in TUNED if measures.groupby("preset")[name].nunique(dropna=False).max() == 1]
     return [name for name in found if name not in follows]
@@ -81,6 +83,32 @@ def configurations(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     return data
 
 
+def medians(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """Median of each value over the completed repeats of a configuration: its parameters, `repeats`, the values."""
+    completed = measures[measures["outcome"] == "completed"]
+    by = [name for name in PARAMETERS if name in measures and name != "repeat"]
+    groups = completed.groupby(by, sort=False, dropna=False)
+    return pd.DataFrame({"repeats": groups.size(), **groups[values].median()}).reset_index()
+
+
+def configuration_names(measures: pd.DataFrame, data: pd.DataFrame) -> list[str]:
+    """Name of each configuration in `data` by what varies among the runs, and its number of devices."""
+    others = varied(measures, besides=("devices", "repeat"))
+    kind = device_axis(measures)
+    return [
+        f"{label}, {devices(count, kind)}" for label, count in zip(labels(data, others), data["devices"], strict=True)
+    ]
+
+
+def only_count(measures: pd.DataFrame) -> str | None:
+    """Say that the completed runs have one number of devices only; None when they have several."""
+    completed = measures[measures["outcome"] == "completed"]
+    counts = completed["devices"].unique()
+    if len(counts) > 1:
+        return None
+    return f"completed runs on {devices(int(counts[0]), device_axis(completed))} only"
+
+
 def of_texts(measures: pd.DataFrame) -> bool:
     """Whether the runs tune language models, so that tokens are what counts."""
     return set(measures["workload"]) == {"llm"}
@@ -111,3 +139,17 @@ def not_shown(measures: pd.DataFrame) -> str | None:
         return None
     counts = lost["outcome"].value_counts()
     return "Not shown: " + ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in counts.items())
+
+
+def mixed(gathered: Gathered) -> list[str]:
+    """Lines about completed runs of one scenario that took place on several machines, or with several versions."""
+    info = gathered.table("runs_info")
+    machines = info["machine"].dropna().unique()
+    lines = []
+    if len(machines) > 1:
+        lines.append(f"{len(machines)} machines: {'; '.join(plain_text(machine, 90) for machine in machines)}")
+    each = [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]
+    if len(each) > 1:
+        differ = sorted(set.union(*each) - set.intersection(*each))
+        lines.append(f"{len(each)} sets of versions: {', '.join(plain_text(version) for version in differ)}")
+    return lines

@@ -10,6 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 
@@ -57,9 +58,32 @@ def styled() -> Iterator[None]:
         yield
 
 
+class NothingToShow(Exception):
+    """A figure has nothing to show; the message says why, to its reader."""
+
+
 def colours(count: int) -> list[tuple[float, float, float]]:
     """Colours for series, safe for colour-blind readers."""
     return sns.color_palette("colorblind", count)
+
+
+def ordered_colours(count: int) -> list[tuple[float, float, float]]:
+    """Colours for series that have an order, from light to dark."""
+    return sns.color_palette("viridis_r", count)
+
+
+def plain_text(text: str, longest: int = 60) -> str:
+    """Text from a file as a figure may show it: nothing that cannot be printed, no dollar that starts a formula."""
+    shown = "".join(character if character.isprintable() else "�" for character in text)
+    return (shown if len(shown) <= longest else f"{shown[: longest - 1]}…").replace("$", r"\$")
+
+
+def say(axes: Axes, why: str) -> None:
+    """Say in an empty panel why it is empty."""
+    axes.text(
+        0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize="small", color="0.35", wrap=True
+    )
+    axes.set(xticks=[], yticks=[])
 
 
 def unit_for(values: Sequence[float] | pd.Series, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
@@ -80,12 +104,15 @@ def unit_for(values: Sequence[float] | pd.Series, units: tuple[tuple[float, str]
 def legend_below(figure: Figure, *axes: Axes, place: str = "center") -> None:
     """Put one legend of `axes` under the figure, where it covers no data: at its `center`, or its `left` or `right`.
 
-    What has the same label in several axes has one entry with all its marks. A legend at a side takes half the width.
+    What has the same label in several axes has one entry, with a mark of each kind. Series come before single lines.
+    A legend at a side takes half the width.
     """
-    entries: dict[str, list[Artist]] = {}
-    for each in axes:
-        for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, []).append(handle)
+    found = [pair for each in axes for pair in zip(*each.get_legend_handles_labels(), strict=True)]
+    entries: dict[str, list[Artist | Container]] = {}
+    for handle, label in sorted(found, key=lambda pair: not isinstance(pair[0], Container)):
+        marks = entries.setdefault(label, [])
+        if not any(type(mark) is type(handle) for mark in marks):
+            marks.append(handle)
     if not entries:
         return
     width = WIDTH_IN if place == "center" else WIDTH_IN / 2

@@ -30,12 +30,12 @@ def techniques(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     shown = data.assign(technique=[unit("technique", name) for name in data["technique"]])
 
     figure, ((time, rate), (peak, model)) = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.2))
-    scale, seconds = unit_for(data["iteration_time_s_high"], SECONDS)
+    scale, seconds = unit_for(data["iteration_time_s"], SECONDS)
     grouped(time, shown, "technique", "iteration_time_s", scale)
     time.set(title="Iteration time", ylabel=f"Time per step ({seconds})")
     grouped(rate, shown, "technique", "tokens_per_s")
     rate.set(title="Throughput, without padding", ylabel="Tokens per second")
-    scale, size = unit_for(data["peak_memory_bytes_high"], BYTES)
+    scale, size = unit_for(data["peak_memory_bytes"], BYTES)
     grouped(peak, shown, "technique", "peak_memory_bytes", scale)
     kinds = set(data["device"])
     what = PEAK[kinds.pop()] if len(kinds) == 1 else "Resident (CPU), allocated (GPU)"

@@ -20,7 +20,7 @@ def text_datasets(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     data = configurations(measures, values)
     others = varied(measures, besides=("dataset", "devices", "repeat"))
     data.insert(0, "series", device_labels(data, others))
-    scale, unit = unit_for(data["iteration_time_s_high"], SECONDS)
+    scale, unit = unit_for(data["iteration_time_s"], SECONDS)
 
     height = 0.7 + data["dataset"].nunique() * max(0.3, 0.16 * data["series"].nunique())
     figure, panels = plt.subplot_mosaic(
@@ -63,7 +63,8 @@ def _lengths(axes: Axes, data: pd.DataFrame) -> None:
 
 def _share(rows: pd.DataFrame, what: str) -> str | None:
     """Word the share of padding or of cut samples, a range where rows differ; None where there is none."""
-    low, high = 100 * rows[f"{what}_share_low"].min(), 100 * rows[f"{what}_share_high"].max()
+    share = 100 * rows[f"{what}_share"]
+    low, high = share.min(), share.max()
     if not high > 0:  # also where it is not known
         return None
     number = f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f}–{high:.0f}"

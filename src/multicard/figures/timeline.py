@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.figures.bars import group_axis, stacked
-from multicard.figures.style import WIDTH_IN, styled
+from multicard.figures.style import WIDTH_IN, plain_text, styled
 from multicard.files import whole
 from multicard.terminal import quantity
 
@@ -70,11 +70,12 @@ def timeline(rows: Rows) -> Figure:
         len(heights), figsize=(WIDTH_IN, sum(heights) + 0.9), height_ratios=heights, squeeze=False
     )
     axes = panels[:, 0]
-    several = len({row["report"] for row in captures}) > 1
+    names = list(dict.fromkeys(row["report"] for row in captures))
+    several = len(names) > 1
     _bars(axes[0], shown, several)
     left_out = len(captures) - len(shown)
     more = f"; {left_out} more devices not shown" if left_out else ""
-    reports = f"{len({row['report'] for row in captures})} reports" if several else _text(captures[0]["report"])
+    reports = f"{len(names)} reports" if several else plain_text(names[0], NAME_LENGTH)
     axes[0].set_title(f"Share of the capture, {reports}{more}")
     for axis, (row, own) in zip(axes[1:], steps, strict=True):
         _columns(axis, own)
@@ -87,14 +88,8 @@ def timeline(rows: Rows) -> Figure:
 
 def _name(row: dict[str, Any], several: bool) -> str:
     process = f"rank {row['rank']}" if row["rank"] is not None else f"process {row['process']}"
-    report = f"{_text(row['report'])}, " if several else ""
+    report = f"{plain_text(row['report'], NAME_LENGTH)}, " if several else ""
     return f"{report}{process}, device {row['device']}"
-
-
-def _text(name: str) -> str:
-    """Name of a report, which may be anything: dollars would start a formula."""
-    shown = "".join(character if character.isprintable() else "�" for character in name)
-    return (shown if len(shown) <= NAME_LENGTH else f"{shown[: NAME_LENGTH - 1]}…").replace("$", r"\$")
 
 
 def _steps(rows: Rows, capture: dict[str, Any]) -> Rows:

@@ -25,7 +25,19 @@ def versions() -> dict[str, str | None]:
             found[package] = None
     found["cuda"] = torch.version.cuda
     found["nccl"] = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+    found["driver"] = _driver()
     return found
+
+
+def _driver() -> str | None:
+    """Version of NVIDIA's driver; None where there is none or NVML does not tell."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # whatever a driver may say: a job does not end for want of a version
+        return None
 
 
 def hardware() -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""The best measured configuration for a goal, per job and number of devices, or that the data do not decide."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.hindrances import peak_memory
+from multicard.analysis.statistics import Interval, median_of, ratios_of, verdict
+from multicard.experiment.vision_parameters import TUNED
+
+Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
+GOALS: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "energy", "memory")
+
+# What the configurations of one job share, of each workload; all else is there to be chosen.
+JOB = {"vision": ("dataset", "image_size", "model", "width"), "llm": ("model", "dataset", "sequence_length")}
+
+# How long a run is and how it is watched: no choice of how to work.
+NO_CHOICE = (
+    "epochs", "steps_per_epoch", "steps", "warmup_steps", "profiled_steps", "profiler", "save", "seed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The configurations of one job on one number of devices, by a goal.
+
+    Attributes
+    ----------
+    job
+        What all of them do, in words.
+    best
+        The one with the best median; `value` is its value.
+    differing
+        Parameters in which the candidates differ; what follows the preset is left out.
+    tied
+        Others that the repeats do not tell from it.
+    candidates
+        How many configurations have a value for the goal.
+    too_large
+        Of how many the peak memory is above the limit, or not known.
+    """
+
+    job: str
+    device: str
+    devices: int
+    machine: str | None
+    best: Configuration | None
+    value: Interval | None
+    tied: list[Configuration]
+    differing: tuple[str, ...]
+    candidates: int
+    too_large: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data tell the best from all others."""
+        return self.best is not None and self.candidates > 1 and not self.tied
+
+
+def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None) -> list[Choice]:
+    """Per job, machine and number of devices the best configuration for a goal.
+
+    Parameters
+    ----------
+    goal
+        `throughput`: distinct images, or tokens without padding, per second. `time_to_accuracy`: training time to 98 %
+        of test accuracy. `energy`: of the cards, per distinct image or token. `memory`: peak per device.
+    memory_limit_gb
+        Leave out configurations that need more per device, in 10^9 bytes.
+    """
+    groups: dict[Any, list[Configuration]] = defaultdict(list)
+    for each in evidence.configurations:
+        if each.completed:
+            groups[_job(each), each.place.machine, each["device"], each["devices"]].append(each)
+    found = []
+    for (job, machine, device, devices), alike in groups.items():
+        every = [(each, values) for each in alike if (values := VALUES[goal](each))]
+        valued = [(each, values) for each, values in every if _fits(each, memory_limit_gb)]
+        if every:  # else the goal is not one of this job
+            differing = _differing([each for each, _ in every])
+            best = _best(valued, goal, differing)
+            counts = (len(valued), len(every) - len(valued))
+            found.append(Choice(_words(job), device, devices, machine, *best, differing, *counts))
+    found.sort(key=lambda each: (each.job, each.machine or "", each.device, each.devices))
+    return found
+
+
+def _best(
+    valued: Sequence[tuple[Configuration, list[float]]], goal: Goal, differing: Sequence[str]
+) -> tuple[Configuration | None, Interval | None, list[Configuration]]:
+    if not valued:
+        return None, None, []
+    medians = [(configuration, values, median_of(values)) for configuration, values in valued]
+    choose = max if goal == "throughput" else min
+    best, best_values, value = choose(medians, key=lambda entry: entry[2].value)
+    others = [(configuration, values) for configuration, values, _ in medians if configuration is not best]
+    ratios = ratios_of([(values, best_values) for _, values in others])
+    tied = [
+        configuration
+        for (configuration, _), ratio in zip(others, ratios, strict=True)
+        if verdict(ratio) in ("none", "unknown") and configuration.naming(differing) != best.naming(differing)
+    ]
+    return best, value, tied
+
+
+def _differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:
+    """Parameters with more than one value, those that are a choice."""
+
+    def values(name: str, of: Sequence[Configuration]) -> set[Any]:
+        return {configuration[name] for configuration in of}
+
+    names = [name for name in configurations[0].parameters if name not in NO_CHOICE]
+    found = [name for name in names if len(values(name, configurations)) > 1]
+    if "preset" in found:
+        by_preset = [
+            [c for c in configurations if c["preset"] == preset] for preset in values("preset", configurations)
+        ]
+        follow = [name for name in TUNED if all(len(values(name, alike)) == 1 for alike in by_preset)]
+        found = [name for name in found if name not in follow]
+    return tuple(found)
+
+
+def energy(configuration: Configuration) -> list[float]:
+    """Joules per distinct sample, or per token; samples that several ranks repeat count once."""
+    if configuration["workload"] == "llm":
+        return configuration.values("energy_per_token_j")
+    names = ("energy_per_sample_j", "processed_samples_per_s", "throughput_samples_per_s")
+    rows = [[run.number(name) for name in names] for run in configuration.completed]
+    return [joules * processed / distinct for joules, processed, distinct in rows if joules and processed and distinct]
+
+
+VALUES: dict[Goal, Callable[[Configuration], list[float]]] = {
+    "throughput": lambda configuration: configuration.values(configuration.rate),
+    "time_to_accuracy": lambda configuration: _all_reached(configuration),
+    "energy": energy,
+    "memory": peak_memory,
+}
+
+
+def _all_reached(configuration: Configuration) -> list[float]:
+    """Times to the accuracy, if every repeat reached it."""
+    times = configuration.values("time_to_accuracy_s")
+    return times if len(times) == len(configuration.completed) else []
+
+
+def _fits(configuration: Configuration, limit_gb: float | None) -> bool:
+    peaks = peak_memory(configuration)
+    return limit_gb is None or (bool(peaks) and max(peaks) <= limit_gb * 1e9)
+
+
+def _job(configuration: Configuration) -> tuple[Any, ...]:
+    """What configurations must share for one to stand for another; DPO learns something else than the others."""
+    workload = configuration["workload"]
+    values = tuple((name, configuration[name]) for name in JOB[workload])
+    return (workload, configuration["technique"] == "dpo", values)
+
+
+def _words(job: tuple[Any, ...]) -> str:
+    workload, preferences, values = job
+    known = dict(values)
+    if workload == "vision":
+        width = "" if known["width"] == 1 else f" of width {known['width']}"
+        return f"{known['dataset']}, {known['image_size']} px, {known['model']}{width}"
+    kind = ", by preferences" if preferences else ""
+    return f"{known['model']} on {known['dataset']}, {known['sequence_length']} tokens{kind}"

@@ -1,0 +1,223 @@
+"""The kinds of tests that a claim is put to, each with the comparisons that it makes of measured runs."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+from pydantic import Field
+
+from multicard.analysis.claim_limits import Comparison, Name, Pattern, Test, Value, Where, fits, quotient, scaled
+from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.statistics import medians_of, ratios_of
+
+
+class Compare(Test):
+    """A measure under one value of a parameter over that under another, all else equal."""
+
+    kind: Literal["compare"]
+    parameter: Name
+    of: Annotated[list[Value], Field(min_length=1)]
+    against: Annotated[list[Value], Field(min_length=1)]
+    measure: Name
+    largest_only: Annotated[bool, Field(description="Judge the largest ratio alone, of all configurations.")] = False
+
+    def lacks(self) -> str:
+        """Which pairs it needs."""
+        of, against = (" or ".join(map(_value_words, values)) for values in (self.of, self.against))
+        return f"completed runs with {self.measure} that differ in {self.parameter} alone: {of} against {against}"
+
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """One per pair."""
+        pairs = self.pairs(configurations)
+        ratios = ratios_of([(one.values(self.measure), base.values(self.measure)) for one, base in pairs])
+        found = [
+            self.judged(self._what(one, base), one, ratio, (*one.completed, *base.completed), [self.parameter])
+            for (one, base), ratio in zip(pairs, ratios, strict=True)
+            if ratio.value is not None
+        ]
+        if self.largest_only and found:
+            found = [max(found, key=lambda each: each.found.value)]
+        return found
+
+    def pairs(self, configurations: Sequence[Configuration]) -> list[tuple[Configuration, Configuration]]:
+        """Configurations that are equal in all but the parameter."""
+        groups = defaultdict(list)
+        for each in self.chosen(configurations, self.parameter):
+            groups[each.rest([self.parameter])].append(each)
+        return [
+            (one, base)
+            for alike in groups.values()
+            for of in self.of
+            for against in self.against
+            for one in alike
+            for base in alike
+            if one[self.parameter] == of and base[self.parameter] == against
+        ]
+
+    def _what(self, one: Configuration, base: Configuration) -> str:
+        of, against = _value_words(one[self.parameter]), _value_words(base[self.parameter])
+        return f"{self.measure}, {self.parameter} {of} over {against}"
+
+
+class Trend(Compare):
+    """The ratio of `compare` with most devices over the same with fewest."""
+
+    kind: Literal["trend"]
+
+    def lacks(self) -> str:
+        """Which pairs it needs."""
+        return f"{super().lacks()}, on two numbers of devices"
+
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """One per configuration, whatever its number of devices."""
+        pairs = self.pairs(configurations)
+        ratios = ratios_of([(one.values(self.measure), base.values(self.measure)) for one, base in pairs])
+        groups = defaultdict(list)
+        for (one, base), ratio in zip(pairs, ratios, strict=True):
+            if ratio.value is not None:
+                groups[one.rest([self.parameter, "devices"]), one[self.parameter], base[self.parameter]].append(
+                    (one, base, ratio)
+                )
+        found = []
+        for alike in groups.values():
+            few, many = (end(alike, key=lambda entry: entry[0]["devices"]) for end in (min, max))
+            if few[0]["devices"] < many[0]["devices"]:
+                counts = f"{many[0]['devices']} over {few[0]['devices']} devices"
+                what = f"{self._what(*few[:2])}, {counts}"
+                runs = [run for one, base, _ in (few, many) for each in (one, base) for run in each.completed]
+                found.append(self.judged(what, few[0], quotient(many[2], few[2]), runs, [self.parameter, "devices"]))
+        return found
+
+
+class Efficiency(Test):
+    """Speed-up per device, against one device under the strategy `single` where that ran, else under the same."""
+
+    kind: Literal["efficiency"]
+
+    def lacks(self) -> str:
+        """Which runs it needs."""
+        return "completed runs that it is about on several devices, with the same on one"
+
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """One per configuration on several devices."""
+        bases = defaultdict(list)
+        for each in configurations:
+            if each["devices"] == 1 and each.values(each.rate):
+                bases[each.rest(["devices", "strategy"])].append(each)
+        pairs = []
+        for each in self.chosen(configurations):
+            alike = [base for base in bases[each.rest(["devices", "strategy"])] if _is_base(base, each)]
+            if each["devices"] > 1 and alike:
+                pairs.append((each, min(alike, key=lambda base: base["strategy"] != "single")))
+        ratios = ratios_of([(one.values(one.rate), base.values(base.rate)) for one, base in pairs])
+        return [
+            self.judged("efficiency", one, scaled(ratio, 1 / one["devices"]), (*one.completed, *base.completed))
+            for (one, base), ratio in zip(pairs, ratios, strict=True)
+            if ratio.value is not None
+        ]
+
+
+class Scaling(Test):
+    """Median speed-up of the runs `where` over that of the runs `than`, with equal numbers of devices."""
+
+    kind: Literal["scaling"]
+    than: Where
+
+    def lacks(self) -> str:
+        """Which runs it needs."""
+        return "completed runs of both kinds of work on the same number of several devices, with the same on one"
+
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """One per machine and number of devices."""
+        sides: list[dict[Any, list[MeasuredRun]]] = []
+        for where in (self.where, self.than):
+            runs = defaultdict(list)
+            for each in configurations:
+                if each["devices"] > 1 and fits(each, where):
+                    runs[each.place.machine, each["devices"]] += [run for run in each.completed if _speedup(run)]
+            sides.append(runs)
+        both = [key for key, runs in sides[0].items() if runs and sides[1].get(key)]
+        ratios = ratios_of([tuple([_speedup(run) for run in side[key]] for side in sides) for key in both])
+        return [
+            self.judged("speed-up over speed-up", f"{key[1]} devices", ratio, sides[0][key] + sides[1][key])
+            for key, ratio in zip(both, ratios, strict=True)
+        ]
+
+
+class ApiTime(Test):
+    """Part of the time of all CUDA calls that is spent in some functions."""
+
+    kind: Literal["api_time"]
+    functions: Annotated[Pattern, Field(description="Regular expression that is searched in their names.")]
+
+    def lacks(self) -> str:
+        """Which runs it needs."""
+        return "completed runs that it is about whose CUDA calls were recorded"
+
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """One per configuration."""
+        calls = evidence.table("cuda_api")
+        kept = []
+        for each in self.chosen(configurations):
+            parts = [part for run in each.completed if (part := self._part(calls.get(run.run))) is not None]
+            if parts:
+                kept.append((each, parts))
+        return [
+            self.judged("part of the time of all CUDA calls", each, found, each.completed)
+            for (each, _), found in zip(kept, medians_of([parts for _, parts in kept]), strict=True)
+        ]
+
+    def _part(self, calls: pd.DataFrame | None) -> float | None:
+        if calls is None:
+            return None
+        calls = calls[calls["api"] != "backtrace"]  # it repeats other rows
+        total = calls["total_s"].sum()
+        chosen = [re.search(self.functions, str(name)) is not None for name in calls["function"]]
+        return float(calls.loc[chosen, "total_s"].sum() / total) if total > 0 else None
+
+
+class Reaches(Test):
+    """Highest test accuracy in the first epochs; what fewer epochs do not reach is left open."""
+
+    kind: Literal["reaches"]
+    epochs: Annotated[int, Field(ge=1)]
+
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """One per configuration."""
+        tested = evidence.table("epochs")
+        kept = []
+        for each in self.chosen(configurations):
+            highest = [best for run in each.completed if (best := self._highest(run, tested.get(run.run))) is not None]
+            if highest:
+                kept.append((each, highest))
+        found = []
+        for (each, _), interval in zip(kept, medians_of([highest for _, highest in kept]), strict=True):
+            judged = self.judged("highest test accuracy", each, interval, each.completed)
+            too_short = judged.answer == "no" and each["epochs"] < self.epochs
+            found.append(replace(judged, answer="open") if too_short else judged)
+        return found
+
+    def _highest(self, run: MeasuredRun, epochs: pd.DataFrame | None) -> float | None:
+        if epochs is not None:
+            highest = epochs.loc[epochs["epoch"] <= self.epochs, "test_accuracy"].max()
+            if pd.notna(highest):
+                return float(highest)
+        return run.number("test_accuracy") if run.values.get("epochs", 0) <= self.epochs else None
+
+
+AnyTest = Annotated[Compare | Trend | Efficiency | Scaling | ApiTime | Reaches, Field(discriminator="kind")]
+
+
+def _is_base(base: Configuration, of: Configuration) -> bool:
+    return base["strategy"] in ("single", of["strategy"])
+
+
+def _speedup(run: MeasuredRun) -> float | None:
+    return run.number("speedup")
+
+
+def _value_words(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,172 @@
+"""Two sets of results side by side: what each configuration gained or lost, and what else was different.
+
+A configuration is what its runs share: all parameters but the repeat.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from multicard.analysis.measures import measure_run
+from multicard.analysis.statistics import Interval, ratios_of, verdict
+from multicard.files import read_json
+from multicard.record.names import RUN
+
+# What is compared, and the words for more and for less of it. A measure that neither side has is passed over.
+WORDS: dict[str, tuple[str, str]] = {
+    "iteration_time_s": ("slower", "faster"),
+    "throughput_samples_per_s": ("faster", "slower"),
+    "tokens_per_s": ("faster", "slower"),
+    "peak_memory_bytes": ("more memory", "less memory"),
+    "energy_per_sample_j": ("more energy", "less energy"),
+    "energy_per_token_j": ("more energy", "less energy"),
+    "test_accuracy": ("higher", "lower"),
+    "test_loss": ("higher", "lower"),
+    "loss_at_end": ("higher", "lower"),
+}
+NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
+MACHINE = "machine"  # the circumstance that is its name
+REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One measure of one configuration: its medians over repeats, and their ratio, b over a.
+
+    `verdict` is in words; `repeats` counts the completed runs of either side that tell the measure.
+    """
+
+    configuration: str
+    measure: str
+    a: float
+    b: float
+    ratio: Interval
+    repeats: tuple[int, int]
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two sets of results have to do with each other.
+
+    Attributes
+    ----------
+    changes
+        Of configurations that completed on both sides, in the order of a.
+    outcomes
+        Runs with another outcome: their id, and the outcome in a and in b.
+    only_a, only_b
+        Ids of runs that the other side lacks.
+    circumstances
+        What differs of machines, versions and data: what it is, and its values in a and in b.
+    """
+
+    changes: list[Change]
+    outcomes: list[tuple[str, str, str]]
+    only_a: list[str]
+    only_b: list[str]
+    circumstances: list[tuple[str, str, str]]
+
+
+def compare_results(a: Sequence[Path], b: Sequence[Path]) -> Comparison:
+    """Compare two sets of run directories.
+
+    A difference counts as one only if the interval of the ratio over the repeats leaves out 1; one repeat gives no
+    interval, and so no answer.
+    """
+    sides = [[measure_run(folder) for folder in folders] for folders in (a, b)]
+    records = [[read_json(folder / RUN) for folder in folders] for folders in (a, b)]
+    by_run = [{row["run"]: row for row in rows} for rows in sides]
+    shared = [run for run in by_run[0] if run in by_run[1]]
+    return Comparison(
+        changes=_changes(*(_values(rows, found) for rows, found in zip(sides, records, strict=True))),
+        outcomes=[
+            (run, *outcomes)
+            for run in shared
+            if len(set(outcomes := tuple(side[run]["outcome"] for side in by_run))) > 1
+        ],
+        only_a=[run for run in by_run[0] if run not in by_run[1]],
+        only_b=[run for run in by_run[1] if run not in by_run[0]],
+        circumstances=_circumstances(*([record for record in found if record["run"] in shared] for found in records)),
+    )
+
+
+def _values(rows: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[str, tuple[str, dict[str, list[float]]]]:
+    """Name and values of the measures of the completed runs of each configuration."""
+    configurations: dict[str, tuple[str, dict[str, list[float]]]] = {}
+    for row, record in zip(rows, records, strict=True):
+        parameters = {name: value for name, value in record["parameters"].items() if name != "repeat"}
+        name = REPEAT.sub("", row["run"])
+        _, values = configurations.setdefault(repr(sorted(parameters.items())), (name, {}))
+        if row["outcome"] == "completed":
+            for measure in WORDS:
+                if not pd.isna(row.get(measure)):
+                    values.setdefault(measure, []).append(float(row[measure]))
+    return configurations
+
+
+def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
+    found = [
+        (name, measure, values[measure], b[key][1][measure])
+        for key, (name, values) in a.items()
+        if key in b
+        for measure in WORDS
+        if measure in values and measure in b[key][1]
+    ]
+    ratios = ratios_of([(after, before) for _, _, before, after in found])
+    return [
+        Change(
+            configuration=name,
+            measure=measure,
+            a=float(pd.Series(before).median()),
+            b=float(pd.Series(after).median()),
+            ratio=ratio,
+            repeats=(len(before), len(after)),
+            verdict=_word(measure, ratio),
+        )
+        for (name, measure, before, after), ratio in zip(found, ratios, strict=True)
+    ]
+
+
+def _word(measure: str, ratio: Interval) -> str:
+    more, less = WORDS[measure]
+    return {"more": more, "less": less, "none": NO_DIFFERENCE, "unknown": CANNOT_TELL}[verdict(ratio)]
+
+
+def _circumstances(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    sides = [_facts(records) for records in (a, b)]
+    names = dict.fromkeys(name for side in sides for name in side)
+    said = [(name, *(", ".join(sorted(side.get(name, ()))) or "not recorded" for side in sides)) for name in names]
+    return [(name, before, after) for name, before, after in said if before != after]
+
+
+def _facts(records: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """What the runs say of where and on what they ran: all values of each fact."""
+    facts: dict[str, set[str]] = {}
+
+    def add(name: str, value: Any) -> None:
+        if value is not None:
+            facts.setdefault(name, set()).add(str(value))
+
+    for record in records:
+        host, hardware = record.get("host") or {}, record.get("hardware") or {}
+        add(MACHINE, host.get("name"))
+        add("system", host.get("system"))
+        for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes"):
+            add(name, hardware.get(name))
+        for card in hardware.get("gpus") or []:
+            add("cards", f"{card['name']} ({card['memory_bytes'] / 1e9:.0f} GB)")
+        if hardware.get("gpus"):
+            add("number of cards", len(hardware["gpus"]))
+        for name, version in (record.get("versions") or {}).items():
+            add(f"version of {name}", version)
+        add("profiler", record["profiler"]["used"])
+        for kind in ("data", "model"):
+            source = record.get(kind) or {}
+            digests = [file.get("sha256", "")[:12] for file in source.get("files") or []]
+            add(f"{kind} {source.get({'data': 'dataset'}.get(kind, kind))}", " ".join(digests) or None)
+    return facts

@@ -1,0 +1,265 @@
+"""All runs of a results folder by configuration, each with where it ran: the evidence for claims and advice."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from multicard.analysis.gathered import Gathered, machine, versions
+from multicard.errors import UserError
+from multicard.experiment.workloads import PARAMETERS, WORKLOADS
+from multicard.files import read_json
+from multicard.record.names import RUN
+
+SCENARIOS, RUNS = "scenarios", "runs"
+SYNTHETIC = "synthetic"  # made-up data carries this word
+
+# A run's name becomes a path: it must be one name.
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run took place and what it trained on, by its record; None for what that does not tell.
+
+    Attributes
+    ----------
+    machine, versions
+        In words.
+    card
+        Names of the kinds of cards.
+    card_memory_bytes
+        Of the smallest card.
+    numa_nodes
+        Nodes that its ranks ran on, so at least so many are there.
+    data_source
+        Kind of the data set.
+    """
+
+    machine: str | None = None
+    versions: str | None = None
+    card: str | None = None
+    card_memory_bytes: int | None = None
+    numa_nodes: frozenset[int] = frozenset()
+    data_source: str | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run: `values` holds its outcome, parameters and measures, without those that are empty."""
+
+    run: str
+    scenario: str
+    values: Mapping[str, Any]
+    place: Place
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the run or what it ran on is made up, by what it is called."""
+        texts = (self.run, self.place.machine, self.place.card, self.place.data_source)
+        return any(SYNTHETIC in text.lower() for text in texts if text)
+
+    def number(self, name: str) -> float | None:
+        """A measure; None where there is none."""
+        value = self.values.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if is_number and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Runs that differ in their repeat alone, on one kind of machine with the same versions."""
+
+    parameters: Mapping[str, Any]
+    place: Place
+    runs: tuple[MeasuredRun, ...]
+
+    @property
+    def completed(self) -> list[MeasuredRun]:
+        """Runs that completed."""
+        return [run for run in self.runs if run.values.get("outcome") == "completed"]
+
+    def values(self, measure: str) -> list[float]:
+        """Values of a measure over the completed repeats that have it."""
+        return [value for run in self.completed if (value := run.number(measure)) is not None]
+
+    @property
+    def rate(self) -> str:
+        """The measure of speed: distinct images, or tokens without padding, per second."""
+        return "tokens_per_s" if self["workload"] == "llm" else "throughput_samples_per_s"
+
+    def naming(self, parameters: Iterable[str]) -> str:
+        """Values of some parameters, as a configuration file would state them."""
+        return ", ".join(f"{name}: {_stated(self[name])}" for name in parameters)
+
+    def __getitem__(self, parameter: str) -> Any:
+        return self.parameters.get(parameter)
+
+    def rest(self, besides: Iterable[str]) -> tuple[Any, ...]:
+        """What two configurations must share to be equal in all but the parameters named, the machine included."""
+        names = [name for name in PARAMETERS if name in self.parameters and name not in besides]
+        return (self.place.machine, self.place.versions, *((name, self.parameters[name]) for name in names))
+
+    def words(self, without: Iterable[str] = (), in_short: bool = False) -> str:
+        """Say what the configuration is: headline, then, unless in short, what differs from the defaults.
+
+        >>> Configuration({"workload": "llm", "model": "tiny", "technique": "lora", "dataset": "chats", "device": "cpu",
+        ...     "devices": 2, "precision": "fp32", "packed": True, "steps": 50}, Place(), ()).words()
+        'tiny, lora, chats, 2 CPU processes, fp32, packed'
+        """
+        model = WORKLOADS[self["workload"]]
+        without = {*without, "workload", "repeat", "device", "seed"}
+        names = dict.fromkeys((*model.HEADLINE, *(() if in_short else self.parameters)))
+        return ", ".join(
+            _word(self, name)
+            for name in names
+            if name not in without
+            and (name in model.HEADLINE or self[name] != model.model_fields[name].default)
+            and self[name] is not None
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The measured runs of several scenarios, each once, and their tables."""
+
+    runs: list[MeasuredRun]
+    scenarios: list[Gathered] = field(default_factory=list)
+
+    @cached_property
+    def configurations(self) -> list[Configuration]:
+        """Configurations in the order of their first runs."""
+        groups: dict[Any, list[MeasuredRun]] = defaultdict(list)
+        for run in self.runs:
+            groups[_key(run)].append(run)
+        return [
+            Configuration({name: runs[0].values.get(name) for name in _fields(runs[0])}, runs[0].place, tuple(runs))
+            for runs in groups.values()
+        ]
+
+    def table(self, name: str) -> dict[str, pd.DataFrame]:
+        """Rows of a gathered table by run."""
+        found: dict[str, pd.DataFrame] = {}
+        for scenario in self.scenarios:
+            for run, rows in scenario.table(name).groupby("run"):
+                found.setdefault(str(run), rows)
+        return found
+
+
+def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evidence:
+    """Read all that was measured.
+
+    Parameters
+    ----------
+    results
+        The results folder of an experiment.
+    scenarios
+        Names of the scenarios to read; all that are there unless stated.
+
+    Raises
+    ------
+    UserError
+        If the folder is not there, or a table does not parse.
+    """
+    if not results.is_dir():
+        raise UserError(f"{results}: no such folder, expected the results of an experiment")
+    if scenarios is None:
+        scenarios = sorted(path.parent.name for path in results.glob(f"{SCENARIOS}/*/measures.csv"))
+    gathered = [Gathered(results / SCENARIOS / name) for name in scenarios]
+    runs: dict[str, MeasuredRun] = {}
+    for each in gathered:
+        for values in _rows(each):
+            run = values["run"]
+            if run not in runs:
+                runs[run] = MeasuredRun(run, each.folder.name, values, _place(results / RUNS, run))
+    return Evidence(list(runs.values()), gathered)
+
+
+def _rows(gathered: Gathered) -> list[dict[str, Any]]:
+    """Rows of the measures as Python values, without empty cells."""
+    path = gathered.folder / "measures.csv"
+    try:
+        measures = gathered.measures
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
+    for column in ("run", "outcome", "workload"):
+        if column not in measures:
+            raise UserError(f"{path}: found no column {column}")
+    rows = []
+    for row in measures.to_dict("records"):
+        values = {str(name): plain for name, value in row.items() if (plain := _plain(value)) is not None}
+        if values.get("workload") not in WORKLOADS:
+            raise UserError(
+                f"{path}: found the workload {values.get('workload')!r}, expected one of {', '.join(WORKLOADS)}"
+            )
+        rows.append(values | {"run": str(values.get("run", ""))})
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    """A cell as a Python value, whatever the other cells of its column made of it; None for an empty one."""
+    if pd.isna(value):
+        return None
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
+
+
+def _place(runs: Path, run: str) -> Place:
+    """Where a run took place, by its record where there is one."""
+    path = runs / run / RUN
+    if not _RUN_NAME.fullmatch(run) or not path.is_file():
+        return Place()
+    try:
+        record = read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path}: does not parse as JSON: {error}") from None
+    hardware = record.get("hardware") or {}
+    cards = hardware.get("gpus") or []
+    memory = [card["memory_bytes"] for card in cards if card.get("memory_bytes")]
+    nodes = [(rank.get("binding") or {}).get("numa_nodes") or [] for rank in record.get("ranks") or []]
+    return Place(
+        machine=machine(hardware) if hardware else None,
+        versions=versions(record),
+        card=", ".join(dict.fromkeys(str(card["name"]) for card in cards)) or None,
+        card_memory_bytes=min(memory, default=None),
+        numa_nodes=frozenset(node for rank in nodes for node in rank),
+        data_source=(record.get("data") or {}).get("source"),
+    )
+
+
+def _fields(run: MeasuredRun) -> list[str]:
+    """Parameters of the run's workload, but for the repeat."""
+    return [name for name in WORKLOADS[run.values["workload"]].model_fields if name != "repeat"]
+
+
+def _key(run: MeasuredRun) -> tuple[Any, ...]:
+    return (run.place.machine, run.place.versions, *((name, run.values.get(name)) for name in _fields(run)))
+
+
+def _word(configuration: Configuration, name: str) -> str:
+    value = configuration[name]
+    if name == "devices":
+        one = "GPU" if configuration["device"] == "cuda" else "CPU process"
+        return f"{value} {one}" if value == 1 else f"{value} {one}{'es' if one.endswith('s') else 's'}"
+    if name == "image_size":
+        return f"{value} px"
+    spaced = name.replace("_", " ")
+    if isinstance(value, bool):
+        return spaced if value else f"no {spaced}"
+    named = WORKLOADS[configuration["workload"]].HEADLINE
+    return str(value) if name in named or name == "layout" else f"{spaced} {value}"
+
+
+def _stated(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

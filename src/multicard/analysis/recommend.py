@@ -1,0 +1,191 @@
+"""Recommendations in words: what holds each configuration back, what to try, and the best one for a goal.
+
+Parameters have the names of the configuration file, so that what is recommended can be written there.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from multicard.analysis.best import GOALS, Choice, Goal, choices
+from multicard.analysis.claims import interval_words
+from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.hindrances import Held, Hindrance, hindrances, milliseconds
+from multicard.analysis.statistics import Interval
+from multicard.analysis.switches import Advice, Neighbours, Tried, advice, effect
+
+UNITS: dict[Goal, tuple[str, str]] = {
+    "throughput": ("images per second", "tokens per second"),
+    "time_to_accuracy": ("s to 98 % of accuracy", ""),
+    "energy": ("J per image", "J per token"),
+    "memory": ("GB per device at the peak", "GB per device at the peak"),
+}
+_OPEN = ("more", "less", "other")  # changes whose value the configuration tells
+_SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|&~$"})
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What holds one configuration back, each hindrance with what to try; `rest` is for what computing takes."""
+
+    held: Held
+    advised: list[tuple[Hindrance, list[Advice]]]
+    rest: list[Advice]
+
+
+def recommendations(evidence: Evidence) -> list[Recommendation]:
+    """What holds back each configuration that has a run with an outcome, and what to try."""
+    neighbours = Neighbours(evidence.configurations)
+    return [
+        Recommendation(
+            held,
+            [(each, advice(held.configuration, each.kind, neighbours)) for each in held.hindrances],
+            advice(held.configuration, "computation", neighbours) if held.computation else [],
+        )
+        for held in hindrances(evidence)
+    ]
+
+
+def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, memory_limit_gb: float | None = None) -> str:
+    """All recommendations as Markdown; text that came from files is escaped."""
+    found = recommendations(evidence)
+    lines = ["# Recommendations", ""]
+    if not any(each.held.configuration.completed for each in found):
+        lines += ["No run completed, so there is nothing to recommend.", ""]
+    if any(run.values.get("device") == "cpu" for run in evidence.runs):
+        lines += ["What was measured on CPU processes says nothing about GPUs.", ""]
+    if any(run.synthetic for run in evidence.runs):
+        lines += ["Some of these runs are synthetic: they show how this page reads, not how a machine performs.", ""]
+    lines += _best_lines(evidence, goals, memory_limit_gb)
+    lines += ["## What holds each configuration back", ""]
+    lines += _overview(found)
+    for each in found:
+        lines += _configuration_lines(each)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def escaped(text: str) -> str:
+    r"""Text that Markdown shows as it is, in one line.
+
+    >>> escaped("<b>a_b</b>")
+    '\\<b\\>a\\_b\\</b\\>'
+    """
+    return "".join(character if character.isprintable() else " " for character in text).translate(_SPECIAL)
+
+
+def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) -> list[str]:
+    within = f", within {limit:g} GB per device" if limit is not None else ""
+    lines = [f"## Best measured configuration{within}", ""]
+    for goal in goals:
+        found = choices(evidence, goal, limit)
+        lines += [f"### {goal.replace('_', ' ').capitalize()}", ""]
+        if not found:
+            lines += ["No completed run has the measure for it.", ""]
+            continue
+        compared = [choice for choice in found if choice.candidates + choice.too_large > 1]
+        alone = len(found) - len(compared)
+        if alone:
+            lines += [f"Of {alone} pairs of a job and a number of devices, one configuration was measured.", ""]
+        if not compared:
+            continue
+        lines += ["| Job | Devices | Best | Measured | What the data say |", "|---|---|---|---|---|"]
+        machines = len({choice.machine for choice in found}) > 1
+        lines += [_choice_line(choice, goal, machines) for choice in compared]
+        lines += [""]
+    return lines
+
+
+def _choice_line(choice: Choice, goal: Goal, machines: bool) -> str:
+    where = f" ({escaped(choice.machine or 'machine unknown')})" if machines else ""
+    kind = ("GPU", "GPUs") if choice.device == "cuda" else ("CPU process", "CPU processes")
+    devices = f"{choice.devices} {kind[choice.devices > 1]}{where}"
+    if choice.best is None:
+        lost = f"none of {choice.too_large} configurations is known to fit"
+        return f"| {escaped(choice.job)} | {devices} | – | – | {lost} |"
+    unit = UNITS[goal][choice.best["workload"] == "llm"]
+    value = _in_gb(choice.value) if goal == "memory" else choice.value
+    words = f"{interval_words(value)} {unit}"
+    best = escaped(_own_words(choice, choice.best))
+    return f"| {escaped(choice.job)} | {devices} | {best} | {words} | {_decision(choice)} |"
+
+
+def _decision(choice: Choice) -> str:
+    dropped = f"; {choice.too_large} left out by the memory limit" if choice.too_large else ""
+    if choice.candidates == 1:
+        return f"the only one measured{dropped}"
+    if choice.decided:
+        others = choice.candidates - 1
+        return f"better than {f'the {others} others' if others > 1 else 'the other one'}{dropped}"
+    names = "; ".join(escaped(_own_words(choice, each)) for each in choice.tied[:3])
+    more = f" and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
+    why = "one repeat" if choice.value is None or choice.value.low is None else "intervals overlap"
+    return f"not decided ({why}): it may as well be {names}{more}{dropped}"
+
+
+def _own_words(choice: Choice, configuration: Configuration) -> str:
+    """Name a configuration by what tells it from the others of the job."""
+    return configuration.naming(choice.differing) or configuration.words(in_short=True)
+
+
+def _in_gb(value: Interval | None) -> Interval | None:
+    if value is None or value.value is None:
+        return value
+    ends = (end / 1e9 if end is not None else None for end in (value.value, value.low, value.high))
+    return Interval(*ends, repeats=value.repeats)
+
+
+def _overview(found: Sequence[Recommendation]) -> list[str]:
+    """How often each hindrance comes first."""
+    counts = Counter(each.held.hindrances[0].kind for each in found if each.held.hindrances)
+    free = sum(not each.held.hindrances and bool(each.held.configuration.completed) for each in found)
+    lines = [f"- {kind} comes first in {count} of {len(found)} configurations" for kind, count in counts.most_common()]
+    if free:
+        lines.append(f"- {free} of {len(found)}: nothing that was measured holds back 5 % of the step or more")
+    return [*lines, ""] if lines else []
+
+
+def _configuration_lines(recommendation: Recommendation) -> list[str]:
+    held = recommendation.held
+    lines = [f"### {escaped(held.configuration.words())}", ""]
+    times = held.configuration.values("iteration_time_s")
+    where = held.configuration.place.machine
+    facts = [f"{len(held.configuration.completed)} of {len(held.configuration.runs)} runs completed"]
+    if times:
+        facts.append(f"{milliseconds(median(times))} per step")
+    facts.append(escaped(where) if where else "machine unknown")
+    lines += [", ".join(facts) + ".", ""]
+    for rank, (hindrance, advised) in enumerate(recommendation.advised, 1):
+        lines.append(f"{rank}. **{hindrance.kind}**: {escaped(hindrance.evidence)}.")
+        lines += [f"   - {line}" for line in _advice_lines(advised)]
+        if not advised:
+            lines.append("   - no switch of this project is left to try")
+    if not recommendation.advised and held.configuration.completed:
+        lines.append("Nothing that was measured holds back 5 % of the step or more.")
+    if held.computation is not None:
+        lines += ["", f"Computation: {escaped(held.computation.evidence)}."]
+        lines += ["", *(f"- {line}" for line in _advice_lines(recommendation.rest))]
+    if held.cautions:
+        lines += ["", f"Mind: {'; '.join(escaped(each) for each in held.cautions)}."]
+    return [*lines, ""]
+
+
+def _advice_lines(advised: Sequence[Advice]) -> list[str]:
+    """A line per switch that was measured, and one for all others."""
+    named = {
+        id(each): f"`{each.switch.name}`" + (f" ({each.switch.says})" if each.switch.says else "") for each in advised
+    }
+    lines = [
+        f"{named[id(each)]}: {'; '.join(_tried_words(each, tried) for tried in each.tried)}"
+        for each in advised
+        if each.tried
+    ]
+    others = [named[id(each)] for each in advised if not each.tried]
+    return [*lines, f"to try, not measured here: {', '.join(others)}"] if others else lines
+
+
+def _tried_words(each: Advice, tried: Tried) -> str:
+    values = [f"{name} {tried.configuration[name]}" for name, change in each.switch.changes.items() if change in _OPEN]
+    under = f"with {escaped(', '.join(values))} " if values else ""
+    speed, memory = effect(tried.speed), effect(tried.memory, ("more", "less"))
+    return f"measured {under}{speed}" + (f", peak memory {memory}" if tried.memory.value is not None else "")

@@ -1,0 +1,231 @@
+"""What to try against what holds a configuration back, and what the results already say of it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from multicard.analysis.evidence import Configuration
+from multicard.analysis.hindrances import Kind, percent
+from multicard.analysis.statistics import Interval, ratios_of, verdict
+from multicard.experiment.machine import Machine
+from multicard.experiment.runs import Run
+from multicard.experiment.vision_parameters import TUNED
+from multicard.experiment.workloads import WORKLOADS
+
+# A value, or one of these.
+MORE, LESS, OTHER = "more", "less", "other"
+
+# A machine that lacks nothing: what is impossible on it is impossible.
+EVERYTHING = Machine(cpus=10**6, gpus=10**6, nsys=True, compiler=True, dali=True, weights_needed=False)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Parameters to change, each to a value, or to `more`, `less` or `other` than it is; of one workload or of both."""
+
+    changes: dict[str, Any]
+    workload: Literal["vision", "llm"] | None = None
+    says: str = ""
+
+    @property
+    def name(self) -> str:
+        """The switch in words.
+
+        >>> Switch({"pin_memory": True, "workers": MORE}).name
+        'pin_memory: true, more workers'
+        """
+        return ", ".join(_change_words(name, value) for name, value in self.changes.items())
+
+
+LOWER_PRECISION = (Switch({"precision": "bf16"}), Switch({"precision": "fp16"}, "vision"))
+
+SWITCHES: dict[Kind, tuple[Switch, ...]] = {
+    "data wait": (
+        Switch({"workers": MORE}, "vision", "loads in more processes"),
+        Switch({"prefetch": MORE}, "vision", "loads further ahead; needs workers"),
+        Switch({"loader": "dali"}, "vision", "decodes and resizes on the card"),
+        Switch({"binding": "numa"}, None, "keeps loading next to the card"),
+    ),
+    "host-bound launches": (
+        Switch({"cuda_graphs": True}, "vision", "replays a step's kernels by one launch"),
+        Switch({"compile": True}, None, "fuses kernels, so that fewer are launched"),
+        Switch({"fused_optimizer": True}, "vision", "updates all weights in one kernel"),
+        Switch({"preset": "tuned"}, "vision"),
+        Switch({"batch_size": MORE}, None, "gives each launch more to do"),
+        Switch({"binding": "numa"}, None, "keeps the launching process next to the card"),
+    ),
+    "exposed communication": (
+        Switch({"bucket_mb": OTHER}, "vision", "begins earlier, or in fewer and larger parts"),
+        Switch({"batch_size": MORE}, None, "computes more per exchange of gradients"),
+        Switch({"accumulation": MORE}, "llm", "exchanges gradients more rarely"),
+        Switch({"strategy": "ddp-ds"}, "vision"),
+    ),
+    "waiting for other ranks": (
+        Switch({"packed": True}, "llm", "gives all ranks equally long batches"),
+        Switch({"workers": MORE}, "vision", "keeps single ranks from waiting for data"),
+        Switch({"binding": "numa"}),
+    ),
+    "transfers": (
+        Switch({"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and while the card computes"),
+        Switch({"pin_memory": True}, "vision", "copies faster"),
+        Switch({"loader": "dali"}, "vision", "sends the compressed images"),
+        Switch({"binding": "numa"}, None, "keeps copies on one NUMA node"),
+    ),
+    "padding": (Switch({"packed": True}, "llm", "fills every sequence with several samples"),),
+    "memory": (
+        Switch({"batch_size": LESS}),
+        Switch({"checkpointing": True}, "llm", "recomputes activations instead of keeping them"),
+        Switch({"technique": "qlora"}, "llm", "keeps frozen weights in 4 bits"),
+        Switch({"strategy": "fsdp"}, "vision", "splits weights and optimizer among the cards"),
+        Switch({"precision": "bf16"}),
+    ),
+    "computation": (
+        *LOWER_PRECISION,
+        Switch({"layout": "nhwc"}, "vision"),
+        Switch({"tf32": "on"}, "vision"),
+        Switch({"preset": "tuned"}, "vision"),
+        Switch({"compile": True}),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A configuration with the switch that was measured: its ratio of speed, and of peak memory, to the one without."""
+
+    configuration: Configuration
+    speed: Interval
+    memory: Interval
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A switch that the configuration has not, and what was measured with it; nothing where it was not."""
+
+    switch: Switch
+    tried: list[Tried]
+
+
+class Neighbours:
+    """Finds the configurations that differ from one in some parameters alone."""
+
+    def __init__(self, configurations: Sequence[Configuration]):
+        self._configurations = configurations
+        self._by: dict[tuple[str, ...], dict[Any, list[Configuration]]] = {}
+
+    def of(self, configuration: Configuration, parameters: Sequence[str]) -> list[Configuration]:
+        """Those that are equal in all but the parameters; what the preset turns on follows the preset."""
+        names = tuple(sorted({*parameters, *(TUNED if "preset" in parameters else ())}))
+        if names not in self._by:
+            groups = defaultdict(list)
+            for each in self._configurations:
+                groups[each.rest(names)].append(each)
+            self._by[names] = groups
+        return [each for each in self._by[names][configuration.rest(names)] if each is not configuration]
+
+
+def advice(configuration: Configuration, kind: Kind, neighbours: Neighbours) -> list[Advice]:
+    """The switches against a hindrance that this configuration could take, those that were tried first."""
+    found = []
+    for switch in SWITCHES[kind]:
+        if not _possible(configuration, switch):
+            continue
+        having = [
+            each
+            for each in neighbours.of(configuration, list(switch.changes))
+            if each.completed and all(_is(each[n], c, configuration[n]) for n, c in switch.changes.items())
+        ]
+        found.append(Advice(switch, _tried(configuration, having)))
+    return sorted(found, key=lambda each: not each.tried)
+
+
+def effect(ratio: Interval, what: tuple[str, str] = ("faster", "slower")) -> str:
+    """Word a ratio to what it is compared with.
+
+    >>> effect(Interval(1.25, 1.2, 1.3, 3)), effect(Interval(0.8, None, None, 1))
+    ('25 % faster [+20 %, +30 %]', 'one repeat cannot tell (-20 %)')
+    """
+    if ratio.value is None:
+        return "not known"
+    if verdict(ratio) == "unknown":
+        return f"one repeat cannot tell ({percent(ratio.value - 1, signed=True)})"
+    bounds = f"[{percent(ratio.low - 1, signed=True)}, {percent(ratio.high - 1, signed=True)}]"
+    if verdict(ratio) == "none":
+        return f"no difference beyond that of repeats {bounds}"
+    return f"{percent(abs(ratio.value - 1))} {what[verdict(ratio) == 'less']} {bounds}"
+
+
+def _tried(configuration: Configuration, having: Sequence[Configuration]) -> list[Tried]:
+    pairs = [
+        (each.values(name), configuration.values(name))
+        for each in having
+        for name in (configuration.rate, "peak_memory_bytes")
+    ]
+    ratios = ratios_of(pairs)
+    return [Tried(each, ratios[2 * i], ratios[2 * i + 1]) for i, each in enumerate(having)]
+
+
+def _possible(configuration: Configuration, switch: Switch) -> bool:
+    """Whether the switch changes anything here, and no rule of the workload forbids it."""
+    if switch.workload not in (None, configuration["workload"]):
+        return False
+    if all(_is(configuration[name], change, configuration[name]) for name, change in switch.changes.items()):
+        return False
+    if configuration["device"] == "cpu" and switch.changes.keys() & {"pin_memory", "cuda_graphs", "tf32"}:
+        return False
+    if "bucket_mb" in switch.changes and configuration["strategy"] not in ("ddp", "ddp-ds"):
+        return False
+    if switch.changes.get("technique") == "qlora" and configuration["technique"] != "lora":
+        return False  # the others are other kinds of training
+    if switch.changes.get("packed") and configuration["technique"] == "dpo":
+        return False
+    if switch.changes.get("strategy") == "fsdp" and configuration["devices"] == 1:
+        return False
+    if switch.changes.get("strategy") == "ddp-ds" and configuration["strategy"] not in ("dp", "ddp"):
+        return False
+    if "prefetch" in switch.changes and not configuration["workers"]:
+        return False
+    if switch.changes.get("loader") is None and "workers" in switch.changes and configuration["loader"] == "dali":
+        return False
+    precision = switch.changes.get("precision")
+    if precision and configuration["precision"] in ("fp16", "bf16"):
+        return False
+    return _allowed(configuration, switch)
+
+
+def _allowed(configuration: Configuration, switch: Switch) -> bool:
+    model = WORKLOADS[configuration["workload"]]
+    if not switch.changes.keys() <= model.model_fields.keys():
+        return False
+    values = {name: value for name, value in configuration.parameters.items() if value is not None}
+    if switch.changes.get("preset"):
+        values = {name: value for name, value in values.items() if name not in TUNED}
+    changed = {name: _example(change, values.get(name)) for name, change in switch.changes.items()}
+    try:
+        parameters = model.model_validate(values | changed)
+    except ValidationError:
+        return False
+    return configuration["workload"] == "llm" or Run("", parameters).obstacle(EVERYTHING) is None
+
+
+def _example(change: Any, now: Any) -> Any:
+    if change in (MORE, OTHER):
+        return max(1, (now or 0) * 2)
+    return max(1, (now or 0) // 2) if change == LESS else change
+
+
+def _is(value: Any, change: Any, before: Any) -> bool:
+    """Whether a value is what the change makes of the one before."""
+    if change in (MORE, LESS):
+        known = value is not None and before is not None
+        return known and (value > before if change == MORE else value < before)
+    return value != before if change == OTHER else value == change
+
+
+def _change_words(name: str, change: Any) -> str:
+    if change in (MORE, LESS, OTHER):
+        return {MORE: f"more {name}", LESS: f"less {name}", OTHER: f"another {name}"}[change]
+    return f"{name}: {str(change).lower() if isinstance(change, bool) else change}"

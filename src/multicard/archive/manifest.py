@@ -1,0 +1,86 @@
+"""What an archive of recorded runs holds: its manifest, and the only names that its members may have."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from multicard.errors import UserError
+from multicard.experiment.config import ARCHIVES
+from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, ACTIVITY_TABLES, EPOCHS, RUN, STEPS
+
+MANIFEST = "manifest.json"
+FORMAT = 1  # of the manifest and of the members' names; a change that a reader must know of counts it up
+
+RUN_ID = r"[a-z0-9][A-Za-z0-9_.+-]{0,199}"
+# The files of a run, its record last as when it was made.
+FILES = (
+    STEPS, EPOCHS, *(f"{ACTIVITY}/{table}.parquet" for table in ACTIVITY_TABLES), f"{ACTIVITY}/{ACTIVITY_INDEX}", RUN,
+)  # fmt: skip
+MEMBER = re.compile(rf"runs/(?P<run>{RUN_ID})/(?P<file>{'|'.join(map(re.escape, FILES))})")
+
+LARGEST_BYTES = 1 << 30  # of one member: activity tables and records are far smaller
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Member(_Part):
+    """One file of the archive."""
+
+    name: Annotated[str, Field(max_length=400)]
+    bytes: Annotated[int, Field(ge=0, le=LARGEST_BYTES)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class RecordedRun(_Part):
+    """One run of the archive; its parameters tell whether it is the run that a configuration asks for."""
+
+    run: Annotated[str, Field(pattern=f"^{RUN_ID}$")]
+    outcome: str
+    parameters: dict[str, Any]
+
+
+class Manifest(_Part):
+    """The first member of an archive.
+
+    `experiment` is the configuration that was run, without the places of data, models and results.
+    """
+
+    format: Literal[1]
+    multicard: str
+    experiment: dict[str, Any]
+    runs: list[RecordedRun]
+    files: list[Member]
+
+    @model_validator(mode="after")
+    def _names_are_those_of_runs(self) -> "Manifest":
+        runs = {run.run for run in self.runs}
+        if len(runs) < len(self.runs):
+            raise ValueError("it lists a run twice")
+        names = {file.name for file in self.files}
+        if len(names) < len(self.files):
+            raise ValueError("it lists a file twice")
+        for name in names:
+            place = MEMBER.fullmatch(name)
+            if place is None or place["run"] not in runs:
+                raise ValueError(f"it lists {shown(name)}, which is no file of a run")
+        for run in runs:
+            for record in FILES:
+                if f"runs/{run}/{record}" not in names:
+                    raise ValueError(f"it lists no runs/{run}/{record}")
+        return self
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse a name that does not say which of the two formats it is."""
+    if not path.name.endswith(ARCHIVES):
+        raise UserError(f"{path}: expected a name that ends in {' or '.join(ARCHIVES)}")
+
+
+def shown(name: str) -> str:
+    """A name from a file as it may stand in a message: control characters escaped, and not too long."""
+    name = name if len(name) <= 200 else f"{name[:200]}…"
+    return name if name.isprintable() else ascii(name)

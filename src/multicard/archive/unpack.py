@@ -1,0 +1,267 @@
+"""Read an archive of recorded runs that may come from anybody: nothing leaves its folder, nothing altered is taken.
+
+No member is extracted by its own name or kind: only names of the manifest's form are known, only plain files are read,
+never more bytes than the manifest says, and each must have the checksum that stands there. The checksums tell damage,
+not who made the archive.
+"""
+
+import gzip
+import hashlib
+import json
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import ValidationError
+
+from multicard.archive.manifest import MANIFEST, MEMBER, Manifest, Member, check_suffix, shown
+from multicard.errors import UserError
+from multicard.files import read_json, sha256, write_json
+from multicard.record.names import RUN
+
+MANIFEST_LIMIT_BYTES = 64 << 20
+HEADERS_BYTES = 8192  # at most, of one member of a tar file: a header, and one more for a long name
+AROUND_BYTES = 1 << 20  # of a tar file, before the first and after the last member
+PIECE_BYTES = 1 << 20
+SCRATCH = ".recorded-"
+DAMAGE = (
+    OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, NotImplementedError, ValueError,
+)  # fmt: skip
+
+
+class _TooMuch(Exception):
+    """An archive holds more than its manifest says."""
+
+
+class _Bounded:
+    """A stream that gives no more than `left` bytes, so that a small file cannot unpack into a large one."""
+
+    def __init__(self, source: IO[bytes], left: int):
+        self.left = left
+        self._source = source
+
+    def read(self, size: int) -> bytes:
+        """As a file's."""
+        content = self._source.read(min(size, PIECE_BYTES))
+        self.left -= len(content)
+        if self.left < 0:
+            raise _TooMuch
+        return content
+
+
+@dataclass
+class _Entry:
+    """One member as it comes: its name, the size that it claims, whether it is a plain file, its content."""
+
+    name: str
+    size: int
+    plain: bool
+    content: IO[bytes] | None
+
+
+@dataclass
+class _Place:
+    """The member that is being read, for messages."""
+
+    member: str
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read what an archive holds, without checking that it does.
+
+    Raises
+    ------
+    UserError
+        If it is no archive of recorded runs.
+    """
+    with _opened(path) as (manifest, _, _):
+        return manifest
+
+
+def unpack(path: Path, folder: Path, runs: Collection[str] | None = None) -> Manifest:
+    """Check a whole archive, and write the files of `runs`, or of all its runs, to `folder`/<run>/.
+
+    Raises
+    ------
+    UserError
+        If anything in it is missing, altered or not what the manifest lists. `folder` may hold some of its files then.
+    """
+    with _opened(path) as (manifest, entries, place):
+        left = {file.name: file for file in manifest.files}
+        place.member = next(iter(left), "its end")
+        wanted = sum(file.bytes for file in manifest.files)
+        free = shutil.disk_usage(folder).free
+        if wanted > free:
+            raise UserError(f"{path}: holds {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free in {folder}")
+        for entry in entries:
+            place.member = shown(entry.name)
+            file = left.pop(entry.name, None)
+            if file is None:
+                raise UserError(f"{path}: {place.member}: not in the manifest, or there twice")
+            if not entry.plain:
+                raise UserError(f"{path}: {place.member}: a link, a device or encrypted, expected a plain file")
+            where = MEMBER.fullmatch(file.name)
+            taken = runs is None or where["run"] in runs
+            _take(path, entry, file, folder / where["run"] / where["file"] if taken else None)
+            place.member = next(iter(left), "its end")
+        if left:
+            raise UserError(f"{path}: {next(iter(left))}: missing, the archive was cut or altered")
+    return manifest
+
+
+def place_runs(path: Path, folder: Path, runs: Collection[str]) -> None:
+    """Put runs of an archive into the folder of run directories, each whole, its record naming the archive.
+
+    Raises
+    ------
+    UserError
+        As `unpack`, or if there is a run of this machine in the place of one; nothing is changed then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
+    try:
+        manifest = unpack(path, scratch, runs)
+        known = {run.run: run for run in manifest.runs}
+        origin = {"archive": path.name, "sha256": sha256(path)}
+        for run in runs:
+            if run not in known:
+                raise UserError(f"{path}: holds no run {shown(run)}")
+            if is_own(folder / run):
+                raise UserError(f"{folder / run}: holds a run of this machine, which is kept; remove it by hand")
+            record = _record(path, scratch / run, known[run].parameters)
+            write_json(scratch / run / RUN, record | {"recorded": origin})
+        for run in runs:
+            target = folder / run
+            (target / RUN).unlink(missing_ok=True)  # first: without it nothing else counts
+            shutil.rmtree(target, ignore_errors=True)
+            (scratch / run).replace(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_own(folder: Path) -> bool:
+    """Whether a run directory is whole and was not unpacked from an archive."""
+    try:
+        return not read_json(folder / RUN).get("recorded")
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, AttributeError):
+        return True  # whatever it is, multicard did not unpack it
+
+
+def _record(path: Path, folder: Path, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The record of an unpacked run, if it is the one that the manifest lists."""
+    try:
+        record = read_json(folder / RUN)
+        same = record["run"] == folder.name and record["parameters"] == parameters
+    except (ValueError, KeyError, TypeError):
+        same = False
+    if not same:
+        raise UserError(f"{path}: runs/{folder.name}/{RUN}: not the record of the run that the manifest lists")
+    return record
+
+
+def _take(path: Path, entry: _Entry, file: Member, target: Path | None) -> None:
+    """Read a member, checking its size and checksum; write it to `target`, if any."""
+    if entry.size != file.bytes:
+        raise UserError(f"{path}: {file.name}: found {entry.size} bytes, expected {file.bytes} by the manifest")
+    digest, left = hashlib.sha256(), file.bytes
+    written = None
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        written = target.open("xb")
+    try:
+        while piece := entry.content.read(min(PIECE_BYTES, left + 1)):
+            left -= len(piece)
+            if left < 0:
+                raise _TooMuch
+            digest.update(piece)
+            if written:
+                written.write(piece)
+    finally:
+        if written:
+            written.close()
+    if left or digest.hexdigest() != file.sha256:
+        raise UserError(f"{path}: {file.name}: the checksum is not the manifest's, it was cut or altered")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _Place]]:
+    """Open an archive: its manifest, the members after it, and the place for messages; damage becomes one line."""
+    check_suffix(path)
+    place = _Place(MANIFEST)
+    try:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file")
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                entries = _zip_entries(archive)
+                yield _manifest(path, next(entries, None)), entries, place
+        else:
+            with gzip.open(path) as packed:
+                bounded = _Bounded(packed, MANIFEST_LIMIT_BYTES + AROUND_BYTES)
+                with tarfile.open(fileobj=bounded, mode="r|") as tar:
+                    entries = _tar_entries(tar)
+                    manifest = _manifest(path, next(entries, None))
+                    bounded.left = sum(file.bytes + HEADERS_BYTES for file in manifest.files) + AROUND_BYTES
+                    yield manifest, _to_the_end(entries, bounded), place
+    except _TooMuch:
+        raise UserError(f"{path}: {place.member}: larger than the manifest says") from None
+    except DAMAGE as error:
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{path}: {place.member}: cut, damaged or no archive: {shown(said)}") from error
+
+
+def _tar_entries(tar: tarfile.TarFile) -> Iterator[_Entry]:
+    while (member := tar.next()) is not None:
+        tar.members = []  # of a stream they are of no more use
+        plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+        yield _Entry(member.name, member.size, plain, tar.extractfile(member) if plain else None)
+
+
+def _to_the_end(entries: Iterator[_Entry], packed: _Bounded) -> Iterator[_Entry]:
+    """The members, then whatever follows: the checksum of the compressed stream comes last."""
+    yield from entries
+    while packed.read(PIECE_BYTES):
+        pass
+
+
+def _zip_entries(archive: zipfile.ZipFile) -> Iterator[_Entry]:
+    """The members of a zip file, its manifest first."""
+    for info in sorted(archive.infolist(), key=lambda info: info.filename != MANIFEST):
+        kind = info.external_attr >> 16 & 0o170000
+        plain = kind in (0, 0o100000) and not info.is_dir() and not info.flag_bits & 1
+        if not plain:
+            yield _Entry(info.filename, info.file_size, False, None)
+            continue
+        with archive.open(info) as content:
+            yield _Entry(info.filename, info.file_size, True, content)
+
+
+def _manifest(path: Path, entry: _Entry | None) -> Manifest:
+    if entry is None or entry.name != MANIFEST or not entry.plain:
+        raise UserError(f"{path}: {MANIFEST}: missing, expected the first member of an archive made by multicard")
+    if entry.size > MANIFEST_LIMIT_BYTES:
+        raise UserError(f"{path}: {MANIFEST}: found {entry.size} bytes, expected at most {MANIFEST_LIMIT_BYTES}")
+    content = entry.content.read(MANIFEST_LIMIT_BYTES + 1)
+    if len(content) != entry.size:
+        raise _TooMuch if len(content) > entry.size else EOFError("it ends too early")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: {MANIFEST}: does not parse as JSON: {error}") from error
+    try:
+        return Manifest.model_validate(found)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise UserError(f"{path}: {MANIFEST}: {shown(f'{where}: ' if where else '')}{shown(fault['msg'])}") from error

@@ -1,0 +1,112 @@
+"""`multicard compare` of results: two folders `results`, two archives, or one of each."""
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from multicard.analysis.compare_results import CANNOT_TELL, MACHINE, Change, Comparison, compare_results
+from multicard.archive.unpack import unpack
+from multicard.errors import UserError
+from multicard.experiment.config import ARCHIVES
+from multicard.record.names import RUN
+from multicard.terminal import plain, quantity
+
+LONGEST = 20  # names in a list on the terminal
+
+
+def holds_results(path: Path) -> bool:
+    """Whether a path is an archive of recorded runs or a folder of results, rather than a trace."""
+    return path.name.endswith(ARCHIVES) or (path.is_dir() and any(path.glob(f"runs/*/{RUN}")))
+
+
+def print_comparison(a: Path, b: Path, console: Console) -> None:
+    """Print what changed per configuration from the results `a` to the results `b`, and what else differs.
+
+    Raises
+    ------
+    UserError
+        If one of them holds no results, or they have no run in common.
+    """
+    for path, other in ((a, b), (b, a)):
+        if not holds_results(path):
+            raise UserError(f"{path}: expected results as in {other}: a folder with runs/*/{RUN}, or an archive")
+    with ExitStack() as stack:
+        found = compare_results(*(_run_folders(path, stack) for path in (a, b)))
+    _print(found, a, b, console)
+
+
+def _run_folders(path: Path, stack: ExitStack) -> Sequence[Path]:
+    """Run directories of results; those of an archive are unpacked for a while."""
+    if not path.is_dir():
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        unpack(path, folder)
+        return sorted(folder.iterdir())
+    return sorted(record.parent for record in path.glob(f"runs/*/{RUN}"))
+
+
+def _print(found: Comparison, a: Path, b: Path, console: Console) -> None:
+    console.print(plain(f"a: {a}, b: {b}"), "")
+    if found.changes:
+        console.print(_changes(found.changes), "")
+    else:
+        console.print("cannot tell: no configuration completed in both", "")
+    # Archives hold no names of machines, only numbers in their place.
+    named = all(path.is_dir() for path in (a, b))
+    other = [row for row in found.circumstances if named or row[0] != MACHINE]
+    if other:
+        console.print(_texts("What else differs, of the runs that both hold", ("", "a", "b"), other), "")
+    if found.outcomes:
+        console.print(_texts("Runs with another outcome", ("run", "a", "b"), found.outcomes), "")
+    for side, runs in (("a", found.only_a), ("b", found.only_b)):
+        if runs:
+            more = f" and {len(runs) - LONGEST} more" if len(runs) > LONGEST else ""
+            console.print(plain(f"{_counted(len(runs), 'run')} in {side} only: {', '.join(runs[:LONGEST])}{more}"), "")
+
+
+def _changes(changes: list[Change]) -> Table:
+    caption = (
+        "Medians over repeats, and the ratio b/a with its interval of 95 % (bootstrap over the repeats of both). "
+        "A ratio whose interval holds 1 is no difference. "
+    )
+    if any(change.verdict == CANNOT_TELL for change in changes):
+        caption += "One repeat gives no interval, so a difference may be chance: it cannot be told."
+    table = Table(caption=caption, title_justify="left", caption_justify="left")
+    for heading in ("configuration", "measure", "a", "b", "b/a", "interval", "repeats", "b is"):
+        table.add_column(heading, justify="right" if heading in ("a", "b", "b/a", "repeats") else "left")
+    last = None
+    for change in changes:
+        ratio = change.ratio
+        bounded = ratio.low is not None and ratio.high is not None
+        table.add_row(
+            plain("" if change.configuration == last else change.configuration),
+            _shown(change.measure, change.a)[0],
+            *(_shown(change.measure, value)[1] for value in (change.a, change.b)),
+            "" if ratio.value is None else f"{ratio.value:.3f}",
+            f"{ratio.low:.3f} to {ratio.high:.3f}" if bounded else "",
+            " / ".join(map(str, change.repeats)),
+            change.verdict,
+        )
+        last = change.configuration
+    return table
+
+
+def _shown(measure: str, value: float) -> tuple[str, str]:
+    """Name of a measure, and a value of it with its unit; of rates the name tells it."""
+    rate = measure.endswith("_per_s")
+    heading, text = (measure, f"{value:.4g}") if rate else quantity(measure, value)
+    return heading.replace("_", " "), text
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _texts(title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(*headings, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    return table

@@ -1,0 +1,123 @@
+"""The report as one HTML file: everything in it, nothing fetched, the same bytes from the same input."""
+
+import base64
+import gzip
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from multicard.figures.captions import CAPTIONS
+from multicard.files import whole
+from multicard.report.charts import chart
+from multicard.report.conclusions import claims_of, markdown
+from multicard.report.environment import environment
+from multicard.report.results import NOT_RUN, FigureFiles, Plan, Results, Scenario, count_outcomes, read_results
+from multicard.report.run_table import run_table
+from multicard.report.tables import nothing_to_show, numbers_table
+from multicard.report.wording import in_words
+
+# An SVG of more than this shows so many points that the PNG is the better picture.
+LARGEST_SVG_BYTES = 1_000_000
+
+
+def write_report(results: Path, out: Path, plans: Mapping[str, Plan] | None = None) -> None:
+    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
+    text = render(read_results(results, plans))
+    with whole(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def render(results: Results) -> str:
+    """Give the page. All text of `results` is escaped; the scripts are named by their hashes, so no other can run."""
+    folder = Path(__file__).parent
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {"words": in_words}
+    scenarios = [_scenario(each, results.records) for each in results.scenarios]
+    number = 0
+    for each in scenarios:
+        for figure in each["figures"]:
+            number += 1
+            figure["number"] = number
+    scripts = [(folder / name).read_text(encoding="utf-8") for name in ("runs.js", "charts.js")]
+    plotly = get_plotlyjs() if any(figure["chart"] for each in scenarios for figure in each["figures"]) else None
+    return templates.get_template("page.html.j2").render(
+        style=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        scripts=[Markup(script) for script in scripts],
+        hashes=[_hash(script) for script in (*scripts, *([plotly] if plotly else []))],
+        plotly=_packed(plotly) if plotly else None,
+        scenarios=scenarios,
+        outcomes=count_outcomes(results.runs["outcome"]),
+        runs=run_table(results),
+        lost=_lost(results.runs),
+        claims=None if results.claims is None else claims_of(results.claims),
+        verdicts=None if results.claims is None else results.claims["verdict"].value_counts(sort=False).to_dict(),
+        recommendations=None if results.recommendations is None else markdown(results.recommendations),
+        environment=environment(results.records.values()),
+        records=len(results.records),
+    )
+
+
+def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "name": scenario.name,
+        "question": scenario.question,
+        "outcomes": scenario.outcomes,
+        "runs": len(scenario.runs),
+        "mixed": environment(records[run] for run in scenario.runs["run"] if run in records).mixed,
+        "figures": [_figure(each) for each in scenario.figures],
+    }
+
+
+def _figure(figure: FigureFiles) -> dict[str, Any]:
+    words = CAPTIONS[figure.name]
+    return {
+        "name": figure.name,
+        "title": in_words(figure.name),
+        "words": words,
+        "nothing": nothing_to_show(figure.numbers),
+        "picture": _picture(figure),
+        "table": numbers_table(figure.numbers),
+        "chart": chart(figure.name, figure.numbers),
+        "files": f"figures/{figure.scenario}/{figure.name}",
+    }
+
+
+def _picture(figure: FigureFiles) -> str | None:
+    """A figure's picture as a data: URI. As the source of an image, an SVG runs no script and loads nothing."""
+    path, kind = figure.svg, "image/svg+xml"
+    if path is None or (path.stat().st_size > LARGEST_SVG_BYTES and figure.png):
+        path, kind = figure.png, "image/png"
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}" if path else None
+
+
+def _lost(runs: pd.DataFrame) -> dict[str, list[tuple[str, str, list[str]]]]:
+    """What was not run, and what did not complete: outcome, reason and names of the runs, alike ones together."""
+    lost = runs[runs["outcome"] != "completed"]
+    groups = [
+        (str(outcome), str(reason), list(rows["run"]))
+        for (outcome, reason), rows in lost.groupby(["outcome", "reason"], sort=False)
+    ]
+    return {
+        "not_run": [group for group in groups if group[0] == NOT_RUN],
+        "ended": [group for group in groups if group[0] != NOT_RUN],
+    }
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+
+
+def _packed(script: str) -> str:
+    return base64.b64encode(gzip.compress(script.encode("utf-8"), mtime=0)).decode("ascii")

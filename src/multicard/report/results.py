@@ -1,0 +1,176 @@
+"""What a results folder holds, as the report shows it."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from multicard.errors import UserError
+from multicard.files import read_json
+from multicard.record.names import OUTCOMES, RUN
+
+NOT_RUN = "not run"
+ORDER = (*OUTCOMES, NOT_RUN)
+
+CLAIMS = "claims.csv"
+RECOMMENDATIONS = "recommendations.md"
+
+# A run's name becomes a path: it must be one name. As the workflow demands of it.
+RUN_NAME = re.compile(r"[a-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the experiment says of a scenario."""
+
+    question: str = ""
+    figures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FigureFiles:
+    """A figure that was drawn: its pictures, those that exist, and the numbers that it shows."""
+
+    scenario: str
+    name: str
+    svg: Path | None
+    png: Path | None
+    numbers: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A question, its runs and its figures."""
+
+    name: str
+    question: str
+    runs: pd.DataFrame
+    measures: pd.DataFrame
+    figures: list[FigureFiles]
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of runs per outcome, those that occur."""
+        return count_outcomes(self.runs["outcome"])
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that an experiment left."""
+
+    scenarios: list[Scenario]
+    records: dict[str, dict[str, Any]]  # run.json by run, of the runs that have one
+    claims: pd.DataFrame | None
+    recommendations: str | None
+    runs: pd.DataFrame = field(init=False)  # as runs.csv, each run once, with the names of its `scenarios` as a list
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", _distinct(self.scenarios))
+
+
+def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Results:
+    """Read the results folder of an experiment.
+
+    Parameters
+    ----------
+    folder
+        The results folder.
+    plans
+        The scenarios to show, in order; None for all that the folder holds, without questions.
+
+    Raises
+    ------
+    UserError
+        Where a table is missing or does not parse.
+    """
+    if plans is None:
+        plans = {path.parent.name: _found(folder, path.parent.name) for path in folder.glob("scenarios/*/runs.csv")}
+        plans = dict(sorted(plans.items()))
+    if not plans:
+        raise UserError(f"{folder}: no scenario, expected scenarios/<name>/runs.csv")
+    scenarios = [_scenario(folder, name, plan) for name, plan in plans.items()]
+    claims = folder / CLAIMS
+    recommendations = folder / RECOMMENDATIONS
+    return Results(
+        scenarios=scenarios,
+        records=_records(folder / "runs", scenarios),
+        claims=_table(claims, "says", "verdict") if claims.exists() else None,
+        recommendations=_text(recommendations) if recommendations.exists() else None,
+    )
+
+
+def count_outcomes(outcomes: pd.Series) -> dict[str, int]:
+    """Number of runs per outcome that occurs, in the outcomes' order."""
+    counts = Counter(outcomes.astype(str))
+    return {name: counts[name] for name in sorted(counts, key=lambda n: (ORDER.index(n) if n in ORDER else 99, n))}
+
+
+def _found(folder: Path, scenario: str) -> Plan:
+    return Plan(figures=tuple(sorted(path.stem for path in (folder / "figures" / scenario).glob("*.csv"))))
+
+
+def _scenario(folder: Path, name: str, plan: Plan) -> Scenario:
+    tables = folder / "scenarios" / name
+    runs = _table(tables / "runs.csv", "run", "outcome", "reason")
+    drawn = [_figure(folder / "figures" / name, name, figure) for figure in plan.figures]
+    return Scenario(name, plan.question, runs, _table(tables / "measures.csv"), [one for one in drawn if one])
+
+
+def _figure(folder: Path, scenario: str, name: str) -> FigureFiles | None:
+    """The files of a figure; None where it was not drawn, as of a scenario that cannot run here."""
+    numbers = folder / f"{name}.csv"
+    if not numbers.exists():
+        return None
+    svg, png = (folder / f"{name}.{suffix}" for suffix in ("svg", "png"))
+    return FigureFiles(scenario, name, *(path if path.exists() else None for path in (svg, png)), _table(numbers))
+
+
+def _distinct(scenarios: list[Scenario]) -> pd.DataFrame:
+    """Each run once: scenarios share runs."""
+    parts = [each.runs.assign(scenarios=each.name) for each in scenarios]
+    every = pd.concat(parts, ignore_index=True)
+    named = every.groupby("run", sort=False)["scenarios"].agg(list)
+    return every.drop_duplicates("run").assign(scenarios=lambda rows: rows["run"].map(named)).reset_index(drop=True)
+
+
+def _records(folder: Path, scenarios: list[Scenario]) -> dict[str, dict[str, Any]]:
+    names = dict.fromkeys(name for each in scenarios for name in each.runs["run"])
+    known = [name for name in names if RUN_NAME.fullmatch(str(name)) and (folder / name / RUN).exists()]
+    return {name: _record(folder / name / RUN) for name in known}
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        record = read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path}: does not parse as JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{path}: found {type(record).__name__}, expected an object")
+    return record
+
+
+def _table(path: Path, *words: str) -> pd.DataFrame:
+    """Read a CSV file. With `words`, columns that it must have, every cell stays the text that it is."""
+    try:
+        table = pd.read_csv(path, **({"dtype": str, "keep_default_na": False} if words else {"low_memory": False}))
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing") from None
+    except pd.errors.EmptyDataError:
+        raise UserError(f"{path}: empty, expected a header") from None
+    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: does not parse as CSV ({str(error).strip()})") from None
+    for column in words:
+        if column not in table:
+            raise UserError(f"{path}: no column {column}")
+    return table
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error})") from None

@@ -1,0 +1,101 @@
+"""Results folders of synthetic runs, whose truth is known."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.gathered import SCHEMAS, store
+from multicard.analysis.measures import MEASURES_OF
+from multicard.analysis.scaling import add_scaling
+from multicard.experiment.parameters import run_id
+from multicard.experiment.workloads import WORKLOADS
+from multicard.files import write_json
+
+Row = dict[str, Any]
+
+# The machine of paper B.
+CARD = {"name": "NVIDIA H100 SXM5 94GB", "memory_bytes": 94_000_000_000, "capability": "9.0"}
+
+STEADY, SCATTERED = (0.997, 1.0, 1.003), (0.8, 1.0, 1.25)  # repeats, as factors of a measure
+
+
+def repeated(row: Row, factors: Sequence[float] = STEADY) -> list[Row]:
+    """Repeats of a run: its measures times a factor each."""
+    measures = MEASURES_OF[row["workload"]]
+    return [
+        {name: value * factor if name in measures else value for name, value in row.items()} | {"repeat": number}
+        for number, factor in enumerate(factors, 1)
+    ]
+
+
+def images(speed: float, scatter: Sequence[float] = STEADY, **others: Any) -> list[Row]:
+    """Repeats of a run of image work at so many distinct images per second."""
+    row = {"workload": "vision", "dataset": "mnist", "image_size": 224, "strategy": "ddp-ds", "device": "cuda"}
+    return repeated(row | {"throughput_samples_per_s": speed} | others, scatter)
+
+
+def texts(seconds: float, scatter: Sequence[float] = STEADY, **others: Any) -> list[Row]:
+    """Repeats of a run that tunes a model of 8 billion weights, with iterations so long."""
+    row = {"workload": "llm", "dataset": "hh-rlhf", "model": "llama3-8b", "device": "cuda"}
+    made = repeated(
+        row | {"iteration_time_s": seconds, "tokens_per_s": others.get("devices", 1) / seconds} | others, scatter
+    )
+    return [{"parameters": 8_030_000_000, **each} for each in made]
+
+
+def make_results(
+    folder: Path,
+    *scenarios: Iterable[Row],
+    tables: dict[str, list[Row]] | None = None,
+    card: Row | None = CARD,
+    nodes: Sequence[int] = (0, 1),
+    source: str = "mnist",
+    processor: str = "AMD EPYC 9334",
+    recorded: bool = True,
+) -> Path:
+    """Write what the workflow leaves of scenarios whose runs have these parameters, outcomes and measures.
+
+    Rows of `tables` name their run by its index among all rows, in the key `at`.
+    """
+    ids = []
+    for number, given in enumerate(scenarios):
+        rows = []
+        for row in given:
+            model, measures = WORKLOADS[row["workload"]], MEASURES_OF[row["workload"]]
+            parameters = model.model_validate({name: row[name] for name in row if name in model.model_fields})
+            run = run_id(parameters)
+            ids.append(run)
+            known = {name: value for name, value in row.items() if name in measures}
+            outcome = {"run": run, "outcome": row.get("outcome", "completed"), "reason": None}
+            rows.append(outcome | parameters.model_dump() | dict.fromkeys(measures) | known)
+            if recorded:
+                _record(folder / "runs" / run, card, nodes, source, processor)
+        where = folder / "scenarios" / f"s{number}"
+        where.mkdir(parents=True)
+        add_scaling(pd.DataFrame(rows)).to_csv(where / "measures.csv", index=False)
+    for name, rows in (tables or {}).items():
+        schema = pa.schema([("run", pa.string()), *SCHEMAS[name]])
+        named = [{**dict.fromkeys(schema.names), **row, "run": ids[row["at"]]} for row in rows]
+        store({name: pa.Table.from_pylist(named, schema)}, folder / "scenarios" / "s0")
+    return folder
+
+
+def made(folder: Path, *scenarios: Iterable[Row], **others: Any) -> Evidence:
+    """Evidence of such a folder."""
+    return read_evidence(make_results(folder, *scenarios, **others))
+
+
+def _record(folder: Path, card: Row | None, nodes: Sequence[int], source: str, processor: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {
+        "hardware": {"gpus": [card] * 4 if card else [], "processor": processor, "logical_cpus": 128},
+        "versions": {"torch": "2.11.0"},
+        "profiler": {"used": "nsys"},
+        "data": {"source": source},
+        "ranks": [{"binding": {"numa_nodes": [node]}} for node in nodes],
+    }
+    write_json(folder / "run.json", record)

@@ -1,0 +1,375 @@
+"""Verdicts on claims, by synthetic experiments whose truth is known."""
+
+import re
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from made_results import CARD, SCATTERED, STEADY, Row, images, made, make_results, texts
+
+from conftest import ROOT
+from multicard.analysis.claims import COLUMNS, Judged, claims_table, comparisons_table, judge, read_claims
+from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.cli import main
+from multicard.errors import UserError
+
+CLAIMS = read_claims(ROOT / "resources" / "claims.yaml")
+
+# What each claim is about, made with numbers that are true, false, or so scattered that the limit lies inside.
+Experiment = tuple[list[list[Row]], dict[str, list[Row]]]
+
+
+def strategies(ddp_ds: float, others: float, scatter: Any = STEADY) -> Experiment:
+    """Efficiency of ddp-ds, and of dp and ddp, on two and four devices."""
+    rows = images(100, strategy="single")
+    for devices in (2, 4):
+        rows += images(100 * devices * ddp_ds, scatter, devices=devices)
+        for strategy in ("dp", "ddp"):
+            rows += images(100 * devices * others, strategy=strategy, devices=devices)
+    return [rows], {}
+
+
+def precisions(fp32: float, fp16: float, accuracy: float = 1.0, scatter: Any = STEADY) -> Experiment:
+    """Speed over that of FP64, and accuracy of FP16 over that of FP32."""
+    rows = images(100, precision="fp64") + images(100 * fp32, precision="fp32")
+    rows += images(100 * fp16, scatter, precision="fp16")
+    for precision, reached in (("fp32", 0.9), ("fp16", 0.9 * accuracy)):
+        rows += images(100, precision=precision, epochs=19, test_accuracy=reached)
+    short = [row | ({} if row.get("epochs") else {"steps_per_epoch": 200}) for row in rows]
+    return [short], {}
+
+
+def pinned(one: float, four: float, scatter: Any = STEADY) -> Experiment:
+    """Speed with pinned memory over that without, on one and on four devices."""
+    rows = []
+    for devices, gain in ((1, one), (4, four)):
+        rows += images(100, devices=devices) + images(100 * gain, scatter, devices=devices, pin_memory=True)
+    return [rows], {}
+
+
+def two_kinds(llm: float, vision: float, scatter: Any = STEADY) -> Experiment:
+    """Speed-up on four devices."""
+    of_images = images(100) + images(100 * vision, devices=4)
+    return [of_images, texts(1.0) + texts(4 / llm, scatter, devices=4)], {}
+
+
+def calls(*memory: float) -> Experiment:
+    """Part of the time of CUDA calls that copies take, of each repeat; three quarters of the rest are launches."""
+    rows = texts(1.0, scatter=(1.0,) * len(memory))
+    table = []
+    for run, part in enumerate(memory):
+        for function, seconds in (
+            ("cudaLaunchKernel", 0.75 * (1 - part)), ("cudaStreamSynchronize", 0.25 * (1 - part)),
+            ("cudaMemcpyAsync", part),
+        ):  # fmt: skip
+            table.append({"at": run, "api": "runtime", "function": function, "total_s": seconds})
+        table.append({"at": run, "api": "backtrace", "function": "cudaMemcpyAsync", "total_s": 100.0})
+    return [rows], {"cuda_api": table}
+
+
+def sizes(large: float, small: float, scatter: Any = STEADY) -> Experiment:
+    """Efficiency on four devices at 500 px and at 100 px."""
+    rows = []
+    for size, efficiency in ((500, large), (100, small)):
+        rows += images(100, image_size=size) + images(400 * efficiency, scatter, image_size=size, devices=4)
+    return [rows], {}
+
+
+def switched(gain: float, scatter: Any = STEADY, **switch: Any) -> Experiment:
+    """Speed with a switch over that without."""
+    return [images(100) + images(100 * gain, scatter, **switch)], {}
+
+
+def techniques(time: dict[str, float], memory: dict[str, float], scatter: Any = STEADY) -> Experiment:
+    """Iteration times and peaks of memory."""
+    rows = [texts(time[name], scatter, technique=name, peak_memory_bytes=1e9 * memory[name]) for name in time]
+    return [list(chain.from_iterable(rows))], {}
+
+
+def accuracy(*reached: float, epochs: int = 20) -> Experiment:
+    """Accuracy after the second epoch, of each repeat; it falls afterwards."""
+    rows = images(100, scatter=(1.0,) * len(reached), epochs=epochs, test_accuracy=0.5)
+    table = [
+        {"at": run, "epoch": epoch, "test_accuracy": value}
+        for run, best in enumerate(reached)
+        for epoch, value in ((1, 0.4), (2, best), (3, 0.5), (21, 0.999))
+    ]
+    return [rows], {"epochs": table}
+
+
+USUAL = {"lora": 1.0, "qlora": 1.4, "dpo": 2.0, "qat": 3.0}
+PEAKS = {"lora": 20.0, "qlora": 10.0, "dpo": 30.0, "qat": 40.0}
+
+TRUE: dict[str, Experiment] = {
+    "ddp_ds_scales": strategies(0.9, 0.3),
+    "fp16_speedup": precisions(1.6, 3.3),
+    "pin_memory_gain": pinned(1.28, 1.18),
+    "llm_scaling_is_smaller": two_kinds(2.5, 3.8),
+    "llm_bound_by_launch_and_sync": calls(0.1, 0.12, 0.11),
+    "large_images_scale": sizes(0.9, 0.5),
+    "nhwc_gain": switched(1.2, layout="nhwc"),
+    "dali_gain": switched(1.4, loader="dali"),
+    "lora_faster_and_smaller_than_dpo": techniques(USUAL, PEAKS),
+    "qlora_smallest": techniques(USUAL, PEAKS),
+    "qat_heaviest": techniques(USUAL, PEAKS),
+    "mnist_accuracy": accuracy(0.985, 0.986, 0.984),
+}
+FALSE: list[tuple[str, Experiment]] = [
+    ("ddp_ds_scales", strategies(0.4, 0.3)),
+    ("ddp_ds_scales", strategies(0.9, 0.9)),
+    ("fp16_speedup", precisions(1.6, 2.0)),
+    ("fp16_speedup", precisions(1.05, 1.1)),
+    ("fp16_speedup", precisions(1.6, 3.3, accuracy=0.9)),
+    ("pin_memory_gain", pinned(1.05, 1.02)),
+    ("pin_memory_gain", pinned(1.5, 1.4)),
+    ("pin_memory_gain", pinned(1.18, 1.28)),
+    ("llm_scaling_is_smaller", two_kinds(3.8, 2.5)),
+    ("llm_bound_by_launch_and_sync", calls(0.8, 0.82, 0.81)),
+    ("large_images_scale", sizes(0.9, 0.9)),
+    ("large_images_scale", sizes(0.5, 0.5)),
+    ("nhwc_gain", switched(0.9, layout="nhwc")),
+    ("dali_gain", switched(0.8, loader="dali")),
+    ("lora_faster_and_smaller_than_dpo", techniques(USUAL | {"lora": 2.2}, PEAKS)),
+    ("lora_faster_and_smaller_than_dpo", techniques(USUAL, PEAKS | {"lora": 35.0})),
+    ("qlora_smallest", techniques(USUAL, PEAKS | {"qlora": 50.0})),
+    ("qlora_smallest", techniques(USUAL | {"qlora": 0.8}, PEAKS)),
+    ("qat_heaviest", techniques(USUAL | {"qat": 0.5}, PEAKS)),
+    ("qat_heaviest", techniques(USUAL, PEAKS | {"qat": 5.0})),
+    ("mnist_accuracy", accuracy(0.97, 0.972, 0.971)),
+]
+OPEN: dict[str, Experiment] = {
+    "ddp_ds_scales": strategies(0.75, 0.3, SCATTERED),
+    "fp16_speedup": precisions(1.6, 3.1, scatter=SCATTERED),
+    "pin_memory_gain": pinned(1.23, 1.2, SCATTERED),
+    "llm_scaling_is_smaller": two_kinds(3.0, 3.0, SCATTERED),
+    "llm_bound_by_launch_and_sync": calls(0.4, 0.5, 0.6),
+    "large_images_scale": sizes(0.75, 0.75, SCATTERED),
+    "nhwc_gain": switched(1.0, SCATTERED, layout="nhwc"),
+    "dali_gain": switched(1.0, SCATTERED, loader="dali"),
+    "lora_faster_and_smaller_than_dpo": techniques(dict.fromkeys(USUAL, 1.0), PEAKS, SCATTERED),
+    "qlora_smallest": techniques(dict.fromkeys(USUAL, 1.0), PEAKS, SCATTERED),
+    "qat_heaviest": techniques(dict.fromkeys(USUAL, 1.0), PEAKS, SCATTERED),
+    "mnist_accuracy": accuracy(0.97, 0.98, 0.99),
+}
+
+
+def verdict_on(claim: str, evidence: Evidence) -> Judged:
+    [judged] = judge([each for each in CLAIMS if each.id == claim], evidence)
+    return judged
+
+
+def evidence_of(folder: Path, experiment: Experiment, **others: Any) -> Evidence:
+    scenarios, tables = experiment
+    return made(folder, *scenarios, tables=tables, **others)
+
+
+def changed(experiment: Experiment, change: Callable[[Row], Row]) -> Experiment:
+    scenarios, tables = experiment
+    return [[change(row) for row in rows] for rows in scenarios], tables
+
+
+def on_cpu(experiment: Experiment) -> Experiment:
+    """The same by CPU processes; `dp` exists on GPUs only."""
+    return changed(experiment, lambda row: row | {"device": "cpu"})
+
+
+def test_every_claim_of_the_papers_is_there() -> None:
+    assert {claim.id for claim in CLAIMS} == TRUE.keys() == OPEN.keys() == {claim for claim, _ in FALSE}
+    assert len(CLAIMS) == 12
+    assert all(re.search(r"arXiv 25\d\d\.\d{5}", claim.source) for claim in CLAIMS)
+
+
+@pytest.mark.parametrize("claim", TRUE)
+def test_a_claim_that_is_true_of_the_synthetic_data_is_confirmed(claim: str, tmp_path: Path) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, TRUE[claim]))
+    assert judged.verdict == "confirmed", judged.finding
+    assert "NVIDIA H100" in judged.conditions and "repeats: 3" in judged.conditions
+    assert judged.aside == ""
+
+
+@pytest.mark.parametrize(("claim", "experiment"), FALSE, ids=[f"{claim}-{i}" for i, (claim, _) in enumerate(FALSE)])
+def test_a_claim_that_is_false_of_the_synthetic_data_is_refuted(
+    claim: str, experiment: Experiment, tmp_path: Path
+) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, experiment))
+    assert judged.verdict == "refuted", judged.finding
+
+
+@pytest.mark.parametrize("claim", OPEN)
+def test_a_limit_inside_the_interval_decides_nothing(claim: str, tmp_path: Path) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, OPEN[claim]))
+    assert judged.verdict == "not decided", judged.finding
+
+
+@pytest.mark.parametrize("claim", TRUE)
+def test_one_repeat_decides_nothing(claim: str, tmp_path: Path) -> None:
+    scenarios, tables = TRUE[claim]
+    ids = [row for rows in scenarios for row in rows]
+    single = [[row for row in rows if row["repeat"] == 1] for rows in scenarios]
+    kept = [row for rows in single for row in rows]
+    renumbered = {i: kept.index(row) for i, row in enumerate(ids) if row in kept}
+    tables = {
+        name: [row | {"at": renumbered[row["at"]]} for row in rows if row["at"] in renumbered]
+        for name, rows in tables.items()
+    }
+    judged = verdict_on(claim, made(tmp_path, *single, tables=tables))
+    assert judged.verdict == "not decided"
+    assert "one repeat" in judged.finding
+
+
+@pytest.mark.parametrize("claim", [claim.id for claim in CLAIMS if claim.hardware != "any"])
+@pytest.mark.parametrize("truth", ["true", "false"])
+def test_cpu_data_decides_no_claim_about_gpus_but_is_told_beside_it(claim: str, truth: str, tmp_path: Path) -> None:
+    experiment = TRUE[claim] if truth == "true" else dict(FALSE)[claim]
+    judged = verdict_on(claim, evidence_of(tmp_path, on_cpu(experiment), card=None))
+    assert judged.verdict == "not measured here"
+    assert "CPU processes" in judged.aside and re.search(r"\d\.\d+ \[", judged.aside)
+    assert judged.conditions == ""
+
+
+@pytest.mark.parametrize("claim", TRUE)
+@pytest.mark.parametrize(
+    "made_up", [{"card": CARD | {"name": "synthetic GPU"}}, {"source": "synthetic"}, {"processor": "Synthetic CPU"}]
+)
+def test_what_is_called_synthetic_decides_nothing(claim: str, made_up: dict[str, Any], tmp_path: Path) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, TRUE[claim], **made_up))
+    assert judged.verdict == "not measured here"
+    if claim != "mnist_accuracy" or "source" not in made_up:
+        assert "synthetic data" in judged.aside
+
+
+def test_a_run_on_a_gpu_without_its_name_decides_nothing(tmp_path: Path) -> None:
+    assert verdict_on("nhwc_gain", evidence_of(tmp_path / "a", TRUE["nhwc_gain"], card=None)).verdict == (
+        "not measured here"
+    )
+    unrecorded = evidence_of(tmp_path / "b", TRUE["nhwc_gain"], recorded=False)
+    assert verdict_on("nhwc_gain", unrecorded).verdict == "not measured here"
+
+
+def test_one_numa_node_decides_nothing_about_a_numa_machine(tmp_path: Path) -> None:
+    judged = verdict_on("dali_gain", evidence_of(tmp_path, TRUE["dali_gain"], nodes=(0,)))
+    assert judged.verdict == "not measured here"
+    assert "two or more NUMA nodes" in judged.finding
+
+
+@pytest.mark.parametrize("claim", ["qlora_smallest", "llm_bound_by_launch_and_sync", "llm_scaling_is_smaller"])
+def test_a_tiny_language_model_on_a_gpu_decides_nothing(claim: str, tmp_path: Path) -> None:
+    small = changed(TRUE[claim], lambda row: row | ({"parameters": 6_000_000} if row["workload"] == "llm" else {}))
+    assert verdict_on(claim, evidence_of(tmp_path, small)).verdict == "not measured here"
+
+
+def test_small_images_decide_nothing_about_precisions(tmp_path: Path) -> None:
+    small = changed(TRUE["fp16_speedup"], lambda row: row | {"image_size": 32})
+    judged = verdict_on("fp16_speedup", evidence_of(tmp_path, small))
+    assert judged.verdict == "not measured here"
+    assert "too small" in judged.aside
+
+
+def test_fewer_epochs_that_stay_below_the_accuracy_do_not_refute_it(tmp_path: Path) -> None:
+    judged = verdict_on("mnist_accuracy", evidence_of(tmp_path, accuracy(0.9, 0.91, 0.9, epochs=3)))
+    assert judged.verdict == "not decided"
+
+
+def test_accuracy_on_a_cpu_counts_since_that_claim_is_not_about_gpus(tmp_path: Path) -> None:
+    judged = verdict_on("mnist_accuracy", evidence_of(tmp_path, on_cpu(TRUE["mnist_accuracy"]), card=None))
+    assert judged.verdict == "confirmed"
+
+
+def test_runs_that_differ_in_more_than_the_compared_parameter_are_not_compared(tmp_path: Path) -> None:
+    rows = images(100) + images(120, layout="nhwc", batch_size=128)
+    assert verdict_on("nhwc_gain", made(tmp_path, rows)).verdict == "not measured here"
+
+
+def test_runs_of_two_machines_are_not_compared(tmp_path: Path) -> None:
+    make_results(tmp_path, images(100))
+    other = make_results(tmp_path / "other", images(120, layout="nhwc"), card=CARD | {"name": "NVIDIA A100"})
+    (other / "scenarios" / "s0").rename(tmp_path / "scenarios" / "s1")
+    for run in (other / "runs").iterdir():
+        run.rename(tmp_path / "runs" / run.name)
+    assert verdict_on("nhwc_gain", read_evidence(tmp_path)).verdict == "not measured here"
+
+
+def test_configurations_that_contradict_each_other_decide_nothing(tmp_path: Path) -> None:
+    rows = images(100) + images(120, layout="nhwc")
+    rows += images(100, image_size=500) + images(90, image_size=500, layout="nhwc")
+    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
+    assert judged.verdict == "not decided"
+    assert "2 comparisons, 1 for it, 1 against it, 0 open" in judged.finding
+
+
+def test_a_ratio_is_that_of_the_medians_and_is_listed_with_its_runs(tmp_path: Path) -> None:
+    table = comparisons_table([verdict_on("nhwc_gain", evidence_of(tmp_path, TRUE["nhwc_gain"]))])
+    [row] = table.to_dict("records")
+    assert row["value"] == pytest.approx(1.2)
+    assert (row["low"], row["high"]) == (pytest.approx(1.2 * 0.997 / 1.003), pytest.approx(1.2 * 1.003 / 0.997))
+    assert row["answer"] == "yes" and row["decides"] and len(row["runs"].split()) == 6
+
+
+def test_runs_that_did_not_complete_are_not_compared(tmp_path: Path) -> None:
+    rows = images(100) + [row | {"outcome": "out_of_memory"} for row in images(120, layout="nhwc")]
+    assert verdict_on("nhwc_gain", made(tmp_path, rows)).verdict == "not measured here"
+
+
+def test_results_without_any_run_give_a_row_per_claim(tmp_path: Path) -> None:
+    table = claims_table(judge(CLAIMS, read_evidence(tmp_path)))
+    assert list(table.columns) == list(COLUMNS)
+    assert set(table["verdict"]) == {"not measured here"} and len(table) == 12
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("claims: 3", "expected a list of claims, found dict"),
+        ([{"id": "a"}], "a.claim: missing"),
+        ({"tests": [{"kind": "compare"}]}, "a.tests.0.statement: missing"),
+        ({"tests": [{"kind": "guess"}]}, "tests.0"),
+        ({"hardware": "tpu"}, "a.hardware: found 'tpu'"),
+        ({"colour": "red"}, "a.colour: unknown key"),
+        ({"above": None}, "expected a limit"),
+        ({"above": 2.0, "below": 1.0}, "above (2.0) must be less than below (1.0)"),
+        ({"where": {"colour": 1}}, "'colour' is neither a parameter nor a measure"),
+        ({"kind": "api_time", "functions": "("}, "is no regular expression"),
+    ],
+)
+def test_a_faulty_claims_file_is_refused_by_lines_that_name_the_key(content: Any, said: str, tmp_path: Path) -> None:
+    test = {"statement": "s", "kind": "efficiency", "where": {}, "above": 1.0}
+    claim = {"id": "a", "claim": "c", "paper": "A", "source": "s", "hardware": "gpu"}
+    if isinstance(content, dict):
+        in_test = {
+            key: value for key, value in content.items() if key in ("above", "below", "where", "kind", "functions")
+        }
+        content = [claim | {"tests": [test | in_test]} | {k: v for k, v in content.items() if k not in in_test}]
+    path = tmp_path / "claims.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    with pytest.raises(UserError) as refused:
+        read_claims(path)
+    lines = str(refused.value).splitlines()
+    assert all(line.startswith(f"{path}: ") for line in lines)
+    assert any(said in line for line in lines), lines
+
+
+def test_a_claim_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    text = (ROOT / "resources" / "claims.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "claims.yaml"
+    path.write_text(text + "\n" + text[text.index("- id: mnist_accuracy") :])
+    with pytest.raises(UserError, match="mnist_accuracy stands here twice"):
+        read_claims(path)
+
+
+def test_a_damaged_measures_file_is_named(tmp_path: Path) -> None:
+    results = make_results(tmp_path, images(100))
+    (results / "scenarios" / "s0" / "measures.csv").write_text("run,outcome\nx,completed\n")
+    with pytest.raises(UserError, match=r"measures\.csv: found no column workload"):
+        read_evidence(results)
+
+
+def test_the_command_prints_every_verdict_and_counts_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenarios, tables = TRUE["nhwc_gain"]
+    results = make_results(tmp_path, *scenarios, tables=tables)
+    main(["claims", str(results), "--claims", str(ROOT / "resources" / "claims.yaml")])
+    printed = capsys.readouterr().out
+    assert "nhwc_gain: confirmed" in printed
+    assert printed.splitlines()[-1] == "11 not measured here, 1 confirmed"

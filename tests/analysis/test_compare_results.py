@@ -1,0 +1,95 @@
+"""Results compared: differences that were put in are found, and no others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicard.analysis.compare_results import Comparison, compare_results
+from recorded_runs import add_run
+
+REPEATS = (1.0, 1.01, 0.99, 1.005, 0.995)  # how much longer the steps of each repeat last
+
+
+def results(source: Path, folder: Path, times: float, repeats: tuple[float, ...] = REPEATS, **keys: Any) -> list[Path]:
+    """Run directories of the repeats of a synthetic configuration, each step `times` as long as in the real run."""
+    return [add_run(source, folder, times * own, repeat=i, **keys) for i, own in enumerate(repeats, start=1)]
+
+
+def words(found: Comparison) -> dict[str, str]:
+    return {change.measure: change.verdict for change in found.changes}
+
+
+def test_a_slower_machine_is_slower_and_remembers_as_much(extracted_run: Path, tmp_path: Path) -> None:
+    a = results(extracted_run, tmp_path / "a", 1)
+    b = results(extracted_run, tmp_path / "b", 1.5)
+    found = compare_results(a, b)
+    assert words(found) == {
+        "iteration_time_s": "slower",
+        "throughput_samples_per_s": "slower",
+        "peak_memory_bytes": "no difference",
+        "test_accuracy": "no difference",
+        "test_loss": "no difference",
+    }
+    time = found.changes[0]
+    assert time.ratio.value == pytest.approx(1.5)
+    # The extreme repeats of either side bound what resampling can give.
+    assert 1.5 * 0.99 / 1.01 <= time.ratio.low < 1.5 < time.ratio.high <= 1.5 * 1.01 / 0.99
+    assert time.repeats == (5, 5)
+    assert (found.outcomes, found.only_a, found.only_b, found.circumstances) == ([], [], [], [])
+    back = compare_results(b, a)
+    assert [words(back)[name] for name in ("iteration_time_s", "throughput_samples_per_s")] == ["faster", "faster"]
+
+
+def test_a_difference_within_the_repeats_is_none(extracted_run: Path, tmp_path: Path) -> None:
+    a = results(extracted_run, tmp_path / "a", 1)
+    assert words(compare_results(a, results(extracted_run, tmp_path / "b", 1.002)))["iteration_time_s"] == (
+        "no difference"
+    )
+
+
+def test_of_one_repeat_nothing_can_be_told(extracted_run: Path, tmp_path: Path) -> None:
+    a = results(extracted_run, tmp_path / "a", 1)
+    found = compare_results(a, results(extracted_run, tmp_path / "b", 9, repeats=(1.0,)))
+    assert set(words(found).values()) == {"cannot tell"}
+    assert (found.changes[0].ratio.low, found.changes[0].repeats) == (None, (5, 1))
+    assert len(found.only_a) == 4
+
+
+def test_configurations_are_kept_apart_and_missing_runs_are_named(extracted_run: Path, tmp_path: Path) -> None:
+    a = results(extracted_run, tmp_path / "a", 1) + results(extracted_run, tmp_path / "a", 1, seed=7)
+    b = results(extracted_run, tmp_path / "b", 2) + results(extracted_run, tmp_path / "b", 1, threads=2)
+    found = compare_results(a, b)
+    [configuration] = {change.configuration for change in found.changes}
+    assert f"{configuration}_r1" == a[0].name
+    assert found.only_a == [folder.name for folder in a[5:]]
+    assert found.only_b == [folder.name for folder in b[5:]]
+
+
+def test_another_machine_driver_version_and_outcome_are_told(extracted_run: Path, tmp_path: Path) -> None:
+    def other(record: dict[str, Any]) -> None:
+        record["host"]["name"] = "another"
+        record["hardware"]["gpus"] = [{"name": "NVIDIA H100", "memory_bytes": 80e9, "capability": "9.0"}] * 2
+        record["versions"] |= {"torch": "9.9", "driver": "590.1"}
+        record["data"]["files"][0]["sha256"] = "0" * 64
+
+    def lost(record: dict[str, Any]) -> None:
+        other(record)
+        record["outcome"] = "out_of_memory"
+
+    a = results(extracted_run, tmp_path / "a", 1, repeats=(1.0, 1.0))
+    b = results(extracted_run, tmp_path / "b", 1, repeats=(1.0,), change=other)
+    b += [add_run(extracted_run, tmp_path / "b", repeat=2, change=lost)]
+    found = compare_results(a, b)
+    assert found.outcomes == [(a[1].name, "completed", "out_of_memory")]
+    record = json.loads((a[0] / "run.json").read_text())
+    differing = {name: (before, after) for name, before, after in found.circumstances}
+    assert differing.pop("data digits")[1].startswith("0" * 12)
+    assert differing == {
+        "machine": (record["host"]["name"], "another"),
+        "cards": ("not recorded", "NVIDIA H100 (80 GB)"),
+        "number of cards": ("not recorded", "2"),
+        "version of torch": (record["versions"]["torch"], "9.9"),
+        "version of driver": ("not recorded", "590.1"),
+    }

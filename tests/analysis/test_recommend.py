@@ -1,0 +1,297 @@
+"""What holds synthetic jobs back, whose bottlenecks are known, and which of them is best for a goal."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_results import CARD, SCATTERED, Row, images, made, make_results, texts
+
+from multicard.analysis.best import choices
+from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.hindrances import Held, hindrances
+from multicard.analysis.recommend import as_markdown, recommendations
+from multicard.analysis.switches import SWITCHES, Neighbours, advice
+from multicard.cli import main
+from multicard.errors import UserError
+from multicard.experiment.workloads import PARAMETERS
+
+
+def timeline(of: int, span: float = 1.0, **shares: float) -> Row:
+    """A profiled step in which a card spends so much of its time in each way; computing is what is left."""
+    parts = {"communication": 0.0, "memory": 0.0, "overlapped": 0.0, "exposed_communication": 0.0, "idle": 0.0}
+    parts |= {"idle_host_bound": 0.0, "idle_collective": 0.0, "idle_other": 0.0} | shares
+    parts["idle"] = parts["idle_host_bound"] + parts["idle_collective"] + parts["idle_other"]
+    busy = 1.0 - parts["idle"]
+    parts |= {"span": 1.0, "busy": busy, "compute": busy - parts["exposed_communication"] - parts["memory"]}
+    seconds = {f"{name}_s": share * span for name, share in parts.items()}
+    return {"at": of, "process": 1, "device": 0, "scope": "step", "step": 1} | seconds
+
+
+def held_back(evidence: Evidence) -> list[tuple[str, float]]:
+    [held] = hindrances(evidence)
+    return [(each.kind, pytest.approx(each.share, abs=1e-6)) for each in held.hindrances]
+
+
+def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -> Evidence:
+    """Three repeats of a configuration with known shares."""
+    rows = images(100, scatter=(1.0, 1.0, 1.0), devices=4, **(measures or {}))
+    return made(folder, rows, tables={"timeline": [timeline(run, **shares) for run in range(3)]} if shares else None)
+
+
+def test_what_takes_most_of_the_step_comes_first(tmp_path: Path) -> None:
+    evidence = one(
+        tmp_path,
+        {"data_share": 0.06},
+        exposed_communication=0.3,
+        memory=0.2,
+        idle_host_bound=0.16,
+        idle_collective=0.08,
+    )
+    assert held_back(evidence) == [
+        ("exposed communication", 0.3), ("transfers", 0.2), ("host-bound launches", 0.10),
+        ("waiting for other ranks", 0.08), ("data wait", 0.06),
+    ]  # fmt: skip
+
+
+def test_another_order_of_shares_gives_another_order_of_hindrances(tmp_path: Path) -> None:
+    evidence = one(tmp_path, {"data_share": 0.4}, exposed_communication=0.1, memory=0.2)
+    assert [kind for kind, _ in held_back(evidence)] == ["data wait", "transfers", "exposed communication"]
+
+
+def test_a_card_that_idles_while_the_host_waits_for_data_is_not_bound_by_launches(tmp_path: Path) -> None:
+    assert [kind for kind, _ in held_back(one(tmp_path, {"data_share": 0.4}, idle_host_bound=0.41))] == ["data wait"]
+
+
+def test_shares_below_a_twentieth_are_not_named(tmp_path: Path) -> None:
+    evidence = one(tmp_path, {"data_share": 0.04}, exposed_communication=0.03)
+    [held] = hindrances(evidence)
+    assert held.hindrances == []
+    assert held.computation is not None and held.computation.share == pytest.approx(0.97)
+    assert "Nothing that was measured holds back 5 % of the step or more." in as_markdown(evidence)
+
+
+def test_each_number_says_which_table_it_is_from(tmp_path: Path) -> None:
+    evidence = one(tmp_path, {"data_share": 0.4, "data_s": 0.04}, exposed_communication=0.3)
+    [held] = hindrances(evidence)
+    assert held.hindrances[0].evidence == "40 % of the step waits for the loader, 40 ms per step (measures.csv)"
+    assert held.hindrances[1].evidence == (
+        "for 30 % of the profiled steps the card communicates and does not compute (timeline)"
+    )
+
+
+def test_steps_count_and_not_the_capture_around_them(tmp_path: Path) -> None:
+    rows = images(100, scatter=(1.0, 1.0))
+    around = [timeline(run, span=10.0, idle_host_bound=0.9) | {"scope": "capture"} for run in range(2)]
+    steps = [timeline(run, exposed_communication=0.2) for run in range(2)]
+    assert held_back(made(tmp_path, rows, tables={"timeline": around + steps})) == [("exposed communication", 0.2)]
+
+
+def test_the_evidence_for_transfers_tells_of_pageable_memory(tmp_path: Path) -> None:
+    rows = images(100, scatter=(1.0, 1.0), host_to_device_s=0.02)
+    copies = [
+        {"at": run, "operation": operation, "host_memory": memory, "bytes": count, "total_s": 1.0}
+        for run in range(2)
+        for operation, memory, count in (
+            ("host_to_device", "pageable", 30), ("host_to_device", "pinned", 10), ("device_to_host", "pageable", 900),
+        )
+    ]  # fmt: skip
+    tables = {"timeline": [timeline(run, memory=0.2, idle_other=0.1) for run in range(2)], "memory_operations": copies}
+    [held] = hindrances(made(tmp_path, rows, tables=tables))
+    assert held.hindrances[0].evidence.endswith(
+        "copies from the host take 20 ms per step (measures.csv); 75 % of what they move is from pageable memory "
+        "(memory_operations)"
+    )
+    assert held.computation is not None and "for 10 % it is idle for reasons" in held.computation.evidence
+
+
+def test_waiting_calls_and_waiting_ranks_are_told_beside_what_they_explain(tmp_path: Path) -> None:
+    rows = images(100, scatter=(1.0,), devices=2)
+    lines = [timeline(0, idle_host_bound=0.3, exposed_communication=0.2) | {"scope": s} for s in ("step", "capture")]
+    tables = {
+        "timeline": lines,
+        "stragglers": [{"at": 0, "waited_s": 0.15}],
+        "shares": [
+            {"at": 0, "share": "synchronizations", "total_s": 0.6, "of_s": 0.8},
+            {"at": 0, "share": "nccl", "total_s": 0.1, "of_s": 0.2},
+        ],
+    }
+    [held] = hindrances(made(tmp_path, rows, tables=tables))
+    assert "take 75 % of the time of CUDA calls (shares)" in held.hindrances[0].evidence
+    assert "waiting for the last rank inside collectives is 15 % (stragglers)" in held.hindrances[1].evidence
+
+
+def test_without_a_trace_the_phases_tell_of_transfers_and_computation(tmp_path: Path) -> None:
+    phases = {"mean_iteration_time_s": 1.0, "transfer_s": 0.2, "forward_s": 0.3, "backward_s": 0.4}
+    evidence = made(tmp_path, images(100, scatter=(1.0, 1.0), **phases))
+    [held] = hindrances(evidence)
+    assert held_back(evidence) == [("transfers", 0.2)]
+    assert held.computation is not None and held.computation.share == pytest.approx(0.7)
+
+
+def test_padding_is_told_and_packing_advised(tmp_path: Path) -> None:
+    evidence = made(tmp_path, texts(1.0, padding_share=0.5), texts(0.5, packed=True))
+    padded, packed = recommendations(evidence)
+    [(hindrance, [advised])] = padded.advised
+    assert hindrance.kind == "padding" and advised.switch.name == "packed: true"
+    assert advised.tried[0].speed.value == pytest.approx(2.0)
+    assert packed.advised == []
+
+
+def test_runs_out_of_memory_come_first_with_ways_to_need_less(tmp_path: Path) -> None:
+    rows = [row | {"outcome": "out_of_memory"} for row in texts(1.0, technique="lora")]
+    [found] = recommendations(made(tmp_path, rows))
+    [(hindrance, advised)] = found.advised
+    assert (hindrance.kind, hindrance.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
+    assert {each.switch.name for each in advised} == {"less batch_size", "checkpointing: true", "technique: qlora"}
+
+
+def test_a_card_that_is_nearly_full_is_told(tmp_path: Path) -> None:
+    [held] = hindrances(one(tmp_path, {"peak_reserved_bytes": 0.95 * CARD["memory_bytes"]}))
+    assert [(each.kind, round(each.share, 3)) for each in held.hindrances] == [("memory", 0.95)]
+    [held] = hindrances(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * CARD["memory_bytes"]}))
+    assert held.hindrances == []
+
+
+def test_a_costly_profiler_is_a_caution_and_no_hindrance(tmp_path: Path) -> None:
+    [held] = hindrances(one(tmp_path, {"profiler_overhead": 0.3}))
+    assert held.hindrances == []
+    assert "30 % more time than the measured ones" in held.cautions[0]
+
+
+def advised(held: Held, evidence: Evidence) -> dict[str, list[float | None]]:
+    found = advice(held.configuration, held.hindrances[0].kind, Neighbours(evidence.configurations))
+    return {each.switch.name: [tried.speed.value for tried in each.tried] for each in found}
+
+
+def test_a_switch_that_was_measured_comes_with_what_it_gained(tmp_path: Path) -> None:
+    rows = images(100, workers=2, data_share=0.5) + images(150, workers=8) + images(90, workers=1)
+    rows += images(120, workers=2, loader="dali") + images(300, workers=2, loader="dali", layout="nhwc")
+    evidence = made(tmp_path, rows)
+    found = advised(hindrances(evidence)[0], evidence)
+    assert found["more workers"] == [pytest.approx(1.5)]
+    assert found["loader: dali"] == [pytest.approx(1.2)]
+    assert found["binding: numa"] == []
+    text = as_markdown(evidence)
+    assert "`more workers` (loads in more processes): measured with workers 8 50 % faster [+49 %, +51 %]" in text
+
+
+def test_a_gain_inside_the_scatter_of_repeats_is_not_called_one(tmp_path: Path) -> None:
+    rows = images(100, SCATTERED, workers=2, data_share=0.5) + images(105, SCATTERED, workers=8)
+    assert "no difference beyond that of repeats" in as_markdown(made(tmp_path, rows))
+
+
+def test_a_preset_is_compared_though_it_turns_on_several_switches(tmp_path: Path) -> None:
+    evidence = made(tmp_path, images(100) + images(140, preset="tuned"))
+    found = advice(evidence.configurations[0], "computation", Neighbours(evidence.configurations))
+    assert {each.switch.name: len(each.tried) for each in found}["preset: tuned"] == 1
+    assert {each.switch.name: len(each.tried) for each in found}["layout: nhwc"] == 0
+
+
+def test_what_cannot_be_is_not_advised(tmp_path: Path) -> None:
+    rows = images(100, strategy="fsdp", devices=2) + images(100, strategy="single", device="cpu")
+    fsdp, cpu = made(tmp_path, rows).configurations
+    every = Neighbours([fsdp, cpu])
+    named = {each.switch.name for each in advice(fsdp, "computation", every)}
+    assert "layout: nhwc" not in named and "preset: tuned" in named
+    assert {each.switch.name for each in advice(cpu, "transfers", every)} == {"loader: dali", "binding: numa"}
+    assert "cuda_graphs: true" not in {each.switch.name for each in advice(fsdp, "host-bound launches", every)}
+
+
+def test_switches_name_parameters_of_the_configuration_file() -> None:
+    assert {name for of in SWITCHES.values() for switch in of for name in switch.changes} <= set(PARAMETERS)
+
+
+def test_the_best_for_each_goal_is_found_per_number_of_devices(tmp_path: Path) -> None:
+    measures = {"energy_per_sample_j": 2.0, "processed_samples_per_s": 100.0, "peak_memory_bytes": 20e9}
+    rows = images(100, time_to_accuracy_s=50.0, **measures)
+    rows += images(150, precision="fp16", time_to_accuracy_s=70.0, **measures | {"peak_memory_bytes": 10e9})
+    rows += images(300, devices=4) + images(200, devices=4, precision="fp16")
+    evidence = made(tmp_path, rows)
+    best = {
+        (goal, c.devices): c for goal in ("throughput", "time_to_accuracy", "memory") for c in choices(evidence, goal)
+    }
+    assert {key: c.best["precision"] for key, c in best.items() if c.best} == {
+        ("throughput", 1): "fp16", ("throughput", 4): "fp32", ("time_to_accuracy", 1): "fp32", ("memory", 1): "fp16",
+    }  # fmt: skip
+    assert all(c.decided for c in best.values())
+    assert best["throughput", 1].value.value == pytest.approx(150)
+
+
+def test_energy_counts_samples_that_ranks_repeat_once(tmp_path: Path) -> None:
+    factors = (1.0, 1.0)
+    same = {"devices": 4, "energy_per_sample_j": 1.0, "processed_samples_per_s": 400.0}
+    rows = images(100, factors, strategy="ddp", **same) + images(400, factors, strategy="ddp-ds", **same)
+    [choice] = choices(made(tmp_path, rows), "energy")
+    assert choice.best["strategy"] == "ddp-ds" and choice.value.value == pytest.approx(1.0)
+
+
+def test_a_memory_limit_leaves_out_what_needs_more(tmp_path: Path) -> None:
+    rows = images(100, peak_memory_bytes=5e9) + images(200, precision="fp16", peak_memory_bytes=30e9)
+    rows += images(300, precision="bf16")
+    evidence = made(tmp_path, rows)
+    [choice] = choices(evidence, "throughput", memory_limit_gb=10)
+    assert choice.best["precision"] == "fp32" and choice.too_large == 2
+    [choice] = choices(evidence, "throughput", memory_limit_gb=1)
+    assert choice.best is None
+    assert "none of 3 configurations is known to fit" in as_markdown(evidence, ["throughput"], 1)
+
+
+@pytest.mark.parametrize("factors", [SCATTERED, (1.0,)], ids=["scattered", "one repeat"])
+def test_it_is_said_when_the_data_do_not_decide(factors: tuple[float, ...], tmp_path: Path) -> None:
+    evidence = made(tmp_path, images(100, factors) + images(105, factors, precision="fp16"))
+    [choice] = choices(evidence, "throughput")
+    assert not choice.decided and [each["precision"] for each in choice.tied] == ["fp32"]
+    assert "not decided" in as_markdown(evidence)
+
+
+def test_preference_tuning_is_not_compared_with_other_tuning(tmp_path: Path) -> None:
+    evidence = made(tmp_path, texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora"))
+    assert [(choice.best["technique"], choice.candidates) for choice in choices(evidence, "throughput")] == [
+        ("lora", 2), ("dpo", 1),
+    ]  # fmt: skip
+
+
+def test_results_without_runs_or_without_completed_ones_give_words(tmp_path: Path) -> None:
+    assert "No run completed, so there is nothing to recommend." in as_markdown(read_evidence(tmp_path))
+    failed = [row | {"outcome": "failed"} for row in images(100)]
+    assert "No run completed" in as_markdown(made(tmp_path / "failed", failed))
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder, expected the results of an experiment"):
+        read_evidence(tmp_path / "nothing")
+
+
+def test_text_from_files_shows_as_it_is(tmp_path: Path) -> None:
+    results = made(tmp_path, images(100, data_share=0.5), processor="<script>|*x*\n# y")
+    assert r"\<script\>\|\*x\* \# y" in as_markdown(results)
+
+
+def test_cpu_and_synthetic_data_are_marked(tmp_path: Path) -> None:
+    assert "says nothing about GPUs" in as_markdown(made(tmp_path / "a", images(100, device="cpu"), card=None))
+    assert "Some of these runs are synthetic" in as_markdown(made(tmp_path / "b", images(100), source="synthetic"))
+
+
+def test_the_length_of_a_run_is_no_choice(tmp_path: Path) -> None:
+    rows = images(100, steps_per_epoch=50) + images(100, steps_per_epoch=60) + images(90, workers=4, steps_per_epoch=50)
+    [choice] = choices(made(tmp_path, rows), "throughput")
+    assert choice.differing == ("workers",) and choice.decided
+
+
+def test_what_a_preset_turns_on_is_named_by_the_preset(tmp_path: Path) -> None:
+    [choice] = choices(made(tmp_path, images(100) + images(140, preset="tuned")), "throughput")
+    assert choice.best.naming(choice.differing) == "preset: tuned"
+
+
+def test_the_command_prints_markdown_for_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = make_results(tmp_path, images(100) + images(150, precision="fp16"))
+    main(["recommend", str(results), "--goal", "throughput"])
+    printed = capsys.readouterr().out
+    assert "### Throughput" in printed and "### Energy" not in printed
+    assert "| mnist, 224 px, mobilenet\\_v2 | 1 GPU | precision: fp16 | 150 [150, 150] images per second |" in printed
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
+def test_a_memory_limit_that_is_none_is_refused_in_one_line(limit: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^--memory-limit-gb: found .*, expected a number above 0$"):
+        main(["recommend", str(tmp_path), f"--memory-limit-gb={limit}"])

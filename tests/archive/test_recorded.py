@@ -1,0 +1,131 @@
+"""Recorded runs stand for runs that cannot take place here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicard.archive.pack import pack
+from multicard.archive.recorded import find_recorded, obstacles
+from multicard.errors import UserError
+from multicard.experiment.config import Experiment
+from multicard.experiment.load import check
+from multicard.experiment.machine import Machine
+from multicard.experiment.runs import Run, distinct, expand
+from recorded_runs import ON_CARDS, add_run, archive_of_cards, configuration, experiment, write_configuration
+
+HERE = Machine(cpus=2, gpus=0, nsys=False)
+
+
+@pytest.fixture(scope="session")
+def gpu_archive(extracted_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of a synthetic run on two cards."""
+    return archive_of_cards(extracted_run, tmp_path_factory.mktemp("gpu"))
+
+
+def on_cards(results: Path, repeats: int = 1, **keys: Any) -> Experiment:
+    return experiment(results, repeats, ON_CARDS, **keys)
+
+
+def reasons(asked: Any) -> tuple[dict[str, Run], dict[str, str | None]]:
+    runs = distinct(expand(asked))
+    return runs, obstacles(asked, runs, HERE, find_recorded(asked, runs))
+
+
+def test_a_recorded_run_needs_no_card_and_the_others_say_what_they_need(gpu_archive: Path, tmp_path: Path) -> None:
+    _, without = reasons(on_cards(tmp_path, 2))
+    assert set(without.values()) == {"needs a CUDA GPU, none found"}
+    runs, given = reasons(on_cards(tmp_path, 2, recorded=[str(gpu_archive)]))
+    assert {runs[run].parameters.repeat: reason for run, reason in given.items()} == {
+        1: None,
+        2: "needs a CUDA GPU, none found",
+    }
+
+
+def test_a_run_on_another_data_set_of_that_name_is_not_taken(gpu_archive: Path, tmp_path: Path) -> None:
+    fewer = {"digits": {"source": "digits", "limit": 99}}
+    asked = on_cards(tmp_path, datasets=fewer, recorded=[str(gpu_archive)])
+    [reason] = reasons(asked)[1].values()
+    assert reason == (f"needs a CUDA GPU, none found; not taken from {gpu_archive}: its data set digits is another one")
+
+
+def test_the_data_set_of_a_recorded_run_may_be_elsewhere(extracted_run: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    (there / "a").mkdir(parents=True)
+    add_run(extracted_run, tmp_path / "results", dataset="mine", device="cuda")
+
+    def asked(folder: Path) -> dict[str, Any]:
+        config = configuration(tmp_path / "results", 2, ON_CARDS | {"dataset": "mine"})
+        return config | {"datasets": {"mine": {"source": "imagefolder", "folder": str(folder)}}}
+
+    pack(check(asked(there), "a.yaml"), tmp_path / "x.zip")
+    elsewhere = asked(tmp_path / "gone") | {"results": str(tmp_path / "new")}
+    with pytest.raises(UserError, match=r"datasets\.mine\.folder: no such folder"):
+        check(elsewhere, "a.yaml")
+    read = check(elsewhere | {"recorded": [str(tmp_path / "x.zip")]}, "a.yaml")
+    runs = distinct(expand(read))
+    on_a_machine_with_cards = Machine(cpus=2, gpus=2, nsys=False)
+    found = obstacles(read, runs, on_a_machine_with_cards, find_recorded(read, runs))
+    assert list(found.values()) == [None, f"no data set mine: folder: no such folder: {tmp_path / 'gone'}"]
+
+
+def test_a_run_of_this_machine_comes_before_a_recorded_one(recorded_archive: Path, tmp_path: Path) -> None:
+    asked = experiment(tmp_path, 2, recorded=[str(recorded_archive)])
+    runs = distinct(expand(asked))
+    assert len(find_recorded(asked, runs).archives) == 2
+    own = tmp_path / "runs" / next(iter(runs))
+    own.mkdir(parents=True)
+    (own / "run.json").write_text("{}")
+    found = find_recorded(asked, runs)
+    assert own.name not in found.archives
+    assert "holds another record of it, which is kept" in found.differing[own.name]
+    (own / "run.json").write_text(json.dumps({"recorded": {"archive": "x", "sha256": "0"}}))
+    assert own.name in find_recorded(asked, runs).archives
+
+
+@pytest.mark.parametrize(
+    ("recorded", "says"),
+    [
+        (["none.zip"], "recorded.0: no such file: none.zip"),
+        (["x.rar"], "recorded.0: found 'x.rar', expected a name that ends in .tar.gz or .zip"),
+        ("x.zip", "recorded: found 'x.zip', input should be a valid list"),
+    ],
+)
+def test_bad_lists_of_archives_are_one_line(recorded: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as stopped:
+        experiment(tmp_path, recorded=recorded)
+    [line] = str(stopped.value).splitlines()
+    assert says in line
+
+
+def test_an_archive_is_listed_once(recorded_archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"recorded.1: lists .* twice"):
+        experiment(tmp_path, recorded=[str(recorded_archive)] * 2)
+
+
+def test_the_commands_archive_runs_and_status(gpu_archive: Path, recorded_results: Path, tmp_path: Path) -> None:
+    def multicard(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = "from multicard.cli import main; main()"
+        return subprocess.run(
+            [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    config = write_configuration(tmp_path / "a.yaml", recorded_results, 2)
+    packed = multicard("archive", "--config", str(config), "out.tar.gz")
+    assert packed.returncode == 0, packed.stderr
+    assert packed.stdout.startswith("runs: 2, ")
+    stopped = multicard("archive", "--config", str(config), "out.rar")
+    assert (stopped.returncode, len(stopped.stderr.splitlines())) == (1, 1)
+
+    write_configuration(config, tmp_path / "new", 2, ON_CARDS, recorded=[str(gpu_archive)])
+    listed = multicard("runs", "--config", str(config))
+    assert "recorded in" in listed.stdout
+    assert "2 runs, 0 can run here, 1 are recorded (" in listed.stdout
+    assert multicard("status", "--config", str(config)).stdout.splitlines()[-1] == "1 waiting, 1 cannot run here"
+
+    compared = multicard("compare", str(recorded_results), "out.tar.gz")
+    assert compared.returncode == 0, compared.stderr
+    assert "no difference" in compared.stdout

@@ -1,0 +1,158 @@
+"""What traces show, as its figures show it; all tables are synthetic."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured
+from multicard.analysis.gathered import Gathered
+from multicard.figures.catalog import FIGURES
+
+
+def two_runs(**more: Any) -> pd.DataFrame:
+    """Two runs on GPUs that differ in their number."""
+    common = {"strategy": "ddp-ds", "device": "cuda", "iteration_time_s": 0.1, **more}
+    return measured("vision", common | {"devices": 1}, common | {"devices": 2})
+
+
+def info(steps: float = 10) -> list[dict[str, Any]]:
+    return [{"run": run, "traced_steps": steps} for run in ("run0", "run1")]
+
+
+def rows(run: str, processes: int, **values: Any) -> list[dict[str, Any]]:
+    """The same row of each process of a run, which drives one card."""
+    return [{"run": run, "report": "r", "rank": i, "process": 100 + i, "device": i, **values} for i in range(processes)]
+
+
+def api(**seconds: float) -> list[dict[str, Any]]:
+    """Calls of both runs, whose processes take the same time."""
+    runs = (("run0", 1), ("run1", 2))
+    return [
+        row
+        for run, processes in runs
+        for function, total in seconds.items()
+        for row in rows(run, processes, api="runtime", function=function, total_s=total)
+    ]
+
+
+def axes_of(name: str, found: Gathered) -> tuple:
+    """Panels of a drawn figure, the figure before them, and its numbers."""
+    figure, data = FIGURES[name].draw(found)
+    return closed(figure), *figure.axes, data
+
+
+def test_cuda_calls_are_per_step_and_process_the_papers_functions_first(tmp_path: Path) -> None:
+    calls = api(cudaMalloc=0.9, cudaLaunchKernel_v7000=0.2, cudaLaunchKernel=0.1, cudaStreamSynchronize=0.4)
+    calls += [row | {"api": "backtrace", "total_s": 5.0} for row in calls]
+    figure, axes, _ = axes_of("cuda_api", gathered(tmp_path, two_runs(), cuda_api=calls, runs_info=info()))
+    assert heading(axes) == "CUDA API time"
+    assert axes.get_xlabel() == "Summed time of calls per step and process (ms)"
+    assert group_names(axes, horizontal=True) == ["ddp-ds, 1 GPU", "ddp-ds, 2 GPUs"]
+    # Ten steps: 0.3 s of launches are 30 ms a step.
+    assert lengths(axes) == {
+        "cudaLaunchKernel": pytest.approx([30, 30]),
+        "cudaStreamSynchronize": pytest.approx([40, 40]),
+        "cudaMalloc": pytest.approx([90, 90]),
+    }
+    assert legend(figure) == [["cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc"]]
+
+
+def test_functions_beyond_those_with_most_time_are_summed(tmp_path: Path) -> None:
+    calls = api(cudaLaunchKernel=0.1, **{f"cuda{i}": 0.1 * i for i in range(1, 11)})
+    _, axes, _ = axes_of("cuda_api", gathered(tmp_path, two_runs(), cuda_api=calls, runs_info=info()))
+    shown = lengths(axes)
+    assert list(shown) == ["cudaLaunchKernel", *(f"cuda{i}" for i in range(10, 2, -1)), "other"]
+    assert shown["other"] == pytest.approx([30, 30])
+
+
+def test_a_name_from_a_trace_starts_no_formula(tmp_path: Path) -> None:
+    found = gathered(tmp_path, two_runs(), cuda_api=api(**{"a$b$": 0.1}), runs_info=info())
+    _, axes, _ = axes_of("cuda_api", found)
+    assert list(lengths(axes)) == [r"a\$b\$"]
+
+
+def test_a_trace_without_steps_gives_no_time_per_step(tmp_path: Path) -> None:
+    _, data = FIGURES["cuda_api"].draw(
+        gathered(tmp_path, two_runs(), cuda_api=api(cudaLaunchKernel=1.0), runs_info=info(None))
+    )
+    assert data["nothing_to_show"].tolist() == ["no CUDA calls were recorded"]
+
+
+def test_without_a_trace_the_figure_says_why_there_is_none(tmp_path: Path) -> None:
+    missing = [{"run": "run0", "trace_missing": "nsys: permission denied"}]
+    _, data = FIGURES["kernel_classes"].draw(gathered(tmp_path, two_runs(), runs_info=missing))
+    assert data["nothing_to_show"].tolist() == ["no kernels were recorded: nsys: permission denied"]
+
+
+def test_kernels_are_per_step_and_card_by_class(tmp_path: Path) -> None:
+    kernels = [
+        *rows("run0", 1, **{"class": "matrix_multiply", "total_s": 0.5}),
+        *rows("run1", 2, **{"class": "matrix_multiply", "total_s": 0.5}),
+        *rows("run1", 2, **{"class": "communication", "total_s": 0.2}),
+    ]
+    _, axes, _ = axes_of("kernel_classes", gathered(tmp_path, two_runs(), kernel_classes=kernels, runs_info=info()))
+    assert lengths(axes) == {"matrix multiply": pytest.approx([50, 50]), "communication": pytest.approx([0, 20])}
+    assert axes.get_xlabel() == "Summed time of kernels per step and card (ms)"
+
+
+def test_transfers_show_time_and_bytes_by_direction_and_host_memory(tmp_path: Path) -> None:
+    copies = {"operation": "host_to_device", "total_s": 0.1}
+    operations = [
+        *rows("run0", 1, **copies, host_memory="pageable", bytes=10_000_000),
+        *rows("run1", 2, **copies, host_memory="pinned", bytes=20_000_000),
+        *rows("run1", 2, operation="memset", total_s=0.01, bytes=1000),
+    ]
+    found = gathered(tmp_path, two_runs(), memory_operations=operations, runs_info=info())
+    figure, left, right, data = axes_of("memory_transfers", found)
+    assert left.get_xlabel() == "Time per step and card (ms)"
+    assert right.get_xlabel() == "Bytes per step and card (MB)"
+    kinds = ["host to device, pageable", "host to device, pinned", "memset"]
+    assert sorted(legend(figure)[0]) == kinds
+    assert [lengths(right)[kind][1] for kind in kinds] == pytest.approx([0, 2, 0.0001])
+    assert [lengths(left)[kind][0] for kind in kinds] == pytest.approx([10, 0, 0])
+    assert data["host to device, pinned (bytes)"].fillna(0).tolist() == pytest.approx([0, 2e6])
+
+
+def timeline(run: str, cards: int, busy: float) -> list[dict[str, Any]]:
+    """Captures of 1 s: computing for `busy`, a tenth of it alone with communication, 0.1 s of late launches."""
+    return rows(
+        run, cards, scope="capture", span_s=1.0, busy_s=busy, compute_s=0.9 * busy, communication_s=0.1 * busy,
+        memory_s=0.0, overlapped_s=0.0, exposed_communication_s=0.1 * busy, idle_s=1 - busy, idle_host_bound_s=0.1,
+    )  # fmt: skip
+
+
+def test_the_time_of_a_card_adds_up_and_each_card_has_a_mark(tmp_path: Path) -> None:
+    cards = [*timeline("run0", 1, 0.8), *timeline("run1", 1, 0.5), *timeline("run1", 2, 0.7)[1:]]
+    figure, axes, _ = axes_of("device_time", gathered(tmp_path, two_runs(), timeline=cards, runs_info=info()))
+    parts = lengths(axes)
+    assert parts == {
+        "compute": pytest.approx([72, 54]),
+        "communication alone": pytest.approx([8, 6]),
+        "idle, bound by the host": pytest.approx([10, 10]),
+        "idle, other": pytest.approx([10, 30]),
+    }
+    [marks] = [line for line in axes.get_lines() if line.get_label() == "busy time of one card"]
+    assert list(zip(*marks.get_data(), strict=True)) == [pytest.approx(place) for place in ((80, 0), (50, 1), (70, 1))]
+    assert axes.get_xlabel() == "Share of the profiled time (%)"
+    assert legend(figure)[0][-1] == "busy time of one card"
+
+
+def test_the_four_shares_have_a_panel_each_and_say_of_what(tmp_path: Path) -> None:
+    found = [
+        *rows("run0", 1, share="nccl", total_s=0.0, of_s=1.0),
+        # Two cards with 1 of 2 s and 0 of 2 s: a quarter of both.
+        *rows("run1", 1, share="nccl", total_s=1.0, of_s=2.0),
+        *rows("run1", 2, share="nccl", total_s=0.0, of_s=2.0)[1:],
+        *rows("run1", 2, share="kernel_launches", total_s=1.0, of_s=2.0),
+    ]
+    _, *panels, data = axes_of("shares", gathered(tmp_path, two_runs(), shares=found, runs_info=info()))
+    assert [heading(axes) for axes in panels] == [
+        "Copies from the host", "Kernel launches", "Synchronizations", "NCCL kernels",
+    ]  # fmt: skip
+    assert panels[3].get_ylabel().split() == ["Share", "of", "the", "time", "of", "kernels", "(%)"]
+    assert panels[3].containers[0].lines[0].get_ydata().tolist() == pytest.approx([0, 25])
+    assert panels[1].containers[0].lines[0].get_ydata().tolist() == pytest.approx([50])
+    assert [text.get_text() for text in panels[0].texts] == ["not recorded"]
+    assert data["nccl"].tolist() == pytest.approx([0, 0.25])

@@ -1,0 +1,108 @@
+"""What one setting gains over another, as its figures show it; all measures are synthetic."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from figures.measured import closed, heading, legend, measured
+from multicard.figures.gains import ORDER, gain, gains
+from multicard.figures.style import NothingToShow
+
+
+def runs(times: dict[tuple[Any, int], list[float]], parameter: str, **more: Any) -> list[dict[str, Any]]:
+    """Runs with these step times, by value of the parameter and number of devices, one per repeat."""
+    return [
+        {"strategy": "ddp-ds", parameter: value, "devices": devices, "repeat": i, "iteration_time_s": seconds, **more}
+        for (value, devices), every in times.items()
+        for i, seconds in enumerate(every, start=1)
+    ]
+
+
+def pinned(times: dict[tuple[Any, int], list[float]], **more: Any) -> pd.DataFrame:
+    return measured("vision", *runs(times, "pin_memory", **more))
+
+
+CLEAR = {
+    (False, 1): [1.2, 1.21], (True, 1): [1.0, 1.01],
+    (False, 2): [1.0, 1.1], (True, 2): [1.02, 1.08],
+}  # fmt: skip
+
+
+def test_the_gain_is_in_speed_over_the_same_number_of_devices() -> None:
+    data = gains(pinned(CLEAR), "pin_memory")
+    assert data["devices"].tolist() == [1, 2]
+    assert data["gain"].tolist() == pytest.approx([1.205 / 1.005 - 1, 0.0])
+    assert data["verdict"].tolist() == ["more", "none"]
+    assert data["repeats"].tolist() == [2, 2]
+
+
+def test_a_gain_inside_the_interval_is_drawn_hollow_and_worded_as_none() -> None:
+    figure, _ = gain(pinned(CLEAR), "pin_memory")
+    [axes] = closed(figure).axes
+    assert heading(axes) == "Pinned over pageable memory"
+    assert axes.get_ylabel() == "Gain in speed (%)"
+    assert axes.get_xlabel() == "CPU processes"
+    hollow = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
+    assert [tuple(line.get_xdata()) for line in hollow] == [(1,)]
+    assert legend(figure) == [["hollow: no difference"]]
+
+
+def test_one_repeat_has_a_gain_without_interval_or_verdict() -> None:
+    measures = pinned({key: times[:1] for key, times in CLEAR.items()})
+    data = gains(measures, "pin_memory")
+    assert data["gain"].tolist() == pytest.approx([0.2, 1.0 / 1.02 - 1])
+    assert data[["gain_low", "gain_high"]].isna().all(axis=None)
+    assert data["verdict"].tolist() == ["unknown", "unknown"]
+    figure, _ = gain(measures, "pin_memory")
+    assert legend(closed(figure)) == []
+
+
+def test_what_else_varies_makes_series_and_only_equals_are_compared() -> None:
+    rows = [
+        {"loader": loader, "layout": layout, "devices": 1, "iteration_time_s": seconds}
+        for loader, layout, seconds in (
+            ("torch", "nchw", 1.0), ("torch", "nhwc", 0.5), ("dali", "nchw", 0.8), ("dali", "nhwc", 0.1),
+        )
+    ]  # fmt: skip
+    data = gains(measured("vision", *rows), "loader")
+    assert data["series"].tolist() == ["NCHW", "NHWC"]
+    assert data["gain"].tolist() == pytest.approx([0.25, 4.0])
+    figure, _ = gain(measured("vision", *rows), "loader")
+    assert heading(closed(figure).axes[0]) == "DALI over DataLoader"
+    assert legend(figure) == [["NCHW", "NHWC"]]
+
+
+def test_switches_are_compared_as_the_presets_that_bring_them() -> None:
+    rows = [{"preset": name, "devices": 1, "iteration_time_s": s} for name, s in (("paper", 1.0), ("tuned", 0.5))]
+    assert gains(measured("vision", *rows), "preset")["gain"].tolist() == pytest.approx([1.0])
+
+
+def test_precisions_have_a_panel_each_and_the_accuracy_beside_them() -> None:
+    times = {("fp16", 1): [0.2], ("fp64", 1): [1.0], ("fp32", 1): [0.5]}
+    measures = measured("vision", *runs(times, "precision", test_accuracy=0.98))
+    figure, _ = gain(measures, "precision")
+    panels = closed(figure).axes
+    assert [heading(axes) for axes in panels] == ["fp32 over fp64", "fp16 over fp64", "Accuracy beside it"]
+    assert panels[2].get_ylabel() == "Test accuracy (%)"
+    assert [text.get_text() for text in panels[2].get_xticklabels()] == ["fp64", "fp32", "fp16"]
+    assert panels[2].get_lines()[0].get_ydata().tolist() == pytest.approx([98] * 3)
+    # One scale for what is compared.
+    assert panels[0].get_ylim() == panels[1].get_ylim()
+
+
+def test_a_run_whose_counterpart_did_not_complete_is_not_compared() -> None:
+    measures = pinned(CLEAR)
+    measures.loc[(measures["devices"] == 1) & ~measures["pin_memory"], "outcome"] = "failed"
+    assert gains(measures, "pin_memory")["devices"].tolist() == [2]
+    measures["outcome"] = measures["outcome"].where(measures["pin_memory"], "failed")
+    with pytest.raises(NothingToShow, match="no two completed runs differ in pin memory alone"):
+        gain(measures, "pin_memory")
+
+
+@pytest.mark.parametrize("parameter", ORDER)
+def test_every_value_of_a_compared_parameter_has_its_place(parameter: str) -> None:
+    from multicard.experiment.workloads import WORKLOADS
+
+    allowed = WORKLOADS["vision"].model_json_schema()["properties"][parameter]
+    assert set(ORDER[parameter]) == set(allowed.get("enum", (False, True)))

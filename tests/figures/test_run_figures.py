@@ -1,0 +1,104 @@
+"""Image sizes, step times, accuracy, energy and the profiler's cost, as their figures show them; all synthetic."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from figures.measured import closed, gathered, group_names, heading, legend, measured, two_repeats, words
+from multicard.figures.catalog import FIGURES
+from multicard.figures.costs import energy, profiler_overhead
+from multicard.figures.sizes import sizes
+
+
+def sized(size: int, devices: int, precision: str = "fp32", **more: Any) -> dict[str, Any]:
+    """A run on GPUs whose pass takes a second per pixel of edge, divided by the devices."""
+    return {
+        "strategy": "ddp-ds", "device": "cuda", "image_size": size, "devices": devices, "precision": precision,
+        "epoch_time_s": size / devices, "throughput_samples_per_s": 10 * devices / size, **more,
+    }  # fmt: skip
+
+
+def test_sizes_are_lines_of_time_and_efficiency_a_row_per_precision() -> None:
+    rows = [sized(size, n, p) for p in ("fp64", "fp32") for size in (300, 100) for n in (1, 2)]
+    figure, _ = sizes(measured("vision", *rows))
+    panels = closed(figure).axes
+    assert [heading(axes) for axes in panels] == [
+        "fp64: time", "fp64: efficiency", "fp32: time", "fp32: efficiency",
+    ]  # fmt: skip
+    assert [axes.get_ylabel() for axes in panels[:2]] == ["Time per pass (min)", "Speed-up per device"]
+    assert panels[0].get_xlabel() == "GPUs"
+    drawn = {line.get_label(): line.lines[0].get_ydata().tolist() for line in panels[0].containers}
+    assert drawn == {"100 px": pytest.approx([100 / 60, 50 / 60]), "300 px": pytest.approx([5, 2.5])}
+    assert panels[1].containers[0].lines[0].get_ydata().tolist() == pytest.approx([1, 1])
+    assert legend(figure) == [["100 px", "300 px", "ideal"]]
+
+
+def test_sizes_on_one_number_of_devices_have_a_time_and_no_efficiency() -> None:
+    figure, _ = sizes(measured("vision", sized(100, 2), sized(300, 2)))
+    left, right = closed(figure).axes
+    assert len(left.containers) == 2
+    assert words(right) == ["completed runs on 2 GPUs only:\nno efficiency"]
+
+
+def test_a_box_holds_the_steps_of_all_repeats_by_their_slowest_rank(tmp_path: Path) -> None:
+    measures = measured("vision", *two_repeats(iteration_time_s=0.1))
+    steps = [
+        {"run": run, "rank": rank, "step": step, "window": window, "duration_s": seconds + rank * 0.01}
+        for run, seconds in (("run0", 0.1), ("run1", 0.3))
+        for window, step in (("warmup", 1), ("measured", 2), ("measured", 3))
+        for rank in (0, 1)
+    ]
+    figure, data = FIGURES["step_times"].draw(gathered(tmp_path, measures, steps=steps))
+    [axes] = closed(figure).axes
+    assert data["steps"].tolist() == [4]
+    assert data["median_s"].tolist() == pytest.approx([0.21])
+    assert data[["lowest_s", "highest_s"]].iloc[0].tolist() == pytest.approx([0.11, 0.31])
+    assert axes.get_xlabel() == "Time of a measured step (ms)"
+    assert group_names(axes, horizontal=True) == ["single, 1 CPU process"]
+
+
+def test_accuracy_is_a_line_per_run_over_training_time(tmp_path: Path) -> None:
+    rows = [row | {"devices": n, "strategy": "ddp-ds"} for n in (1, 2) for row in two_repeats(test_accuracy=0.9)]
+    epochs = [
+        {"run": f"run{i}", "epoch": epoch, "test_accuracy": accuracy, "epoch_time_s": 60.0}
+        for i in range(4)
+        for epoch, accuracy in ((2, 0.98), (1, 0.5))
+    ]
+    figure, _ = FIGURES["accuracy"].draw(gathered(tmp_path, measured("vision", *rows), epochs=epochs))
+    [axes] = closed(figure).axes
+    lines = [
+        line for line in axes.get_lines() if len(line.get_xdata()) == 2 and not line.get_label().startswith("goal")
+    ]
+    assert len(lines) == 4
+    assert list(zip(*lines[0].get_data(), strict=True)) == [pytest.approx((1, 50)), pytest.approx((2, 98))]
+    assert axes.get_xlabel() == "Training time, without tests (min)"
+    assert axes.get_ylabel() == "Test accuracy (%)"
+    assert legend(figure) == [["1 CPU process", "2 CPU processes", "goal: 98 %"]]
+
+
+@pytest.mark.parametrize(("workload", "of", "value"), [("vision", "sample", 0.2), ("llm", "token", 0.002)])
+def test_energy_is_per_sample_or_token_in_joules(workload: str, of: str, value: float) -> None:
+    rows = [{"device": "cuda", "devices": n, f"energy_per_{of}_j": value * n} for n in (1, 2)]
+    if workload == "vision":
+        rows = [row | {"strategy": "ddp-ds"} for row in rows]
+    figure, _ = energy(measured(workload, *rows))
+    [axes] = closed(figure).axes
+    assert axes.get_ylabel() == f"Energy per {of} (mJ)"
+    assert axes.containers[0].lines[0].get_ydata().tolist() == pytest.approx([1000 * value, 2000 * value])
+
+
+def test_an_overhead_whose_interval_holds_zero_is_hollow() -> None:
+    rows = [
+        {"strategy": "ddp-ds", "devices": n, "repeat": i, "profiler_overhead": value}
+        for n, values in ((1, (0.1, 0.2)), (2, (-0.1, 0.1)))
+        for i, value in enumerate(values, start=1)
+    ]
+    figure, _ = profiler_overhead(measured("vision", *rows))
+    [axes] = closed(figure).axes
+    faces = {each.lines[0].get_label(): each.lines[0].get_markerfacecolor() for each in axes.containers}
+    places = [each.lines[0].get_xdata().tolist() for each in axes.containers]
+    assert places == [pytest.approx([15]), pytest.approx([0])]
+    assert "white" in faces.values()
+    assert legend(figure) == [["hollow: no difference"]]
+    assert axes.get_xlabel() == "Longer step while recording (%)"

@@ -1,0 +1,170 @@
+"""A results folder made by hand, with synthetic numbers: what a report is written from."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from multicard.report.results import Plan
+
+HOSTILE = "<script>document.title='taken'</script>\"'><img src=x onerror=\"document.title='taken'\">&amp;"
+QUESTION = f"Does a second process help? {HOSTILE}"
+REASON = f"needs 8 GPUs, this machine has 0 {HOSTILE}"
+
+PLANS = {
+    "processes": Plan(QUESTION, ("iteration_time", "step_times", "phases")),
+    "techniques": Plan("What does each technique cost?", ("techniques",)),
+    "cards": Plan("Do eight cards help?", ("speedup",)),
+}
+
+# A white pixel.
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8/5+hHgAHggJ/PchI7wAAAABJRU5ErkJggg=="
+)
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="200" height="80"><script>parent.document.title="taken"</script>'
+    '<image href="http://example.org/a.png"/><rect width="150" height="40" fill="#0173b2"/></svg>'
+)
+
+RUNS = [  # name, scenario, outcome, reason, devices, iteration time in seconds
+    ("vision_digits_ddp-ds_cpu1_r1", "processes", "completed", "", 1, 0.100),
+    ("vision_digits_ddp-ds_cpu1_r2", "processes", "completed", "", 1, 0.120),
+    ("vision_digits_ddp-ds_cpu2_r1", "processes", "completed", "", 2, 0.080),
+    ("vision_digits_ddp-ds_cpu2_r2", "processes", "out_of_memory", f"killed {HOSTILE}", 2, None),
+    ("llm_tiny_lora_cpu1_r1", "techniques", "completed", "", 1, 1.5),
+    ("llm_tiny_dpo_cpu1_r1", "techniques", "completed", "", 1, 10.25),
+    ("vision_digits_ddp-ds_cuda8_r1", "cards", "not run", REASON, 8, None),
+]
+
+
+def record(run: str, outcome: str, reason: str, devices: int) -> dict[str, Any]:
+    """A run.json."""
+    return {
+        "run": run,
+        "outcome": outcome,
+        "reason": reason or None,
+        "parameters": {"device": "cpu", "devices": devices},
+        "started": "2026-01-02T03:04:05.000+00:00",
+        "ended": "2026-01-02T03:05:05.000+00:00",
+        "wall_time_s": 60.0,
+        "profiler": {"used": "nsys", "why": f"nsys is on the PATH {HOSTILE}", "trace_missing": None},
+        "host": {"name": HOSTILE, "system": "Linux"},
+        "hardware": {"processor": "A processor", "logical_cpus": 4, "usable_cpus": 2, "memory_bytes": 8e9, "gpus": []},
+        "versions": {"multicard": "0.1.0", "python": "3.11.2", "torch": "2.11.0", "cuda": None},
+        "data": {"dataset": HOSTILE, "source": "synthetic", "files": [{"name": "a.npz", "sha256": "0" * 64}]},
+    }
+
+
+def results(folder: Path) -> Path:
+    """Write the folder."""
+    runs = pd.DataFrame(RUNS, columns=["run", "scenario", "outcome", "reason", "devices", "iteration_time_s"])
+    for scenario in PLANS:
+        place = folder / "scenarios" / scenario
+        place.mkdir(parents=True)
+        mine = runs[runs["scenario"] == scenario]
+        ran = mine[mine["outcome"] != "not run"]
+        table = mine[["run", "outcome", "reason"]].assign(started="", wall_time_s="")
+        table.loc[ran.index, ["started", "wall_time_s"]] = ["2026-01-02T03:04:05.000+00:00", "60.0"]
+        table.to_csv(place / "runs.csv", index=False)
+        ran[["run", "outcome", "reason", "devices", "iteration_time_s"]].to_csv(place / "measures.csv", index=False)
+        for _, row in ran.iterrows():
+            path = folder / "runs" / row["run"] / "run.json"
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps(record(row["run"], row["outcome"], row["reason"], row["devices"])))
+    _figure(folder, "processes", "iteration_time", lines(), svg=True)
+    _figure(folder, "processes", "step_times", boxes())
+    _figure(folder, "processes", "phases", pd.DataFrame({"nothing_to_show": ["no phases were recorded"]}))
+    _figure(folder, "techniques", "techniques", bars(), svg=True)
+    return folder
+
+
+def lines() -> pd.DataFrame:
+    """Two series on one and two devices; one of them is named by an enemy."""
+    return pd.DataFrame(
+        {
+            "series": ["ddp-ds", "ddp-ds", HOSTILE, HOSTILE],
+            "device": "cpu",
+            "devices": [1, 2, 1, 2],
+            "repeats": [2, 1, 2, 2],
+            "iteration_time_s": [0.11, 0.08, 0.2, 0.3],
+            "iteration_time_s_low": [0.10, None, 0.18, 0.29],
+            "iteration_time_s_high": [0.12, None, 0.25, 0.31],
+        }
+    )
+
+
+def bars() -> pd.DataFrame:
+    """Two techniques, one of which did not complete on two processes."""
+    return pd.DataFrame(
+        {
+            "series": ["1 CPU process", "1 CPU process", "2 CPU processes", "2 CPU processes"],
+            "technique": ["lora", "dpo", "lora", "dpo"],
+            "devices": [1, 1, 2, 2],
+            "batch_size": 4,
+            "outcome": ["completed", "completed", "completed", "out_of_memory"],
+            "repeats": [1, 1, 1, 0],
+            "iteration_time_s": [1.5, 10.25, 2.0, None],
+            "iteration_time_s_low": [1.5, 10.25, 2.0, None],
+            "iteration_time_s_high": [1.5, 10.25, 2.0, None],
+            "peak_memory_bytes": [9e8, 1e9, 1.1e9, None],
+            "peak_memory_bytes_low": [9e8, 1e9, 1.1e9, None],
+            "peak_memory_bytes_high": [9e8, 1e9, 1.1e9, None],
+        }
+    )
+
+
+def boxes() -> pd.DataFrame:
+    """Step times of two configurations, as quantiles."""
+    return pd.DataFrame(
+        {
+            "configuration": ["1 CPU process", "2 CPU processes"],
+            "steps": [40, 20],
+            "lowest_s": [0.08, 0.06],
+            "p1_s": [0.09, 0.07],
+            "p25_s": [0.10, 0.075],
+            "median_s": [0.11, 0.08],
+            "p75_s": [0.12, 0.085],
+            "p99_s": [0.14, 0.09],
+            "highest_s": [0.2, 0.1],
+        }
+    )
+
+
+CLAIMS = pd.DataFrame(
+    {
+        "claim": ["dali_gain", "qlora_smallest", "pin_memory_gain"],
+        "verdict": ["confirmed", "refuted", "not measured here"],
+        "says": ["DALI beats the DataLoader.", f"QLoRA is the smallest. {HOSTILE}", "Pinned memory gains."],
+        "finding": ["1.2 [1.1, 1.3]", "0.9 [0.8, 0.95]", ""],
+    }
+)
+
+ADVICE = f"""# What to do
+
+## Waiting for data {HOSTILE}
+
+- **0.31** of the step: try `workers: 4`. <b onclick="document.title='taken'">now</b>
+- [a link](javascript:document.title='taken') ![a picture](http://example.org/b.png)
+
+| a | b |
+|---|---|
+| 1 | 2 |
+"""
+
+
+def judged(folder: Path) -> Path:
+    """Add what the claims and recommendations say."""
+    CLAIMS.to_csv(folder / "claims.csv", index=False)
+    (folder / "recommendations.md").write_text(ADVICE)
+    return folder
+
+
+def _figure(folder: Path, scenario: str, name: str, data: pd.DataFrame, svg: bool = False) -> None:
+    place = folder / "figures" / scenario
+    place.mkdir(parents=True, exist_ok=True)
+    data.to_csv(place / f"{name}.csv", index=False)
+    (place / f"{name}.png").write_bytes(PNG)
+    if svg:
+        (place / f"{name}.svg").write_text(SVG)

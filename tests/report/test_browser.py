@@ -1,0 +1,238 @@
+"""The report as a reader has it: opened in a real Chromium, from a file."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from made import ADVICE, HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
+
+from browser import CHROMIUM, Browser, browser
+from multicard.report.page import write_report
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)")
+
+DRAWN = "document.documentElement.dataset.charts === 'drawn'"
+ROWS = "[...document.querySelectorAll('#runs-table tbody tr')]"
+SHOWN = f"{ROWS}.filter((row) => !row.hidden).map((row) => row.cells[0].textContent)"
+NAMED = {"image", "img", "button", "link", "figure", "region", "searchbox", "checkbox"}
+LANDMARKS = ("banner", "navigation", "main", "contentinfo")
+STRUCTURE = ("figure", "table", "rowheader", "columnheader", "caption")
+TITLE = "multicard: 3 questions, 7 runs"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = judged(results(tmp_path_factory.mktemp("made") / "results"))
+    write_report(folder, folder / "report.html", PLANS)
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(chromium: Browser, page: Path) -> Browser:
+    chromium.scripts(allowed=True)
+    chromium.width(1200)
+    chromium.scheme("light")
+    chromium.open(page)
+    chromium.wait(DRAWN)
+    return chromium
+
+
+def test_nothing_is_asked_for_and_nothing_is_complained_of(opened: Browser, page: Path) -> None:
+    assert opened.requests == [page.as_uri()]
+    assert opened.complaints == []
+
+
+def test_the_page_itself_may_fetch_nothing(opened: Browser) -> None:
+    tried = "fetch('http://127.0.0.1:9/').then(() => 'fetched', (error) => error.name)"
+    assert opened.run(tried) == "TypeError"
+    assert any("Content Security Policy" in line for line in opened.complaints)
+
+
+def test_a_script_that_is_not_the_page_s_own_does_not_run(opened: Browser) -> None:
+    opened.run("document.body.append(Object.assign(document.createElement('script'), {text: 'window.taken = true'}))")
+    opened.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.taken = true\">')")
+    opened.run("new Promise((done) => setTimeout(done, 100))")
+    assert opened.run("window.taken") is None
+
+
+def test_hostile_text_is_shown_as_the_text_that_it_is(opened: Browser) -> None:
+    assert opened.run("document.title") == TITLE
+    text = opened.run("document.body.innerText")
+    for shown in (QUESTION, REASON, f"killed {HOSTILE}", f"QLoRA is the smallest. {HOSTILE}", "<b onclick="):
+        assert shown in text
+    # As the name of a series: in the legend, in the table of numbers, and in the chart where it is pointed at.
+    assert HOSTILE in opened.run("document.querySelector('.series').textContent")
+    assert HOSTILE in opened.run("document.querySelector('figure details').textContent")
+    own = {"application/json", "text/plain", ""}
+    assert set(opened.run("[...document.scripts].map((script) => script.type)")) <= own
+    assert opened.run("document.querySelectorAll('a[href^=javascript], [onclick], [onerror]').length") == 0
+
+
+def test_pointing_at_a_mark_tells_its_numbers(opened: Browser) -> None:
+    opened.run("document.querySelector('.panels').scrollIntoView({block: 'center', behavior: 'instant'})")
+    mark = "document.querySelectorAll('.panels .scatterlayer .trace')[1].querySelector('.point')"
+    x, y = opened.run(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({mark}.getBoundingClientRect())")
+    opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    opened.wait("document.querySelector('.hoverlayer text')")
+    # The interval of the repeats, which the CSV has in seconds.
+    told = opened.run("document.querySelector('.hoverlayer').textContent")
+    assert told == f"{HOSTILE}, 1: 200 ms [180, 250], 2 repeats"
+
+
+def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser) -> None:
+    assert opened.run("[...document.querySelectorAll('figure')].map((figure) => figure.dataset.figure)") == [
+        "iteration_time", "step_times", "phases", "techniques",
+    ]  # fmt: skip
+    assert opened.run("[...document.querySelectorAll('figure img')].every((img) => img.complete && img.naturalWidth)")
+    assert opened.run("[...document.querySelectorAll('figure img')].every((img) => img.alt.length > 40)")
+    assert opened.run("[...document.querySelectorAll('figcaption')].every((caption) => caption.innerText.length > 40)")
+    panels = "[...document.querySelectorAll('.panels')].map((each) => each.querySelectorAll('.js-plotly-plot').length)"
+    assert opened.run(panels) == [1, 1, 2]  # of the techniques, time and memory
+    assert "Nothing to show: no phases were recorded." in opened.run("document.querySelectorAll('figure')[2].innerText")
+
+
+def test_a_series_can_be_hidden_and_the_printed_figure_shown(opened: Browser) -> None:
+    traces = "document.querySelectorAll('.panels')[0].querySelectorAll('.scatterlayer .trace').length"
+    assert opened.run(traces) == 2
+    opened.run("document.querySelector('.series input').click()")
+    opened.wait(f"{traces} === 1")
+    picture = "document.querySelector('figure .picture').checkVisibility()"
+    assert opened.run(picture) is False
+    opened.run("document.querySelector('.toggle').click()")
+    assert opened.run(picture) is True
+    assert opened.run("document.querySelector('.toggle').ariaPressed") == "true"
+
+
+def test_without_javascript_pictures_and_all_rows_are_there(opened: Browser, page: Path) -> None:
+    opened.scripts(allowed=False)
+    opened.open(page)
+    root = opened.call("DOM.getDocument")["root"]["nodeId"]
+    for selector, count in (("figure .picture", 3), ("#runs-table tbody tr", len(RUNS)), ("#runs-table button", 0)):
+        found = opened.call("DOM.querySelectorAll", nodeId=root, selector=selector)["nodeIds"]
+        assert len(found) == count, selector
+        for node in found:
+            assert opened.call("DOM.getBoxModel", nodeId=node)["model"]["height"] > 0
+
+
+def test_words_outcome_and_scenario_filter_the_runs(opened: Browser) -> None:
+    def put(name: str, value: str) -> None:
+        field = f"document.getElementById('filter').elements['{name}']"
+        opened.run(f"{field}.value = '{value}'; {field}.dispatchEvent(new Event('input', {{bubbles: true}}))")
+
+    put("words", "DDP-ds cpu2")
+    assert opened.run(SHOWN) == ["vision_digits_ddp-ds_cpu2_r1", "vision_digits_ddp-ds_cpu2_r2"]
+    assert opened.run("document.getElementById('shown').textContent") == "2 of 7 runs shown"
+    put("outcome", "out_of_memory")
+    assert opened.run(SHOWN) == ["vision_digits_ddp-ds_cpu2_r2"]
+    put("words", "")
+    put("outcome", "")
+    put("scenario", "techniques")
+    assert opened.run(SHOWN) == ["llm_tiny_lora_cpu1_r1", "llm_tiny_dpo_cpu1_r1"]
+    opened.run("document.querySelector('#filter button').click()")
+    opened.wait(f"{SHOWN}.length === 7")
+
+
+def test_a_heading_sorts_by_numbers_both_ways_from_the_keyboard(opened: Browser) -> None:
+    headings = "[...document.querySelectorAll('#runs-table thead th')]"
+    heading = f"{headings}.find((each) => each.textContent.startsWith('Iteration time'))"
+    opened.run(f"{heading}.querySelector('button').focus()")
+    opened.key("Enter", 13, "\r")
+    assert opened.run(f"{heading}.ariaSort") == "ascending"
+    times = {name: time for name, _, _, _, _, time in RUNS}
+    known = sorted((name for name in times if times[name]), key=times.get)
+    empty = [name for name in times if not times[name]]
+    assert opened.run(SHOWN) == [*known, *empty]
+    opened.key("Enter", 13, "\r")
+    assert opened.run(f"{heading}.ariaSort") == "descending"
+    assert opened.run(SHOWN) == [*known[::-1], *empty]
+    assert opened.run("document.querySelectorAll('#runs-table [aria-sort]').length") == 1
+
+
+def test_the_keyboard_begins_with_a_link_to_the_content_and_sees_where_it_is(opened: Browser) -> None:
+    opened.key("Tab", 9)
+    assert opened.run("document.activeElement.textContent") == "Skip to the content"
+    assert opened.run("document.activeElement.getBoundingClientRect().left") >= 0
+    opened.key("Enter", 13, "\r")
+    opened.key("Tab", 9)
+    assert opened.run("document.querySelector('main').contains(document.activeElement)")
+    assert opened.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_screen_reader_finds_landmarks_headings_and_names(opened: Browser) -> None:
+    nodes = opened.call("Accessibility.getFullAXTree")["nodes"]
+    told = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
+    roles = [role.lower() for role, _ in told]
+    assert [roles.count(role) for role in LANDMARKS] == [1, 1, 1, 1]
+    assert set(STRUCTURE) <= set(roles)
+    assert [role for role, name in told if role in NAMED and not name.strip()] == []
+    levels = opened.run("[...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map((each) => +each.tagName[1])")
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    ids = opened.run("[...document.querySelectorAll('[id]')].map((each) => each.id)")
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_a_narrow_screen_need_not_be_moved_sideways(opened: Browser, page: Path, width: int) -> None:
+    opened.width(width)
+    opened.open(page)
+    opened.wait(DRAWN)
+    opened.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert opened.run("document.documentElement.scrollWidth") <= width
+
+
+# The contrast of text with what lies behind it, as WCAG 2.2 defines it (success criterion 1.4.3: 4.5 to 1).
+CONTRAST = """(() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const linear = (c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const back = parts(getComputedStyle(element).backgroundColor);
+      if (back.length === 3 || back[3] > 0) return back;
+    }
+    return [255, 255, 255];
+  };
+  document.querySelectorAll('details').forEach((each) => { each.open = true; });
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !element.checkVisibility() || element.closest('svg')) continue;
+    const [a, b] = [light(parts(getComputedStyle(element).color)), light(behind(element))];
+    found.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), walker.currentNode.data.trim()]);
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_in_dark(opened: Browser, page: Path, scheme: str) -> None:
+    opened.scheme(scheme)
+    opened.open(page)
+    opened.wait(DRAWN)
+    contrasts = opened.run(CONTRAST)
+    assert len(contrasts) > 100
+    assert [each for each in contrasts if each[0] < 4.5] == []
+    brightness = opened.run("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert max(brightness) < 60 if scheme == "dark" else min(brightness) > 200
+    # Text of the charts follows.
+    axis = opened.run("getComputedStyle(document.querySelector('.xtick text')).fill.match(/\\d+/g).map(Number)")
+    assert min(axis) > 200 if scheme == "dark" else max(axis) < 60
+
+
+def test_markdown_becomes_headings_lists_and_tables_below_the_section_s_own(opened: Browser) -> None:
+    inside = "document.querySelector('#recommendations .prose')"
+    assert opened.run(f"{inside}.querySelectorAll('h1, h2').length") == 0
+    assert opened.run(f"{inside}.querySelector('h3').textContent").startswith("Waiting for data <script>")
+    assert opened.run(f"[...{inside}.querySelectorAll('td')].map((cell) => cell.textContent)") == ["1", "2"]
+    assert opened.run(f"{inside}.querySelectorAll('img').length") == 0
+    assert "](javascript:" in opened.run(f"{inside}.textContent")
+    assert "javascript:" in ADVICE

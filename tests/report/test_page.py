@@ -1,0 +1,222 @@
+"""The page as text: what stands in it, and what input it refuses."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made import CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, judged, lines, record, results
+
+from conftest import ROOT
+from multicard.errors import UserError
+from multicard.report.charts import chart
+from multicard.report.conclusions import claims_of, markdown
+from multicard.report.environment import environment
+from multicard.report.page import write_report
+from multicard.report.results import Plan, read_results
+from multicard.report.run_table import run_table
+from multicard.report.tables import numbers_table
+
+ESCAPED = "&lt;script&gt;document.title=&#39;taken&#39;&lt;/script&gt;"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return judged(results(tmp_path_factory.mktemp("made") / "results"))
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "results"))
+
+
+def written(folder: Path, plans: dict[str, Plan] | None = PLANS) -> str:
+    write_report(folder, folder / "report.html", plans)
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_same_input_gives_the_same_bytes(folder: Path, copy: Path) -> None:
+    assert written(folder) == written(copy)
+
+
+def test_text_from_files_never_stands_unescaped(folder: Path) -> None:
+    page = written(folder)
+    assert "<script>document" not in page
+    assert "<img src=x" not in page
+    assert page.count(ESCAPED) > 10
+
+
+def test_the_policy_names_the_page_s_scripts_and_allows_no_other_source(folder: Path) -> None:
+    page = written(folder)
+    policy = page.partition('Content-Security-Policy" content="')[2].partition('"')[0]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    hashes = rules["script-src"].split()
+    assert len(hashes) == 3  # table, charts, plotly.js
+    assert all(each.startswith("'sha256-") for each in hashes)
+
+
+def test_plotly_is_left_out_where_no_figure_needs_it(folder: Path) -> None:
+    assert len(written(folder, {"cards": PLANS["cards"]})) < 50_000
+
+
+def test_without_claims_and_recommendations_it_says_so(copy: Path) -> None:
+    (copy / "claims.csv").unlink()
+    (copy / "recommendations.md").unlink()
+    page = written(copy)
+    assert "No claims were judged." in page
+    assert "No recommendations were made." in page
+
+
+def test_without_a_plan_it_shows_what_the_folder_holds(folder: Path) -> None:
+    found = read_results(folder)
+    assert [each.name for each in found.scenarios] == sorted(PLANS)
+    assert {figure.name for each in found.scenarios for figure in each.figures} == {
+        "iteration_time", "step_times", "phases", "techniques",
+    }  # fmt: skip
+
+
+def test_what_was_not_run_is_told_once_per_reason_with_the_runs(folder: Path) -> None:
+    page = written(folder)
+    told = page.partition('<section id="lost"')[2].partition("</section>")[0]
+    assert told.count(f"needs 8 GPUs, this machine has 0 {ESCAPED}") == 1
+    assert "out of memory" in told
+    assert "cuda8" in told
+
+
+def test_a_run_that_scenarios_share_has_one_row(copy: Path) -> None:
+    shared = copy / "scenarios" / "again"
+    shutil.copytree(copy / "scenarios" / "techniques", shared)
+    table = run_table(read_results(copy, {**PLANS, "again": Plan()}))
+    assert len(table.rows) == len(RUNS)
+    lora = next(row for row in table.rows if row.run == "llm_tiny_lora_cpu1_r1")
+    assert lora.scenarios == ["techniques", "again"]
+
+
+def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
+    path = copy / "scenarios" / "techniques" / "runs.csv"
+    path.write_text(path.read_text().replace("llm_tiny_lora_cpu1_r1", "../runs/llm_tiny_lora_cpu1_r1"))
+    assert "../runs/llm_tiny_lora_cpu1_r1" not in read_results(copy, PLANS).records
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "line"),
+    [
+        ("scenarios/cards/runs.csv", None, "scenarios/cards/runs.csv: missing"),
+        ("scenarios/cards/runs.csv", b"", "scenarios/cards/runs.csv: empty, expected a header"),
+        ("scenarios/cards/runs.csv", b"run,reason\n", "scenarios/cards/runs.csv: no column outcome"),
+        ("scenarios/cards/measures.csv", b'run\n"', "scenarios/cards/measures.csv: does not parse as CSV"),
+        ("scenarios/cards/measures.csv", b"run\n\xff", "scenarios/cards/measures.csv: does not parse as CSV"),
+        ("runs/llm_tiny_lora_cpu1_r1/run.json", b"{", "run.json: does not parse as JSON"),
+        ("runs/llm_tiny_lora_cpu1_r1/run.json", b"[]", "run.json: found list, expected an object"),
+        ("claims.csv", b"claim,verdict\n", "claims.csv: no column says"),
+        ("recommendations.md", b"\xff", "recommendations.md: not UTF-8"),
+    ],
+)
+def test_a_broken_file_is_named_in_one_line(copy: Path, file: str, content: bytes | None, line: str) -> None:
+    if content is None:
+        (copy / file).unlink()
+    else:
+        (copy / file).write_bytes(content)
+    with pytest.raises(UserError) as stopped:
+        read_results(copy, PLANS)
+    assert line in str(stopped.value)
+    assert "\n" not in str(stopped.value)
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no scenario, expected"):
+        read_results(tmp_path)
+
+
+def test_the_program_runs_by_hand(folder: Path, tmp_path: Path) -> None:
+    plans = {name: {"question": plan.question, "figures": plan.figures} for name, plan in PLANS.items()}
+    command = [
+        sys.executable, str(ROOT / "workflow/scripts/make_report.py"), "--results", str(folder),
+        "--scenarios", json.dumps(plans), "--out", str(tmp_path / "report.html"),
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == written(folder)
+
+
+def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
+    records = [record(f"r{n}", "completed", "", 1) for n in range(3)]
+    records[2]["versions"] = {"torch": "2.10.0"}
+    records.append({"outcome": "failed", "host": None, "hardware": None, "versions": None})  # ended before it could say
+    found = environment(records)
+    assert [count for _, count in found.machines] == [3]
+    assert [(dict(pairs)["torch"], count) for pairs, count in found.versions] == [("2.11.0", 2), ("2.10.0", 1)]
+    assert found.mixed == "2 sets of versions"
+    assert environment(records[:2]).mixed is None
+
+
+def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:
+    table = numbers_table(lines())
+    assert table.headings == ["Series", "Devices", "Repeats", "Iteration time (ms)"]
+    assert table.same == [("Device", "cpu")]
+    assert table.rows[0] == ["ddp-ds", "1", "2", "110 [100, 120]"]
+    assert table.rows[1] == ["ddp-ds", "2", "1", "80"]  # one repeat has no interval
+
+
+def test_what_was_not_recorded_is_empty() -> None:
+    table = numbers_table(bars())
+    assert table.headings[-1] == "Peak memory (GB)"
+    assert table.rows[-1] == ["2 CPU processes", "DPO", "2", "out of memory", "0", "", ""]
+
+
+def test_a_chart_of_lines_has_the_figure_s_numbers() -> None:
+    made = chart("iteration_time", lines())
+    assert [tick["text"] for tick in made["ticks"]] == ["1", "2"]
+    first, second = made["panels"][0]["points"][0]
+    assert (first["x"], first["y"]) == (1.0, pytest.approx(110))
+    assert (first["down"], first["up"]) == (pytest.approx(10), pytest.approx(10))
+    assert first["text"] == "ddp-ds, 1: 110 ms [100, 120], 2 repeats"
+    assert (second["down"], second["up"]) == (0.0, 0.0)
+
+
+def test_a_chart_of_bars_leaves_out_what_did_not_complete() -> None:
+    made = chart("techniques", bars())
+    assert [panel["title"] for panel in made["panels"]] == ["Iteration time (s)", "Peak memory (GB)"]
+    assert [len(points) for points in made["panels"][0]["points"]] == [2, 1]
+
+
+def test_a_chart_of_boxes_has_the_quantiles() -> None:
+    panel = chart("step_times", boxes())["panels"][0]
+    assert panel["median"] == pytest.approx([110, 80])
+    assert (
+        panel["texts"][0] == "1 CPU process: median 110 ms, half of 40 steps within [100, 120], 98 % within [90, 140]"
+    )
+
+
+@pytest.mark.parametrize("name", ["iteration_time", "speedup", "techniques", "step_times", "phases"])
+def test_a_figure_with_nothing_to_show_has_no_chart(name: str) -> None:
+    assert chart(name, pd.DataFrame({"nothing_to_show": ["no run completed"]})) is None
+
+
+def test_names_cannot_become_tags_in_a_chart() -> None:
+    assert HOSTILE not in json.dumps(chart("iteration_time", lines()), ensure_ascii=False)
+    assert "<" not in json.dumps(chart("iteration_time", lines()))
+
+
+def test_html_in_markdown_is_text() -> None:
+    assert "<b" not in markdown("<b>bold</b>")
+    assert markdown("# Title\n\ntext") == "<p>text</p>\n"
+    assert markdown("## Part") == "<h3>Part</h3>\n"
+
+
+@pytest.mark.parametrize(("parts", "closed"), [(4, 0), (8, 8), (9, 10)])
+def test_many_parts_are_closed_and_few_are_open(parts: int, closed: int) -> None:
+    page = markdown("\n\n".join(["## All", *(f"### Part {n}\n\ntext" for n in range(parts))]))
+    assert page.count("<h4>Part") == page.count("<p>text") == parts
+    assert page.count("<details>") == page.count("</details>") == closed
+
+
+def test_claims_that_were_measured_come_first() -> None:
+    claims = claims_of(CLAIMS.iloc[::-1])
+    assert [claim.verdict for claim in claims] == ["refuted", "confirmed", "not measured here"]
+    assert claims[0].told == [("Finding", "0.9 [0.8, 0.95]")]
+    assert claims[2].told == []

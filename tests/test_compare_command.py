@@ -1,0 +1,66 @@
+"""`multicard compare` tells results from traces, and says what it finds in words."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from multicard.archive.pack import pack
+from multicard.compare_results import holds_results, print_comparison
+from multicard.errors import UserError
+from recorded_runs import add_run, experiment
+from synthetic import kineto_trace
+
+
+def printed(a: Path, b: Path) -> str:
+    output = io.StringIO()
+    print_comparison(a, b, Console(file=output, width=220))
+    return output.getvalue()
+
+
+def test_results_and_archives_are_told_from_traces(
+    recorded_results: Path, recorded_archive: Path, extracted_run: Path, tmp_path: Path
+) -> None:
+    assert holds_results(recorded_results)
+    assert holds_results(recorded_archive)
+    for trace in (extracted_run, extracted_run / "trace", kineto_trace(tmp_path / "a.json.gz"), tmp_path / "none"):
+        assert not holds_results(trace)
+
+
+def test_a_folder_is_compared_with_an_archive(recorded_results: Path, extracted_run: Path, tmp_path: Path) -> None:
+    slow = tmp_path / "slow"
+    for repeat in (1, 2, 3):
+        add_run(extracted_run, slow, 2, repeat=repeat)
+    pack(experiment(slow, 3), tmp_path / "slow.zip")
+    shown = printed(recorded_results, tmp_path / "slow.zip")
+    [time] = [line for line in shown.splitlines() if "iteration time" in line]
+    assert "2.000" in time
+    assert "slower" in time
+    assert "no difference" in shown
+    assert "1 run in b only: " in shown
+    assert "machine" not in shown, "an archive holds no names of machines"
+
+
+def test_text_in_results_stays_text(extracted_run: Path, recorded_results: Path, tmp_path: Path) -> None:
+    evil = "[red]x\x1b[31m"
+    for repeat in (1, 2):
+        add_run(extracted_run, tmp_path, repeat=repeat, change=lambda record: record["versions"].update(torch=evil))
+    shown = printed(recorded_results, tmp_path)
+    assert "[red]x�[31m" in shown
+    assert "\x1b" not in shown
+
+
+def test_what_cannot_be_compared_is_one_line(recorded_results: Path, tmp_path: Path) -> None:
+    for a, b in ((recorded_results, tmp_path / "none"), (tmp_path, recorded_results)):
+        with pytest.raises(UserError, match="expected results as in") as stopped:
+            print_comparison(a, b, Console(file=io.StringIO()))
+        assert len(str(stopped.value).splitlines()) == 1
+    (tmp_path / "x.zip").write_bytes(b"no")
+    with pytest.raises(UserError, match=r"x\.zip: manifest\.json: cut, damaged or no archive"):
+        printed(recorded_results, tmp_path / "x.zip")
+
+
+def test_nothing_in_common_is_said(recorded_results: Path, extracted_run: Path, tmp_path: Path) -> None:
+    add_run(extracted_run, tmp_path, seed=3)
+    assert "cannot tell: no configuration completed in both" in printed(recorded_results, tmp_path)

@@ -1,0 +1,45 @@
+# The page that people open: all results in one file.
+
+
+def plans(wildcards):
+    """Question and drawn figures of every scenario, as JSON."""
+    return json.dumps(
+        {
+            name: {
+                "question": scenario.question,
+                "figures": list(scenario.figures) if runnable(name) else [],
+            }
+            for name, scenario in EXPERIMENT.scenarios.items()
+        }
+    )
+
+
+rule write_report:
+    input:
+        tables=expand(
+            "{results}/scenarios/{scenario}/{table}.csv",
+            results=RESULTS,
+            scenario=SCENARIOS,
+            table=["measures", "runs"],
+        ),
+        figures=all_figures(),
+        claims=f"{RESULTS}/claims.csv",
+        recommendations=f"{RESULTS}/recommendations.md",
+        records=[
+            f"{RESULTS}/runs/{run}/run.json" for run in RUNS if OBSTACLES[run] is None
+        ],
+        code=library("report"),
+    output:
+        f"{RESULTS}/report.html",
+    log:
+        f"{RESULTS}/logs/write_report.txt",
+    conda:
+        "../../envs/conda.yaml"
+    params:
+        plans=plans,
+        results=lambda wildcards, output: str(Path(output[0]).parent),
+    message:
+        "write the report"
+    shell:
+        'python "$SCRIPTS/make_report.py"'
+        " --results {params.results:q} --scenarios {params.plans:q} --out {output:q} 2> {log:q}"

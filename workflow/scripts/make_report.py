@@ -1,0 +1,26 @@
+"""Write the report of an experiment: one HTML page that holds all its results and fetches nothing."""
+
+import argparse
+import json
+from pathlib import Path
+
+from multicard.errors import reported
+from multicard.report.page import write_report
+from multicard.report.results import Plan
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--results", type=Path, required=True, help="results folder of the experiment")
+parser.add_argument(
+    "--scenarios",
+    help='questions and figures by scenario, in order, as JSON: {"name": {"question": "…", "figures": ["…"]}}; '
+    "without it, all that the folder holds",
+)
+parser.add_argument("--out", type=Path, required=True, help="HTML file to write")
+arguments = parser.parse_args()
+plans = None
+if arguments.scenarios:
+    plans = {
+        name: Plan(each["question"], tuple(each["figures"])) for name, each in json.loads(arguments.scenarios).items()
+    }
+with reported():
+    write_report(arguments.results, arguments.out, plans)
