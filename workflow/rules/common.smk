@@ -1,12 +1,16 @@
 # What the rules share: the checked configuration and the runs it expands into.
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
+from multicard.analysis.gathered import SCHEMAS
+from multicard.analysis.tables import WRITTEN
 from multicard.archive.recorded import find_recorded, obstacles
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
+from multicard.figures.captions import CAPTIONS
 from multicard.record.names import ACTIVITY_TABLES
 
 with reported():
@@ -28,7 +32,7 @@ OBSTACLES = obstacles(EXPERIMENT, RUNS, MACHINE, RECORDED)
 # of the conda environment, which has all the packages but multicard itself.
 BASE = Path(workflow.basedir)
 RESOURCES = BASE / "resources"
-PREFIX = f"SCRIPTS={shlex.quote(str(BASE / 'workflow/scripts'))}; "
+PREFIX = f"SCRIPTS={shlex.quote(str(BASE / 'workflow/scripts'))}; RESOURCES={shlex.quote(str(RESOURCES))}; "
 if workflow.deployment_settings.deployment_method:
     PREFIX += f"export PYTHONPATH={shlex.quote(str(BASE / 'src'))}; "
 else:
@@ -142,3 +146,21 @@ def what_ran(wildcards):
     repeats = EXPERIMENT.scenarios[wildcards.scenario].repeats
     ran = f"{len(runs) - lost} runs, {repeats} of each configuration"
     return f"{ran}; {lost} more could not run on this machine" if lost else ran
+
+
+def about(wildcards):
+    """Question, reading and, where known, the paper's figure, of a figure."""
+    return asdict(CAPTIONS[wildcards.figure])
+
+
+def plans(wildcards):
+    """Question and drawn figures of every scenario, as JSON."""
+    return json.dumps(
+        {
+            name: {
+                "question": scenario.question,
+                "figures": list(scenario.figures) if runnable(name) else [],
+            }
+            for name, scenario in EXPERIMENT.scenarios.items()
+        }
+    )

@@ -1,14 +1,4 @@
 # From runs to measures and tables, from these to figures. A scenario's files depend on its own runs only.
-from dataclasses import asdict
-
-from multicard.analysis.gathered import SCHEMAS
-from multicard.analysis.tables import WRITTEN
-from multicard.figures.captions import CAPTIONS
-
-
-def about(wildcards):
-    """Question, reading and, where known, the paper's figure, of a figure."""
-    return asdict(CAPTIONS[wildcards.figure])
 
 
 rule measure_scenario:

@@ -1,19 +1,6 @@
 # The page that people open: all results in one file.
 
 
-def plans(wildcards):
-    """Question and drawn figures of every scenario, as JSON."""
-    return json.dumps(
-        {
-            name: {
-                "question": scenario.question,
-                "figures": list(scenario.figures) if runnable(name) else [],
-            }
-            for name, scenario in EXPERIMENT.scenarios.items()
-        }
-    )
-
-
 rule write_report:
     input:
         tables=expand(

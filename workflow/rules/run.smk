@@ -14,7 +14,7 @@ rule prepare_data:
         "prepare the data set {wildcards.dataset}"
     shell:
         'python "$SCRIPTS/prepare_data.py"'
-        " --name {wildcards.dataset:q} --dataset {params.dataset:q} --resources {RESOURCES:q}"
+        ' --name {wildcards.dataset:q} --dataset {params.dataset:q} --resources "$RESOURCES"'
         " --out data/{wildcards.dataset:q} 2> {log:q}"
 
 
@@ -31,7 +31,7 @@ rule prepare_model:
         "prepare the model {wildcards.model}"
     shell:
         'python "$SCRIPTS/prepare_model.py"'
-        " --name {wildcards.model:q} --model {params.model:q} --resources {RESOURCES:q}"
+        ' --name {wildcards.model:q} --model {params.model:q} --resources "$RESOURCES"'
         " --out data/models/{wildcards.model:q} 2> {log:q}"
 
 
