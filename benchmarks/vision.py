@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import csv
 import io
+import random
 import statistics
 import tempfile
 import time
@@ -137,8 +138,10 @@ def main() -> None:
             f"multicard, tuned{BOUND}": (ours, tuned, synthetic),
         }
         times: dict[str, list[float]] = {name: [] for name in methods}
-        for _ in range(chosen.repeats):
-            for name, (method, p, data) in methods.items():
+        for turn in range(chosen.repeats):
+            # In another order each time: what ran before leaves memory and caches in a state.
+            for name in random.Random(turn).sample(list(methods), len(methods)):
+                method, p, data = methods[name]
                 for place, default in zip(places, defaults, strict=True):
                     place.fp32_precision = default
                 times[name].append(method(p, data, device))
