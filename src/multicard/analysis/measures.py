@@ -30,7 +30,8 @@ COMMON: dict[str, str] = {
     "energy_per_sample_j": "energy of the cards in the measured steps, by NVML's counter, per sample that they "
     "processed",
     "peak_reserved_bytes": "highest peak of what PyTorch's allocator held of a card in the measured steps",
-    "device_memory_used_bytes": "highest use of a card's memory by all that runs on it, after training, by NVML",
+    "device_memory_used_bytes": "highest use of a card's memory by all that runs on it, after the training steps (of "
+    "vision those of the first epoch, before any test), by NVML",
     "peak_memory_bytes": "highest peak memory of a rank in the measured steps: allocated on a GPU, resident on a CPU",
     "measured_steps": "number of steps in the measured window, per rank",
     "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
