@@ -143,6 +143,20 @@ def test_saved_adapters_can_be_loaded_and_make_the_model_better(
 
 
 @pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("technique", ["qlora", "qat", "dpo"])
+def test_adapters_of_every_technique_fit_the_model(
+    tune: Callable[..., Path], tiny: Path, technique: str, devices: int
+) -> None:
+    [file] = (tune(technique=technique, devices=devices, save="keep") / "saved").rglob("adapter_model.pt")
+    adapters = torch.load(file, weights_only=True)
+    unmatched = make_model(tiny, "lora").load_state_dict(adapters, strict=False)
+    assert not unmatched.unexpected_keys
+    assert not [key for key in unmatched.missing_keys if "lora_" in key]
+    # They begin as zeros.
+    assert all(adapters[key].abs().max() > 0 for key in adapters if key.endswith("lora_b.weight"))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
 def test_saved_weights_are_a_checkpoint_of_the_same_form(
     tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path], devices: int
 ) -> None:
