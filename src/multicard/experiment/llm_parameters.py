@@ -4,7 +4,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from multicard.experiment.parameters import DATASET_NAME, JobParameters
+from multicard.experiment.parameters import (
+    DATASET_NAME,
+    DatasetOf,
+    JobParameters,
+    ProfiledSteps,
+    WarmupSteps,
+)
 
 Technique = Literal["lora", "qlora", "qat", "dpo", "full"]
 ADAPTED = ("lora", "qlora", "dpo")  # always adapters; qat as `qat_of` says
@@ -21,9 +27,7 @@ class LlmParameters(JobParameters):
     HEADLINE: ClassVar[tuple[str, ...]] = ("model", "technique", "dataset", "devices", "precision")
 
     workload: Annotated[Literal["llm"], Field(description="The kind of job.")] = "llm"
-    dataset: Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")] = (
-        "instructions"
-    )
+    dataset: DatasetOf = "instructions"
     model: Annotated[str, Field(pattern=DATASET_NAME, description="Name of a model listed under `models`.")] = "tiny"
     technique: Annotated[
         Technique,
@@ -108,18 +112,8 @@ class LlmParameters(JobParameters):
             json_schema_extra={"label": "save-"},
         ),
     ] = "drop"
-    warmup_steps: Annotated[
-        int,
-        Field(ge=0, description="First steps, which no measure counts.", json_schema_extra={"label": "warmup"}),
-    ] = 5
-    profiled_steps: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Steps after the measured ones that the profiler records.",
-            json_schema_extra={"label": "profiled"},
-        ),
-    ] = 5
+    warmup_steps: WarmupSteps = 5
+    profiled_steps: ProfiledSteps = 5
 
     @property
     def distributed(self) -> bool:

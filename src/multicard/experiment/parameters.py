@@ -8,6 +8,20 @@ from pydantic import BaseModel, ConfigDict, Field
 DATASET_NAME = r"^[a-z0-9][a-z0-9-]*$"
 LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need some of them
 
+# What each workload has with a default of its own.
+DatasetOf = Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")]
+WarmupSteps = Annotated[
+    int, Field(ge=0, description="First steps, which no measure counts.", json_schema_extra={"label": "warmup"})
+]
+ProfiledSteps = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="Steps after the measured ones that the profiler records.",
+        json_schema_extra={"label": "profiled"},
+    ),
+]
+
 Profiler = Literal["auto", "nsys", "kineto", "none"]
 
 
@@ -23,7 +37,7 @@ class JobParameters(BaseModel):
     HEADLINE: ClassVar[tuple[str, ...]]
 
     workload: Annotated[Literal["vision", "llm"], Field(description="The kind of job.")]
-    dataset: Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")]
+    dataset: DatasetOf
     device: Annotated[
         Literal["cpu", "cuda"], Field(description="`cuda`: one card per rank; `cpu`: one process per rank.")
     ] = "cuda"
@@ -45,18 +59,8 @@ class JobParameters(BaseModel):
         ),
     ] = "none"
     seed: Annotated[int, Field(ge=0, description="Seed of repeat 1.", json_schema_extra={"label": "seed"})] = 0
-    warmup_steps: Annotated[
-        int,
-        Field(ge=0, description="First steps, which no measure counts.", json_schema_extra={"label": "warmup"}),
-    ] = 10
-    profiled_steps: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Steps after the measured ones that the profiler records.",
-            json_schema_extra={"label": "profiled"},
-        ),
-    ] = 10
+    warmup_steps: WarmupSteps = 10
+    profiled_steps: ProfiledSteps = 10
     profiler: Annotated[
         Profiler,
         Field(

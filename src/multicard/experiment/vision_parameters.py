@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from multicard.experiment.parameters import DATASET_NAME, JobParameters
+from multicard.experiment.parameters import DatasetOf, JobParameters
 
 Precision = Literal["fp64", "fp32", "fp16", "bf16"]
 Strategy = Literal["single", "dp", "ddp", "ddp-ds", "fsdp"]
@@ -33,9 +33,7 @@ class VisionParameters(JobParameters):
     HEADLINE: ClassVar[tuple[str, ...]] = ("dataset", "image_size", "strategy", "devices", "precision")
 
     workload: Annotated[Literal["vision"], Field(description="The kind of job.")] = "vision"
-    dataset: Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")] = (
-        "digits"
-    )
+    dataset: DatasetOf = "digits"
     image_size: Annotated[
         int, Field(ge=8, le=4096, description="Edge length in pixels that images are resized to.")
     ] = 32
