@@ -11,7 +11,7 @@ import pytest
 from multicard.analysis.gathered import SCHEMAS, Gathered, gather, store
 from multicard.errors import UserError
 from multicard.files import write_csv, write_json
-from multicard.record.names import EPOCH_COLUMNS, STEP_COLUMNS
+from multicard.record.names import EPOCH_COLUMNS, SCENARIO_TABLES, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 STEP = {"report": "r", "process": 7, "phase": "step", "step": 1, "start_s": 0.0, "duration_s": 0.1}
@@ -99,3 +99,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
 def test_every_table_is_written_also_without_runs(tmp_path: Path) -> None:
     store(gather([]), tmp_path)
     assert {path.stem for path in tmp_path.glob("*.parquet")} == set(SCHEMAS)
+
+
+def test_the_rules_know_every_table() -> None:
+    assert set(SCENARIO_TABLES) == set(SCHEMAS)

@@ -11,7 +11,7 @@ MEASURED = dict(
         "{results}/scenarios/{scenario}/{table}.parquet",
         results=RESULTS,
         scenario=SCENARIOS,
-        table=SCHEMAS,
+        table=SCENARIO_TABLES,
     ),
     code=library("analysis"),
 )

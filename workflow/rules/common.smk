@@ -3,15 +3,13 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from multicard.analysis.gathered import SCHEMAS
-from multicard.analysis.tables import WRITTEN
 from multicard.archive.recorded import find_recorded, obstacles
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
 from multicard.figures.captions import CAPTIONS
-from multicard.record.names import ACTIVITY_TABLES
+from multicard.record.names import ACTIVITY_TABLES, SCENARIO_TABLES, WRITTEN_TABLES
 
 with reported():
     for path in workflow.configfiles:

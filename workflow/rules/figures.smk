@@ -22,11 +22,12 @@ rule measure_scenario:
             labels={"what": "runs and their outcomes"},
         ),
         tables=expand(
-            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet", table=SCHEMAS
+            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
+            table=SCENARIO_TABLES,
         ),
         written=expand(
             f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.{{suffix}}",
-            table=WRITTEN,
+            table=WRITTEN_TABLES,
             suffix=["csv", "md", "tex"],
         ),
     log:
@@ -52,7 +53,8 @@ rule draw_figure:
     input:
         measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
         tables=expand(
-            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet", table=SCHEMAS
+            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
+            table=SCENARIO_TABLES,
         ),
         code=library("figures"),
     output:

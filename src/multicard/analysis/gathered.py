@@ -16,15 +16,10 @@ import pyarrow.parquet as pq
 from multicard.analysis.measures import trace_steps
 from multicard.errors import UserError
 from multicard.files import read_json, whole
-from multicard.record.names import ACTIVITY, EPOCH_COLUMNS, RUN, STEP_COLUMNS
+from multicard.record.names import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, RUN, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
-
-# Activity tables that a question about several runs needs.
-GATHERED_ACTIVITIES = (
-    "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
-)  # fmt: skip
 
 _INTEGERS = ("rank", "epoch", "step")
 

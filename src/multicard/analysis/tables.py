@@ -16,6 +16,7 @@ from multicard.analysis.scaling import fits, over_repeats, speedups
 from multicard.experiment.vision_parameters import TUNED
 from multicard.experiment.workloads import PARAMETERS
 from multicard.files import whole
+from multicard.record.names import WRITTEN_TABLES
 
 UNKNOWN = "–"
 DIGITS = 3
@@ -60,8 +61,6 @@ _LATEX = {
 }  # fmt: skip
 
 
-# What the tables of a scenario are called; each is written as CSV, Markdown and LaTeX.
-WRITTEN = ("table_costs", "table_speedup", "table_laws")
 COSTS = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "test_accuracy")
 
 
@@ -70,7 +69,7 @@ def write_scenario_tables(measures: pd.DataFrame, folder: Path) -> None:
     words = "tokens_per_s" in measures
     costs = [name for name in COSTS if name in measures and not (words and name == "throughput_samples_per_s")]
     for name, table, caption in zip(
-        WRITTEN,
+        WRITTEN_TABLES,
         (measures_table(measures, costs), speedup_table(measures), laws_table(measures)),
         ("Time and memory of a step.", "Speed-up over one device.", "Laws of scaling, fitted to the speed-up."),
         strict=True,

@@ -16,6 +16,14 @@ ACTIVITY_TABLES = (
     "timeline", "shares",
 )  # fmt: skip
 
+# Activity tables that a question about several runs needs.
+GATHERED_ACTIVITIES = (
+    "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
+)  # fmt: skip
+# What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
+SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
+WRITTEN_TABLES = ("table_costs", "table_speedup", "table_laws")
+
 JOB = "job.json"  # in the scratch folder only
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "checkpoint")
