@@ -16,7 +16,7 @@ from multicard.figures.breakdown import phases
 from multicard.figures.catalog import FIGURES, draw
 from multicard.figures.precision import precision
 from multicard.figures.scaling import iteration_time, speedup
-from multicard.figures.series import labels, mixed, varied
+from multicard.figures.series import labels, provenance, varied
 from multicard.figures.style import styled
 
 TABLES = {"vision": pictures, "llm": texts}
@@ -198,12 +198,18 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
     measures = pictures()[:2]
     info = [{"run": "run0", "machine": "4 × H100", "versions": "python 3.11, torch 2.10"}]
     same = gathered(tmp_path / "same", measures, runs_info=[*info, info[0] | {"run": "run1"}])
-    assert mixed(same) == []
+    assert provenance(same) == []
     other = {"run": "run1", "machine": "1 × H$200$", "versions": "python 3.11, torch 2.11"}
     both = gathered(tmp_path / "both", measures, runs_info=[*info, other])
-    assert mixed(both) == ["2 machines: 4 × H100; 1 × H\\$200\\$", "2 sets of versions: torch 2.10, torch 2.11"]
+    assert provenance(both) == ["2 machines: 4 × H100; 1 × H\\$200\\$", "2 sets of versions: torch 2.10, torch 2.11"]
     draw("phases", both, tmp_path / "f")
     assert "2 machines: 4 × H100; 1 × H$200$" in words_of(tmp_path / "f.svg")
+
+
+def test_a_figure_of_made_up_runs_says_so(tmp_path: Path) -> None:
+    info = [{"run": "run0", "machine": "4 × synthetic card", "versions": "python 3.11"}]
+    draw("phases", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")
+    assert "Synthetic: made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
 
 
 def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:

@@ -152,6 +152,10 @@ def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
     assert [(dict(pairs)["torch"], count) for pairs, count in found.versions] == [("2.11.0", 2), ("2.10.0", 1)]
     assert found.mixed == "2 sets of versions"
     assert environment(records[:2]).mixed is None
+    assert not found.synthetic
+    card = {"name": "synthetic card", "memory_bytes": 8e9, "capability": "9.0"}
+    records[0]["hardware"] |= {"gpus": [card]}
+    assert environment(records).synthetic
 
 
 def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:

@@ -58,13 +58,21 @@ def not_runnable(scenario):
     }
 
 
+def drawn_figures():
+    """Names of the figures of every scenario that has something to show."""
+    return {
+        name: list(scenario.figures)
+        for name, scenario in EXPERIMENT.scenarios.items()
+        if scenario.figures and runnable(name)
+    }
+
+
 def all_figures():
     """Pictures of every scenario that has something to show."""
     return [
         f"{RESULTS}/figures/{name}/{figure}.png"
-        for name, scenario in EXPERIMENT.scenarios.items()
-        for figure in scenario.figures
-        if runnable(name)
+        for name, figures in drawn_figures().items()
+        for figure in figures
     ]
 
 
@@ -147,8 +155,9 @@ def what_ran(wildcards):
 
 
 def about(wildcards):
-    """Question, reading and, where known, the paper's figure, of a figure."""
-    return asdict(CAPTIONS[wildcards.figure])
+    """Name, question, reading and, where known, the paper's figure, of each figure of a scenario."""
+    figures = EXPERIMENT.scenarios[wildcards.scenario].figures
+    return [{"name": figure, **asdict(CAPTIONS[figure])} for figure in figures]
 
 
 def plans(wildcards):
@@ -157,7 +166,7 @@ def plans(wildcards):
         {
             name: {
                 "question": scenario.question,
-                "figures": list(scenario.figures) if runnable(name) else [],
+                "figures": drawn_figures().get(name, []),
             }
             for name, scenario in EXPERIMENT.scenarios.items()
         }

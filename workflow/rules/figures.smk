@@ -49,37 +49,49 @@ rule measure_scenario:
         " {params.folders:q} 2> {log:q}"
 
 
-rule draw_figure:
-    input:
-        measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
-        tables=expand(
-            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
-            table=SCENARIO_TABLES,
-        ),
-        code=library("figures"),
-    output:
-        picture=report(
-            f"{RESULTS}/figures/{{scenario}}/{{figure}}.png",
-            caption="../report/figure.rst",
-            category="{scenario}",
-            labels={"what": "figure: {figure}"},
-        ),
-        others=expand(
-            f"{RESULTS}/figures/{{{{scenario}}}}/{{{{figure}}}}.{{suffix}}",
-            suffix=["svg", "pdf", "csv"],
-        ),
-    log:
-        f"{RESULTS}/logs/draw_figure/{{scenario}}/{{figure}}.txt",
-    conda:
-        "../../envs/conda.yaml"
-    params:
-        scenario=lambda wildcards, input: str(Path(input.measures).parent),
-        stem=lambda wildcards, output: str(Path(output.picture).with_suffix("")),
-        question=question,
-        ran=what_ran,
-        about=about,
-    message:
-        "draw {wildcards.figure} of the scenario {wildcards.scenario}"
-    shell:
-        'python "$SCRIPTS/draw_figure.py"'
-        " --figure {wildcards.figure:q} --scenario {params.scenario:q} --out {params.stem:q} 2> {log:q}"
+# One program draws all figures of a scenario: to load the libraries takes longer than to draw.
+for scenario, figures in drawn_figures().items():
+
+    rule:
+        name:
+            f"draw_figures_{scenario}"
+        input:
+            measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
+            tables=expand(
+                f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
+                table=SCENARIO_TABLES,
+            ),
+            code=library("figures"),
+        output:
+            pictures=report(
+                expand(
+                    f"{RESULTS}/figures/{{{{scenario}}}}/{{figure}}.png",
+                    figure=figures,
+                ),
+                caption="../report/figures.rst",
+                category="{scenario}",
+                labels={"what": "figures"},
+            ),
+            others=expand(
+                f"{RESULTS}/figures/{{{{scenario}}}}/{{figure}}.{{suffix}}",
+                figure=figures,
+                suffix=["svg", "pdf", "csv"],
+            ),
+        log:
+            f"{RESULTS}/logs/draw_figures/{{scenario}}.txt",
+        wildcard_constraints:
+            scenario=scenario,
+        conda:
+            "../../envs/conda.yaml"
+        params:
+            figures=figures,
+            scenario=lambda wildcards, input: str(Path(input.measures).parent),
+            out=lambda wildcards, output: str(Path(output.pictures[0]).parent),
+            question=question,
+            ran=what_ran,
+            about=about,
+        message:
+            "draw the figures of the scenario {wildcards.scenario}"
+        shell:
+            'python "$SCRIPTS/draw_figures.py"'
+            " --scenario {params.scenario:q} --out {params.out:q} {params.figures:q} 2> {log:q}"

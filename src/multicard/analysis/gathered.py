@@ -106,7 +106,7 @@ def gather(folders: Iterable[Path]) -> dict[str, pa.Table]:
         record = read_json(folder / RUN)
         if record["outcome"] != "completed":
             continue
-        found = {name: pq.read_table(folder / ACTIVITY / f"{name}.parquet") for name in GATHERED_ACTIVITIES}
+        found = {name: pq.ParquetFile(folder / ACTIVITY / f"{name}.parquet").read() for name in GATHERED_ACTIVITIES}
         found |= {name: _csv(folder / f"{name}.csv", SCHEMAS[name]) for name in ("steps", "epochs")}
         found["runs_info"] = pa.Table.from_pylist([_info(folder, record)], SCHEMAS["runs_info"])
         for name, table in found.items():

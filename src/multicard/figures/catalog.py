@@ -26,7 +26,7 @@ from multicard.figures import (
 )
 from multicard.figures.captions import CAPTIONS
 from multicard.figures.gains import ORDER, gain_of
-from multicard.figures.series import mixed, not_shown
+from multicard.figures.series import not_shown, provenance
 from multicard.figures.style import WIDTH_IN, NothingToShow, styled
 from multicard.files import whole
 
@@ -67,8 +67,8 @@ class Entry:
     def draw(self, gathered: Gathered) -> Drawn:
         """Draw the figure of a scenario, with the numbers that it shows.
 
-        Over it stand the runs that did not complete, and what differs among machines and versions. Without anything to
-        show the figure says why, and so does the table.
+        Over it stand the runs that did not complete, what differs among machines and versions, and the word synthetic
+        where runs are made up. Without anything to show the figure says why, and so does the table.
         """
         measures = gathered.measures
         with styled():
@@ -79,7 +79,7 @@ class Entry:
             except NothingToShow as nothing:
                 why = str(nothing)
                 figure, data = _empty(f"{why[0].upper()}{why[1:]}"), pd.DataFrame({"nothing_to_show": [why]})
-            notes = [note for note in (not_shown(measures), *mixed(gathered)) if note]
+            notes = [note for note in (not_shown(measures), *provenance(gathered)) if note]
             lines = [line for note in notes for line in textwrap.wrap(note, NOTE_WIDTH)]
             if lines:
                 figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
@@ -130,9 +130,10 @@ def draw(name: str, gathered: Gathered, stem: Path) -> None:
     mpl.use("Agg")
     figure, data = FIGURES[name].draw(gathered)
     with styled():
-        # One layout serves all formats.
+        # One layout serves all formats; an engine, even one that does nothing, would have each of them drawn twice.
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        mpl.rcParams["figure.constrained_layout.use"] = False
+        figure.set_layout_engine(None)
         for suffix in PICTURES:
             with whole(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
                 figure.savefig(temporary, metadata=_undated(suffix))

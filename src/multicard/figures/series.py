@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.gathered import Gathered
 from multicard.analysis.scaling import over_repeats
 from multicard.experiment.vision_parameters import TUNED
@@ -141,11 +142,13 @@ def not_shown(measures: pd.DataFrame) -> str | None:
     return "Not shown: " + ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in counts.items())
 
 
-def mixed(gathered: Gathered) -> list[str]:
-    """Lines about completed runs of one scenario that took place on several machines, or with several versions."""
+def provenance(gathered: Gathered) -> list[str]:
+    """Lines about completed runs of one scenario that are made up, or differ in their machine or versions."""
     info = gathered.table("runs_info")
     machines = info["machine"].dropna().unique()
     lines = []
+    if any(SYNTHETIC in machine.lower() for machine in machines):
+        lines.append("Synthetic: made-up runs, on no real machine")
     if len(machines) > 1:
         lines.append(f"{len(machines)} machines: {'; '.join(plain_text(machine, 90) for machine in machines)}")
     each = [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]

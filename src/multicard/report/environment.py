@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from multicard.analysis.evidence import SYNTHETIC
 from multicard.report.wording import size
 
 Facts = list[tuple[str, str]]
@@ -34,6 +35,11 @@ class Environment:
             if len(kinds) > 1
         ]
         return " and ".join(found) or None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether some of the machines are made up, by what they are called."""
+        return any(SYNTHETIC in value.lower() for facts, _ in self.machines for _, value in facts)
 
 
 def environment(records: Iterable[Mapping[str, Any]]) -> Environment:

@@ -70,12 +70,14 @@ def render(results: Results) -> str:
 
 
 def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    where = environment(records[run] for run in scenario.runs["run"] if run in records)
     return {
         "name": scenario.name,
         "question": scenario.question,
         "outcomes": scenario.outcomes,
         "runs": len(scenario.runs),
-        "mixed": environment(records[run] for run in scenario.runs["run"] if run in records).mixed,
+        "mixed": where.mixed,
+        "synthetic": where.synthetic,
         "figures": [_figure(each) for each in scenario.figures],
     }
 

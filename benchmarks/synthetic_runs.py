@@ -1,0 +1,157 @@
+"""Made-up runs of an experiment, as cards would leave them; every name that tells where they ran says "synthetic".
+
+Times follow a simple law: one device computes a batch in a time that grows with its pixels or tokens, devices share
+the work perfectly, and each device but the first adds a constant for communication. Nothing was measured.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from generate import generate
+from nsys_export import FIRST_PID
+
+from multicard.experiment.config import Experiment
+from multicard.experiment.parameters import JobParameters
+from multicard.experiment.runs import distinct, expand
+from multicard.files import described, write_json
+from multicard.record.names import (
+    ACTIVITY,
+    ACTIVITY_INDEX,
+    CAPTURED,
+    EPOCH_COLUMNS,
+    EPOCHS,
+    EXPORTED,
+    PHASES,
+    RUN,
+    STEP_COLUMNS,
+    STEPS,
+    TRACE,
+)
+from multicard.trace.extract import extract_run
+
+KERNELS_PER_STEP = 300  # of a device, about those of MobileNet v2 forward and backward
+SAMPLES = 60_000
+CARD = {"name": "synthetic card", "memory_bytes": 80_000_000_000, "capability": "9.0"}
+PRECISION = {"fp64": 3.0, "fp32": 1.0, "fp16": 0.6, "bf16": 0.6}
+PHASE_SHARES = dict(zip(PHASES, (0.1, 0.05, 0.3, 0.45, 0.1, 0.0), strict=True))
+Tables = dict[str, Any]
+
+
+def write_runs(experiment: Experiment, results: Path, seed: int = 0) -> int:
+    """Write every run of an experiment into `results`; give their number."""
+    runs = distinct(expand(experiment))
+    with tempfile.TemporaryDirectory() as scratch:
+        tables = {
+            devices: _activity(Path(scratch) / str(devices), devices)
+            for devices in {run.parameters.devices for run in runs.values()}
+        }
+    for number, (name, run) in enumerate(runs.items()):
+        _write_run(results / "runs" / name, run.parameters, tables[run.parameters.devices], [seed, number])
+    return len(runs)
+
+
+def _activity(folder: Path, devices: int, steps: int = 20) -> Tables:
+    """Activity tables of a synthetic export, and the folder's index of them."""
+    trace = folder / TRACE
+    trace.mkdir(parents=True)
+    generate(trace / "report.sqlite", KERNELS_PER_STEP * devices * steps, devices, steps)
+    files = [described(trace / "report.sqlite")]
+    write_json(trace / CAPTURED, {"profiler": "nsys", "missing": None, "files": files})
+    write_json(trace / EXPORTED, {"profiler": "nsys", "missing": None, "files": files})
+    write_json(folder / RUN, {"ranks": [{"pid": FIRST_PID + rank, "rank": rank} for rank in range(devices)]})
+    extract_run(folder)
+    tables: Tables = {path.name: pq.read_table(path) for path in (folder / ACTIVITY).glob("*.parquet")}
+    tables[ACTIVITY_INDEX] = (folder / ACTIVITY / ACTIVITY_INDEX).read_text()
+    return tables
+
+
+def _write_run(folder: Path, p: JobParameters, tables: Tables, seed: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    step_s = _step_time(p) * rng.normal(1, 0.01)
+    (folder / ACTIVITY).mkdir(parents=True)
+    for name, table in tables.items():
+        path = folder / ACTIVITY / name
+        if name == ACTIVITY_INDEX:
+            path.write_text(table)
+        else:
+            pq.write_table(table, path)
+    steps = pd.concat(_steps(p, step_s, rng))
+    steps.to_csv(folder / STEPS, index=False)
+    _epochs(p, step_s).to_csv(folder / EPOCHS, index=False)
+    write_json(folder / RUN, _record(folder.name, p))
+
+
+def _step_time(p: JobParameters) -> float:
+    """Seconds of a step: the work of one device's batch, and communication."""
+    if p.workload == "llm":
+        work = 0.05 * p.batch_size * {"dpo": 2.0, "qlora": 1.5, "qat": 1.3}.get(p.technique, 1.0)
+    else:
+        work = 0.02 * p.batch_size / 64 * (p.image_size / 100) ** 2 / 4
+    return work * PRECISION[p.precision] + 0.002 * (p.devices - 1)
+
+
+def _steps(p: JobParameters, step_s: float, rng: np.random.Generator) -> Iterator[pd.DataFrame]:
+    per_epoch = (p.steps if p.workload == "llm" else p.steps_per_epoch) or SAMPLES // (p.batch_size * p.devices)
+    count = per_epoch * p.epochs if p.workload == "vision" else per_epoch
+    number = np.arange(1, count + 1)
+    window = np.where(number <= p.warmup_steps, "warmup", "measured").astype(object)
+    window[p.warmup_steps : p.warmup_steps + p.profiled_steps] = "profiled"
+    for rank in range(p.devices):
+        duration = step_s * rng.normal(1, 0.02, count)
+        yield pd.DataFrame(
+            {
+                "rank": rank, "epoch": (number - 1) // per_epoch + 1, "step": number, "window": window,
+                "duration_s": duration, **{f"{phase}_s": duration * part for phase, part in PHASE_SHARES.items()},
+                "samples": p.batch_size, "tokens": 512 * p.batch_size if p.workload == "llm" else None,
+                "positions": 600 * p.batch_size if p.workload == "llm" else None, "loss": 2 / np.sqrt(number),
+                "peak_memory_bytes": 10_000_000_000, "peak_reserved_bytes": 12_000_000_000,
+            },
+            columns=STEP_COLUMNS,
+        )  # fmt: skip
+
+
+def _epochs(p: JobParameters, step_s: float) -> pd.DataFrame:
+    if p.workload == "llm":
+        return pd.DataFrame(columns=EPOCH_COLUMNS)
+    epoch = np.arange(1, p.epochs + 1)
+    error = 0.1 / epoch
+    time = step_s * SAMPLES / (p.batch_size * p.devices)
+    values = (epoch, 4 * error, 3 * error, 1 - error, time)
+    return pd.DataFrame(dict(zip(EPOCH_COLUMNS, values, strict=True)))
+
+
+def _record(name: str, p: JobParameters) -> dict[str, Any]:
+    tuning = p.workload == "llm"
+    meter = {"energy_j": 1e4, "duration_s": 30.0, "reason": None}
+    held = {"weights": 16e9, "adapters": 4e7, "gradients": 4e7, "optimizer": 8e7, "buffers": 1e6}
+    held |= {"parameters": 8e9, "trainable_parameters": 2e7}
+    data = {"dataset": p.dataset, "source": "made up, synthetic", "train_samples": SAMPLES, "files": []}
+    data |= {"tokens_per_sample": {"counted_samples": 1000, "mean": 500.0, "cut_share": 0.1}} if tuning else {}
+    return {
+        "run": name, "outcome": "completed", "reason": None, "parameters": p.model_dump(),
+        "started": "2026-01-01T00:00:00.000+00:00", "ended": "2026-01-01T00:01:00.000+00:00", "wall_time_s": 60.0,
+        "exit_code": 0, "profiler": {"used": "nsys", "why": "synthetic", "trace_missing": None}, "command": [],
+        "host": {"name": "synthetic", "system": "Linux"},
+        "hardware": {
+            "processor": "synthetic processor", "logical_cpus": 64, "usable_cpus": 64, "memory_bytes": 512 << 30,
+            "gpus": [CARD] * 4,
+        },
+        "versions": {"multicard": "synthetic", "torch": "2.11.0"}, "data": data,
+        "model": {"model": p.model, "architecture": "llama3_8b", "files": []} if tuning else None,
+        "steps_per_pass": SAMPLES // (p.batch_size * p.devices),
+        "saved": {"time_s": 1.0, "bytes": 1e8} if tuning else None,
+        "ranks": [
+            {
+                "rank": rank, "pid": 4000 + rank,
+                "binding": {"cpus": "0-63", "numa_nodes": [rank % 2], "memory_policy": "default", "note": None},
+                "energy": [meter], "device_memory_used_bytes": [14_000_000_000],
+                "held_bytes": {key: int(value) for key, value in held.items()} if tuning else None,
+            }
+            for rank in range(p.devices)
+        ],
+    }  # fmt: skip

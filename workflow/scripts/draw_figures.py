@@ -1,0 +1,18 @@
+"""Draw figures of a scenario as PNG, SVG and PDF, with the numbers as CSV."""
+
+import argparse
+from pathlib import Path
+
+from multicard.analysis.gathered import Gathered
+from multicard.errors import reported
+from multicard.figures.catalog import FIGURES, draw
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("figures", nargs="+", choices=FIGURES, metavar="FIGURE", help="names of the figures")
+parser.add_argument("--scenario", type=Path, required=True, help="folder of the scenario, with its measures and tables")
+parser.add_argument("--out", type=Path, required=True, help="folder of the files to write")
+arguments = parser.parse_args()
+with reported():
+    gathered = Gathered(arguments.scenario)
+    for figure in arguments.figures:
+        draw(figure, gathered, arguments.out / figure)
