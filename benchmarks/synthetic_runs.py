@@ -16,6 +16,7 @@ from generate import generate
 from nsys_export import FIRST_PID
 
 from multicard.experiment.config import Experiment
+from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.runs import distinct, expand
 from multicard.files import described, write_json
@@ -43,8 +44,9 @@ Tables = dict[str, Any]
 
 
 def write_runs(experiment: Experiment, results: Path, seed: int = 0) -> int:
-    """Write every run of an experiment into `results`; give their number."""
-    runs = distinct(expand(experiment))
+    """Write every run of an experiment that some machine could run into `results`; give their number."""
+    machine = Machine.here().imagined()
+    runs = {name: run for name, run in distinct(expand(experiment)).items() if run.obstacle(machine) is None}
     with tempfile.TemporaryDirectory() as scratch:
         tables = {
             devices: _activity(Path(scratch) / str(devices), devices)

@@ -90,6 +90,10 @@ def test_hosts_are_counted_in_the_order_of_the_runs_and_stay_the_same() -> None:
     assert [scrubber.text(name) for name in ("a1", "b2")] == ["host-2", "host-3"]
 
 
+def test_a_host_of_that_name_does_not_take_the_mark_of_made_up_runs_away() -> None:
+    assert Scrubber(["synthetic", "gamma7"], []).text("synthetic card on gamma7") == "synthetic card on host-2"
+
+
 def test_users_are_found_in_the_paths_of_records() -> None:
     scrubber = Scrubber.of([{"command": ["--data", f"{HOMES}/qplanted/data"]}])
     assert scrubber.text("made by qplanted") == "made by user"

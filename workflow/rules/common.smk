@@ -9,7 +9,7 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
 from multicard.figures.captions import CAPTIONS
-from multicard.record.names import ACTIVITY_TABLES, SCENARIO_TABLES, WRITTEN_TABLES
+from multicard.record.names import SCENARIO_TABLES, WRITTEN_TABLES
 
 with reported():
     for path in workflow.configfiles:

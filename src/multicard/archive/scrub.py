@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from multicard.analysis.evidence import SYNTHETIC
+
 REMOVED = "removed"
 # User names that many machines share name nobody.
 NOBODY = {"root", "user", "users", "admin", "nobody", "ubuntu", "debian", "runner", "guest", "home", "shared"}
@@ -83,7 +85,7 @@ class Scrubber:
         words = {user.lower(): "user" for user in users if len(user) > 1 and user.lower() not in NOBODY}
         for number, host in enumerate(dict.fromkeys(hosts), start=1):
             for name in {host, host.partition(".")[0]}:
-                if len(name) > 1 and name.lower() != "localhost":
+                if len(name) > 1 and name.lower() not in ("localhost", SYNTHETIC):  # the mark of made-up runs stays
                     words.setdefault(name.lower(), f"host-{number}")
         self._words = words
         longest_first = sorted(words, key=len, reverse=True)

@@ -187,4 +187,6 @@ def _accuracy(axes: Axes, measures: pd.DataFrame, parameter: str, look: dict) ->
     axes.set_xticks(range(len(values)), [unit(parameter, value) for value in values])
     axes.set(xlim=(-0.5, len(values) - 0.5))
     axes.margins(y=0.2)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, min(high, 100 + 0.05 * (high - low)))
     axes.grid(visible=False, axis="x")

@@ -21,7 +21,7 @@ def precision(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     grouped(left, shown, "precision", "iteration_time_s", scale)
     left.set(title="Iteration time", ylabel=f"Time per step ({unit})")
     grouped(right, shown, "precision", "test_accuracy")
-    right.set(title="Accuracy after the last epoch", ylabel="Test accuracy", ylim=(0, 1))
+    right.set(title="Accuracy after the last epoch", ylabel="Test accuracy", ylim=(0, 1.04))
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
     if data["series"].nunique() > 1:
         legend_below(figure, left)

@@ -27,7 +27,7 @@ def training_command(module: str, arguments: list[str], ranks: int, distributed:
     """Command that runs a module in one process, or under torchrun in `ranks` processes of this machine."""
     if not distributed:
         return [sys.executable, "-m", module, *arguments]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--nnodes=1"]
+    torchrun = [sys.executable, "-m", "multicard.launch.torchrun", f"--nproc-per-node={ranks}", "--nnodes=1"]
     # A free port of the loopback address: jobs side by side never meet, and nothing listens outside.
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     return [*torchrun, *rendezvous, "-m", module, *arguments]

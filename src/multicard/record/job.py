@@ -82,7 +82,8 @@ def run_job(
             },
         )
         command = _command(parameters, profiler, scratch)
-        environment = {"GLOO_SOCKET_IFNAME": LOOPBACK} | job_environment()  # all ranks are on this machine
+        # All ranks are on this machine; what the user set is kept.
+        environment = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK) | job_environment()
         environment |= {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
         if profiler == "nsys":
             environment |= nsys.PROFILE_ENVIRONMENT
