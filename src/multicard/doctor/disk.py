@@ -15,7 +15,7 @@ SHM = Path("/dev/shm")
 # A profiled window of a million kernels and their launches takes 194 MB as SQLite (measured on made traces); one of a
 # few steps has a tenth of them. Report, SQLite and tables together stay below this.
 RUN_BYTES = 100e6
-FLOOR_BYTES = 1e9
+FLOOR_BYTES = 1e9  # nsys keeps its raw data in the temporary folder while it records
 # DataLoader workers hand tensors over by descriptors; this is what most systems allow.
 OPEN_FILES = 1024
 CONTAINER_SHM_BYTES = 64 * 1024**2  # what Docker gives a container unless told otherwise
