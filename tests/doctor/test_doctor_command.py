@@ -69,7 +69,7 @@ def test_runs_on_gpus_are_wrong_without_gpus_and_slurm_and_noted_with_slurm(
     assert without.returncode == 1
     assert "0 of 2 can run here; 2: needs a CUDA GPU, none found" in " ".join(without.stdout.split())
     for tool in SLURM:
-        fake(tool, sinfo(["gpu|up|4|gpu:4"]))
+        fake(tool, sinfo(["gpu|up|4|gpu:4|64"]))
     found = {
         check["check"]: check for check in json.loads(doctor(tmp_path, "--config", asked, "--json").stdout)["checks"]
     }
@@ -134,11 +134,11 @@ def test_modules_are_tried_with_a_fake_module_command(
 
 
 def test_an_endless_answer_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from multicard import commands
+    from multicard import programs
 
-    monkeypatch.setattr(commands, "FILE_BYTES", 1 << 22)
+    monkeypatch.setattr(programs, "FILE_BYTES", 1 << 22)
     put(tmp_path, "endless", "while :; do echo yes yes yes yes; done")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    answer = commands.ask(["endless"], limit_s=30)
-    assert len(answer.output) == commands.READ_BYTES
+    answer = programs.ask(["endless"], limit_s=30)
+    assert len(answer.output) == programs.READ_BYTES
     assert answer.problem.startswith("endless ended with ")

@@ -7,13 +7,18 @@ import pytest
 import yaml
 from faked_tools import GARBAGE, HANG, place, sinfo
 
-from multicard import commands
+from multicard import programs
 from multicard.doctor import slurm
 from multicard.doctor.checks import Check
 from multicard.errors import UserError
 
 TOOLS = ("sbatch", "srun", "sinfo", "squeue", "sacct")
-ROWS = ["debug|up|2|(null)", "gpu|up|16|gpu:h100:4(S:0-1),nvme:1", "gpu|up|1|gpu:a100:8(S:0,2)", "old|down|1|gpu:2"]
+ROWS = [
+    "debug|up|2|(null)|8",
+    "gpu|up|16|gpu:h100:4(S:0-1),nvme:1|96+",
+    "gpu|up|1|gpu:a100:8(S:0,2)|128",
+    "old|down|1|gpu:2|16",
+]
 NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
 
 
@@ -42,12 +47,12 @@ def test_partitions_are_listed_with_the_gpus_of_their_nodes(tmp_path: Path, monk
     found = looked(tmp_path, monkeypatch)
     assert found["Slurm"].found == "24.05.4, with sbatch, srun, sinfo, squeue"
     assert found["Slurm partitions"].found == (
-        "debug: 2 nodes; gpu: 16 nodes of 4 h100 GPUs, 1 node of 8 a100 GPUs; old: 1 node of 2 GPUs (down)"
+        "debug: 2 nodes; gpu: 16 nodes of 4 h100 GPUs, 1 node of 8 a100 GPUs; old: 1 node of 2 GPUs (not up)"
     )
 
 
 def test_nodes_that_declare_no_gpus_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(tmp_path, monkeypatch, sinfo=sinfo(["all|up|3|(null)"]))["Slurm partitions"]
+    found = looked(tmp_path, monkeypatch, sinfo=sinfo(["all|up|3|(null)|4"]))["Slurm partitions"]
     assert (found.verdict, found.do) == ("note", "no node declares GPUs (gres) to Slurm")
 
 
@@ -102,6 +107,29 @@ def test_partition_and_account_of_a_profile_are_told(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("partition", "cluster", "has"),
+    [
+        ("gpu", {"nodes": 16, "gpus_per_node": 4, "cpus_per_node": 96}, None),
+        ("gpu", {"nodes": "17", "gpus_per_node": "4"}, None),
+        ("gpu", {"gpus_per_node": 8}, None),
+        ("gpu", {"nodes": 2, "gpus_per_node": 8}, 1),
+        ("gpu", {"nodes": 2, "gpus_per_node": 4, "cpus_per_node": 256}, 0),
+        ("debug", {"nodes": 1, "gpus_per_node": 1}, 0),
+        ("old", {"nodes": 1, "gpus_per_node": 2}, 0),  # which is down
+        (None, {"nodes": 19}, None),
+    ],
+)
+def test_what_a_profile_says_of_the_nodes_must_be_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: str | None, cluster: dict[str, Any], has: int | None
+) -> None:
+    resources = {"slurm_partition": partition} if partition else {}
+    profile = a_profile(**{"default-resources": resources, "config": {"cluster": cluster}})
+    found = looked(tmp_path, monkeypatch, profile)["profile: cluster"]
+    assert found.verdict == ("ok" if has is None else "wrong"), found
+    assert has is None or found.found.endswith(f"of which its partitions have {has}")
+
+
+@pytest.mark.parametrize(
     ("script", "says"),
     [
         (GARBAGE, "cannot tell: an answer without sense"),
@@ -112,7 +140,7 @@ def test_partition_and_account_of_a_profile_are_told(tmp_path: Path, monkeypatch
 def test_a_sinfo_that_is_of_no_use_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
 ) -> None:
-    monkeypatch.setattr(commands, "LIMIT_S", 0.3 if script == HANG else 20)
+    monkeypatch.setattr(programs, "LIMIT_S", 0.3 if script == HANG else 20)
     [only] = looked(tmp_path, monkeypatch, a_profile(), sinfo=script).values()
     assert (only.check, only.verdict, only.found) == ("Slurm", "note", says)
 

@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from multicard.commands import ask
 from multicard.doctor.checks import Check, version_of
 from multicard.launch import nsys
 from multicard.launch.commands import job_environment
 from multicard.launch.process import run
+from multicard.programs import ask
 
 RECORD_LIMIT_S = 90.0
 # The release of Nsight Systems that came with each CUDA toolkit: the folder nsight-systems-X that the toolkit installs

@@ -1,21 +1,38 @@
 """Slurm: its tools, its partitions, its accounting, and whether the profile's values fit them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multicard.commands import Answer, ask
 from multicard.doctor.checks import Check, cannot_tell
 from multicard.errors import UserError
 from multicard.experiment.load import read_yaml
+from multicard.programs import Answer, ask
 
 PROFILE = Path("profiles/slurm")
 TOOLS = ("sbatch", "srun", "sinfo", "squeue")
-PARTITIONS = ["sinfo", "--noheader", "--format=%R|%a|%D|%G"]
+PARTITIONS = ["sinfo", "--noheader", "--format=%R|%a|%D|%G|%c"]
 # What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
 ACCOUNTING = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw"]
 SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of a partition that are alike."""
+
+    count: int
+    up: bool
+    gpus: dict[str, int]
+    cpus: int
+
+    def __str__(self) -> str:
+        cards = " and ".join(f"{count} {kind} GPUs".replace("  ", " ") for kind, count in self.gpus.items())
+        nodes = f"{self.count} {'node' if self.count == 1 else 'nodes'}"
+        return nodes + (f" of {cards}" if cards else "") + ("" if self.up else " (not up)")
 
 
 def read_profile(folder: Path | None) -> dict[str, Any] | None:
@@ -62,38 +79,38 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check
         do = "look on a node of the cluster, or mend Slurm's configuration"
         found = answer.problem or "sinfo lists no partitions"
         return [tools, Check("Slurm partitions", f"cannot tell: {found}", absent, do)]
-    listing = "; ".join(f"{name}: {', '.join(nodes)}" for name, nodes in list(partitions.items())[:SHOWN])
+    listing = "; ".join(f"{name}: {', '.join(map(str, nodes))}" for name, nodes in list(partitions.items())[:SHOWN])
     more = f"; {len(partitions) - SHOWN} more" if len(partitions) > SHOWN else ""
-    with_cards = any("GPU" in node for nodes in partitions.values() for node in nodes)
+    with_cards = any(node.gpus for nodes in partitions.values() for node in nodes)
     listed = Check("Slurm partitions", listing + more)
     if not with_cards:
         listed = Check("Slurm partitions", listing + more, "note", "no node declares GPUs (gres) to Slurm")
     accounting = ask(ACCOUNTING)
-    return [tools, listed, _accounting(accounting, profile), *_values(profile, set(partitions), accounting)]
+    return [tools, listed, _accounting(accounting, profile), *_values(profile, partitions, accounting)]
 
 
-def _partitions(answer: Answer) -> dict[str, list[str]]:
-    """Nodes and their GPUs per partition, in words."""
-    found: dict[str, list[str]] = {}
+def _partitions(answer: Answer) -> dict[str, list[Nodes]]:
+    """Nodes of each partition, those alike together."""
+    found: dict[str, list[Nodes]] = {}
     for line in answer.lines:
-        fields = line.split("|")
-        if len(fields) != 4 or not fields[2].isdecimal():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) != 5 or not fields[2].isdecimal():
             continue
-        name, state, nodes, gres = fields
+        name, state, count, gres, cpus = fields
         cards = _gpus(gres)
-        each = f"{nodes} {'node' if nodes == '1' else 'nodes'}" + (f" of {cards}" if cards else "")
-        found.setdefault(name, []).append(each if state == "up" else f"{each} ({state})")
+        # Nodes with more CPUs than the number are marked by a plus.
+        found.setdefault(name, []).append(Nodes(int(count), state == "up", cards, int(cpus.rstrip("+") or 0)))
     return found
 
 
-def _gpus(gres: str) -> str:
-    """GPUs of a node in words, of a list such as gpu:h100:4(S:0-1),nvme:1."""
-    cards = []
+def _gpus(gres: str) -> dict[str, int]:
+    """GPUs of a node by their type, of a list such as gpu:h100:4(S:0-1),nvme:1."""
+    cards: Counter[str] = Counter()
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
         kind, *rest = part.split(":")
         if kind == "gpu" and rest and rest[-1].isdecimal():
-            cards.append(f"{rest[-1]} {' '.join(rest[:-1])} GPUs".replace("  ", " "))
-    return " and ".join(cards)
+            cards[" ".join(rest[:-1])] += int(rest[-1])
+    return cards
 
 
 def _accounting(answer: Answer, profile: dict[str, Any] | None) -> Check:
@@ -107,7 +124,7 @@ def _accounting(answer: Answer, profile: dict[str, Any] | None) -> Check:
     return Check("Slurm accounting", found, "wrong" if bad else "ok", do)
 
 
-def _values(profile: dict[str, Any] | None, partitions: set[str], accounting: Answer) -> Iterator[Check]:
+def _values(profile: dict[str, Any] | None, partitions: dict[str, list[Nodes]], accounting: Answer) -> Iterator[Check]:
     """Hold a profile's partitions and account against the cluster."""
     if profile is None:
         return
@@ -115,7 +132,7 @@ def _values(profile: dict[str, Any] | None, partitions: set[str], accounting: An
         yield Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "note")
         return
     asked = {str(name) for name in _stated(profile, "slurm_partition") for name in str(name).split(",")}
-    unknown = sorted(asked - partitions)
+    unknown = sorted(asked - partitions.keys())
     if unknown:
         do = f"slurm_partition in the profile: one of {', '.join(sorted(partitions)[:SHOWN])}"
         yield Check("profile: partition", f"not known to this Slurm: {', '.join(unknown)}", "wrong", do)
@@ -125,6 +142,8 @@ def _values(profile: dict[str, Any] | None, partitions: set[str], accounting: An
         yield Check(
             "profile: partition", "none stated: Slurm's default", "note", "state slurm_partition, one with GPUs"
         )
+    if not unknown:
+        yield from _cluster(profile, [node for name in asked or partitions for node in partitions[name]])
     accounts = sorted({str(account) for account in _stated(profile, "slurm_account")})
     if accounts:
         yield Check("profile: account", ", ".join(accounts))
@@ -132,6 +151,23 @@ def _values(profile: dict[str, Any] | None, partitions: set[str], accounting: An
         yield Check("profile: account", "none stated", "note", "state slurm_account if the cluster bills by account")
     else:
         yield Check("profile: account", "none stated, and none needed without accounting")
+
+
+def _cluster(profile: dict[str, Any], nodes: list[Nodes]) -> Iterator[Check]:
+    """Hold what the profile says of a node (config: cluster:) against the nodes of its partitions."""
+    config = profile.get("config")
+    cluster = config.get("cluster") if isinstance(config, dict) else None
+    if not isinstance(cluster, dict):
+        return
+    said = {key: int(str(value)) for key, value in cluster.items() if str(value).isdecimal()}
+    gpus, cpus, count = said.get("gpus_per_node", 0), said.get("cpus_per_node", 0), said.get("nodes", 0)
+    fitting = sum(node.count for node in nodes if node.up and sum(node.gpus.values()) >= gpus and node.cpus >= cpus)
+    told = f"{count or 'some'} nodes of {gpus} GPUs and {cpus} CPUs"
+    if fitting >= max(count, 1):
+        yield Check("profile: cluster", told)
+    else:
+        do = 'state under config: cluster: what `sinfo -o "%R %D %c %G"` lists'
+        yield Check("profile: cluster", f"{told}, of which its partitions have {fitting}", "wrong", do)
 
 
 def _stated(profile: dict[str, Any], name: str) -> Iterator[str]:

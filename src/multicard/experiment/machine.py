@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from multicard.commands import ask
+from multicard.programs import ask
 
 # torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
