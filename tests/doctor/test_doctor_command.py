@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from faked_tools import GARBAGE, nvidia_smi, place, put, sinfo
 
+from multicard import programs
 from multicard.doctor import experiment_runs, software
 from multicard.doctor.checks import version_of
 from multicard.experiment.load import read_experiment
+from multicard.experiment.machine import Machine
 from multicard.experiment.runs import distinct, expand
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
@@ -128,17 +132,35 @@ def test_modules_are_tried_with_a_fake_module_command(
     body = f'() {{ if [ "$1" = load ] && [ "$2" != {known} ]; then echo "cannot find $2" >&2; return 1; fi; }}'
     monkeypatch.setenv("BASH_FUNC_module%%", body)
     experiment = read_experiment(config(tmp_path, "cpu", modules=["cuda/13.0"]))
-    found = {check.check: check for check in experiment_runs.checks(experiment, distinct(expand(experiment)), False)}
+    runs = distinct(expand(experiment))
+    found = {check.check: check for check in experiment_runs.checks(experiment, runs, Machine.here(), slurm=False)}
     assert found["modules"].verdict == verdict
     assert verdict == "ok" or "cannot find cuda/13.0" in found["modules"].found
 
 
 def test_an_endless_answer_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from multicard import programs
-
     monkeypatch.setattr(programs, "FILE_BYTES", 1 << 22)
     put(tmp_path, "endless", "while :; do echo yes yes yes yes; done")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     answer = programs.ask(["endless"], limit_s=30)
     assert len(answer.output) == programs.READ_BYTES
     assert answer.problem.startswith("endless ended with ")
+
+
+def test_a_tool_that_hangs_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "hanging", f"sleep 600 &\necho $! > {tmp_path}/child; wait")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert programs.ask(["hanging"], limit_s=0.5).problem == "hanging did not end within 0.5 s"
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_tool_that_cannot_be_started_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken").write_bytes(b"\x7fELF no program")
+    (tmp_path / "broken").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert programs.ask(["broken"]).problem == "broken cannot be started: Exec format error"
+    assert programs.ask(["missing-tool"]).problem == "missing-tool is not on the PATH"

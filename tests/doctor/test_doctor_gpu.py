@@ -8,7 +8,7 @@ from faked_tools import GARBAGE, HANG, nvidia_smi, place
 
 from multicard import programs
 from multicard.doctor import gpu
-from multicard.doctor.checks import Check
+from multicard.doctor.checks import Check, torch_facts
 
 H100 = "NVIDIA H100 80GB HBM3, 81559"
 GIB = 1024**3
@@ -66,6 +66,18 @@ def test_too_old_a_driver_is_answered_with_the_first_that_would_do(
     assert found["driver"].do == "a driver from 580 on, or a torch built for its CUDA"
 
 
+def test_an_old_driver_on_which_torch_starts_is_noted_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked(tmp_path, monkeypatch, nvidia_smi("550.54.15", "12.4", [H100] * 4), started=True)
+    assert [check.verdict for check in found.values()] == ["ok", "note", "ok"]
+
+
+def test_where_nvidia_smi_is_of_no_use_nvml_tells_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = looked(tmp_path, monkeypatch, "exit 9", driver="580.82.07", driver_cuda=13000)
+    assert [check.verdict for check in found.values()] == ["note", "ok", "ok"]
+
+
 def test_what_nvml_tells_counts_more_than_the_head_of_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,3 +129,10 @@ def test_an_nvidia_smi_that_is_of_no_use_is_one_line(
     monkeypatch.setattr(programs, "LIMIT_S", 0.3 if script == HANG else 20)
     [only] = looked(tmp_path, monkeypatch, script).values()
     assert (only.check, only.verdict, only.found) == ("GPU", "note", says)
+
+
+@pytest.mark.gpu
+def test_the_cards_of_this_machine_are_told() -> None:
+    found = {check.check: check for check in gpu.checks(torch_facts())}
+    assert set(found) == {"GPU", "driver", "GPUs in torch"}
+    assert found["GPUs in torch"].verdict in ("ok", "note"), found

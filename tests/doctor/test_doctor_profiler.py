@@ -11,7 +11,7 @@ from faked_tools import GARBAGE, HANG, place
 from conftest import ROOT
 from multicard import programs
 from multicard.doctor import profiler
-from multicard.doctor.checks import Check
+from multicard.doctor.checks import Check, torch_facts
 from multicard.launch import process
 
 CPU = {"torch": "2.11.0", "cuda": "13.0", "cards": []}
@@ -52,6 +52,13 @@ def test_an_nsys_that_records_is_fine_here() -> None:
     found = {check.check: check for check in profiler.checks(CPU)}
     assert found["nsys recording"].verdict == "ok", found
     assert found["nsys recording"].found.endswith("with its ranges (no GPU to try)")
+
+
+@pytest.mark.gpu
+@pytest.mark.nsys
+def test_on_a_gpu_it_is_said_whether_kernels_are_recorded() -> None:
+    found = {check.check: check for check in profiler.checks(torch_facts())}["nsys recording"]
+    assert found.found.endswith("with its kernels") or found.verdict == "wrong"
 
 
 def test_without_nsys_the_other_profiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

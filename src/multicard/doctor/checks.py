@@ -40,7 +40,8 @@ def pytorch():
     attempt("cards", lambda: [
         [p.name, p.total_memory] for p in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     ])
-    attempt("started", lambda: bool(torch.cuda.init() or True) if torch.cuda.device_count() else False)
+    if facts.get("cards"):
+        attempt("started", lambda: torch.zeros(1, device="cuda").item() == 0)
     return torch.__version__
 attempt("torch", pytorch)
 print("{FACTS}" + json.dumps(facts), flush=True)

@@ -27,6 +27,7 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     """
     experiment = read_experiment(config) if config else None
     runs: dict[str, Run] = distinct(expand(experiment)) if experiment else {}
+    machine = Machine.here()
     values = slurm.read_profile(profile)
     facts = torch_facts()
     found = [
@@ -34,16 +35,15 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
         *gpu.checks(facts),
         *profiler.checks(facts),
         *slurm.checks(values, demanded=profile is not None),
-        *disk.checks(Path(experiment.results if experiment else "results"), *_planned(runs)),
+        *disk.checks(Path(experiment.results if experiment else "results"), *_planned(runs, machine)),
     ]
     if experiment:
-        found += experiment_runs.checks(experiment, runs, slurm.here())
+        found += experiment_runs.checks(experiment, runs, machine, slurm.here())
     return found
 
 
-def _planned(runs: dict[str, Run]) -> tuple[int, list[Run]]:
+def _planned(runs: dict[str, Run], machine: Machine) -> tuple[int, list[Run]]:
     """How many of the runs can run on some machine, and which on this one."""
-    machine = Machine.here()
     somewhere = sum(run.obstacle(machine.imagined()) is None for run in runs.values())
     return somewhere, [run for run in runs.values() if run.obstacle(machine) is None]
 

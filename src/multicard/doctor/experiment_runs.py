@@ -17,10 +17,10 @@ SHOWN = 3
 LOADED = "multicard: loaded"
 
 
-def checks(experiment: Experiment, runs: Mapping[str, Run], slurm: bool) -> list[Check]:
+def checks(experiment: Experiment, runs: Mapping[str, Run], machine: Machine, slurm: bool) -> list[Check]:
     """Count the runs that can be had here; `slurm`: others may be had on another node."""
     recorded = find_recorded(experiment, runs)
-    reasons = obstacles(experiment, runs, Machine.here(), recorded)
+    reasons = obstacles(experiment, runs, machine, recorded)
     lost = {run: reason for run, reason in reasons.items() if reason is not None}
     found = f"{len(runs) - len(lost)} of {len(runs)} can run here"
     if recorded.archives:
@@ -30,7 +30,7 @@ def checks(experiment: Experiment, runs: Mapping[str, Run], slurm: bool) -> list
     if len(counts) > SHOWN:
         found += f"; {sum(count for _, count in counts[SHOWN:])} for other reasons (multicard runs)"
     verdict, do = "ok", ""
-    if any(runs[run].parameters.device == "cuda" for run in lost) and Machine.here().gpus == 0:
+    if any(runs[run].parameters.device == "cuda" for run in lost) and machine.gpus == 0:
         verdict, do = "wrong", "run it where GPUs are"
         if slurm:
             verdict, do = "note", "snakemake --profile profiles/slurm runs them on nodes with GPUs"

@@ -18,18 +18,19 @@ def checks(facts: dict[str, Any]) -> list[Check]:
     """Look at the driver, the cards, and what PyTorch sees of them."""
     answer = ask(QUERY)
     cards = [match.groups() for line in answer.lines if (match := CARD.fullmatch(line))]
+    driver = facts.get("driver")
     if answer.problem or not cards:
-        missing = bool(answer.problem and "not on the PATH" in answer.problem)
-        if missing and "driver" not in facts:
+        if answer.problem and "not on the PATH" in answer.problem and driver is None:
             return [Check("GPU", "no NVIDIA driver", "note", NONE_HERE)]
-        if missing:
-            return [_driver(facts["driver"], _cuda_of_driver(facts), facts), _seen_by_torch(None, facts)]
-        return [cannot_tell("GPU", answer, "mend the driver, or look on a node that has cards")]
-    driver = facts.get("driver") or cards[0][2]
+        told = [cannot_tell("GPU", answer, "mend the driver, or look on a node that has cards")]
+        if driver is None:
+            return told
+        # NVML is of the driver, and tells more.
+        return [*told, _driver(driver, _cuda_of_driver(facts), facts), _seen_by_torch(None, facts)]
     found = ", ".join(_counted([f"{name.strip()} ({_memory(memory)})" for name, memory, _ in cards]))
     return [
         Check("GPU", found),
-        _driver(driver, _cuda_of_driver(facts), facts),
+        _driver(driver or cards[0][2], _cuda_of_driver(facts), facts),
         _seen_by_torch(len(cards), facts),
     ]
 
@@ -66,6 +67,10 @@ def _driver(driver: str, cuda: tuple[int, int] | None, facts: dict[str, Any]) ->
         old, older = version_of(driver)[0] < first, False
     else:
         return Check("driver", f"{told}; cannot tell which CUDA it supports", "note", f"it must support {needs}")
+    if old and facts.get("started"):
+        return Check(
+            "driver", f"{told} is older than {needs}", "note", "torch starts on it: through NVIDIA's cuda-compat?"
+        )
     if old:
         do = f"a driver from {first} on" if first else "a newer driver"
         return Check("driver", f"{told} is too old for {needs}", "wrong", f"{do}, or a torch built for its CUDA")
