@@ -10,7 +10,8 @@ import pytest
 
 from conftest import ROOT
 
-ROOMS = ["experiment", "launch", "record", "vision", "llm", "trace", "analysis", "archive", "figures", "report"]
+ROOMS = ["experiment", "launch", "record", "vision", "llm", "trace", "analysis", "archive", "doctor"]
+ROOMS += ["figures", "report"]
 PACKAGE = ROOT / "src" / "multicard"
 
 

@@ -38,6 +38,12 @@ def main(arguments: list[str] | None = None) -> None:
     for command in (runs_command, status_command):
         command.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="configuration file")
 
+    doctor_command = commands.add_parser("doctor", help="check what this machine has, and say what to do about it")
+    doctor_command.add_argument("--config", type=Path, help="configuration file whose runs are to run")
+    doctor_command.add_argument("--profile", type=Path, help="profile of Snakemake (profiles/slurm where that exists)")
+    doctor_command.add_argument("--json", action="store_true", help="print the checks as JSON")
+    doctor_command.set_defaults(function=doctor)
+
     analyze_command = commands.add_parser("analyze", help="say what a trace holds")
     analyze_command.add_argument("path", type=Path, help=".sqlite, .nsys-rep, .json or .json.gz, or a folder of them")
     analyze_command.add_argument("--out", type=Path, help="folder for the tables, as Parquet and CSV")
@@ -213,6 +219,14 @@ def _run_status(obstacle: str | None, folder: Path) -> tuple[str, list[str], boo
     if missing:
         remarks.append(f"no trace: {missing}")
     return record["outcome"], remarks + faults, not faults
+
+
+def doctor(arguments: argparse.Namespace) -> None:
+    """Print what this machine has and lacks; exit with 1 when something is wrong."""
+    from multicard.doctor.examine import examine, print_checks
+
+    if not print_checks(examine(arguments.config, arguments.profile), arguments.json, _console()):
+        sys.exit(1)
 
 
 def analyze(arguments: argparse.Namespace) -> None:

@@ -232,6 +232,10 @@ def tuning(section: str, **parameters: Any) -> dict[str, Any]:
             changed("datasets", value={"mine": {"source": "text-file", "path": "no.json", "samples": "chat"}}),
             "mine.yaml: datasets.mine.path: no such file: no.json",
         ),
+        (
+            changed("modules", value=["cuda/13.0", "cuda; touch x"]),
+            "mine.yaml: modules.1: the name 'cuda; touch x' does not match ^[A-Za-z0-9][A-Za-z0-9_.+/-]*$",
+        ),
         ({}, "mine.yaml: scenarios: missing"),
         (None, "mine.yaml: expected a mapping with the key scenarios, found nothing"),
         ([1], "mine.yaml: expected a mapping with the key scenarios, found list"),

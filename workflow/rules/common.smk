@@ -10,6 +10,7 @@ from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
 from multicard.figures.captions import CAPTIONS
 from multicard.record.names import SCENARIO_TABLES, WRITTEN_TABLES
+from snakemake.settings.types import DeploymentMethod
 
 with reported():
     for path in workflow.configfiles:
@@ -30,8 +31,11 @@ OBSTACLES = obstacles(EXPERIMENT, RUNS, MACHINE, RECORDED)
 # of the conda environment, which has all the packages but multicard itself.
 BASE = Path(workflow.basedir)
 RESOURCES = BASE / "resources"
-PREFIX = f"SCRIPTS={shlex.quote(str(BASE / 'workflow/scripts'))}; RESOURCES={shlex.quote(str(RESOURCES))}; "
-if workflow.deployment_settings.deployment_method:
+DEPLOYMENT = workflow.deployment_settings.deployment_method
+# Modules are loaded before this; Snakemake goes on where that fails, and a run would use other software.
+PREFIX = "[ $? = 0 ] || exit 1; " if DeploymentMethod.ENV_MODULES in DEPLOYMENT else ""
+PREFIX += f"SCRIPTS={shlex.quote(str(BASE / 'workflow/scripts'))}; RESOURCES={shlex.quote(str(RESOURCES))}; "
+if DeploymentMethod.CONDA in DEPLOYMENT:
     PREFIX += f"export PYTHONPATH={shlex.quote(str(BASE / 'src'))}; "
 else:
     PREFIX += f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; "

@@ -49,6 +49,8 @@ rule launch_run:
     priority: 1
     conda:
         "../../envs/conda.yaml"
+    envmodules:
+        *EXPERIMENT.modules,
     threads: workflow.cores
     resources:
         runtime=EXPERIMENT.time_limit_min,

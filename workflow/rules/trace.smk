@@ -10,6 +10,8 @@ rule export_trace:
         f"{RESULTS}/logs/export_trace/{{run}}.txt",
     conda:
         "../../envs/conda.yaml"
+    envmodules:
+        *EXPERIMENT.modules,
     params:
         folder=lambda wildcards, input: str(Path(input.captured).parents[1]),
     message:

@@ -11,6 +11,8 @@ from multicard.experiment.parameters import DATASET_NAME
 from multicard.experiment.workloads import PARAMETERS, WORKLOADS
 
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
+# Snakemake puts the names of modules into a command line as they are.
+MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 ARCHIVES = (".tar.gz", ".zip")  # how the name of an archive of recorded runs ends
 
 Figure = Literal[
@@ -179,6 +181,13 @@ class Experiment(Strict):
             default_factory=list,
             description="Archives made by `multicard archive`. Runs that they hold are taken from there instead of "
             "run; of several that hold a run the first.",
+        ),
+    ]
+    modules: Annotated[
+        list[Annotated[str, Field(pattern=MODULE_NAME)]],
+        Field(
+            default_factory=list,
+            description="Environment modules that runs load, such as cuda/13.0, under `snakemake --sdm env-modules`.",
         ),
     ]
     datasets: Annotated[

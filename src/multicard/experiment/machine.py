@@ -4,9 +4,10 @@ import importlib.util
 import itertools
 import os
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+
+from multicard.programs import ask
 
 # torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
@@ -111,10 +112,4 @@ def _gpu_memory_bytes() -> int | None:
 
 def _nvidia_smi(*arguments: str) -> list[str]:
     """Lines that nvidia-smi prints; none where it is missing or hangs."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    try:
-        command = ["nvidia-smi", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
-    except subprocess.TimeoutExpired:
-        return []
+    return ask(["nvidia-smi", *arguments]).output.splitlines()

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 ALLOWED = (
     "PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
     "CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING",
-    "CUBLAS_WORKSPACE_CONFIG", "CC", "CXX",
+    "CUDA_ROOT", "CUDA_CACHE_PATH", "CUBLAS_WORKSPACE_CONFIG",
+    # With which modules tell compilers of headers and libraries, for torch.compile.
+    "CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
 )  # fmt: skip
 ALLOWED_PREFIXES = (
     "LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_NCCL_", "TORCHINDUCTOR_", "TRITON_", "PYTORCH_", "NVIDIA_",
+    "FI_", "UCX_",  # networks of clusters, through plugins of NCCL that a module brings
 )  # fmt: skip
 
 

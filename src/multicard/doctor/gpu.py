@@ -1,0 +1,96 @@
+"""The cards and their driver, and whether PyTorch can use them."""
+
+import os
+import re
+from typing import Any
+
+from multicard.doctor.checks import Check, cannot_tell, version_of
+from multicard.programs import ask
+
+# The first driver of each CUDA generation: docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility".
+FIRST_DRIVER = {11: 450, 12: 525, 13: 580}
+QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+CARD = re.compile(r"(.+), *(\d+|\[.*\]), *([\d.]+)")
+NONE_HERE = "runs on cuda need a GPU; those on cpu do not"
+
+
+def checks(facts: dict[str, Any]) -> list[Check]:
+    """Look at the driver, the cards, and what PyTorch sees of them."""
+    answer = ask(QUERY)
+    cards = [match.groups() for line in answer.lines if (match := CARD.fullmatch(line))]
+    driver = facts.get("driver")
+    if answer.problem or not cards:
+        if answer.problem and "not on the PATH" in answer.problem and driver is None:
+            return [Check("GPU", "no NVIDIA driver", "note", NONE_HERE)]
+        told = [cannot_tell("GPU", answer, "mend the driver, or look on a node that has cards")]
+        if driver is None:
+            return told
+        # NVML is of the driver, and tells more.
+        return [*told, _driver(driver, _cuda_of_driver(facts), facts), _seen_by_torch(None, facts)]
+    found = ", ".join(_counted([f"{name.strip()} ({_memory(memory)})" for name, memory, _ in cards]))
+    return [
+        Check("GPU", found),
+        _driver(driver or cards[0][2], _cuda_of_driver(facts), facts),
+        _seen_by_torch(len(cards), facts),
+    ]
+
+
+def _memory(mebibytes: str) -> str:
+    """Memory of a card; one in slices (MIG) may not tell."""
+    return f"{int(mebibytes) / 1024:.0f} GiB" if mebibytes.isdecimal() else "memory not told"
+
+
+def _counted(names: list[str]) -> list[str]:
+    return [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+
+
+def _cuda_of_driver(facts: dict[str, Any]) -> tuple[int, int] | None:
+    """The newest CUDA that the driver supports: as NVML tells, else as stands at the head of nvidia-smi."""
+    number = facts.get("driver_cuda")
+    if isinstance(number, int):
+        return number // 1000, number % 1000 // 10
+    found = re.search(r"CUDA[A-Z ]* Version: *(\d+)\.(\d+)", ask(["nvidia-smi"]).output)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _driver(driver: str, cuda: tuple[int, int] | None, facts: dict[str, Any]) -> Check:
+    wanted = version_of(facts.get("cuda") or "")
+    if wanted is None:
+        if "torch" not in facts:
+            return Check("driver", f"{driver}; cannot tell whether it fits torch, which cannot be imported", "note")
+        return Check("driver", f"{driver}, but torch is built for CPUs only", "wrong", "install a CUDA build of torch")
+    needs, first = f"torch's CUDA {'.'.join(map(str, wanted))}", FIRST_DRIVER.get(wanted[0])
+    told = f"{driver} (CUDA {cuda[0]}.{cuda[1]})" if cuda else driver
+    if cuda:
+        old, older = cuda[0] < wanted[0], cuda < wanted[:2]
+    elif first and version_of(driver):
+        old, older = version_of(driver)[0] < first, False
+    else:
+        return Check("driver", f"{told}; cannot tell which CUDA it supports", "note", f"it must support {needs}")
+    if old and facts.get("started"):
+        return Check(
+            "driver", f"{told} is older than {needs}", "note", "torch starts on it: through NVIDIA's cuda-compat?"
+        )
+    if old:
+        do = f"a driver from {first} on" if first else "a newer driver"
+        return Check("driver", f"{told} is too old for {needs}", "wrong", f"{do}, or a torch built for its CUDA")
+    if older:
+        return Check("driver", f"{told} is older than {needs}", "note", "the same generation: most features work")
+    return Check("driver", f"{told}, {needs}")
+
+
+def _seen_by_torch(cards: int | None, facts: dict[str, Any]) -> Check:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    limited = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
+    if "torch" not in facts:
+        return Check("GPUs in torch", "cannot tell: torch cannot be imported", "note")
+    seen = facts.get("cards")
+    problem = facts.get("cards_problem") or facts.get("started_problem")
+    if problem or not seen:
+        said = problem or f"torch sees no card{limited}"
+        return Check("GPUs in torch", said, "wrong", "see the driver's line; or CUDA_VISIBLE_DEVICES hides the cards")
+    smallest = min(memory for _, memory in seen) / 1024**3
+    found = f"{len(seen)}, the smallest with {smallest:.1f} GiB{limited}"
+    if cards is not None and len(seen) < cards:
+        return Check("GPUs in torch", f"{found}, of {cards}", "note", "the others are hidden from this process")
+    return Check("GPUs in torch", found)

@@ -1,0 +1,105 @@
+"""Nsight Systems: its version, and whether it really records."""
+
+import os
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from multicard.doctor.checks import Check, version_of
+from multicard.launch import nsys
+from multicard.launch.commands import job_environment
+from multicard.launch.process import run
+from multicard.programs import ask
+
+RECORD_LIMIT_S = 90.0
+# The release of Nsight Systems that came with each CUDA toolkit: the folder nsight-systems-X that the toolkit installs
+# (cuda-X.Y/nsight-systems-…), for 11.8 and 12.5 Debian's package versions (2022.4.2~11.8.0, 2024.2.3~12.5.0).
+WITH_CUDA = {
+    (11, 8): (2022, 4, 2),
+    (12, 1): (2023, 1, 2),
+    (12, 2): (2023, 2, 3),
+    (12, 3): (2023, 3, 3),
+    (12, 4): (2023, 4, 4),
+    (12, 5): (2024, 2, 3),
+    (12, 6): (2024, 4, 2),
+    (12, 8): (2024, 6, 2),
+    (12, 9): (2025, 1, 3),
+    (13, 0): (2025, 3, 2),
+    (13, 1): (2025, 5, 2),
+}
+OF_CPU = "import torch; torch.cuda.nvtx.range_push('{range}'); torch.cuda.nvtx.range_pop()"
+OF_GPU = (
+    "import torch; torch.cuda.cudart().cudaProfilerStart(); torch.ones(8, device='cuda').sum().item(); "
+    "torch.cuda.cudart().cudaProfilerStop()"
+)
+WITHOUT = "without nsys runs are recorded by PyTorch's profiler (profiler: auto)"
+
+
+def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> list[Check]:
+    """Look at the version of nsys, and have it record a trivial program."""
+    answer = ask(["nsys", "--version"])
+    if answer.problem and "not on the PATH" in answer.problem:
+        return [Check("nsys", "not on the PATH", "note", f"envs/install-nsys.sh or a module; {WITHOUT}")]
+    found = answer.output.rpartition("version ")[2].split()
+    version = version_of(found[0]) if found and not answer.problem else None
+    if version is None or len(version) < 2:
+        return [
+            Check("nsys", f"cannot tell its version: {answer.problem or _short(answer.output)}", "wrong", "mend nsys"),
+        ]
+    return [_age(version, facts), _recording(facts, record_limit_s)]
+
+
+def _short(text: str) -> str:
+    return f"it says {' '.join(text.split())[:80] or 'nothing'}"
+
+
+def _age(version: tuple[int, ...], facts: dict[str, Any]) -> Check:
+    told = ".".join(map(str, version))
+    cuda = version_of(facts.get("cuda") or "")
+    known = [(of, came) for of, came in sorted(WITH_CUDA.items()) if cuda and of <= cuda[:2]]
+    if not known:
+        return Check("nsys", told)
+    of, came = known[-1]
+    if version[:3] < came:
+        needed = ".".join(map(str, came))
+        found = f"{told} is older than {needed}, which came with CUDA {of[0]}.{of[1]}; torch uses {facts['cuda']}"
+        return Check("nsys", found, "note", "on GPUs install a newer one from NVIDIA, or load a module")
+    return Check("nsys", told)
+
+
+def _recording(facts: dict[str, Any], limit_s: float) -> Check:
+    """Record a program as a run is recorded. The report, exported, counts; exit codes do not."""
+    name, on_gpu = "nsys recording", bool(facts.get("cards")) and "started_problem" not in facts
+    program = OF_GPU if on_gpu else OF_CPU.format(range=nsys.CAPTURE_RANGE)
+    table = "CUPTI_ACTIVITY_KIND_KERNEL" if on_gpu else "NVTX_EVENTS"
+    with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
+        report, database = Path(scratch, "report.nsys-rep"), Path(scratch, "report.sqlite")
+        command = nsys.profile_command([sys.executable, "-c", program], report, "cuda" if on_gpu else "cpu")
+        environment = job_environment(os.environ) | nsys.PROFILE_ENVIRONMENT
+        ended = run(command, environment, Path(scratch, "log.txt"), limit_s, lambda line: None)
+        try:
+            if ended.timed_out:
+                raise nsys.TraceError(f"did not end within {limit_s:g} s")
+            nsys.check_report(report)
+            # Not nsys.export, which waits an hour for large reports.
+            exported = ask(["nsys", "export", "--type=sqlite", f"--output={database}", str(report)], limit_s)
+            if not database.exists():
+                raise nsys.TraceError(exported.problem or "nsys export left no database")
+            rows = _rows(database, table)
+        except (nsys.TraceError, sqlite3.Error) as error:
+            return Check(name, f"fails: {error}", "wrong", f"another version of nsys; {WITHOUT}")
+    if not rows:
+        what = "no kernel of the GPU" if on_gpu else "no range"
+        do = "an nsys that knows this driver, or leave to profile GPUs" if on_gpu else f"another version; {WITHOUT}"
+        return Check(name, f"it left a report with {what} in it", "wrong", do)
+    took = f"recorded and exported a program in {ended.wall_time_s:.0f} s"
+    return Check(name, f"{took}, {'with its kernels' if on_gpu else 'with its ranges (no GPU to try)'}")
+
+
+def _rows(database: Path, table: str) -> int:
+    with closing(sqlite3.connect(database)) as connection:
+        there = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] if there else 0

@@ -1,0 +1,184 @@
+"""Slurm: its tools, its partitions, its accounting, and whether the profile's values fit them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from multicard.doctor.checks import Check, cannot_tell
+from multicard.errors import UserError
+from multicard.experiment.load import read_yaml
+from multicard.programs import Answer, ask
+
+PROFILE = Path("profiles/slurm")
+TOOLS = ("sbatch", "srun", "sinfo", "squeue")
+PARTITIONS = ["sinfo", "--noheader", "--format=%R|%a|%D|%G|%c"]
+# What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
+ACCOUNTING = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw"]
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of a partition that are alike."""
+
+    count: int
+    up: bool
+    gpus: dict[str, int]
+    cpus: int
+
+    def __str__(self) -> str:
+        cards = " and ".join(f"{count} {kind} GPUs".replace("  ", " ") for kind, count in self.gpus.items())
+        nodes = f"{self.count} {'node' if self.count == 1 else 'nodes'}"
+        return nodes + (f" of {cards}" if cards else "") + ("" if self.up else " (not up)")
+
+
+def read_profile(folder: Path | None) -> dict[str, Any] | None:
+    """Read the profile of Snakemake, None where the default one is not there.
+
+    Raises
+    ------
+    UserError
+        If the folder that was asked for holds no profile, or one that does not parse.
+    """
+    chosen = folder or PROFILE
+    files = [chosen] if chosen.is_file() else sorted([*chosen.glob("config*.yaml"), *chosen.glob("profile*.yaml")])
+    if not files:
+        if folder is None:
+            return None
+        raise UserError(f"{folder}: holds no profile of Snakemake (config.yaml)")
+    profile = read_yaml(files[-1])
+    if not isinstance(profile, dict):
+        raise UserError(f"{files[-1]}: found no mapping of options to values")
+    return profile
+
+
+def here() -> bool:
+    """Whether jobs can be handed to a Slurm from here."""
+    return ask(["sinfo", "--noheader", "--format=%R"]).problem is None
+
+
+def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check]:
+    """Look at Slurm and at a profile for it; `demanded`: the user named the profile, so that Slurm must be there."""
+    absent = "wrong" if demanded and profile and profile.get("executor") == "slurm" else "note"
+    version = ask(["sinfo", "--version"])
+    if version.problem and "not on the PATH" in version.problem:
+        return [Check("Slurm", "none here: sinfo is not on the PATH", absent, "profiles/local runs without Slurm")]
+    missing = [tool for tool in TOOLS if ask([tool, "--version"]).problem]
+    told = re.search(r"\d+\.\d+[\w.-]*", version.output)
+    if version.problem or told is None:
+        return [cannot_tell("Slurm", version, "mend Slurm's tools")]
+    tools = Check("Slurm", f"{told[0]}, with {', '.join(TOOLS)}")
+    if missing:
+        tools = Check("Slurm", f"{told[0]}, but no working {', '.join(missing)}", absent, "install slurm-client")
+    answer = ask(PARTITIONS)
+    partitions = _partitions(answer)
+    if answer.problem or not partitions:
+        do = "look on a node of the cluster, or mend Slurm's configuration"
+        found = answer.problem or "sinfo lists no partitions"
+        return [tools, Check("Slurm partitions", f"cannot tell: {found}", absent, do)]
+    listing = "; ".join(f"{name}: {', '.join(map(str, nodes))}" for name, nodes in list(partitions.items())[:SHOWN])
+    more = f"; {len(partitions) - SHOWN} more" if len(partitions) > SHOWN else ""
+    with_cards = any(node.gpus for nodes in partitions.values() for node in nodes)
+    listed = Check("Slurm partitions", listing + more)
+    if not with_cards:
+        listed = Check("Slurm partitions", listing + more, "note", "no node declares GPUs (gres) to Slurm")
+    accounting = ask(ACCOUNTING)
+    return [tools, listed, _accounting(accounting, profile), *_values(profile, partitions, accounting)]
+
+
+def _partitions(answer: Answer) -> dict[str, list[Nodes]]:
+    """Nodes of each partition, those alike together."""
+    found: dict[str, list[Nodes]] = {}
+    for line in answer.lines:
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) != 5 or not fields[2].isdecimal():
+            continue
+        name, state, count, gres, cpus = fields
+        cards = _gpus(gres)
+        # Nodes with more CPUs than the number are marked by a plus.
+        found.setdefault(name, []).append(Nodes(int(count), state == "up", cards, int(cpus.rstrip("+") or 0)))
+    return found
+
+
+def _gpus(gres: str) -> dict[str, int]:
+    """GPUs of a node by their type, of a list such as gpu:h100:4(S:0-1),nvme:1."""
+    cards: Counter[str] = Counter()
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        kind, *rest = part.split(":")
+        if kind == "gpu" and rest and rest[-1].isdecimal():
+            cards[" ".join(rest[:-1])] += int(rest[-1])
+    return cards
+
+
+def _accounting(answer: Answer, profile: dict[str, Any] | None) -> Check:
+    wanted = (profile or {}).get("slurm-status-command")
+    if answer.problem is None:
+        asked = f"; the profile asks {wanted}" if wanted else ""
+        return Check("Slurm accounting", f"sacct answers{asked}", do="slurm-status-command may be sacct or squeue")
+    do = "slurm-status-command: squeue in the profile; with sacct Snakemake would never see a job end"
+    bad = profile is not None and profile.get("executor") == "slurm" and wanted != "squeue"
+    found = f"none: {answer.problem}" + (f"; the profile asks {wanted or 'sacct, the default'}" if profile else "")
+    return Check("Slurm accounting", found, "wrong" if bad else "ok", do)
+
+
+def _values(profile: dict[str, Any] | None, partitions: dict[str, list[Nodes]], accounting: Answer) -> Iterator[Check]:
+    """Hold a profile's partitions and account against the cluster."""
+    if profile is None:
+        return
+    if profile.get("executor") != "slurm":
+        yield Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "note")
+        return
+    asked = {str(name) for name in _stated(profile, "slurm_partition") for name in str(name).split(",")}
+    unknown = sorted(asked - partitions.keys())
+    if unknown:
+        do = f"slurm_partition in the profile: one of {', '.join(sorted(partitions)[:SHOWN])}"
+        yield Check("profile: partition", f"not known to this Slurm: {', '.join(unknown)}", "wrong", do)
+    elif asked:
+        yield Check("profile: partition", ", ".join(sorted(asked)))
+    else:
+        yield Check(
+            "profile: partition", "none stated: Slurm's default", "note", "state slurm_partition, one with GPUs"
+        )
+    if not unknown:
+        yield from _cluster(profile, [node for name in asked or partitions for node in partitions[name]])
+    accounts = sorted({str(account) for account in _stated(profile, "slurm_account")})
+    if accounts:
+        yield Check("profile: account", ", ".join(accounts))
+    elif accounting.problem is None:
+        yield Check("profile: account", "none stated", "note", "state slurm_account if the cluster bills by account")
+    else:
+        yield Check("profile: account", "none stated, and none needed without accounting")
+
+
+def _cluster(profile: dict[str, Any], nodes: list[Nodes]) -> Iterator[Check]:
+    """Hold what the profile says of a node (config: cluster:) against the nodes of its partitions."""
+    config = profile.get("config")
+    cluster = config.get("cluster") if isinstance(config, dict) else None
+    if not isinstance(cluster, dict):
+        return
+    said = {key: int(str(value)) for key, value in cluster.items() if str(value).isdecimal()}
+    gpus, cpus, count = said.get("gpus_per_node", 0), said.get("cpus_per_node", 0), said.get("nodes", 0)
+    fitting = sum(node.count for node in nodes if node.up and sum(node.gpus.values()) >= gpus and node.cpus >= cpus)
+    told = f"{count or 'some'} nodes of {gpus} GPUs and {cpus} CPUs"
+    if fitting >= max(count, 1):
+        yield Check("profile: cluster", told)
+    else:
+        do = 'state under config: cluster: what `sinfo -o "%R %D %c %G"` lists'
+        yield Check("profile: cluster", f"{told}, of which its partitions have {fitting}", "wrong", do)
+
+
+def _stated(profile: dict[str, Any], name: str) -> Iterator[str]:
+    """Values of a resource: of all jobs, and of single rules."""
+    rules = profile.get("set-resources")
+    blocks = [profile.get("default-resources"), *(rules.values() if isinstance(rules, dict) else [rules])]
+    for block in blocks:
+        if isinstance(block, dict):
+            pairs = list(block.items())
+        else:  # as on the command line: slurm_partition=gpu or rule:slurm_partition=gpu
+            pairs = [str(entry).partition("=")[::2] for entry in (block if isinstance(block, list) else [])]
+        for key, value in pairs:
+            if str(key).rpartition(":")[2] == name and value not in (None, ""):
+                yield str(value).strip("'\" ")

@@ -1,0 +1,166 @@
+"""`multicard doctor` as a user types it: on this machine as it is, and with fakes of tools that are not here."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from faked_tools import GARBAGE, nvidia_smi, place, put, sinfo
+
+from multicard import programs
+from multicard.doctor import experiment_runs, software
+from multicard.doctor.checks import version_of
+from multicard.experiment.load import read_experiment
+from multicard.experiment.machine import Machine
+from multicard.experiment.runs import distinct, expand
+
+MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
+SLURM = ("sbatch", "srun", "sinfo", "squeue", "sacct")
+CHECKS = ("Python", "torch", "packages", "tuning", "DALI", "NCCL", "GPU", "nsys", "Slurm", "results folder")
+
+
+def doctor(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [MULTICARD, "doctor", *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def config(folder: Path, device: str, **more: object) -> Path:
+    path = folder / "mine.yaml"
+    scenario = {"question": "?", "fixed": {"device": device}, "vary": {"precision": ["fp32", "bf16"]}}
+    stated = {"results": str(folder / "results"), "scenarios": {"a": scenario | {"figures": ["phases"]}}}
+    path.write_text(yaml.safe_dump(stated | more))
+    return path
+
+
+def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    shown = doctor(tmp_path)
+    for name in CHECKS:
+        assert f"│ {name} " in shown.stdout, shown.stderr
+    assert shown.returncode == (0 if "0 wrong, " in shown.stdout.splitlines()[-1] else 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_holds_the_same_checks_and_agrees_with_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    fake = place(tools, monkeypatch, "nvidia-smi", "nsys", *SLURM)
+    fake("nvidia-smi", nvidia_smi("550.54.15", "12.4", ["NVIDIA A100-SXM4-40GB, 40960"]))
+    shown = doctor(tmp_path, "--json")
+    told = json.loads(shown.stdout)
+    assert {check["check"] for check in told["checks"]} >= set(CHECKS)
+    assert all(set(check) == {"check", "found", "verdict", "do"} for check in told["checks"])
+    verdicts = {check["check"]: check["verdict"] for check in told["checks"]}
+    assert verdicts["driver"] == "wrong"
+    assert told["wrong"] == sum(verdict == "wrong" for verdict in verdicts.values())
+    assert shown.returncode == 1
+
+
+def test_runs_on_gpus_are_wrong_without_gpus_and_slurm_and_noted_with_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    fake = place(tools, monkeypatch, "nvidia-smi", "nsys", *SLURM)
+    asked = config(tmp_path, "cuda")
+    without = doctor(tmp_path, "--config", asked)
+    assert without.returncode == 1
+    assert "0 of 2 can run here; 2: needs a CUDA GPU, none found" in " ".join(without.stdout.split())
+    for tool in SLURM:
+        fake(tool, sinfo(["gpu|up|4|gpu:4|64"]))
+    found = {
+        check["check"]: check for check in json.loads(doctor(tmp_path, "--config", asked, "--json").stdout)["checks"]
+    }
+    assert found["runs"]["verdict"] == "note"
+
+
+def test_runs_on_cpus_need_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    place(tools, monkeypatch, "nvidia-smi", "nsys", *SLURM)
+    shown = doctor(tmp_path, "--config", config(tmp_path, "cpu"))
+    assert shown.returncode == 0, shown.stdout
+    assert "2 of 2 can run here" in shown.stdout
+
+
+def test_tools_that_talk_nonsense_cost_no_traceback_and_no_control_character(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    fake = place(tools, monkeypatch, "nvidia-smi", "nsys", *SLURM)
+    for tool in ("nvidia-smi", "nsys", *SLURM):
+        fake(tool, GARBAGE)
+    shown = doctor(tmp_path, "--config", config(tmp_path, "cpu"))
+    assert shown.returncode == 1
+    assert "cannot tell its version" in shown.stdout
+    assert shown.stderr == ""
+    assert "\x1b" not in shown.stdout and "\0" not in shown.stdout
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    for arguments in (("--config", "none.yaml"), ("--profile", "none")):
+        stopped = doctor(tmp_path, *arguments)
+        assert (stopped.returncode, stopped.stdout, len(stopped.stderr.splitlines())) == (1, "", 1)
+
+
+def test_packages_are_held_against_the_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("torch==2.11.0 \\\n    --hash=x\ntorchvision==0.1.0 ; sys_platform == 'linux' \\\n")
+    found = {check.check: check for check in software.checks({}, lock)}
+    assert found["packages"].verdict == "note"
+    assert "(lock: 0.1.0)" in found["packages"].found
+    assert found["torch"].verdict == "wrong"
+    assert {check.verdict for check in software.checks({}, tmp_path / "none") if check.check == "packages"} == {"note"}
+
+
+def test_a_version_is_its_leading_numbers() -> None:
+    assert version_of("2023.4.4.54-234433681190v0") == (2023, 4, 4, 54)
+    assert [version_of(text) for text in ("", "v1", "\0", "1.x")] == [None, None, None, (1,)]
+
+
+@pytest.mark.parametrize(("known", "verdict"), [("cuda/13.0", "ok"), ("cuda/12.8", "wrong")])
+def test_modules_are_tried_with_a_fake_module_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, verdict: str
+) -> None:
+    body = f'() {{ if [ "$1" = load ] && [ "$2" != {known} ]; then echo "cannot find $2" >&2; return 1; fi; }}'
+    monkeypatch.setenv("BASH_FUNC_module%%", body)
+    experiment = read_experiment(config(tmp_path, "cpu", modules=["cuda/13.0"]))
+    runs = distinct(expand(experiment))
+    found = {check.check: check for check in experiment_runs.checks(experiment, runs, Machine.here(), slurm=False)}
+    assert found["modules"].verdict == verdict
+    assert verdict == "ok" or "cannot find cuda/13.0" in found["modules"].found
+
+
+def test_an_endless_answer_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "FILE_BYTES", 1 << 22)
+    put(tmp_path, "endless", "while :; do echo yes yes yes yes; done")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    answer = programs.ask(["endless"], limit_s=30)
+    assert len(answer.output) == programs.READ_BYTES
+    assert answer.problem.startswith("endless ended with ")
+
+
+def test_a_tool_that_hangs_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "hanging", f"sleep 600 &\necho $! > {tmp_path}/child; wait")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert programs.ask(["hanging"], limit_s=0.5).problem == "hanging did not end within 0.5 s"
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_tool_that_cannot_be_started_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken").write_bytes(b"\x7fELF no program")
+    (tmp_path / "broken").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert programs.ask(["broken"]).problem == "broken cannot be started: Exec format error"
+    assert programs.ask(["missing-tool"]).problem == "missing-tool is not on the PATH"

@@ -1,0 +1,70 @@
+"""Room is judged against what runs leave and hand over."""
+
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from multicard.doctor import disk
+from multicard.experiment.llm_parameters import LlmParameters
+from multicard.experiment.runs import Run
+from multicard.experiment.vision_parameters import VisionParameters
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def with_room(monkeypatch: pytest.MonkeyPatch, free: float, shm: float = 1e12) -> None:
+    monkeypatch.setattr(
+        shutil,
+        "disk_usage",
+        lambda path: Usage(*(3 * [shm if Path(path) == disk.SHM else free])),
+    )
+
+
+def verdicts(results: Path, planned: int = 0, runs: list[Run] | None = None) -> dict[str, str]:
+    return {check.check: check.verdict for check in disk.checks(results, planned, runs or [])}
+
+
+def test_room_for_results_grows_with_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 5e9)
+    assert verdicts(tmp_path)["room for results"] == "ok"
+    assert verdicts(tmp_path, planned=60)["room for results"] == "wrong"
+    assert verdicts(tmp_path, planned=60)["temporary folder"] == "ok"
+
+
+def test_less_than_the_floor_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 9e8)
+    found = verdicts(tmp_path)
+    assert [found[key] for key in ("room for results", "room for data", "temporary folder")] == ["wrong"] * 3
+
+
+def test_loader_workers_may_hold_all_that_they_load_ahead() -> None:
+    p = VisionParameters(device="cuda", strategy="ddp", devices=4, workers=8, prefetch=2, batch_size=64, image_size=500)
+    # 4 ranks x 8 workers x 2 batches x 64 images x 3 channels x 500 x 500 px x 4 bytes
+    assert disk.handed_over_bytes(Run("a", p)) == 4 * 8 * 2 * 64 * 3 * 500 * 500 * 4
+    assert disk.handed_over_bytes(Run("a", p.model_copy(update={"workers": 0}))) == 0
+    assert disk.handed_over_bytes(Run("a", LlmParameters(workload="llm", dataset="x"))) == 0
+
+
+def test_shared_memory_too_small_for_the_workers_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run("a", VisionParameters(device="cpu", workers=2, batch_size=64, image_size=224))
+    with_room(monkeypatch, 1e12, shm=64 * 1024**2)
+    assert verdicts(tmp_path)["shared memory"] == "note"
+    assert verdicts(tmp_path, 1, [run])["shared memory"] == "wrong"
+    with_room(monkeypatch, 1e12, shm=1e9)
+    assert verdicts(tmp_path, 1, [run])["shared memory"] == "ok"
+
+
+def test_a_results_folder_that_cannot_be_made_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert verdicts(tmp_path / "file" / "results")["results folder"] == "wrong"
+    assert verdicts(tmp_path / "not" / "yet")["results folder"] == "ok"
+    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+
+
+def test_few_open_files_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk.resource, "getrlimit", lambda which: (256, 4096))
+    found = {check.check: check for check in disk.checks(tmp_path)}["open files"]
+    assert (found.verdict, found.found) == ("note", "256 (may be raised to 4096)")

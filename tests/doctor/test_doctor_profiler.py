@@ -1,0 +1,141 @@
+"""Nsight Systems is tried by recording with it, and judged by what it leaves. Where said, nsys is a fake."""
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from faked_tools import GARBAGE, HANG, place
+
+from conftest import ROOT
+from multicard import programs
+from multicard.doctor import profiler
+from multicard.doctor.checks import Check, torch_facts
+from multicard.launch import process
+
+CPU = {"torch": "2.11.0", "cuda": "13.0", "cards": []}
+GPU = CPU | {"cards": [["H100", 1]], "started": True}
+VERSION = "NVIDIA Nsight Systems version "
+OLD, OF_CUDA_13 = f"{VERSION}2023.4.4.54-234433681190v0", f"{VERSION}2025.3.2.474-253236389321v0"
+
+
+def looked(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict,
+    version: str,
+    profile: str = "exit 0",
+    export: str = "exit 0",
+    limit_s: float = 20,
+) -> dict[str, Check]:
+    """Look at a fake nsys; its scripts find the name of their output in $out."""
+    fake = place(tmp_path, monkeypatch, "nsys")
+    find_out = "for word; do case $word in --output=*) out=${word#--output=} ;; esac; done"
+    fake(
+        "nsys", f"{find_out}\ncase $1 in --version) echo '{version}' ;; profile) {profile} ;; export) {export} ;; esac"
+    )
+    return {check.check: check for check in profiler.checks(facts, limit_s)}
+
+
+def exported(path: Path, table: str, rows: int) -> str:
+    """Script that leaves a database with rows of a table, as an export."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE {table} (start INT)")
+        connection.executemany(f"INSERT INTO {table} VALUES (?)", [(row,) for row in range(rows)])
+        connection.commit()
+    return f'cat {path} > "$out"'
+
+
+@pytest.mark.nsys
+def test_an_nsys_that_records_is_fine_here() -> None:
+    found = {check.check: check for check in profiler.checks(CPU)}
+    assert found["nsys recording"].verdict == "ok", found
+    assert found["nsys recording"].found.endswith("with its ranges (no GPU to try)")
+
+
+@pytest.mark.gpu
+@pytest.mark.nsys
+def test_on_a_gpu_it_is_said_whether_kernels_are_recorded() -> None:
+    found = {check.check: check for check in profiler.checks(torch_facts())}["nsys recording"]
+    assert found.found.endswith("with its kernels") or found.verdict == "wrong"
+
+
+def test_without_nsys_the_other_profiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place(tmp_path, monkeypatch, "nsys")
+    [only] = profiler.checks(CPU)
+    assert (only.verdict, only.found) == ("note", "not on the PATH")
+    assert "PyTorch's profiler" in only.do
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "says"),
+    [
+        (OLD, "13.0", "2023.4.4.54 is older than 2025.3.2, which came with CUDA 13.0; torch uses 13.0"),
+        (OLD, "12.4", "2023.4.4.54"),
+        (OLD, "12.7", "2023.4.4.54 is older than 2024.4.2, which came with CUDA 12.6; torch uses 12.7"),
+        (OF_CUDA_13, "13.0", "2025.3.2.474"),
+        (OF_CUDA_13, "13.9", "2025.3.2.474 is older than 2025.5.2, which came with CUDA 13.1; torch uses 13.9"),
+        (OF_CUDA_13, None, "2025.3.2.474"),
+        (OF_CUDA_13, "10.2", "2025.3.2.474"),
+    ],
+)
+def test_an_nsys_older_than_torchs_cuda_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str | None, says: str
+) -> None:
+    found = looked(tmp_path, monkeypatch, CPU | {"cuda": cuda}, version)["nsys"]
+    assert (found.found, found.verdict) == (says, "note" if "older" in says else "ok")
+
+
+@pytest.mark.parametrize("script", [GARBAGE, HANG, "exit 3"])
+def test_an_nsys_without_a_version_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setattr(programs, "LIMIT_S", 0.3 if script == HANG else 20)
+    place(tmp_path, monkeypatch, "nsys")("nsys", script)
+    [only] = profiler.checks(CPU)
+    assert only.verdict == "wrong"
+    assert only.found.startswith("cannot tell its version: ")
+
+
+def test_an_exit_code_of_0_without_a_report_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked(tmp_path, monkeypatch, CPU, OLD)["nsys recording"]
+    assert (found.verdict, found.found) == ("wrong", "fails: nsys left no report")
+    importer = 'echo raw > "${out%.nsys-rep}.qdstrm"'
+    found = looked(tmp_path, monkeypatch, CPU, OLD, profile=importer)["nsys recording"]
+    assert "importer is missing" in found.found
+
+
+def test_a_report_counts_whatever_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = exported(tmp_path / "made.sqlite", "NVTX_EVENTS", 1)
+    found = looked(tmp_path, monkeypatch, CPU, OLD, 'echo report > "$out"; exit 143', export)["nsys recording"]
+    assert found.verdict == "ok"
+
+
+def test_a_recording_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "GRACE_S", 1)
+    found = looked(tmp_path, monkeypatch, CPU, OLD, HANG, limit_s=0.5)["nsys recording"]
+    assert (found.verdict, found.found) == ("wrong", "fails: did not end within 0.5 s")
+
+
+@pytest.mark.parametrize(("rows", "verdict"), [(3, "ok"), (0, "wrong")])
+def test_on_gpus_the_kernels_must_be_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, verdict: str
+) -> None:
+    export = exported(tmp_path / "made.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL", rows)
+    found = looked(tmp_path, monkeypatch, GPU, OLD, 'echo report > "$out"', export)["nsys recording"]
+    assert found.verdict == verdict
+    assert "kernel" in found.found
+
+
+@pytest.mark.parametrize("export", ["echo no >&2; exit 1", "exit 0", 'echo garbage > "$out"', HANG])
+def test_a_report_that_does_not_export_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: str) -> None:
+    limit_s = 1 if export == HANG else 20
+    found = looked(tmp_path, monkeypatch, CPU, OLD, 'echo report > "$out"', export, limit_s)["nsys recording"]
+    assert found.verdict == "wrong"
+    assert found.found.startswith("fails: ")
+
+
+def test_the_installed_version_stands_in_the_table_of_versions() -> None:
+    script = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
+    nsys, cuda = re.search(r"^version=([\d.]+)~([\d.]+)", script, re.M).groups()
+    of = tuple(map(int, cuda.split(".")))[:2]
+    assert profiler.WITH_CUDA[of] == tuple(map(int, nsys.split(".")))[:3]
