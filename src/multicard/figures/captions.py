@@ -27,9 +27,9 @@ _GAIN = (
 CAPTIONS: dict[str, Caption] = {
     "iteration_time": Caption(
         "How long does a step take, and how much is learned per second, on more devices?",
-        "Iteration time: median of an optimizer step. Throughput: of images, distinct training samples per second, where "
-        "the ranks of plain ddp all see the same samples, so these count once; of texts, tokens per second without "
-        "padding. " + _INTERVAL,
+        "Iteration time: median of an optimizer step. Throughput: of images, distinct training samples per second, "
+        "where the ranks of plain ddp all see the same samples, so these count once; of texts, tokens per second "
+        "without padding. " + _INTERVAL,
         "A, figures 1 and 4",
     ),
     "speedup": Caption(
@@ -107,9 +107,10 @@ CAPTIONS: dict[str, Caption] = {
     "text_datasets": Caption(
         "What does the data set change, and is it the length of its samples?",
         "Iteration time: median of an optimizer step. Length: mean tokens of a sample, uncut, with the share of "
-        "computed positions that is padding and the share of samples that is cut to the sequence length. By tokens: time "
-        "against the tokens of a step, per rank; proportional times lie on a line through the corner. A point "
-        "counts tokens without padding, the line from it leads to where it would be with padding. Bars and points are medians over repeats, whiskers their 95 % interval.",
+        "computed positions that is padding and the share of samples that is cut to the sequence length. By tokens: "
+        "time against the tokens of a step, per rank; proportional times lie on a line through the corner. A point "
+        "counts tokens without padding, the line from it leads to where it would be with padding. Bars and points are "
+        "medians over repeats, whiskers their 95 % interval.",
     ),
     "step_times": Caption(
         "How much do step times scatter?",
