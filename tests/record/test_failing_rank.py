@@ -13,7 +13,8 @@ from conftest import TINY
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch.process import Ended
 from multicard.record import job
-from multicard.record.job import judge, run_job
+from multicard.record.job import run_job
+from multicard.record.outcome import judge
 from multicard.record.rank import is_out_of_memory
 
 # A program that stands in for training. Its last rank has a fault, and there neither would taking down the process
