@@ -92,13 +92,13 @@ def check(config: Any, source: str) -> Experiment:
     return experiment
 
 
-def read_job(parameters: str, data: Path, model: Path | None, machine: Machine) -> JobParameters:
+def read_job(parameters: str, data: Path, model: Path | None, machine: Machine | None) -> JobParameters:
     """Read and check what one run is given: its parameters as JSON, and the folders that were prepared for it.
 
     Raises
     ------
     UserError
-        One line per fault; also if the run cannot run on `machine`.
+        One line per fault; also if the run cannot run on `machine`, unless that is None.
     """
     try:
         values = json.loads(parameters)
@@ -128,7 +128,7 @@ def read_job(parameters: str, data: Path, model: Path | None, machine: Machine) 
         for name, folder in (("data", data), ("model", model))
         if folder is not None and not folder.is_dir()
     ]
-    obstacle = Run(run_id(p), p).obstacle(machine)
+    obstacle = Run(run_id(p), p).obstacle(machine) if machine else None
     if obstacle:
         faults.append(f"parameters: cannot run here: {obstacle}")
     if faults:

@@ -58,7 +58,7 @@ def memory_mb(run: Run) -> int:
     p = run.parameters
     rank = PROCESS_MB[p.device] + _rank_mb(run)
     workers = math.ceil(p.loader_workers / p.nodes) * WORKER_MB
-    return math.ceil(AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers))
+    return math.ceil((AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers)) / 100) * 100
 
 
 def _rank_mb(run: Run) -> float:

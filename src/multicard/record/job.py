@@ -109,8 +109,7 @@ def run_job(
             "exit_code": ended.exit_code,
             "profiler": {"used": profiler, "why": why, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
-            **{key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK},
-            "ranks": [{key: r.get(key) for key in OF_EVERY_RANK} for r in ranks],
+            **_told_by(ranks),
             **({"nodes": nodes} if several else {}),
         }
         write_json(folder / RUN, record)
@@ -118,6 +117,37 @@ def run_job(
         return record
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def refuse_job(parameters: JobParameters, folder: Path, reason: str) -> dict[str, Any]:
+    """Leave the run directory of a job that the machine which it was sent to cannot run: its outcome is `failed`."""
+    _clear(folder)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    (folder / LOG).write_text(f"{reason}\n", encoding="utf-8")
+    _gather(folder, folder, 0)
+    captured = _keep_trace(folder, folder / TRACE, "none", "failed", parameters)
+    record = {
+        "run": run_id(parameters),
+        "outcome": "failed",
+        "reason": reason,
+        "parameters": parameters.model_dump(),
+        "started": now,
+        "ended": now,
+        "wall_time_s": 0.0,
+        "exit_code": None,
+        "profiler": {"used": "none", "why": "nothing ran", "trace_missing": captured["missing"]},
+        "command": [],
+        **_told_by([]),
+    }
+    write_json(folder / RUN, record)
+    _say(f"{PROGRESS}{record['run']}: failed, {reason}")
+    return record
+
+
+def _told_by(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the record takes from those of the ranks."""
+    told = {key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK}
+    return told | {"ranks": [{key: rank.get(key) for key in OF_EVERY_RANK} for rank in ranks]}
 
 
 def choose_profiler(wanted: str) -> tuple[str, str]:
