@@ -56,6 +56,7 @@ rule launch_run:
     threads: run_threads
     resources:
         **{name: requested(name) for name in REQUESTED},
+        mem_mb=run_memory,
         runtime=run_minutes,
         time_limit_min=EXPERIMENT.time_limit_min,
     params:

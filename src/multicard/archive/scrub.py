@@ -49,11 +49,13 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 # The wordings of outcomes that multicard itself gives (record/job.py, record/recorder.py) or PyTorch's allocator.
+SILENT = r"no word from rank \d+(?: on [\w.-]+)?(?:, \d+(?: on [\w.-]+)?)*"
 KNOWN_REASON = re.compile(
     r"(?:rank \d+(?: on [\w.-]+)?: )?(?:"
     r"ended after its time limit of [\d.e+-]+ min"
     r"|ended by SIG[A-Z]+(?:, as the system does when memory runs out)?"
-    r"|exit code -?\d+(?:, no word from rank \d+(?: on [\w.-]+)?(?:, \d+(?: on [\w.-]+)?)*)?"
+    rf"|exit code -?\d+(?:, {SILENT})?"
+    rf"|{SILENT}"
     r"|the loss of rank \d+ is -?(?:nan|inf) at step \d+"
     r"|(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ [KMGT]?i?B\.)?"
     r"(?: GPU \d+ has a total capacity of [\d.]+ [KMGT]?i?B)?"

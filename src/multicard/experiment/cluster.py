@@ -22,18 +22,23 @@ class Cluster(Strict):
         float | None, Field(gt=0, strict=False, description="Memory of a card, in 10^9 bytes.")
     ] = None
 
-    def node(self, here: Machine) -> Machine:
-        """What a run meets on a node: the stated hardware, and the Python packages of `here`, which are shared.
 
-        Programs are taken to be there: nsys, a compiler. A run on a node that lacks them says so.
-        """
-        memory = self.gpu_memory_gb
-        return replace(
-            here,
-            cpus=self.cpus_per_node,
-            gpus=self.gpus_per_node,
-            gpu_memory_bytes=None if memory is None else int(memory * 1e9),
-            nsys=True,
-            compiler=True,
-            nodes=self.nodes,
-        )
+def machine_for(cluster: Cluster | None) -> Machine:
+    """What a run meets: this machine, or a node of the cluster.
+
+    A node has the stated hardware and the Python packages of this machine, which it shares. Programs are taken to be
+    there: nsys, a compiler. A run on a node that lacks them says so.
+    """
+    here = Machine.here()
+    if cluster is None:
+        return here
+    memory = cluster.gpu_memory_gb
+    return replace(
+        here,
+        cpus=cluster.cpus_per_node,
+        gpus=cluster.gpus_per_node,
+        gpu_memory_bytes=None if memory is None else int(memory * 1e9),
+        nsys=True,
+        compiler=True,
+        nodes=cluster.nodes,
+    )

@@ -60,15 +60,24 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: does not parse as YAML: {' '.join(str(error).split())}") from error
 
 
-def read_experiment(path: Path) -> Experiment:
+def read_experiment(path: Path, profile: Path | None = None) -> Experiment:
     """Read and check one configuration file, folders included.
+
+    Parameters
+    ----------
+    profile
+        Folder of a profile of Snakemake. What it states as `config` goes before the file.
 
     Raises
     ------
     UserError
         One line per fault.
     """
-    return check(read_yaml(path), str(path))
+    config = read_yaml(path)
+    if profile is None or not isinstance(config, dict):
+        return check(config, str(path))
+    stated = read_yaml(profile / "config.yaml").get("config") or {}
+    return check(config | stated, f"{path} + {profile}/config.yaml")
 
 
 def check(config: Any, source: str) -> Experiment:

@@ -26,13 +26,16 @@ VALUE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 4, "bf16": 4}
 
 
 def request(run: Run, experiment: Experiment) -> dict[str, Any]:
-    """Resources of Snakemake's plugin for Slurm; what is not asked for is None.
+    """Resources of Snakemake's plugin for Slurm beside memory and time; what is not asked for is None.
 
     On one node cards are counted for the job (`gpu`), on several for each node (`gres`): else Slurm could share them
-    out unevenly. A job on several nodes is one that starts its processes itself (`mpi`).
+    out unevenly. A job on several nodes is one that starts its processes itself (`mpi`), and that outlives the loss of
+    one of them, to write down what happened.
     """
     p = run.parameters
     several, cards = p.nodes > 1, p.devices_per_node if p.device == "cuda" else None
+    flags = ["--exclusive"] if experiment.timing == "exclusive" else []
+    flags += ["--no-kill"] if several else []
     return {
         "nodes": p.nodes,
         "gpu": None if several else cards,
@@ -40,12 +43,11 @@ def request(run: Run, experiment: Experiment) -> dict[str, Any]:
         "mpi": "srun" if several else None,
         "tasks": p.nodes if several else None,
         "tasks_per_gpu": 0 if several and cards else None,  # the plugin would multiply `tasks` by the cards
-        "mem_mb": memory_mb(run),
-        "slurm_extra": "--exclusive" if experiment.timing == "exclusive" else None,
+        "slurm_extra": " ".join(flags) or None,
     }
 
 
-REQUESTED = ("nodes", "gpu", "gres", "mpi", "tasks", "tasks_per_gpu", "mem_mb", "slurm_extra")
+REQUESTED = ("nodes", "gpu", "gres", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
 
 
 def cpus(p: JobParameters) -> int:

@@ -46,7 +46,10 @@ def judge(
     silent = sorted(set(range(expected)) - {record["rank"] for record in ranks})
     signalled = _ended_by_signal(silent, ended, log, on)
     if failed and not (signalled and _lost_a_peer(failed[0]["reason"])):
-        return "failed", f"rank {failed[0]['rank']}{on.get(failed[0]['rank'], '')}: {failed[0]['reason']}"
+        told = f"rank {_listed([failed[0]['rank']], on)}: {failed[0]['reason']}"
+        if node_of and silent and _lost_a_peer(failed[0]["reason"]):  # a lost node says nothing
+            told = f"no word from rank {_listed(silent, on)}; {told}"
+        return "failed", told
     if signalled:
         return "failed", f"{signalled}; see {log}"
     return "failed", f"exit code {ended.exit_code}, no word from rank {_listed(silent, on)}; see {log}"
