@@ -141,6 +141,27 @@ def start_node(name: str) -> None:
     call("slurmd", "-N", name)
 
 
+def lose_node(name: str) -> None:
+    """Kill the slurmd of a node, the parts of jobs that run there, and what looks after them."""
+    doomed = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        try:
+            there = process.environ().get("SLURMD_NODENAME") == name
+            slurmd = process.info["name"] == "slurmd" and process.info["cmdline"][-1:] == [name]
+            if there or slurmd:
+                doomed.append(process)
+            if there and process.parent() and process.parent().name() == "slurmstepd":
+                step = process.parent()
+                doomed += [step, *step.children(recursive=True)]
+        except psutil.Error:
+            continue
+    for process in set(doomed):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
 def down(folder: Path) -> None:
     """End the jobs and the services of the cluster, by their ids, and take its configuration away."""
     if (folder / "slurmctld.pid").exists():
@@ -194,13 +215,13 @@ def call(*command: str) -> None:
         raise NoCluster(f"{command[0]} ended with {ended.returncode}")
 
 
-def wait_for(condition: Callable[[], bool], what: str, or_else: bool = True) -> None:
+def wait_for(condition: Callable[[], bool], what: str, limit_s: float = START_LIMIT_S, or_else: bool = True) -> None:
     """Wait for a condition; raise `NoCluster` when it takes too long, unless told otherwise."""
-    deadline = time.monotonic() + START_LIMIT_S
+    deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
             if or_else:
-                raise NoCluster(f"waited {START_LIMIT_S:g} s for {what}")
+                raise NoCluster(f"waited {limit_s:g} s for {what}")
             return
         time.sleep(0.2)
 

@@ -6,8 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ SUFFIX = "warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
 ON_ONE_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_{SUFFIX}"
 ON_TWO_NODES = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{SUFFIX}"
 ON_CARDS = f"vision_digits_16px_ddp-ds_cuda4_fp32_{SUFFIX}"
-ON_CARDS_OF_TWO_NODES = f"vision_digits_16px_ddp-ds_cuda8_fp32_nodes2_{SUFFIX}"
 EXPERIMENT: dict[str, Any] = {
     "fixed": TINY | {"strategy": "ddp-ds"},
     "scenarios": {
@@ -40,13 +38,24 @@ EXPERIMENT: dict[str, Any] = {
         "cards": {
             "question": "What do cards gain?",
             "fixed": {"device": "cuda"},
-            "vary": {"devices": [4, 8], "nodes": [1, 2]},
+            "vary": {"devices": [4, 8]},
             "figures": ["phases"],
         },
     },
 }
-# Long enough to be ended.
-ENDLESS = TINY | {"epochs": 100_000, "profiler": "none"}
+ENDS = "warmup2_profiled3_profiler-none_width0.25_batch8_epochs100000_steps8_r1"
+TOO_LONG, CANCELLED = f"vision_digits_16px_ddp-ds_cpu1_fp32_{ENDS}", f"vision_digits_16px_ddp-ds_cpu1_fp32_seed1_{ENDS}"
+LOSES_A_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{ENDS}"
+ENDED: dict[str, Any] = {
+    "time_limit_min": 1,
+    "timing": "shared",
+    "fixed": TINY | {"strategy": "ddp-ds", "epochs": 100_000, "profiler": "none"},
+    "scenarios": {
+        "too_long": {"question": "Is it timed out?", "fixed": {"devices": 1}, "figures": ["phases"]},
+        "cancelled": {"question": "Is it repeated?", "fixed": {"seed": 1}, "figures": ["phases"]},
+        "lost": {"question": "Does it end?", "fixed": {"devices": 2, "nodes": 2}, "figures": ["phases"]},
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +162,7 @@ def test_records_agree_with_their_traces(street: Path) -> None:
         [str(Path(sys.prefix) / "bin/multicard"), "status", "--config", CONFIG, "--profile", "slurm"],
         cwd=street, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert status.stdout.splitlines()[-1] == "2 completed, 2 failed, 2 cannot run here"
+    assert status.stdout.splitlines()[-1] == "2 completed, 1 failed, 1 cannot run here"
 
 
 def test_runs_ask_for_what_they_need_and_for_whole_nodes(street: Path) -> None:
@@ -161,18 +170,16 @@ def test_runs_ask_for_what_they_need_and_for_whole_nodes(street: Path) -> None:
     for flag in ("--gpus=4", "--nodes=1", "--cpus-per-task=4", "--exclusive", "--no-requeue"):
         assert flag in asked
     assert asked[asked.index("-t") + 1] == "70"  # the run's own limit is 60 minutes
-    asked = asked_for(street, ON_CARDS_OF_TWO_NODES).split()
-    for flag in ("--gres=gpu:4", "--nodes=2", "--ntasks=2", "--cpus-per-task=4", "--exclusive"):
+    asked = asked_for(street, ON_TWO_NODES).split()
+    for flag in ("--nodes=2", "--ntasks=2", "--cpus-per-task=1", "--exclusive", "--no-kill"):
         assert flag in asked
-    assert not any(flag.startswith(("--gpus", "--ntasks-per")) for flag in asked)
-    assert "gpu" not in asked_for(street, ON_ONE_NODE).replace("-p gpu", "")
+    assert not any(flag.startswith(("--gpus", "--gres")) for flag in asked)
 
 
 def test_what_a_node_lacks_is_the_outcome_of_the_run_that_it_was_given(street: Path) -> None:
-    for run in (ON_CARDS, ON_CARDS_OF_TWO_NODES):
-        written = record(street, run)
-        assert written["outcome"] == "failed"
-        assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", written["reason"])
+    written = record(street, ON_CARDS)
+    assert written["outcome"] == "failed"
+    assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", written["reason"])
     table = pd.read_csv(street / "results/scenarios/cards/runs.csv").set_index("run")["reason"]
     assert table[ON_CARDS.replace("cuda4", "cuda8")] == "needs 8 devices, 4 found"
 
@@ -190,19 +197,48 @@ def test_a_lost_cluster_statement_stops_snakemake_with_one_line(street: Path) ->
     assert "jobs go to a cluster, but what its nodes offer is not stated" in stopped.stderr
 
 
-def ids(folder: Path) -> list[str]:
-    """Ids of the jobs of a project that run."""
-    lines = cluster.ask("squeue", "--noheader", "--states=running", "--format=%i %Z").splitlines()
-    return [line.split()[0] for line in lines if line.split()[1] == str(folder)]
-
-
-def until(condition: Callable[[], bool], what: str, limit_s: float = 90) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.3)
+def running(folder: Path) -> dict[str, tuple[str, str]]:
+    """Job id and node list of the runs of a project that Slurm runs, by the comment that tells the run."""
+    lines = cluster.ask("squeue", "--noheader", "--states=running", "--format=%i %N %Z %k").splitlines()
+    jobs = [line.split(maxsplit=3) for line in lines]
+    return {comment: (job, nodes) for job, nodes, place, comment in jobs if place == str(folder)}
 
 
 def trains(folder: Path, run: str) -> bool:
     log = folder / "results/runs" / run / "log.txt"
     return log.exists() and "step 8 of 8" in log.read_text()
+
+
+def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(slurm: Path, tmp_path: Path) -> None:
+    folder = project(tmp_path / "project", ENDED)
+    comment = "rule_launch_run_wildcards_{}".format
+    with (tmp_path / "said").open("w") as said:
+        started = subprocess.Popen(
+            command("--until", "launch_run"), cwd=folder, env=environment(folder), stdout=said, stderr=said
+        )
+        try:
+            cluster.wait_for(
+                lambda: all(trains(folder, run) for run in (TOO_LONG, CANCELLED, LOSES_A_NODE)), "all runs to train", 90
+            )
+            jobs = running(folder)
+            assert jobs[comment(LOSES_A_NODE)][1] == "n[1-2]"
+            assert {jobs[comment(run)][1] for run in (TOO_LONG, CANCELLED)} == {"n1"}  # shared with the first
+            subprocess.run(["scancel", jobs[comment(CANCELLED)][0]], check=True)
+            cluster.lose_node("n2")
+            assert started.wait(timeout=LIMIT_S) == 1
+        finally:
+            started.kill()
+            cluster.start_node("n2")
+    assert "--exclusive" not in asked_for(folder, TOO_LONG)
+
+    assert record(folder, TOO_LONG)["outcome"] == "timed_out"
+    assert record(folder, TOO_LONG)["reason"] == "ended after its time limit of 1 min"
+    lost = record(folder, LOSES_A_NODE)
+    assert lost["outcome"] == "failed"
+    assert re.search(r"rank 1 on n2", lost["reason"]), lost["reason"]
+    assert [node["name"] for node in lost["nodes"]] == ["n1", "n2"]
+
+    left = {path.name for path in (folder / "results/runs" / CANCELLED).iterdir()}
+    assert left <= {"log.txt"}
+    assert not list((folder / "results/runs").glob("*/.scratch-*"))
+    assert planned_runs(folder) == [CANCELLED]
