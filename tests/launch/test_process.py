@@ -96,3 +96,27 @@ def test_a_job_compiles_with_the_compiler_and_the_settings_of_the_user(name: str
 )
 def test_a_job_keeps_what_environment_modules_set_for_cuda_and_the_network(name: str) -> None:
     assert job_environment({name: "mine"}) == {name: "mine"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals of Unix")
+def test_to_be_told_twice_does_not_break_off_the_ending(tmp_path: Path) -> None:
+    # The job takes its time to end, and its launcher is told again meanwhile.
+    job = (
+        "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print('ended', "
+        "flush=True), os._exit(0))); print(os.getpid(), flush=True); time.sleep(600)"
+    )
+    launcher = (
+        "import os, sys; from pathlib import Path; from multicard.launch import process\n"
+        f"process.run([sys.executable, '-c', {job!r}], dict(os.environ), Path({str(tmp_path / 'log.txt')!r}), 600, "
+        "lambda line: print(line, flush=True))\n"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-c", launcher], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    pid = int(started.stdout.readline())
+    for _ in range(2):
+        started.terminate()
+        time.sleep(0.3)
+    said, complaints = started.communicate(timeout=30)
+    assert (said, complaints) == ("ended\n", "")
+    assert gone(pid)

@@ -198,7 +198,8 @@ def what_ran(wildcards):
     lost = len(not_runnable(wildcards.scenario))
     repeats = EXPERIMENT.scenarios[wildcards.scenario].repeats
     ran = f"{len(runs) - lost} runs, {repeats} of each configuration"
-    return f"{ran}; {lost} more could not run on this machine" if lost else ran
+    where = "nodes of this cluster" if EXPERIMENT.cluster else "this machine"
+    return f"{ran}; {lost} more could not run on {where}" if lost else ran
 
 
 def about(wildcards):

@@ -147,7 +147,7 @@ def _baselines(table: pd.DataFrame, known: np.ndarray) -> tuple[np.ndarray, np.n
 
     Only configurations that are `known` count.
     """
-    alike, _ = _configurations(table, besides=("strategy", "devices", "repeat"))
+    alike, _ = _configurations(table, besides=("strategy", "devices", "nodes", "repeat"))
     ways = table[_way(table)].tolist()
     on_one = {
         (alike[number], ways[number]): number for number in np.flatnonzero(known & (table["devices"] == 1).to_numpy())

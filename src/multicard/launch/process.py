@@ -34,13 +34,14 @@ def run(
     log: Path,
     time_limit_s: float,
     on_line: Callable[[str], None],
-    grace_s: float = GRACE_S,
+    grace_s: float | None = None,
 ) -> Ended:
     """Run `command`, write its output to `log`, and hand each line to `on_line`.
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
     agent does). Whatever still carries it when the command has ended, or when this process is told to end,
-    is ended too: first asked (SIGTERM), `grace_s` later killed.
+    is ended too: first asked (SIGTERM), `grace_s`
+    (unless stated `GRACE_S`) later killed.
     """
     mark = uuid.uuid4().hex
     started = time.monotonic()
@@ -73,7 +74,9 @@ def run(
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            _end_marked(mark, grace_s)
+            for number in previous:  # to be told again, as Slurm does, must not break off the ending
+                signal.signal(number, signal.SIG_IGN)
+            _end_marked(mark, GRACE_S if grace_s is None else grace_s)
             process.wait()
             reader.join()
             for number, handler in previous.items():

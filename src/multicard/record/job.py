@@ -88,7 +88,7 @@ def run_job(
         start = datetime.now(UTC)
         _say(f"{PROGRESS}{name}: starts, profiler {profiler}")
         # Beyond their own grace, for nodes to end what they started.
-        grace_s = 2 * GRACE_S if several else GRACE_S
+        grace_s = 2 * GRACE_S if several else None
         ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s)
         end = datetime.now(UTC)
 

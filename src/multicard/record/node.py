@@ -7,7 +7,9 @@ run, which all nodes see.
 import argparse
 import os
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -53,7 +55,21 @@ def _hand_over(scratch: Path, shared: Path, node: int) -> None:
                 shutil.copyfile(path, temporary)
 
 
+def end_orphaned_job(address: str, port: int) -> None:
+    """End the job of Slurm that this program belongs to if nobody waits for it any more.
+
+    The job outlives the loss of a node, so that the launcher on the first one can write down what happened. When that
+    is the node which is lost, Slurm would let the others wait until the job's time limit.
+    """
+    try:
+        socket.create_connection((address, port), timeout=30).close()
+    except OSError:
+        subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=False, timeout=60)
+
+
 if __name__ == "__main__":
+    # Whenever this program is told to end, its folder on the node is to go too.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
     job = read_json(parser.parse_args().job)
@@ -62,4 +78,7 @@ if __name__ == "__main__":
     place = Place(int(os.environ["SLURM_PROCID"]), p.nodes, os.environ["SLURM_LAUNCH_NODE_IPADDR"], job["port"])
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     write_json(Path(job["scratch"]) / node_file(NODE, place.node), {"name": name})
-    sys.exit(run_node(job, p, place))
+    code = run_node(job, p, place)
+    if code != 0 and place.node > 0:
+        end_orphaned_job(place.address, int(os.environ["SLURM_SRUN_COMM_PORT"]))
+    sys.exit(code)
