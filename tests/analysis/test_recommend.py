@@ -197,6 +197,12 @@ def test_what_cannot_be_is_not_advised(tmp_path: Path) -> None:
     assert "cuda_graphs: true" not in {each.switch.name for each in advice(fsdp, "host-bound launches", every)}
 
 
+def test_what_holds_back_several_nodes_is_advised_about_too(tmp_path: Path) -> None:
+    [configuration] = made(tmp_path, images(100, strategy="ddp-ds", devices=8, nodes=2)).configurations
+    named = {each.switch.name for each in advice(configuration, "computation", Neighbours([configuration]))}
+    assert "layout: nhwc" in named
+
+
 def test_switches_name_parameters_of_the_configuration_file() -> None:
     assert {name for of in SWITCHES.values() for switch in of for name in switch.changes} <= set(PARAMETERS)
 

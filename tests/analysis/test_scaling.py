@@ -43,6 +43,18 @@ def test_speedup_is_over_the_single_strategy_where_there_is_one() -> None:
     assert set(scaled["baseline"]) == {"single, 1 device"}
 
 
+def test_runs_on_several_nodes_are_compared_with_one_device_of_one_node() -> None:
+    scaled = add_scaling(
+        measures(
+            {"strategy": "ddp-ds", "devices": 1, "nodes": 1, "throughput": 50.0},
+            {"strategy": "ddp-ds", "devices": 8, "nodes": 1, "throughput": 400.0},
+            {"strategy": "ddp-ds", "devices": 8, "nodes": 2, "throughput": 300.0},
+        )
+    )
+    assert scaled["speedup"].tolist() == pytest.approx([1.0, 8.0, 6.0])
+    assert scaled["efficiency"].tolist() == pytest.approx([1.0, 1.0, 0.75])
+
+
 def test_without_it_one_device_of_the_same_strategy_is_the_baseline() -> None:
     scaled = add_scaling(
         measures(
