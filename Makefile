@@ -5,7 +5,8 @@ CONFIG ?= config/config.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-RESULTS := $(or $(shell sed -n "s/^results: *\([^ \#]*\).*/\1/p" $(CONFIG) 2> /dev/null),results)
+# A name that a shell or make would take for more than a name is passed over here; multicard refuses it.
+RESULTS := $(or $(shell LC_ALL=C sed -n "s/^results: *[\"']\{0,1\}\([^][:space:][\"'\\\\;&|<>(){}\$$\`*?!\#~%:^]*\)[\"']\{0,1\} *\(\#.*\)\{0,1\}$$/\1/p" '$(CONFIG)' 2> /dev/null),results)
 HOW_MADE := $(RESULTS)/snakemake-report.html
 
 # The workflow's own lock would survive a killed pipeline and block the next; this one dies with its holder.

@@ -13,6 +13,9 @@ from multicard.experiment.workloads import PARAMETERS, WORKLOADS
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 # Snakemake puts the names of modules into a command line as they are.
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
+# Make and Snakemake put these into commands and patterns of file names.
+RESULTS_PATH = r"^[\w./+@=,-]+$"
+ARCHIVE_PATH = r"^[^{}\x00-\x1f]+$"
 ARCHIVES = (".tar.gz", ".zip")  # how the name of an archive of recorded runs ends
 
 Figure = Literal[
@@ -171,12 +174,14 @@ ModelName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
 class Experiment(Strict):
     """One configuration file."""
 
-    results: Annotated[str, Field(min_length=1, description="Folder that takes all that is made.")] = "results"
+    results: Annotated[
+        str, Field(pattern=RESULTS_PATH, description="Folder that takes all that is made; its name needs no quotes.")
+    ] = "results"
     time_limit_min: Annotated[
         int, Field(ge=1, description="Minutes after which a run is ended; its outcome is then timed_out.")
     ] = 60
     recorded: Annotated[
-        list[Annotated[str, Field(min_length=1)]],
+        list[Annotated[str, Field(pattern=ARCHIVE_PATH)]],
         Field(
             default_factory=list,
             description="Archives made by `multicard archive`. Runs that they hold are taken from there instead of "

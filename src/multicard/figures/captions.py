@@ -27,22 +27,22 @@ _GAIN = (
 CAPTIONS: dict[str, Caption] = {
     "iteration_time": Caption(
         "How long does a step take, and how much is learned per second, on more devices?",
-        "Left: the median time of an optimizer step. Right: of images, distinct training samples per second, where the "
-        "ranks of plain ddp all see the same samples, so these count once; of texts, tokens per second without "
-        "padding. " + _INTERVAL,
+        "Iteration time: median of an optimizer step. Throughput: of images, distinct training samples per second, "
+        "where the ranks of plain ddp all see the same samples, so these count once; of texts, tokens per second "
+        "without padding. " + _INTERVAL,
         "A, figures 1 and 4",
     ),
     "speedup": Caption(
         "What does another device gain?",
-        "Left: speed-up, the throughput (of images in distinct samples, of texts in tokens) over that of one device "
-        "(strategy single where the scenario has it). Right: efficiency, the speed-up per device. The dotted line is "
-        "ideal scaling. " + _INTERVAL,
+        "Speed-up: the throughput (of images in distinct samples, of texts in tokens) over that of one device "
+        "(strategy single where the scenario has it). Efficiency: the speed-up per device. The dotted line is ideal "
+        "scaling. " + _INTERVAL,
         "A, figures 1 and 4",
     ),
     "sizes": Caption(
         "Do more devices pay when images are larger?",
-        "Left: time of one pass over the training data: time per step × steps of a pass. Right: efficiency, the "
-        "speed-up over one device per device; the dotted line is ideal scaling. " + _INTERVAL,
+        "Time: of one pass over the training data, time per step × steps of a pass. Efficiency: the speed-up over one "
+        "device per device; the dotted line is ideal scaling. " + _INTERVAL,
         "A, figure 2",
     ),
     "phases": Caption(
@@ -71,7 +71,7 @@ CAPTIONS: dict[str, Caption] = {
     "memory_transfers": Caption(
         "What do transfers take and move?",
         "Time and bytes of copies and fills on a card per profiled step, by direction and, where the trace tells, by "
-        f"the kind of host memory. Left and right bars have the same colours. {_SUMMED} {_BARS}",
+        f"the kind of host memory, which has the same colour in both. {_SUMMED} {_BARS}",
     ),
     "device_time": Caption(
         "Is a card busy, does it wait for others, or is it idle?",
@@ -82,13 +82,13 @@ CAPTIONS: dict[str, Caption] = {
     ),
     "precision": Caption(
         "What do number formats gain in speed and cost in accuracy?",
-        "Left: the median time of an optimizer step per number format; fp16 and bf16 are mixed precision. Right: test "
-        "accuracy after the last epoch. Bars are medians over repeats, whiskers their 95 % interval.",
+        "Iteration time: median of an optimizer step per number format; fp16 and bf16 are mixed precision. Beside it "
+        "the test accuracy after the last epoch. Bars are medians over repeats, whiskers their 95 % interval.",
     ),
     "gain_precision": Caption(
         "What does a lower precision gain, on which sizes and how many devices?",
-        f"{_GAIN} At the right, where it was tested: accuracy after the last epoch, medians over repeats, a mark per "
-        "number of devices.",
+        f"{_GAIN} Where it was tested: accuracy after the last epoch, medians over repeats, a mark per number "
+        "of devices.",
     ),
     "gain_pin_memory": Caption("What does pinned memory gain, and does that shrink with more devices?", _GAIN),
     "gain_loader": Caption("What does NVIDIA DALI gain over PyTorch's DataLoader?", _GAIN),
@@ -97,25 +97,26 @@ CAPTIONS: dict[str, Caption] = {
     "gain_preset": Caption("What do PyTorch's own switches gain over the papers' settings?", _GAIN),
     "techniques": Caption(
         "What does each technique of tuning cost in time and memory?",
-        "Above: the median time of an optimizer step, and tokens per second without padding; DPO computes the tokens "
-        "of both answers, the other techniques those of one. Below left: the highest peak memory of a rank, on a GPU "
-        "what PyTorch allocated, on a CPU all that the process holds, most of which are libraries. Below right: what "
-        "the fullest rank holds of the model, counted from its tensors, which no library blurs. Bars are medians over "
-        "repeats, whiskers their 95 % interval; where a run did not complete, its outcome stands in the place of the "
-        "bar.",
+        "Median time of an optimizer step, and tokens per second without padding; DPO computes the tokens of both "
+        "answers, the other techniques those of one. Peak memory: the highest of a rank, on a GPU what PyTorch "
+        "allocated, on a CPU all that the process holds, most of which are libraries. Weights, and what training adds: "
+        "what the fullest rank holds of the model, counted from its tensors, which no library blurs. Bars are medians "
+        "over repeats, whiskers their 95 % interval; where a run did not complete, its outcome stands in the place of "
+        "the bar.",
     ),
     "text_datasets": Caption(
         "What does the data set change, and is it the length of its samples?",
-        "Above left: the median time of an optimizer step. Above right: mean tokens of a sample, uncut, with the "
-        "share of computed positions that is padding and the share of samples that is cut to the sequence length. "
-        "Below: time against the tokens of a step, per rank; proportional times lie on a line through the corner. A "
-        "point counts tokens without padding, the line from it leads to where it would be with padding. Bars and "
-        "points are medians over repeats, whiskers their 95 % interval.",
+        "Iteration time: median of an optimizer step. Length: mean tokens of a sample, uncut, with the share of "
+        "computed positions that is padding and the share of samples that is cut to the sequence length. By tokens: "
+        "time against the tokens of a step, per rank; proportional times lie on a line through the corner. A point "
+        "counts tokens without padding, the line from it leads to where it would be with padding. Bars and points are "
+        "medians over repeats, whiskers their 95 % interval.",
     ),
     "step_times": Caption(
         "How much do step times scatter?",
         "Times of the measured steps, of each step its slowest rank's, all repeats together: the box holds the middle "
-        "half with the median, whiskers reach to the 1st and 99th percentile, dots are the steps beyond.",
+        "half with the median, whiskers reach to the 1st and 99th percentile; the printed figure has a dot for each "
+        "step beyond.",
     ),
     "accuracy": Caption(
         "How long does it take to reach an accuracy?",

@@ -1,0 +1,69 @@
+"""Names and texts that would run something if a shell, Snakemake or a browser took them as more than text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from test_street import make, project, snakemake
+
+from conftest import TINY
+
+pytestmark = pytest.mark.workflow
+
+PLANTED = "planted"
+HOSTILE = (
+    f'it\'s; touch {PLANTED}1 $(touch {PLANTED}2) `touch {PLANTED}3` "{{run}}" {{{{x}}}} & | > {PLANTED}4 * $HOME %s'
+)
+QUESTION = f"{HOSTILE} <script>document.title='{PLANTED}'</script>"
+
+
+def test_hostile_names_pass_through_the_whole_street_as_text(tmp_path: Path) -> None:
+    folder = project(tmp_path / "my $(touch planted5) project", {})
+    pictures = tmp_path / HOSTILE
+    classes = ["one; touch planted6", "--out=planted7"]
+    for index, name in enumerate(classes):
+        (pictures / name).mkdir(parents=True)
+        for number in range(40):
+            pixels = np.full((16, 16, 3), 40 * index + number, dtype=np.uint8)
+            Image.fromarray(pixels).save(pictures / name / f"{number} $(touch planted8).png")
+    texts = tmp_path / f"{HOSTILE}.jsonl"
+    texts.write_text("".join(json.dumps({"text": f"{HOSTILE} {number} " * 3}) + "\n" for number in range(40)))
+    experiment: dict[str, Any] = {
+        "datasets": {
+            "pictures": {"source": "imagefolder", "folder": str(pictures)},
+            "texts": {"source": "text-file", "path": str(texts), "samples": "completion"},
+        },
+        "fixed": TINY | {"dataset": "pictures"},
+        "scenarios": {"hostile": {"question": QUESTION, "vary": {"devices": [1]}, "figures": ["phases"]}},
+    }
+    (folder / "config/tiny.yaml").write_text(json.dumps(experiment))
+
+    done = make(folder, "demo")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    prepared = snakemake(folder, "--force", "data/texts/provenance.json")
+    assert prepared.returncode == 0, prepared.stderr[-3000:]
+
+    assert [path for path in tmp_path.rglob(f"{PLANTED}*") if path.parent != pictures] == []
+    facts = json.loads((folder / "data/pictures/provenance.json").read_text())
+    assert facts["classes"] == sorted(classes)
+    assert json.loads((folder / "data/texts/train.jsonl").read_text().splitlines()[0])["text"].startswith(HOSTILE)
+    assert (pd.read_csv(folder / "results/scenarios/hostile/measures.csv")["outcome"] == "completed").all()
+    page = (folder / "results/report.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;document.title" in page
+    assert "<script>document.title" not in page
+    # A second start neither trips over the names nor does anything.
+    again = snakemake(folder, "--dry-run")
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+
+@pytest.mark.parametrize("name", ["x;id>planted", "$(touch planted)", "a b", "{run}", "`id`", "x\ny"])
+def test_a_results_folder_that_commands_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
+    folder = project(tmp_path / "project", {"results": name, "scenarios": {}})
+    done = make(folder, "demo")
+    assert done.returncode != 0
+    assert "results: the name" in done.stderr
+    assert list(tmp_path.rglob(f"{PLANTED}*")) == []
