@@ -31,7 +31,7 @@ $(HOW_MADE): $(CONFIG) $(wildcard $(RESULTS)/scenarios/*/*.csv $(RESULTS)/figure
 	$(SNAKEMAKE) --nolock --report $@
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 gpu-check: $(READY)
 	$(BIN)/python tests/gpu/check.py

@@ -9,7 +9,7 @@ from snakemake.utils import min_version, validate
 
 min_version("9.11")
 
-from multicard.errors import reported
+from multicard.errors import UserError, reported
 from multicard.experiment.load import read_yaml
 
 if "scenarios" not in config:

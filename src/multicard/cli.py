@@ -37,6 +37,11 @@ def main(arguments: list[str] | None = None) -> None:
     status_command.set_defaults(function=status)
     for command in (runs_command, status_command):
         command.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="configuration file")
+        command.add_argument(
+            "--profile",
+            type=Path,
+            help="a profile of Snakemake whose cluster to plan for, such as profiles/slurm",
+        )
 
     doctor_command = commands.add_parser("doctor", help="check what this machine has, and say what to do about it")
     doctor_command.add_argument("--config", type=Path, help="configuration file whose runs are to run")
@@ -102,15 +107,15 @@ def runs(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.recorded import find_recorded, obstacles
+    from multicard.experiment.cluster import machine_for
     from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, REFERENCE_PX, gpu_hours
     from multicard.experiment.load import read_experiment
-    from multicard.experiment.machine import Machine
     from multicard.experiment.runs import distinct, expand
     from multicard.terminal import plain
 
-    experiment = read_experiment(arguments.config)
+    experiment = read_experiment(arguments.config, arguments.profile)
     scenarios = expand(experiment)
-    machine = Machine.here()
+    machine = machine_for(experiment.cluster)
     recorded = find_recorded(experiment, distinct(scenarios))
     reasons = obstacles(experiment, distinct(scenarios), machine, recorded)
     columns = ["Scenario", "Run", "Here"]
@@ -136,7 +141,8 @@ def runs(arguments: argparse.Namespace) -> None:
     console.print(
         f"{len(unique)} runs, {len(unique) - lost - len(recorded.archives)} can run here"
         f"{f', {len(recorded.archives)} are recorded' if recorded.archives else ''} "
-        f"({machine.cpus} CPUs, {machine.gpus} GPUs, {'nsys' if machine.nsys else 'no nsys'})",
+        f"({f'{machine.nodes} nodes with each ' if machine.nodes > 1 else ''}{machine.cpus} CPUs, {machine.gpus} GPUs, "
+        f"{'nsys' if machine.nsys else 'no nsys'})",
         highlight=False,
     )
     for name, model in experiment.models.items():
@@ -175,14 +181,14 @@ def status(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.recorded import find_recorded, obstacles
+    from multicard.experiment.cluster import machine_for
     from multicard.experiment.load import read_experiment
-    from multicard.experiment.machine import Machine
     from multicard.experiment.runs import distinct, expand
     from multicard.terminal import plain
 
-    experiment = read_experiment(arguments.config)
+    experiment = read_experiment(arguments.config, arguments.profile)
     unique = distinct(expand(experiment))
-    reasons = obstacles(experiment, unique, Machine.here(), find_recorded(experiment, unique))
+    reasons = obstacles(experiment, unique, machine_for(experiment.cluster), find_recorded(experiment, unique))
     outcomes: Counter[str] = Counter()
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True

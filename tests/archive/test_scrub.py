@@ -1,5 +1,7 @@
 """What names people, machines and places is taken out of texts, and the rest stays."""
 
+import re
+
 import pytest
 
 from multicard.archive.scrub import Scrubber
@@ -102,3 +104,14 @@ def test_users_are_found_in_the_paths_of_records() -> None:
 def test_values_of_secret_variables_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "plain words")
     assert Scrubber.of([]).text("it says plain words here") == "it says removed here"
+
+
+def test_names_of_nodes_are_replaced_wherever_they_stand() -> None:
+    nodes = [{"name": name, "host": {"name": f"{name}.example.org"}, "hardware": None} for name in ("gpu01", "gpu02")]
+    reason = "no word from rank 1 on gpu02; rank 0 on gpu01: RuntimeError: Connection closed by peer [10.0.0.7]"
+    record = {"run": "r", "parameters": {}, "host": nodes[0]["host"], "nodes": nodes, "reason": reason}
+    scrubber = Scrubber.of([record])
+    assert scrubber.holds("gpu02") and scrubber.holds("gpu02.example.org")
+    scrubbed = scrubber.record(record)
+    assert not scrubber.holds(str(scrubbed))
+    assert re.fullmatch(r"no word from rank 1 on host-\d+: text removed", scrubbed["reason"])

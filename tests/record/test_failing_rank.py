@@ -13,7 +13,8 @@ from conftest import TINY
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch.process import Ended
 from multicard.record import job
-from multicard.record.job import judge, run_job
+from multicard.record.job import run_job
+from multicard.record.outcome import judge
 from multicard.record.rank import is_out_of_memory
 
 # A program that stands in for training. Its last rank has a fault, and there neither would taking down the process
@@ -205,3 +206,21 @@ def test_a_rank_out_of_memory_is_the_outcome_though_the_others_wait_for_it_to_th
     record = {"rank": 1, "outcome": "out_of_memory", "reason": "no more"}
     ended = Ended(exit_code=1, timed_out=True, wall_time_s=60.0)
     assert judge(ended, [record], 2, 60.0, tmp_path / "log.txt") == ("out_of_memory", "no more")
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "reason"),
+    [
+        ([failed(0, LOST[0])], 1, f"no word from rank 1 on n2; rank 0 on n1: {LOST[0]}"),
+        ([failed(0, "ValueError: x")], 1, "rank 0 on n1: ValueError: x"),
+        ([failed(0, LOST[0]), failed(1, "ValueError: x")], 1, "rank 1 on n2: ValueError: x"),
+        ([], 1, "exit code 1, no word from rank 0 on n1, 1 on n2"),
+        ([], 128 + 15, "rank 0 on n1, 1 on n2: ended by SIGTERM"),
+    ],
+)
+def test_of_several_nodes_the_reason_names_the_one(
+    records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
+) -> None:
+    ended = Ended(exit_code, timed_out=False, wall_time_s=1.0)
+    _, said = judge(ended, records, 2, 60.0, tmp_path / "log.txt", {0: "n1", 1: "n2"})
+    assert said.partition("; see")[0] == reason

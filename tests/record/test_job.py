@@ -17,8 +17,9 @@ from multicard.launch.binding import parse_cpus
 from multicard.launch.commands import LOOPBACK
 from multicard.launch.process import Ended
 from multicard.record import job as job_module
-from multicard.record.job import choose_profiler, judge, run_job
+from multicard.record.job import choose_profiler, run_job
 from multicard.record.names import PHASES
+from multicard.record.outcome import judge
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 

@@ -4,8 +4,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from multicard.archive.recorded import find_recorded, obstacles
+from multicard.experiment.cluster import machine_for
 from multicard.experiment.load import check
-from multicard.experiment.machine import Machine
+from multicard.experiment.resources import (
+    AROUND_MIN,
+    REQUESTED,
+    cpus,
+    memory_mb,
+    request,
+)
 from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
 from multicard.figures.captions import CAPTIONS
@@ -16,12 +23,21 @@ with reported():
     for path in workflow.configfiles:
         read_yaml(Path(path))
     EXPERIMENT = check(config, " + ".join(str(path) for path in workflow.configfiles))
+    if not EXPERIMENT.cluster and "slurm_partition" in (
+        workflow.resource_settings.default_resources or ()
+    ):
+        raise UserError(
+            "jobs go to a cluster, but what its nodes offer is not stated: a --config on the command line takes the "
+            "place of the profile's, so state `cluster` in the configuration file"
+        )
+if EXPERIMENT.cluster:  # a profile states its numbers as text
+    config["cluster"] = EXPERIMENT.cluster.model_dump()
 validate(config, "../schemas/config.schema.json")
 
 RESULTS = EXPERIMENT.results
 SCENARIOS = expand_runs(EXPERIMENT)
 RUNS = distinct(SCENARIOS)
-MACHINE = Machine.here()
+MACHINE = machine_for(EXPERIMENT.cluster)
 with reported():
     RECORDED = find_recorded(EXPERIMENT, RUNS)
 OBSTACLES = obstacles(EXPERIMENT, RUNS, MACHINE, RECORDED)
@@ -99,6 +115,33 @@ def recorded_runs(wildcards):
 def run_parameters(wildcards):
     """Parameters of a run as JSON, only those that differ from the defaults."""
     return json.dumps(RUNS[wildcards.run].parameters.stated(), sort_keys=True)
+
+
+def run_threads(wildcards):
+    """CPUs of a run: on this machine all, so that nothing disturbs what it measures; on a cluster what it needs."""
+    return (
+        cpus(RUNS[wildcards.run].parameters) if EXPERIMENT.cluster else workflow.cores
+    )
+
+
+def run_minutes(wildcards):
+    """Minutes that a run's job may take; on a cluster more than the run's own limit, which is to end it first."""
+    return EXPERIMENT.time_limit_min + (AROUND_MIN if EXPERIMENT.cluster else 0)
+
+
+def run_memory(wildcards):
+    """Megabytes that a run is expected to need at most, on each node."""
+    return memory_mb(RUNS[wildcards.run])
+
+
+def requested(name):
+    """Resource function: what a run asks of a cluster, and nothing on this machine."""
+
+    def amount(wildcards):
+        if EXPERIMENT.cluster:
+            return request(RUNS[wildcards.run], EXPERIMENT)[name]
+
+    return amount
 
 
 def run_inputs(wildcards):

@@ -81,6 +81,8 @@ for scenario, figures in drawn_figures().items():
             f"{RESULTS}/logs/draw_figures/{{scenario}}.txt",
         wildcard_constraints:
             scenario=scenario,
+        group:
+            "figures"
         conda:
             "../../envs/conda.yaml"
         params:

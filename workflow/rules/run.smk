@@ -1,4 +1,5 @@
-# Prepare data and models, then run the jobs.
+# Prepare data and models, then run the jobs. What may be fetched from the network, and what is only unpacked, is made by
+# the machine that Snakemake runs on, since a cluster's nodes often have no way out.
 
 
 rule prepare_data:
@@ -6,6 +7,7 @@ rule prepare_data:
         "data/{dataset}/provenance.json",
     log:
         "data/{dataset}/log.txt",
+    localrule: True
     conda:
         "../../envs/conda.yaml"
     params:
@@ -23,6 +25,7 @@ rule prepare_model:
         "data/models/{model}/provenance.json",
     log:
         "data/models/{model}/log.txt",
+    localrule: True
     conda:
         "../../envs/conda.yaml"
     params:
@@ -35,7 +38,8 @@ rule prepare_model:
         " --out data/models/{wildcards.model:q} 2> {log:q}"
 
 
-# A run takes the whole machine, so that nothing disturbs what it measures.
+# A run takes the whole machine, so that nothing disturbs what it measures. On a cluster it asks for what its parameters
+# need, and for whole nodes unless the configuration lets it share them.
 rule launch_run:
     input:
         unpack(run_inputs),
@@ -51,9 +55,12 @@ rule launch_run:
         "../../envs/conda.yaml"
     envmodules:
         *EXPERIMENT.modules,
-    threads: workflow.cores
+    threads: run_threads
     resources:
-        runtime=EXPERIMENT.time_limit_min,
+        **{name: requested(name) for name in REQUESTED},
+        mem_mb=run_memory,
+        runtime=run_minutes,
+        time_limit_min=EXPERIMENT.time_limit_min,
     params:
         parameters=run_parameters,
         inputs=input_folders,
@@ -63,7 +70,7 @@ rule launch_run:
     shell:
         'python "$SCRIPTS/launch_run.py"'
         " --parameters {params.parameters:q} {params.inputs:q} --out {params.folder:q}"
-        " --time-limit-min {resources.runtime}"
+        " --time-limit-min {resources.time_limit_min}"
 
 
 # Runs that an archive holds are taken from there. All at once: an archive can only be read from its beginning.
@@ -79,6 +86,7 @@ if RECORDED.archives:
         log:
             f"{RESULTS}/logs/unpack_recorded.txt",
         priority: 2
+        localrule: True
         conda:
             "../../envs/conda.yaml"
         params:

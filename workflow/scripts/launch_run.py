@@ -1,12 +1,15 @@
 """Run one job under its profiler; whatever becomes of it is written to run.json."""
 
 import argparse
+import socket
 from pathlib import Path
 
 from multicard.errors import reported
 from multicard.experiment.load import read_job
-from multicard.experiment.machine import Machine
-from multicard.record.job import run_job
+from multicard.experiment.machine import Machine, slurm_job
+from multicard.experiment.parameters import run_id
+from multicard.experiment.runs import Run
+from multicard.record.job import refuse_job, run_job
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
@@ -18,5 +21,11 @@ parser.add_argument("--out", type=Path, required=True, help="the run directory")
 parser.add_argument("--time-limit-min", type=float, default=60, help="minutes after which the job is ended")
 arguments = parser.parse_args()
 with reported():
-    parameters = read_job(arguments.parameters, arguments.data, arguments.model, Machine.here())
-    run_job(parameters, arguments.data, arguments.out, arguments.time_limit_min * 60, arguments.model)
+    here = Machine.here()
+    parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if slurm_job() else here)
+    # On a cluster the run was planned elsewhere, and other runs follow: what its node lacks is an outcome.
+    obstacle = Run(run_id(parameters), parameters).obstacle(here)
+    if obstacle:
+        refuse_job(parameters, arguments.out, f"cannot run on {socket.gethostname()}: {obstacle}")
+    else:
+        run_job(parameters, arguments.data, arguments.out, arguments.time_limit_min * 60, arguments.model)

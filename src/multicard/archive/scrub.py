@@ -51,11 +51,13 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 # The wordings of outcomes that multicard itself gives (record/job.py, record/recorder.py) or PyTorch's allocator.
+SILENT = r"no word from rank \d+(?: on [\w.-]+)?(?:, \d+(?: on [\w.-]+)?)*"
 KNOWN_REASON = re.compile(
-    r"(?:rank \d+: )?(?:"
+    r"(?:rank \d+(?: on [\w.-]+)?: )?(?:"
     r"ended after its time limit of [\d.e+-]+ min"
     r"|ended by SIG[A-Z]+(?:, as the system does when memory runs out)?"
-    r"|exit code -?\d+(?:, no word from rank \d+(?:, \d+)*)?"
+    rf"|exit code -?\d+(?:, {SILENT})?"
+    rf"|{SILENT}"
     r"|the loss of rank \d+ is -?(?:nan|inf) at step \d+"
     r"|(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ [KMGT]?i?B\.)?"
     r"(?: GPU \d+ has a total capacity of [\d.]+ [KMGT]?i?B)?"
@@ -96,6 +98,8 @@ class Scrubber:
     def of(cls, records: Sequence[dict[str, Any]]) -> "Scrubber":
         """Gather what is to be replaced from the records of runs and from this process."""
         hosts = [host["name"] for record in records if (host := record.get("host")) and host.get("name")]
+        nodes = [node for record in records for node in record.get("nodes") or []]
+        hosts += [name for node in nodes for name in (node.get("name"), (node.get("host") or {}).get("name")) if name]
         users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")}
         places = [Path.cwd()]
         with contextlib.suppress(KeyError, OSError, RuntimeError):  # an account may have no name and no home
@@ -136,8 +140,8 @@ class Scrubber:
             return None
         known = KNOWN_REASON.match(text)[0].rstrip(": ")
         if known == text:
-            return text
-        return f"{known}: text {REMOVED}" if known else f"text {REMOVED}"
+            return self.name(text)
+        return f"{self.name(known)}: text {REMOVED}" if known else f"text {REMOVED}"
 
     def record(self, record: dict[str, Any]) -> dict[str, Any]:
         """What run.json may say of a run."""

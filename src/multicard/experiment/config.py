@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from multicard.experiment.cluster import Cluster
 from multicard.experiment.datasets import Dataset, Digits, Strict
 from multicard.experiment.models import Model
 from multicard.experiment.parameters import DATASET_NAME
@@ -180,6 +181,22 @@ class Experiment(Strict):
     time_limit_min: Annotated[
         int, Field(ge=1, description="Minutes after which a run is ended; its outcome is then timed_out.")
     ] = 60
+    timing: Annotated[
+        Literal["exclusive", "shared"],
+        Field(
+            description="On a cluster: `exclusive` gives each run whole nodes, so that no neighbour disturbs what it "
+            "measures; `shared` lets several jobs share a node. On one machine a run always takes all of it."
+        ),
+    ] = "exclusive"
+    cluster: Annotated[
+        Cluster | None,
+        Field(
+            description="What the nodes offer to which jobs are sent (profiles/slurm states it). Without it, what can "
+            "run is judged by this machine.",
+            # Snakemake's `validate` fills in defaults, and stumbles over one that is no mapping where one may be.
+            json_schema_extra=lambda schema: schema.pop("default"),
+        ),
+    ] = None
     recorded: Annotated[
         list[Annotated[str, Field(pattern=ARCHIVE_PATH)]],
         Field(

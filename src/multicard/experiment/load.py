@@ -60,15 +60,24 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: does not parse as YAML: {' '.join(str(error).split())}") from error
 
 
-def read_experiment(path: Path) -> Experiment:
+def read_experiment(path: Path, profile: Path | None = None) -> Experiment:
     """Read and check one configuration file, folders included.
+
+    Parameters
+    ----------
+    profile
+        Folder of a profile of Snakemake. What it states as `config` goes before the file.
 
     Raises
     ------
     UserError
         One line per fault.
     """
-    return check(read_yaml(path), str(path))
+    config = read_yaml(path)
+    if profile is None or not isinstance(config, dict):
+        return check(config, str(path))
+    stated = read_yaml(profile / "config.yaml").get("config") or {}
+    return check(config | stated, f"{path} + {profile}/config.yaml")
 
 
 def check(config: Any, source: str) -> Experiment:
@@ -92,13 +101,13 @@ def check(config: Any, source: str) -> Experiment:
     return experiment
 
 
-def read_job(parameters: str, data: Path, model: Path | None, machine: Machine) -> JobParameters:
+def read_job(parameters: str, data: Path, model: Path | None, machine: Machine | None) -> JobParameters:
     """Read and check what one run is given: its parameters as JSON, and the folders that were prepared for it.
 
     Raises
     ------
     UserError
-        One line per fault; also if the run cannot run on `machine`.
+        One line per fault; also if the run cannot run on `machine`, unless that is None.
     """
     try:
         values = json.loads(parameters)
@@ -128,7 +137,7 @@ def read_job(parameters: str, data: Path, model: Path | None, machine: Machine) 
         for name, folder in (("data", data), ("model", model))
         if folder is not None and not folder.is_dir()
     ]
-    obstacle = Run(run_id(p), p).obstacle(machine)
+    obstacle = Run(run_id(p), p).obstacle(machine) if machine else None
     if obstacle:
         faults.append(f"parameters: cannot run here: {obstacle}")
     if faults:

@@ -15,7 +15,7 @@ SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices and tools of one machine."""
+    """Devices and tools of one machine, or of each of several alike."""
 
     cpus: int
     gpus: int
@@ -25,16 +25,24 @@ class Machine:
     torchtune: str | None = None  # why torchtune cannot be used; None where it can
     gpu_memory_bytes: int | None = None  # of the smallest card
     weights_needed: bool = True  # of language models; a machine that is only imagined needs none
+    nodes: int = 1  # machines that one run may have
 
     def imagined(self) -> "Machine":
         """A machine like this one with whatever it lacks, to plan for."""
         return replace(
-            self, gpus=max(self.gpus, 8), compiler=True, dali=True, torchtune=None, nsys=True, weights_needed=False
+            self,
+            gpus=max(self.gpus, 8),
+            compiler=True,
+            dali=True,
+            torchtune=None,
+            nsys=True,
+            weights_needed=False,
+            nodes=1024,
         )
 
     @classmethod
     def here(cls) -> "Machine":
-        """Look at the machine that this process runs on."""
+        """Look at the machine that this process runs on, and at its job of Slurm if it is in one."""
         cpus = usable_cpus()
         return cls(
             cpus=cpus,
@@ -44,6 +52,7 @@ class Machine:
             dali=_dali(),
             torchtune=unsupported(),
             gpu_memory_bytes=_gpu_memory_bytes(),
+            nodes=_allocated_nodes(),
         )
 
 
@@ -52,6 +61,21 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def slurm_job() -> str | None:
+    """Id of the job of Slurm that this process is part of."""
+    return os.environ.get("SLURM_JOB_ID") or None
+
+
+def _allocated_nodes() -> int:
+    """Count the nodes of this process's job of Slurm; one outside of any."""
+    job, stated = slurm_job(), os.environ.get("SLURM_JOB_NUM_NODES", "")
+    if job is None or stated.isdecimal():
+        return int(stated) if job else 1
+    # Snakemake's plugin for Slurm starts a job without most of Slurm's variables.
+    answer = _lines_of("squeue", "--noheader", f"--jobs={job}", "--format=%D")
+    return int(answer[0]) if answer and answer[0].strip().isdecimal() else 1
 
 
 def _compiler() -> bool:
@@ -112,4 +136,8 @@ def _gpu_memory_bytes() -> int | None:
 
 def _nvidia_smi(*arguments: str) -> list[str]:
     """Lines that nvidia-smi prints; none where it is missing or hangs."""
-    return ask(["nvidia-smi", *arguments]).output.splitlines()
+    return _lines_of("nvidia-smi", *arguments)
+
+
+def _lines_of(program: str, *arguments: str) -> list[str]:
+    return ask([program, *arguments]).output.splitlines()

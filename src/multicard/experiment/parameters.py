@@ -41,7 +41,18 @@ class JobParameters(BaseModel):
     device: Annotated[
         Literal["cpu", "cuda"], Field(description="`cuda`: one card per rank; `cpu`: one process per rank.")
     ] = "cuda"
-    devices: Annotated[int, Field(ge=1, le=1024, description="Number of cards, or of CPU processes.")] = 1
+    devices: Annotated[
+        int, Field(ge=1, le=1024, description="Number of cards, or of CPU processes, of all nodes together.")
+    ] = 1
+    nodes: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            description="Machines that share the devices equally; more than one needs Slurm.",
+            json_schema_extra={"label": "nodes"},
+        ),
+    ] = 1
     threads: Annotated[
         int,
         Field(
@@ -74,6 +85,16 @@ class JobParameters(BaseModel):
     def ranks(self) -> int:
         """Number of training processes."""
         return self.devices
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Number of training processes on each node."""
+        return self.ranks // self.nodes
+
+    @property
+    def devices_per_node(self) -> int:
+        """Number of cards, or of CPU processes, on each node."""
+        return self.devices // self.nodes
 
     @property
     def distributed(self) -> bool:

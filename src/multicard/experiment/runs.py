@@ -33,13 +33,20 @@ class Run:
         own = _vision_obstacle(p, machine) if isinstance(p, VisionParameters) else self._llm_obstacle(machine)
         if own:
             return own
+        if p.devices % p.nodes:
+            return f"{_counted(p.devices, 'device')} cannot be shared equally by {p.nodes} nodes"
         if p.compile and not machine.compiler:
             return "torch.compile needs a C++ compiler, none found"
         if p.device == "cuda" and machine.gpus == 0:
             return "needs a CUDA GPU, none found"
+        if p.nodes > machine.nodes:
+            if machine.nodes == 1:
+                return f"needs a Slurm allocation of {p.nodes} nodes"
+            return f"needs {p.nodes} nodes, {machine.nodes} found"
         found = machine.gpus if p.device == "cuda" else machine.cpus
-        if p.devices > found:
-            return f"needs {p.devices} devices, {found} found"
+        if p.devices_per_node > found:
+            on_each = " on each node" if p.nodes > 1 else ""
+            return f"needs {p.devices_per_node} devices{on_each}, {found} found"
         if p.profiler == "nsys" and not machine.nsys:
             return "needs nsys on the PATH, not found"
         return None
@@ -77,9 +84,15 @@ class Run:
         return None
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _vision_obstacle(p: VisionParameters, machine: Machine) -> str | None:
     if p.strategy == "single" and p.devices > 1:
         return f"the strategy single uses one device, not {p.devices}"
+    if p.strategy in ("single", "dp") and p.nodes > 1:
+        return f"the strategy {p.strategy} is one process, which cannot use {p.nodes} nodes"
     if p.strategy == "dp" and (p.device != "cuda" or p.devices < 2):
         return "the strategy dp needs two or more GPUs"
     if p.strategy == "fsdp" and p.layout == "nhwc":

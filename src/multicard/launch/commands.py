@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 # Reports of Nsight Systems hold the whole environment of the job, so a job is started with these alone.
 ALLOWED = (
@@ -26,11 +27,30 @@ def job_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: value for name, value in source.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)}
 
 
-def training_command(module: str, arguments: list[str], ranks: int, distributed: bool) -> list[str]:
-    """Command that runs a module in one process, or under torchrun in `ranks` processes of this machine."""
+@dataclass(frozen=True)
+class Place:
+    """One of the nodes that a job runs on, and where the first of them listens."""
+
+    node: int
+    nodes: int
+    address: str
+    port: int
+
+
+def training_command(
+    module: str, arguments: list[str], ranks: int, distributed: bool, place: Place | None = None
+) -> list[str]:
+    """Command that runs a module in one process, or under torchrun in `ranks` processes of this machine.
+
+    `place`: which of several nodes this machine is; its ranks follow those of the nodes before it.
+    """
     if not distributed:
         return [sys.executable, "-m", module, *arguments]
-    torchrun = [sys.executable, "-m", "multicard.launch.torchrun", f"--nproc-per-node={ranks}", "--nnodes=1"]
-    # A free port of the loopback address: jobs side by side never meet, and nothing listens outside.
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    torchrun = [sys.executable, "-m", "multicard.launch.torchrun", f"--nproc-per-node={ranks}"]
+    if place is None:
+        # A free port of the loopback address: jobs side by side never meet, and nothing listens outside.
+        rendezvous = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    else:
+        rendezvous = [f"--nnodes={place.nodes}", f"--node-rank={place.node}"]
+        rendezvous += [f"--master-addr={place.address}", f"--master-port={place.port}"]
     return [*torchrun, *rendezvous, "-m", module, *arguments]

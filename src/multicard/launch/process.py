@@ -34,12 +34,13 @@ def run(
     log: Path,
     time_limit_s: float,
     on_line: Callable[[str], None],
+    grace_s: float = GRACE_S,
 ) -> Ended:
     """Run `command`, write its output to `log`, and hand each line to `on_line`.
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
     agent does). Whatever still carries it when the command has ended, or when this process is told to end,
-    is ended too: first asked (SIGTERM), `GRACE_S` later killed.
+    is ended too: first asked (SIGTERM), `grace_s` later killed.
     """
     mark = uuid.uuid4().hex
     started = time.monotonic()
@@ -72,7 +73,7 @@ def run(
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            _end_marked(mark)
+            _end_marked(mark, grace_s)
             process.wait()
             reader.join()
             for number, handler in previous.items():
@@ -91,12 +92,12 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
-def _end_marked(mark: str) -> None:
+def _end_marked(mark: str, grace_s: float) -> None:
     """End every process whose environment carries the mark, by its id."""
     processes = _marked(mark)
     for process in processes:
         _quietly(process.terminate)
-    _, alive = psutil.wait_procs(processes, timeout=GRACE_S)
+    _, alive = psutil.wait_procs(processes, timeout=grace_s)
     for process in {*alive, *_marked(mark)}:
         _quietly(process.kill)
 

@@ -1,9 +1,7 @@
 """Run one job to its outcome and leave its run directory whole."""
 
 import csv
-import re
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,36 +11,34 @@ from typing import Any
 
 from multicard.errors import UserError
 from multicard.experiment.parameters import JobParameters, run_id
+from multicard.experiment.resources import cpus
 from multicard.files import described, read_json, write_csv, write_json
-from multicard.launch import nsys
-from multicard.launch.commands import LOOPBACK, job_environment, training_command
-from multicard.launch.process import Ended, run
+from multicard.launch import nsys, slurm
+from multicard.launch.commands import LOOPBACK, Place, job_environment, training_command
+from multicard.launch.process import GRACE_S, run
 from multicard.record.names import (
     CAPTURED,
     EPOCH_COLUMNS,
     EPOCHS,
     JOB,
     LOG,
+    NODE,
     OUTCOMES,
+    REPORT,
     RUN,
     SAVED,
     STEP_COLUMNS,
     STEPS,
     TRACE,
+    node_file,
     rank_file,
 )
+from multicard.record.outcome import judge
 
 PROGRESS = "multicard: "  # lines of a job that a person wants to see
 TRAINERS = {"vision": "multicard.vision.train", "llm": "multicard.llm.train"}
 SCRATCH = ".scratch-"
-OF_EVERY_RANK = ("rank", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
-# A rank and its exit code in the list of failures with which torchrun ends.
-FAILED_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+) ")
-# What gloo, NCCL and the store of a process group say when another rank is gone, in lower case.
-LOST_PEER = (
-    "connection closed by peer", "connection reset by peer", "connection refused", "broken pipe",
-    "connection was likely closed", "remote process exited", "ncclremoteerror", "communicator was aborted",
-)  # fmt: skip
+OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
 FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved")
 
 
@@ -65,7 +61,7 @@ def run_job(
     model
         Folder of the prepared model, of a language model's tuning.
     """
-    name = run_id(parameters)
+    name, several = run_id(parameters), parameters.nodes > 1
     profiler, why = choose_profiler(parameters.profiler)
     _clear(folder)
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
@@ -79,23 +75,29 @@ def run_job(
                 "model": str(model.absolute()) if model else None,
                 "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
+                "time_limit_s": time_limit_s,
+                "port": slurm.free_port() if several else None,
             },
         )
-        command = _command(parameters, profiler, scratch)
-        # All ranks are on this machine; what the user set is kept.
-        environment = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK) | job_environment()
-        environment |= {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
-        if profiler == "nsys":
-            environment |= nsys.PROFILE_ENVIRONMENT
+        command, environment = node_command(parameters, profiler, scratch), environment_of(parameters, profiler)
+        if several:
+            program = [sys.executable, "-m", "multicard.record.node", "--job", str((scratch / JOB).absolute())]
+            gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
+            command = slurm.srun_command(program, parameters.nodes, cpus(parameters), gpus)
+            environment |= slurm.srun_environment()
         start = datetime.now(UTC)
         _say(f"{PROGRESS}{name}: starts, profiler {profiler}")
-        ended = run(command, environment, folder / LOG, time_limit_s, _follow)
+        # Beyond their own grace, for nodes to end what they started.
+        grace_s = 2 * GRACE_S if several else GRACE_S
+        ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s)
         end = datetime.now(UTC)
 
-        ranks = _rank_records(scratch, parameters.ranks)
-        outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG)
+        ranks = _rank_records(scratch, parameters)
+        nodes = _nodes(scratch, parameters, ranks) if several else []
+        node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
+        outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
         _gather(scratch, folder, parameters.ranks)
-        captured = _keep_trace(scratch, folder / TRACE, profiler, outcome, parameters.ranks)
+        captured = _keep_trace(scratch, folder / TRACE, profiler, outcome, parameters)
         record = {
             "run": name,
             "outcome": outcome,
@@ -107,14 +109,45 @@ def run_job(
             "exit_code": ended.exit_code,
             "profiler": {"used": profiler, "why": why, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
-            **{key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK},
-            "ranks": [{key: r.get(key) for key in OF_EVERY_RANK} for r in ranks],
+            **_told_by(ranks),
+            **({"nodes": nodes} if several else {}),
         }
         write_json(folder / RUN, record)
         _say(f"{PROGRESS}{name}: {outcome}{f', {reason}' if reason else ''} ({ended.wall_time_s:.0f} s)")
         return record
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def refuse_job(parameters: JobParameters, folder: Path, reason: str) -> dict[str, Any]:
+    """Leave the run directory of a job that the machine which it was sent to cannot run: its outcome is `failed`."""
+    _clear(folder)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    (folder / LOG).write_text(f"{reason}\n", encoding="utf-8")
+    _gather(folder, folder, 0)
+    captured = _keep_trace(folder, folder / TRACE, "none", "failed", parameters)
+    record = {
+        "run": run_id(parameters),
+        "outcome": "failed",
+        "reason": reason,
+        "parameters": parameters.model_dump(),
+        "started": now,
+        "ended": now,
+        "wall_time_s": 0.0,
+        "exit_code": None,
+        "profiler": {"used": "none", "why": "nothing ran", "trace_missing": captured["missing"]},
+        "command": [],
+        **_told_by([]),
+    }
+    write_json(folder / RUN, record)
+    _say(f"{PROGRESS}{record['run']}: failed, {reason}")
+    return record
+
+
+def _told_by(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the record takes from those of the ranks."""
+    told = {key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK}
+    return told | {"ranks": [{key: rank.get(key) for key in OF_EVERY_RANK} for rank in ranks]}
 
 
 def choose_profiler(wanted: str) -> tuple[str, str]:
@@ -135,67 +168,27 @@ def choose_profiler(wanted: str) -> tuple[str, str]:
     return "kineto", "no nsys on the PATH"
 
 
-def judge(
-    ended: Ended, ranks: list[dict[str, Any]], expected: int, time_limit_s: float, log: Path
-) -> tuple[str, str | None]:
-    """Outcome of a job and, unless it completed, the reason in one line.
-
-    What the ranks wrote down decides; how a launcher or profiler ended after them does not. Of several failures the one
-    that others follow from is told: not a connection that broke because the rank at its other end was gone.
-    """
-    if len(ranks) == expected and all(record["outcome"] == "completed" for record in ranks):
-        return "completed", None
-    for outcome in ("out_of_memory", "diverged"):
-        for record in ranks:
-            if record["outcome"] == outcome:
-                return outcome, record["reason"]
-    if ended.timed_out:
-        return "timed_out", f"ended after its time limit of {time_limit_s / 60:g} min"
-    failed = [record for record in ranks if record["outcome"] == "failed"]
-    failed.sort(key=lambda record: _lost_a_peer(record["reason"]))
-    silent = sorted(set(range(expected)) - {record["rank"] for record in ranks})
-    signalled = _ended_by_signal(silent, ended, log)
-    if failed and not (signalled and _lost_a_peer(failed[0]["reason"])):
-        return "failed", f"rank {failed[0]['rank']}: {failed[0]['reason']}"
-    if signalled:
-        return "failed", f"{signalled}; see {log}"
-    return "failed", f"exit code {ended.exit_code}, no word from rank {', '.join(map(str, silent))}; see {log}"
-
-
-def _lost_a_peer(reason: str) -> bool:
-    return any(sign in reason.lower() for sign in LOST_PEER)
-
-
-def _ended_by_signal(silent: list[int], ended: Ended, log: Path) -> str | None:
-    """Name the rank that ended first of those that left no word, if a signal ended it.
-
-    torchrun ends by listing the ranks that failed, the first of them last. The others it ends itself.
-    """
-    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    listed = FAILED_RANK.findall(said)
-    ends = [(rank, int(code)) for rank, code in listed[-1:] + listed[:-1] if int(rank) in silent]
-    if silent and not listed:
-        ends = [(", ".join(map(str, silent)), ended.exit_code)]
-    if not ends:
-        return None
-    who, code = ends[0]
-    number = -code if code < 0 else code - 128  # as Popen has it, or as a shell or a profiler around the job
-    if number not in list(signal.Signals):
-        return None
-    why = ", as the system does when memory runs out" if number == signal.SIGKILL else ""
-    return f"rank {who}: ended by {signal.Signals(number).name}{why}"
-
-
-def _command(parameters: JobParameters, profiler: str, scratch: Path) -> list[str]:
+def node_command(parameters: JobParameters, profiler: str, scratch: Path, place: Place | None = None) -> list[str]:
+    """Command that runs the ranks of one node, under nsys where that is the profiler."""
     command = training_command(
         TRAINERS[parameters.workload],
         ["--job", str((scratch / JOB).absolute())],
-        parameters.ranks,
+        parameters.ranks_per_node,
         distributed=parameters.distributed,
+        place=place,
     )
     if profiler == "nsys":
-        command = nsys.profile_command(command, (scratch / "report.nsys-rep").absolute(), parameters.device)
+        command = nsys.profile_command(command, (scratch / REPORT).absolute(), parameters.device)
     return command
+
+
+def environment_of(parameters: JobParameters, profiler: str) -> dict[str, str]:
+    """Environment of the ranks of one node."""
+    # Ranks that are all on this machine talk inside it, unless the user chose otherwise.
+    inside = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    environment = {} if parameters.nodes > 1 else dict.fromkeys(inside, LOOPBACK)
+    environment |= job_environment() | {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
+    return environment | (nsys.PROFILE_ENVIRONMENT if profiler == "nsys" else {})
 
 
 def _clear(folder: Path) -> None:
@@ -207,11 +200,28 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _rank_records(scratch: Path, count: int) -> list[dict[str, Any]]:
-    paths = [scratch / rank_file("rank.json", rank) for rank in range(count)]
+def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, Any]]:
+    paths = [scratch / rank_file("rank.json", rank) for rank in range(parameters.ranks)]
     records = [read_json(path) for path in paths if path.exists()]
     assert all(record["outcome"] in OUTCOMES for record in records)
-    return records
+    return [record | {"node": record["rank"] // parameters.ranks_per_node} for record in records]
+
+
+def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Name, host, hardware and ranks of every node; None for what a node did not live to say."""
+    nodes = []
+    for node in range(parameters.nodes):
+        file, first = scratch / node_file(NODE, node), node * parameters.ranks_per_node
+        said = next((record for record in ranks if record["node"] == node), {})
+        nodes.append(
+            {
+                "name": read_json(file)["name"] if file.exists() else f"node {node}",
+                "host": said.get("host"),
+                "hardware": said.get("hardware"),
+                "ranks": list(range(first, first + parameters.ranks_per_node)),
+            }
+        )
+    return nodes
 
 
 def _gather(scratch: Path, folder: Path, count: int) -> None:
@@ -228,21 +238,28 @@ def _rows(parts: list[Path]) -> Iterator[dict[str, str]]:
                 yield from csv.DictReader(source)
 
 
-def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, count: int) -> dict[str, Any]:
-    """Move the trace into the run directory; its manifest says what is there, or why nothing is."""
-    missing, files = None, []
+def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, parameters: JobParameters) -> dict[str, Any]:
+    """Move the trace into the run directory; its manifest says what is there, or why nothing is.
+
+    Process ids have a meaning on one node only, so the manifest names the node of a report where there are several.
+    """
+    missing, files, nodes = None, [], {}
     if profiler == "none":
         missing = "no profiler was used"
     elif outcome != "completed":
         missing = f"the run ended as {outcome}"
     elif profiler == "nsys":
-        files = [scratch / "report.nsys-rep"]
+        files = [scratch / REPORT]
+        if parameters.nodes > 1:
+            nodes = {node_file(REPORT, node): {"node": node} for node in range(parameters.nodes)}
+            files = [scratch / name for name in nodes]
         try:
-            nsys.check_report(files[0])
+            for file in files:
+                nsys.check_report(file)
         except nsys.TraceError as error:
             missing, files = str(error), []
     else:
-        files = [scratch / f"rank{rank}.json.gz" for rank in range(count)]
+        files = [scratch / f"rank{rank}.json.gz" for rank in range(parameters.ranks)]
         absent = [file.name for file in files if not file.exists()]
         if absent:
             missing, files = f"the profiler left no {', '.join(absent)}", []
@@ -252,7 +269,7 @@ def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, count:
     captured = {
         "profiler": profiler,
         "missing": missing,
-        "files": [described(target / file.name) for file in files],
+        "files": [described(target / file.name) | nodes.get(file.name, {}) for file in files],
     }
     write_json(target / CAPTURED, captured)
     return captured

@@ -25,6 +25,8 @@ SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 WRITTEN_TABLES = ("table_costs", "table_speedup", "table_laws")
 
 JOB = "job.json"  # in the scratch folder only
+NODE = "node.json"  # likewise, of each of several nodes
+REPORT = "report.nsys-rep"
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "checkpoint")
 OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
@@ -34,6 +36,16 @@ STEP_COLUMNS = (
     "samples", "tokens", "positions", "loss", "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
+
+
+def node_file(kind: str, node: int) -> str:
+    """Name of the part that one of several nodes leaves, with the suffix of `kind`.
+
+    >>> node_file("report.nsys-rep", 1)
+    'report-node1.nsys-rep'
+    """
+    stem, dot, suffix = kind.partition(".")
+    return f"{stem}-node{node}{dot}{suffix}"
 
 
 def rank_file(kind: str, rank: int) -> str:

@@ -101,7 +101,7 @@ def bind_rank(p: JobParameters, cards: list[int] | None = None) -> dict[str, Any
         cards = []
     elif cards is None:
         cards = [local_rank]
-    note = bind(local_rank, p.ranks, cards) if p.binding == "numa" else None
+    note = bind(local_rank, p.ranks_per_node, cards) if p.binding == "numa" else None
     return bound() | {"note": note}
 
 

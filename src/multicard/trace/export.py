@@ -19,17 +19,17 @@ def export_run(folder: Path) -> None:
     for old in trace.glob("*.sqlite"):
         old.unlink()
     for entry in captured["files"]:
-        path = trace / entry["name"]
+        path, node = trace / entry["name"], {}
         if missing is None and (not path.exists() or sha256(path) != entry["sha256"]):
             missing = f"{entry['name']} is missing or not what was captured"
         if missing is None and path.suffix == ".nsys-rep":
             try:
                 database = path.with_suffix(".sqlite")
                 nsys.export(path, database)
-                path = database
+                path, node = database, {key: entry[key] for key in ("node",) if key in entry}
             except nsys.TraceError as error:
                 missing = str(error)
         if missing is None:
-            files.append(described(path))
+            files.append(described(path) | node)
     exported = {"profiler": captured["profiler"], "missing": missing, "files": [] if missing else files}
     write_json(trace / EXPORTED, exported)

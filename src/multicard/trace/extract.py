@@ -41,11 +41,13 @@ def extract_run(folder: Path) -> None:
     missing = exported["missing"]
     found = Found({}, {})
     if missing is None:
-        ranks = {r["pid"]: r["rank"] for r in read_json(folder / RUN)["ranks"]}
+        ranks = read_json(folder / RUN)["ranks"]
         try:
             traces = [read_trace(folder / TRACE / entry["name"]) for entry in exported["files"]]
-            for trace in traces:
-                trace.ranks = ranks | trace.ranks
+            for entry, trace in zip(exported["files"], traces, strict=True):
+                # Two nodes may share a process id.
+                near = [r for r in ranks if entry.get("node") in (None, r.get("node"))]
+                trace.ranks = {r["pid"]: r["rank"] for r in near} | trace.ranks
             found = activity_tables(traces)
         except TraceError as error:
             missing = str(error)

@@ -1,0 +1,44 @@
+"""What the nodes of a cluster offer, stated where jobs are sent there: the machine that plans has other hardware."""
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from multicard.experiment.datasets import Strict
+from multicard.experiment.machine import Machine
+
+# A profile of Snakemake hands its numbers over as text.
+Count = Annotated[int, Field(strict=False)]
+
+
+class Cluster(Strict):
+    """Nodes that are alike."""
+
+    nodes: Annotated[Count, Field(ge=1, description="Nodes that one run may have.")] = 1
+    cpus_per_node: Annotated[Count, Field(ge=1, description="CPUs of a node that jobs may use.")]
+    gpus_per_node: Annotated[Count, Field(ge=0, description="Cards of a node.")] = 0
+    gpu_memory_gb: Annotated[
+        float | None, Field(gt=0, strict=False, description="Memory of a card, in 10^9 bytes.")
+    ] = None
+
+
+def machine_for(cluster: Cluster | None) -> Machine:
+    """What a run meets: this machine, or a node of the cluster.
+
+    A node has the stated hardware and the Python packages of this machine, which it shares. Programs are taken to be
+    there: nsys, a compiler. A run on a node that lacks them says so.
+    """
+    here = Machine.here()
+    if cluster is None:
+        return here
+    memory = cluster.gpu_memory_gb
+    return replace(
+        here,
+        cpus=cluster.cpus_per_node,
+        gpus=cluster.gpus_per_node,
+        gpu_memory_bytes=None if memory is None else int(memory * 1e9),
+        nsys=True,
+        compiler=True,
+        nodes=cluster.nodes,
+    )

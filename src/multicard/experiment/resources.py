@@ -1,0 +1,81 @@
+"""What a run asks of a cluster, from its own parameters; all amounts are those of one node, as Slurm counts them."""
+
+import math
+from typing import Any
+
+from multicard.experiment.config import Experiment
+from multicard.experiment.llm_parameters import LlmParameters
+from multicard.experiment.memory import BYTES, memory_of
+from multicard.experiment.parameters import JobParameters
+from multicard.experiment.runs import Run
+from multicard.experiment.vision_parameters import VisionParameters
+
+# What a job takes beside the run in it, which has a limit of its own: Snakemake starts twice, and traces are written.
+AROUND_MIN = 10
+
+# Rough, and meant to be too much rather than too little: Slurm ends a job that exceeds what it asked for.
+PROCESS_MB = {"cpu": 1000, "cuda": 4000}  # of a training process: the libraries, and on a GPU what its driver takes
+WORKER_MB = 500  # of a process that loads data
+AROUND_MB = 2000  # Snakemake, the launcher, the profiler
+HEADROOM = 1.5
+
+# MobileNet v2 has 6.7 million convolution outputs for 224 px (Sandler et al. 2018, arXiv 1801.04381, Table 2), of each
+# of which training keeps that, its normalized value and its activation.
+KEPT_VALUES, REFERENCE_PX = 3 * 6.7e6, 224
+VALUE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 4, "bf16": 4}
+
+
+def request(run: Run, experiment: Experiment) -> dict[str, Any]:
+    """Resources of Snakemake's plugin for Slurm beside memory and time; what is not asked for is None.
+
+    On one node cards are counted for the job (`gpu`), on several for each node (`gres`): else Slurm could share them
+    out unevenly. A job on several nodes is one that starts its processes itself (`mpi`), and that outlives the loss of
+    one of them, to write down what happened.
+    """
+    p = run.parameters
+    several, cards = p.nodes > 1, p.devices_per_node if p.device == "cuda" else None
+    flags = ["--exclusive"] if experiment.timing == "exclusive" else []
+    flags += ["--no-kill"] if several else []
+    return {
+        "nodes": p.nodes,
+        "gpu": None if several else cards,
+        "gres": f"gpu:{cards}" if several and cards else None,
+        "mpi": "srun" if several else None,
+        "tasks": p.nodes if several else None,
+        "tasks_per_gpu": 0 if several and cards else None,  # the plugin would multiply `tasks` by the cards
+        "slurm_extra": " ".join(flags) or None,
+    }
+
+
+REQUESTED = ("nodes", "gpu", "gres", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
+
+
+def cpus(p: JobParameters) -> int:
+    """CPUs of a node: one for each thread and each loading process of its ranks."""
+    return p.ranks_per_node * p.threads + math.ceil(p.loader_workers / p.nodes)
+
+
+def memory_mb(run: Run) -> int:
+    """Megabytes of a node's own memory, not of its cards."""
+    p = run.parameters
+    rank = PROCESS_MB[p.device] + _rank_mb(run)
+    workers = math.ceil(p.loader_workers / p.nodes) * WORKER_MB
+    return math.ceil((AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers)) / 100) * 100
+
+
+def _rank_mb(run: Run) -> float:
+    p = run.parameters
+    if isinstance(p, LlmParameters):
+        # A rank reads all weights, in pieces that it joins; and on a CPU it computes there too.
+        weights = BYTES[p.precision] * run.model.shape.parameters
+        computing = memory_of(p, run.model.shape).total if p.device == "cpu" else 0
+        return (2 * weights + computing) / 1e6
+    return _vision_rank_mb(p)
+
+
+def _vision_rank_mb(p: VisionParameters) -> float:
+    size = VALUE_BYTES[p.precision]
+    image = 3 * p.image_size**2 * size
+    batches = p.workers * p.prefetch + 2  # loaded ahead; in use; being copied
+    kept = KEPT_VALUES * p.width * (p.image_size / REFERENCE_PX) ** 2 * size if p.device == "cpu" else 0
+    return p.batch_of_rank * (batches * image + kept) / 1e6

@@ -1,0 +1,36 @@
+"""Slurm's part in a job on several nodes: one task on each, all ended when one of them is."""
+
+import os
+import socket
+from collections.abc import Mapping
+
+# What srun asks of its environment, beside what any job has: which job it belongs to, and where Slurm's configuration
+# is where that is not the usual place. What else Slurm sets would change the step.
+FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
+
+
+def srun_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Slurm's variables that srun needs."""
+    return {name: source[name] for name in FOR_SRUN if name in source}
+
+
+def srun_command(command: list[str], nodes: int, cpus: int, gpus: int) -> list[str]:
+    """Command that runs `command` once on each node of this process's job.
+
+    Parameters
+    ----------
+    cpus, gpus
+        Of each node.
+    """
+    cards = [f"--gres=gpu:{gpus}"] if gpus else []
+    return [
+        "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", *cards,
+        "--kill-on-bad-exit=1", "--input=none", "--unbuffered", *command,
+    ]  # fmt: skip
+
+
+def free_port() -> int:
+    """Find a port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]

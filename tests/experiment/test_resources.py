@@ -1,0 +1,111 @@
+"""What a run asks of a cluster follows from its parameters."""
+
+from typing import Any
+
+import pytest
+
+from multicard.errors import UserError
+from multicard.experiment.load import check
+from multicard.experiment.resources import REQUESTED, cpus, memory_mb, request
+from multicard.experiment.runs import Run, expand
+from multicard.experiment.vision_parameters import VisionParameters
+
+
+def vision(**parameters: Any) -> Run:
+    return Run("run", VisionParameters(**parameters))
+
+
+def experiment(**stated: Any) -> Any:
+    scenario = {"question": "?", "figures": ["phases"], "fixed": {"device": "cpu"}}
+    return check({"scenarios": {"a": scenario}} | stated, "test")
+
+
+def asked(run: Run, timing: str = "exclusive") -> dict[str, Any]:
+    return {name: value for name, value in request(run, experiment(timing=timing)).items() if value is not None}
+
+
+def test_a_run_on_one_node_counts_its_cards_for_the_job() -> None:
+    run = vision(strategy="ddp", devices=4)
+    assert asked(run) == {"nodes": 1, "gpu": 4, "slurm_extra": "--exclusive"}
+    assert asked(run, timing="shared") == {"nodes": 1, "gpu": 4}
+
+
+def test_a_run_on_several_nodes_counts_its_cards_on_each_and_starts_its_processes_itself() -> None:
+    run = vision(strategy="ddp", devices=8, nodes=2)
+    assert asked(run) == {
+        "nodes": 2, "gres": "gpu:4", "mpi": "srun", "tasks": 2, "tasks_per_gpu": 0,
+        "slurm_extra": "--exclusive --no-kill",
+    }  # fmt: skip
+
+
+def test_a_run_on_cpus_asks_for_no_cards() -> None:
+    assert asked(vision(device="cpu", strategy="ddp", devices=2), "shared") == {"nodes": 1}
+    assert asked(vision(device="cpu", strategy="ddp", devices=2, nodes=2), "shared") == {
+        "nodes": 2, "mpi": "srun", "tasks": 2, "slurm_extra": "--no-kill",
+    }  # fmt: skip
+
+
+def test_every_resource_that_is_asked_for_is_one_of_the_rules() -> None:
+    assert set(request(vision(), experiment())) == set(REQUESTED)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, 1),
+        ({"workers": 3}, 4),
+        ({"strategy": "ddp", "devices": 4, "threads": 2, "workers": 3}, 20),
+        ({"strategy": "ddp", "devices": 8, "nodes": 2, "threads": 2, "workers": 3}, 20),
+        ({"strategy": "dp", "devices": 4, "workers": 3}, 4),  # one process drives all cards
+    ],
+)
+def test_a_node_has_a_cpu_for_each_thread_and_each_loading_process(parameters: dict[str, Any], expected: int) -> None:
+    assert cpus(VisionParameters(**parameters)) == expected
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        # (1000 + 80.4 of activations + 2 batches of 0.602) x 1.5 + 2000 = 3622, in whole hundreds.
+        ({"device": "cpu", "image_size": 224, "batch_size": 1}, 3700),
+        # The same per rank, 2 on each node: 2 x 1081.6 x 1.5 + 2000 = 5245.
+        ({"device": "cpu", "image_size": 224, "batch_size": 1, "strategy": "ddp", "devices": 4, "nodes": 2}, 5300),
+        # 4 x (4000 + (2 x 4 + 2) batches of 38.5) + 8 workers of 500: 21542 x 1.5 + 2000 = 34313.
+        ({"image_size": 224, "batch_size": 64, "strategy": "ddp", "devices": 4, "workers": 2, "prefetch": 4}, 34400),
+    ],
+)
+def test_memory_of_a_node_is_that_of_its_processes(parameters: dict[str, Any], expected: int) -> None:
+    assert memory_mb(vision(**parameters)) == expected
+
+
+def test_every_rank_of_tuning_reads_all_weights() -> None:
+    # 4 ranks x (4000 + twice 8.03 billion weights of 2 bytes) x 1.5 + 2000.
+    scenario = {
+        "question": "?", "figures": ["phases"],
+        "fixed": {"workload": "llm", "dataset": "facts", "model": "big", "devices": 4},
+    }  # fmt: skip
+    read = check(
+        {
+            "datasets": {"facts": {"source": "shipped-text", "texts": "instructions"}},
+            "models": {"big": {"architecture": "llama3_8b", "folder": "no/such"}},
+            "scenarios": {"a": scenario},
+        },
+        "test",
+    )
+    [run] = expand(read)["a"]
+    assert memory_mb(run) == pytest.approx(4 * (4000 + 2 * 8030.26 * 2) * 1.5 + 2000, abs=100)
+
+
+def test_a_cluster_is_stated_in_numbers_or_as_a_profile_gives_them_in_text() -> None:
+    for stated in ({"nodes": 2, "cpus_per_node": 16}, {"nodes": "2", "cpus_per_node": "16"}):
+        read = experiment(cluster=stated).cluster
+        assert (read.nodes, read.cpus_per_node, read.gpus_per_node) == (2, 16, 0)
+
+
+def test_a_cluster_that_says_too_little_or_nonsense_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match=r"^test: cluster.cpus_per_node: missing$"):
+        experiment(cluster={"nodes": 2})
+    with pytest.raises(UserError, match=r"^test: cluster.cpus_per_node: found 'many', .*valid integer"):
+        experiment(cluster={"cpus_per_node": "many"})
+    with pytest.raises(UserError, match=r"^test: cluster.gpus: unknown key"):
+        experiment(cluster={"cpus_per_node": 2, "gpus": 4})

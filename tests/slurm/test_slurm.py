@@ -1,0 +1,244 @@
+"""The street on a real Slurm: `snakemake --profile slurm` on two nodes of four cards each, all on this machine."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cluster
+import pandas as pd
+import pytest
+import yaml
+
+from conftest import ROOT, TINY
+
+pytestmark = pytest.mark.workflow
+
+CONFIG = "config/tiny.yaml"
+LIMIT_S = 240
+SUFFIX = "warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
+ON_ONE_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_{SUFFIX}"
+ON_TWO_NODES = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{SUFFIX}"
+ON_CARDS = f"vision_digits_16px_ddp-ds_cuda4_fp32_{SUFFIX}"
+EXPERIMENT: dict[str, Any] = {
+    "fixed": TINY | {"strategy": "ddp-ds"},
+    "scenarios": {
+        "nodes": {
+            "question": "What does a network between two processes cost?",
+            "fixed": {"devices": 2},
+            "vary": {"nodes": [1, 2]},
+            "figures": ["phases", "step_times"],
+        },
+        # Slurm has cards here, CUDA has none.
+        "cards": {
+            "question": "What do cards gain?",
+            "fixed": {"device": "cuda"},
+            "vary": {"devices": [4, 8]},
+            "figures": ["phases"],
+        },
+    },
+}
+ENDS = "warmup2_profiled3_profiler-none_width0.25_batch8_epochs100000_steps8_r1"
+TOO_LONG, CANCELLED = f"vision_digits_16px_ddp-ds_cpu1_fp32_{ENDS}", f"vision_digits_16px_ddp-ds_cpu1_fp32_seed1_{ENDS}"
+LOSES_A_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{ENDS}"
+ENDED: dict[str, Any] = {
+    "time_limit_min": 1,
+    "timing": "shared",
+    "fixed": TINY | {"strategy": "ddp-ds", "epochs": 100_000, "profiler": "none"},
+    "scenarios": {
+        "too_long": {"question": "Is it timed out?", "fixed": {"devices": 1}, "figures": ["phases"]},
+        "cancelled": {"question": "Is it repeated?", "fixed": {"seed": 1}, "figures": ["phases"]},
+        "lost": {"question": "Does it end?", "fixed": {"devices": 2, "nodes": 2}, "figures": ["phases"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cluster of two nodes with four cards and 16 CPUs each."""
+    folder = tmp_path_factory.mktemp("slurm")
+    try:
+        cluster.up(folder, nodes=2, gpus=4, cpus=16)
+    except cluster.NoCluster as reason:
+        pytest.skip(f"no Slurm: {reason}")
+    yield folder
+    cluster.down(folder)
+
+
+def project(folder: Path, experiment: dict[str, Any]) -> Path:
+    """Copy the project and give it an experiment, and an sbatch that notes what it is asked for."""
+    made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: made & set(names))
+    (folder / CONFIG).write_text(yaml.safe_dump(experiment, sort_keys=False))
+    sbatch = folder / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(f'#!/bin/sh\necho "$@" >> "{folder}/asked"\nexec {shutil.which("sbatch")} "$@"\n')
+    sbatch.chmod(0o755)
+    return folder
+
+
+def command(*arguments: str) -> list[str]:
+    here = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "slurm", "--configfile", CONFIG]
+    return [*here, "--latency-wait", "10", *arguments]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}"}
+
+
+def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
+
+
+def planned_runs(folder: Path) -> list[str]:
+    """Runs that a dry run would start."""
+    dry = snakemake(folder, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    return sorted(re.findall(r"^Job \d+: run (.+)$", dry.stdout + dry.stderr, re.M))
+
+
+def record(folder: Path, run: str) -> dict[str, Any]:
+    return json.loads((folder / "results/runs" / run / "run.json").read_text())
+
+
+def asked_for(folder: Path, run: str) -> str:
+    """What sbatch was asked for the run."""
+    return next(line for line in (folder / "asked").read_text().splitlines() if f"_{run} " in line)
+
+
+@pytest.fixture(scope="module")
+def street(slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project after `snakemake --profile slurm`."""
+    folder = project(tmp_path_factory.mktemp("street") / "project", EXPERIMENT)
+    done = snakemake(folder)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return folder
+
+
+def test_every_stop_leaves_its_files_as_on_one_machine(street: Path) -> None:
+    for run in (ON_ONE_NODE, ON_TWO_NODES):
+        assert record(street, run)["outcome"] == "completed", record(street, run)["reason"]
+        steps = pd.read_csv(street / "results/runs" / run / "steps.csv")
+        assert steps.groupby("rank")["step"].count().to_dict() == {0: 12, 1: 12}
+    measures = pd.read_csv(street / "results/scenarios/nodes/measures.csv").set_index("run")
+    assert measures.index.tolist() == [ON_ONE_NODE, ON_TWO_NODES]
+    assert measures["nodes"].tolist() == [1, 2]
+    assert (measures["iteration_time_s"] > 0).all()
+    # Of the same data in the same order: the network changes no loss.
+    losses = [pd.read_csv(street / "results/runs" / run / "steps.csv")["loss"] for run in measures.index]
+    pd.testing.assert_series_equal(losses[0], losses[1], rtol=1e-5)
+    for figure in ("phases", "step_times"):
+        for suffix in ("png", "svg", "pdf", "csv"):
+            assert (street / "results/figures/nodes" / f"{figure}.{suffix}").stat().st_size > 0
+    assert (street / "results/report.html").stat().st_size > 0
+
+
+def test_a_run_on_two_nodes_names_both(street: Path) -> None:
+    written = record(street, ON_TWO_NODES)
+    assert sorted(node["name"] for node in written["nodes"]) == ["n1", "n2"]
+    assert [node["ranks"] for node in written["nodes"]] == [[0], [1]]
+    assert all(node["host"]["name"] and node["hardware"]["logical_cpus"] for node in written["nodes"])
+    assert [rank["node"] for rank in written["ranks"]] == [0, 1]
+    assert "nodes" not in record(street, ON_ONE_NODE)
+
+
+def test_the_traces_of_two_nodes_are_read_together(street: Path) -> None:
+    phases = pd.read_parquet(street / "results/runs" / ON_TWO_NODES / "activity/phases.parquet")
+    steps = phases[phases["phase"] == "step"]
+    assert steps.groupby("rank").size().to_dict() == {0: 3, 1: 3}
+    assert steps["report"].nunique() == 2
+
+
+def test_records_agree_with_their_traces(street: Path) -> None:
+    status = subprocess.run(
+        [str(Path(sys.prefix) / "bin/multicard"), "status", "--config", CONFIG, "--profile", "slurm"],
+        cwd=street, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert status.stdout.splitlines()[-1] == "2 completed, 1 failed, 1 cannot run here"
+
+
+def test_runs_ask_for_what_they_need_and_for_whole_nodes(street: Path) -> None:
+    asked = asked_for(street, ON_CARDS).split()
+    for flag in ("--gpus=4", "--nodes=1", "--cpus-per-task=4", "--exclusive", "--no-requeue"):
+        assert flag in asked
+    assert asked[asked.index("-t") + 1] == "70"  # the run's own limit is 60 minutes
+    asked = asked_for(street, ON_TWO_NODES).split()
+    for flag in ("--nodes=2", "--ntasks=2", "--cpus-per-task=1", "--exclusive", "--no-kill"):
+        assert flag in asked
+    assert not any(flag.startswith(("--gpus", "--gres")) for flag in asked)
+
+
+def test_what_a_node_lacks_is_the_outcome_of_the_run_that_it_was_given(street: Path) -> None:
+    written = record(street, ON_CARDS)
+    assert written["outcome"] == "failed"
+    assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", written["reason"])
+    table = pd.read_csv(street / "results/scenarios/cards/runs.csv").set_index("run")["reason"]
+    assert table[ON_CARDS.replace("cuda4", "cuda8")] == "needs 8 devices, 4 found"
+
+
+def test_a_second_start_does_nothing(street: Path) -> None:
+    again = snakemake(street)
+    assert again.returncode == 0
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+
+def test_a_lost_cluster_statement_stops_snakemake_with_one_line(street: Path) -> None:
+    # A --config on the command line takes the place of the profile's.
+    stopped = snakemake(street, "--config", "results=elsewhere")
+    assert stopped.returncode != 0
+    assert "jobs go to a cluster, but what its nodes offer is not stated" in stopped.stderr
+
+
+def running(folder: Path) -> dict[str, tuple[str, str]]:
+    """Job id and node list of the runs of a project that Slurm runs, by the comment that tells the run."""
+    lines = cluster.ask("squeue", "--noheader", "--states=running", "--format=%i %N %Z %k").splitlines()
+    jobs = [line.split(maxsplit=3) for line in lines]
+    return {comment: (job, nodes) for job, nodes, place, comment in jobs if place == str(folder)}
+
+
+def trains(folder: Path, run: str) -> bool:
+    log = folder / "results/runs" / run / "log.txt"
+    return log.exists() and "step 8 of 8" in log.read_text()
+
+
+def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(slurm: Path, tmp_path: Path) -> None:
+    folder = project(tmp_path / "project", ENDED)
+    comment = "rule_launch_run_wildcards_{}".format
+    with (tmp_path / "said").open("w") as said:
+        started = subprocess.Popen(
+            command("--until", "launch_run"), cwd=folder, env=environment(folder), stdout=said, stderr=said
+        )
+        try:
+            cluster.wait_for(
+                lambda: all(trains(folder, run) for run in (TOO_LONG, CANCELLED, LOSES_A_NODE)), "all runs to train", 90
+            )
+            jobs = running(folder)
+            assert jobs[comment(LOSES_A_NODE)][1] == "n[1-2]"
+            assert {jobs[comment(run)][1] for run in (TOO_LONG, CANCELLED)} == {"n1"}  # shared with the first
+            subprocess.run(["scancel", jobs[comment(CANCELLED)][0]], check=True)
+            cluster.lose_node("n2")
+            assert started.wait(timeout=LIMIT_S) == 1
+        finally:
+            started.kill()
+            cluster.start_node("n2")
+    assert "--exclusive" not in asked_for(folder, TOO_LONG)
+
+    assert record(folder, TOO_LONG)["outcome"] == "timed_out"
+    assert record(folder, TOO_LONG)["reason"] == "ended after its time limit of 1 min"
+    lost = record(folder, LOSES_A_NODE)
+    assert lost["outcome"] == "failed"
+    assert re.search(r"rank 1 on n2", lost["reason"]), lost["reason"]
+    assert [node["name"] for node in lost["nodes"]] == ["n1", "n2"]
+
+    left = {path.name for path in (folder / "results/runs" / CANCELLED).iterdir()}
+    assert left <= {"log.txt"}
+    assert not list((folder / "results/runs").glob("*/.scratch-*"))
+    assert planned_runs(folder) == [CANCELLED]
