@@ -27,6 +27,7 @@ from multicard.record.names import (
     EPOCH_COLUMNS,
     EPOCHS,
     EXPORTED,
+    LOG,
     PHASES,
     RUN,
     STEP_COLUMNS,
@@ -75,17 +76,22 @@ def _activity(folder: Path, devices: int, steps: int = 20) -> Tables:
 def _write_run(folder: Path, p: JobParameters, tables: Tables, seed: list[int]) -> None:
     rng = np.random.default_rng(seed)
     step_s = _step_time(p) * rng.normal(1, 0.01)
-    (folder / ACTIVITY).mkdir(parents=True)
+    (folder / TRACE).mkdir(parents=True)
+    for name in (CAPTURED, EXPORTED):
+        write_json(folder / TRACE / name, {"profiler": "nsys", "missing": "synthetic", "files": []})
+    (folder / LOG).write_text("synthetic\n")
+    steps = pd.concat(_steps(p, step_s, rng))
+    steps.to_csv(folder / STEPS, index=False)
+    _epochs(p, step_s).to_csv(folder / EPOCHS, index=False)
+    write_json(folder / RUN, _record(folder.name, p))
+    # Last, as the workflow makes them: what is older than what it is made of is made again.
+    (folder / ACTIVITY).mkdir()
     for name, table in tables.items():
         path = folder / ACTIVITY / name
         if name == ACTIVITY_INDEX:
             path.write_text(table)
         else:
             pq.write_table(table, path)
-    steps = pd.concat(_steps(p, step_s, rng))
-    steps.to_csv(folder / STEPS, index=False)
-    _epochs(p, step_s).to_csv(folder / EPOCHS, index=False)
-    write_json(folder / RUN, _record(folder.name, p))
 
 
 def _step_time(p: JobParameters) -> float:
