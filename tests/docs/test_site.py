@@ -1,6 +1,7 @@
 """The documents as a site: built strictly, and opened in a real Chromium from a disk."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,19 +16,35 @@ PHONE, DESK = 390, 1280
 WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth > window.innerWidth"
 
 
+def build(project: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    # Not --quiet: without warnings nothing is strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("built") / "site"
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (built.returncode, built.stdout, built.stderr) == (0, "", "")
+    built = build(ROOT, folder)
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
     return folder
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "files.md#nowhere", "../README.md"])
+def test_a_link_that_leads_nowhere_stops_the_build(link: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    with (tmp_path / "docs" / "laptop.md").open("a") as page:
+        page.write(f"\n[there]({link})\n")
+    built = build(tmp_path, tmp_path / "site")
+    assert built.returncode == 1
+    assert link in built.stderr
+
+
+def test_make_docs_is_strict() -> None:
+    assert "mkdocs build --strict\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
