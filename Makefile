@@ -13,7 +13,7 @@ HOW_MADE := $(RESULTS)/snakemake-report.html
 LOCK := .snakemake/pipeline.lock
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile $(CONFIG)
 
-.PHONY: demo test gpu-check lint lock clean
+.PHONY: demo test gpu-check lint docs lock clean
 
 demo: $(READY)
 	@$(BIN)/multicard runs --config $(CONFIG) > /dev/null
@@ -42,15 +42,19 @@ lint: $(READY)
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
+# Into site/. The variable silences a notice that the theme prints about its successor.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 $(READY): envs/requirements.lock pyproject.toml
 	envs/make-venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
 # Resolve the dependencies anew (needs uv); commit the result. `make lock UPGRADE=--upgrade` takes newer versions.
 lock:
-	uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-annotate \
-	    --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml
+	uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --group docs \
+	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml
 	$(PYTHON) envs/conda_from_lock.py > envs/conda.yaml
 
 clean:
-	rm -rf results data .snakemake
+	rm -rf results data site .snakemake

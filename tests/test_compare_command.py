@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from multicard.archive.pack import pack
+from multicard.cli import main
 from multicard.compare_results import holds_results, print_comparison
 from multicard.errors import UserError
 from recorded_runs import add_run, experiment
@@ -64,3 +65,11 @@ def test_what_cannot_be_compared_is_one_line(recorded_results: Path, tmp_path: P
 def test_nothing_in_common_is_said(recorded_results: Path, extracted_run: Path, tmp_path: Path) -> None:
     add_run(extracted_run, tmp_path, seed=3)
     assert "cannot tell: no configuration completed in both" in printed(recorded_results, tmp_path)
+
+
+def test_the_command_compares_folders_and_archives(
+    recorded_results: Path, recorded_archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for other in (recorded_results, recorded_archive):
+        main(["compare", str(other), str(recorded_results)])
+        assert "no difference" in capsys.readouterr().out

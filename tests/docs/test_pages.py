@@ -1,0 +1,289 @@
+"""What the documents tell a reader to type works: every block is run here, or known to be run elsewhere, or marked.
+
+A block is marked by `<!-- needs a GPU -->` (or another of `NEEDS`) in the line before it, a command by these words in
+a comment at its end.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+from PIL import Image
+
+from analysis.made_results import images, make_results
+from conftest import ROOT
+from multicard.experiment.config import Experiment
+from multicard.experiment.datasets import MNIST_FILES
+from multicard.experiment.load import check
+from multicard.vision.prepare import prepare
+from synthetic import nsys_export
+
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+NEEDS = ("a GPU", "a cluster", "the internet")
+MARK = re.compile(rf"needs (?:[\w ]+ and )?({'|'.join(NEEDS)})\b")
+
+SHELL = ("sh", "bash", "console", "")  # an indented block has no language
+# What is run here, in a copy of the project.
+RUN_HERE = (
+    r"source \.venv/bin/activate",
+    r"multicard (runs|status)( --config config/\w+\.yaml)?",
+    r"multicard figures --list",
+    r"multicard (claims|recommend) results.*",
+    r"multicard analyze \S+ --out \S+",
+    r"multicard compare \S+\.sqlite \S+\.sqlite",
+    r"snakemake .* --dry-run",
+    r"sed -i .* config/\S+",
+    r"python \w+\.py",
+    r"python -m (multicard\.experiment|pytest tests/\S+ -k .*|multicard\.experiment > \S+)",
+    r"make clean",
+)
+# What another program of the repository runs: a pattern, the program, and a text of it by which that is seen.
+RUN_ELSEWHERE = (
+    (r"make (demo|test|lint|docs)", ".ci/run", "make {1}"),
+    (r"\.ci/run", ".ci/run", "make test"),
+    (r"make demo CONFIG=\S+", "tests/workflow/test_street.py", 'f"CONFIG={{CONFIG}}"'),
+    (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
+    (r"(snakemake|multicard) (?=.*--profile slurm).*", "tests/slurm/test_slurm.py", '"--profile", "slurm"'),
+    (r"snakemake --profile profiles/local.*", "tests/workflow/test_street.py", '"--profile", "profiles/local"'),
+    (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
+    (r"multicard compare (results|\S+\.tar\.gz) \S*results", "tests/test_compare_command.py", 'main(["compare"'),
+    (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
+)
+LIMIT_S = 120
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: its language, what it says, the text before it, and what it needs that is not here."""
+
+    language: str
+    text: str
+    before: str
+    needs: str | None
+
+    @property
+    def commands(self) -> list[str]:
+        """Commands of a block for the shell, without comments; those that need what is not here are left out."""
+        if self.language not in SHELL or self.needs:
+            return []
+        lines = self.text.replace("\\\n", " ").splitlines()
+        parts = [re.split(r"(?:^| +)# ", line.removeprefix("$ "), maxsplit=1) for line in lines]
+        return [
+            command.strip()
+            for command, *comment in parts
+            if command.strip() and not (comment and MARK.search(comment[0]))
+        ]
+
+    @property
+    def settings(self) -> Any:
+        """What a block of YAML says, or an indented one that is a mapping; None for any other."""
+        if self.language not in ("yaml", "yml", ""):
+            return None
+        try:
+            found = yaml.safe_load(self.text)
+        except yaml.YAMLError:
+            return None
+        return found if isinstance(found, dict) or self.language else None
+
+
+def blocks(page: str) -> list[Block]:
+    return list(parsed((ROOT / page).read_text(encoding="utf-8")))
+
+
+def parsed(text: str) -> Iterator[Block]:
+    before, marks = "", ""
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "inline":
+            before, marks = token.content, ""
+        elif token.type == "html_block":
+            marks = token.content
+        elif token.type in ("fence", "code_block"):
+            mark = MARK.search(marks)
+            yield Block(token.info.split(" ")[0], token.content, before, mark[1] if mark else None)
+            marks = ""
+
+
+def shell_commands(page: str) -> list[str]:
+    return [command for block in blocks(page) if block.settings is None for command in block.commands]
+
+
+def runs_elsewhere(command: str) -> bool:
+    """Whether a program of the repository is known to run a command, and still does."""
+    for pattern, program, text in RUN_ELSEWHERE:
+        found = re.fullmatch(pattern, command)
+        if found and (ROOT / program).is_file():
+            return text.format(found[0], *found.groups()) in (ROOT / program).read_text(encoding="utf-8")
+    return False
+
+
+def runs_here(command: str) -> bool:
+    return any(re.fullmatch(pattern, command) for pattern in RUN_HERE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_is_run_by_a_test_or_marked(page: str) -> None:
+    unknown = [command for command in shell_commands(page) if not (runs_here(command) or runs_elsewhere(command))]
+    assert not unknown, f"run them here (RUN_HERE), name their test (RUN_ELSEWHERE), or mark the block: {unknown}"
+
+
+def test_a_command_that_nothing_runs_is_found() -> None:
+    text = "```sh\nunknown   # why\nmake test\n```\n<!-- needs a GPU -->\n```sh\nmarked\n```\n\n    far # needs a GPU\n"
+    found = [command for block in parsed(text) for command in block.commands]
+    assert found == ["unknown", "make test"]
+    assert [runs_here(command) or runs_elsewhere(command) for command in found] == [False, True]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_language_it_is(page: str) -> None:
+    known = {*SHELL, "yaml", "python", "json", "diff", "text"}
+    assert {block.language for block in blocks(page)} <= known
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project with this environment, and with the files that the documents take for granted."""
+    made = {".git", ".venv", ".snakemake", "results", "data", "site", "__pycache__", ".pytest_cache", ".ruff_cache"}
+    folder = tmp_path / "project"
+    shutil.copytree(ROOT, folder, ignore=lambda _, names: made & set(names))
+    (folder / ".venv").symlink_to(sys.prefix)
+    raw = folder / "data" / "raw"
+    for name in ("mnist", "cnn_dailymail"):
+        (raw / name).mkdir(parents=True)
+    for name in MNIST_FILES:
+        (raw / "mnist" / name).touch()
+    for kind in ("pictures", "birds"):
+        for number in range(10):
+            picture = raw / kind / "ab"[number % 2] / f"{number}.png"
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((8, 8, 3), 20 * number, np.uint8)).save(picture)
+    (raw / "questions.jsonl").write_text('{"instruction": "?", "input": "", "output": "!"}\n')
+    (folder / "resources" / "recorded" / "four-h100.tar.gz").touch()
+    for name in ("before.sqlite", "after.sqlite", "report.sqlite"):
+        nsys_export(folder / name)
+    make_results(folder / "results", images(100.0))
+    return folder
+
+
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    paths = {"PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(folder / "src")}
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder, env=os.environ | paths, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+def record(report: Path) -> bool:
+    """Leave a real report of a program that does nothing; False where there is no nsys."""
+    if shutil.which("nsys") is None:
+        return False
+    command = ["nsys", "profile", "--trace=osrt", "--sample=none", "--cpuctxsw=none", f"--output={report}", "true"]
+    subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True)
+    return True
+
+
+def complete(settings: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that holds these settings, with a question where they have none."""
+    asked = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["phases"]}
+    needed = {} if "scenarios" in settings else {"datasets": {"digits": {"source": "digits"}}}
+    datasets = needed.get("datasets", {}) | settings.get("datasets", {})
+    return {"scenarios": {"any": asked}} | settings | ({"datasets": datasets} if datasets else {})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.settings for block in blocks(page))])
+def test_every_configuration_is_valid(page: str, project: Path) -> None:
+    for block in blocks(page):
+        if block.settings is None or block.needs:
+            continue
+        assert set(block.settings) <= set(Experiment.model_fields), block.text
+        with chdir(project):
+            check(complete(block.settings), page)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(map(runs_here, shell_commands(page)))], ids=lambda page: Path(page).stem
+)
+def test_what_a_page_tells_to_type_works_in_its_order(page: str, project: Path) -> None:
+    for block in blocks(page):
+        named = re.search(r"[Ss]ave (?:this|it) as `([^`]+)`", block.before)
+        if block.language == "diff":
+            (project / "change.diff").write_text(block.text, encoding="utf-8")
+            applied = shell("git apply change.diff", project)
+            assert applied.returncode == 0, applied.stderr
+        elif named and (block.language == "python" or block.settings):
+            (project / named[1]).write_text(block.text, encoding="utf-8")
+        elif block.settings is None:
+            for command in filter(runs_here, block.commands):
+                if "report.nsys-rep" in command and not record(project / "report.nsys-rep"):
+                    continue  # no nsys
+                done = shell(command, project)
+                assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+
+
+def test_the_change_of_the_first_hour_takes_one_run_away_and_asks_for_another(project: Path) -> None:
+    [first] = [block for block in blocks("docs/laptop.md") if block.settings]
+    [change] = [command for command in shell_commands("docs/laptop.md") if command.startswith("sed")]
+    (project / "config" / "mine.yaml").write_text(first.text, encoding="utf-8")
+    before = listed_runs(project)
+    assert shell(change, project).returncode == 0
+    after = listed_runs(project)
+    assert len(before) == len(after) == 4
+    [gone], [new] = before - after, after - before
+    assert "_fp64_" in gone
+    assert new == gone.replace("_fp64_", "_bf16_")
+
+
+def listed_runs(project: Path) -> set[str]:
+    listed = shell("multicard runs --config config/mine.yaml", project)
+    assert listed.returncode == 0, listed.stderr
+    return set(re.findall(r"vision_\S+", listed.stdout))
+
+
+def test_the_data_sets_of_the_worked_example_can_be_prepared(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from multicard.llm.texts import prepare_texts
+
+    monkeypatch.chdir(project)
+    [sample] = [block.text for block in blocks("docs/extending.md") if block.language == "json"]
+    (project / "data" / "raw" / "questions.jsonl").write_text(json.dumps(json.loads(sample)) + "\n")
+    [settings] = [block.settings for block in blocks("docs/extending.md") if "pictures" in block.text]
+    datasets = check(settings, "extending.md").datasets
+    prepare("pictures", datasets["pictures"], project / "data" / "pictures")
+    prepare_texts("my-questions", datasets["my-questions"], project / "data" / "my-questions", project / "resources")
+    assert json.loads((project / "data/my-questions/train.jsonl").read_text())["output"] == "Oslo."
+    assert json.loads((project / "data/pictures/provenance.json").read_text())["train_samples"] == 8
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_folders_that_a_page_names_are_there(page: str) -> None:
+    known = (
+        r"(?:src|tests|workflow|config|envs|resources|profiles|docs|benchmarks)/[\w./-]+|Makefile|Snakefile|\.ci/run"
+    )
+    users = {"config/mine.yaml"}
+    named = {
+        child.content.rstrip("/")
+        for token in MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text(encoding="utf-8"))
+        for child in token.children or ()
+        if child.type == "code_inline" and re.fullmatch(known, child.content)
+    }
+    missing = {name for name in named - users if not (ROOT / name).exists()}
+    assert not missing
+
+
+@pytest.mark.parametrize("page", [*PAGES, "benchmarks/README.md", "resources/recorded/README.md"])
+def test_links_to_files_lead_somewhere(page: str) -> None:
+    for token in MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text(encoding="utf-8")):
+        for child in token.children or ():
+            target = child.attrGet("href") or child.attrGet("src")
+            if target and not re.match(r"[a-z]+:|#", target):
+                assert ((ROOT / page).parent / target.partition("#")[0]).exists(), target

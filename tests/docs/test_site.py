@@ -1,0 +1,90 @@
+"""The documents as a site: built strictly, and opened in a real Chromium from a disk."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from browser import CHROMIUM, Browser, browser
+from conftest import ROOT
+
+PHONE, DESK = 390, 1280
+WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth > window.innerWidth"
+
+
+def build(project: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    # Not --quiet: without warnings nothing is strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built") / "site"
+    built = build(ROOT, folder)
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    return folder
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "files.md#nowhere", "../README.md"])
+def test_a_link_that_leads_nowhere_stops_the_build(link: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    with (tmp_path / "docs" / "laptop.md").open("a") as page:
+        page.write(f"\n[there]({link})\n")
+    built = build(tmp_path, tmp_path / "site")
+    assert built.returncode == 1
+    assert link in built.stderr
+
+
+def test_make_docs_is_strict() -> None:
+    assert "mkdocs build --strict\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium on the PATH (envs/install-chromium.sh)")
+    with browser() as page:
+        yield page
+
+
+def test_the_search_works_from_a_disk(site: Path, opened: Browser) -> None:
+    opened.width(DESK)
+    opened.open(site / "index.html")
+    opened.run("document.querySelector('.md-search__input').focus()")
+    opened.wait("document.querySelector('iframe')")
+    typed = "search.value = 'bootstrap'; search.dispatchEvent(new Event('keyup', {bubbles: true}))"
+    opened.wait(
+        f"(() => {{ const search = document.querySelector('.md-search__input'); {typed}; "
+        "return document.querySelector('.md-search-result__link[href*=measuring]') })()"
+    )
+    assert opened.complaints == []
+
+
+def test_every_document_is_a_page(site: Path) -> None:
+    pages = {path.stem for path in site.glob("*.html")} - {"404"}
+    assert pages == {path.stem for path in (ROOT / "docs").glob("*.md")}
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_open_from_a_disk_fit_the_screen_and_ask_for_nothing_else(
+    site: Path, opened: Browser, width: int, scheme: str
+) -> None:
+    opened.width(width)
+    opened.scheme(scheme)
+    for name in ("index", "figures", "software", "extending"):
+        opened.open(site / f"{name}.html")
+        assert opened.run("document.querySelector('h1').textContent.length > 0")
+        assert not opened.run(WIDER_THAN_THE_SCREEN), name
+        assert opened.complaints == []
+        assert [address for address in opened.requests if not address.startswith("file:")] == []
+        shown = opened.run("document.body.dataset.mdColorScheme")
+        assert shown == {"light": "default", "dark": "slate"}[scheme]
