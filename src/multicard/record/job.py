@@ -1,24 +1,26 @@
 """Run one job to its outcome and leave its run directory whole."""
 
+import contextlib
 import csv
 import re
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from multicard.errors import UserError
 from multicard.experiment.parameters import JobParameters, run_id
-from multicard.files import described, read_json, write_csv, write_json
+from multicard.files import described, read_json, room_for, tells_of_no_room, write_csv, write_json
 from multicard.launch import nsys
 from multicard.launch.commands import LOOPBACK, job_environment, training_command
-from multicard.launch.process import Ended, run
+from multicard.launch.process import FINISH_LIMIT_S, Ended, run
+from multicard.record.attempts import is_spent, scratch_in, written
 from multicard.record.names import (
     CAPTURED,
+    CHECKPOINT,
     EPOCH_COLUMNS,
     EPOCHS,
     JOB,
@@ -34,7 +36,6 @@ from multicard.record.names import (
 
 PROGRESS = "multicard: "  # lines of a job that a person wants to see
 TRAINERS = {"vision": "multicard.vision.train", "llm": "multicard.llm.train"}
-SCRATCH = ".scratch-"
 OF_EVERY_RANK = ("rank", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
 # A rank and its exit code in the list of failures with which torchrun ends.
 FAILED_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+) ")
@@ -43,33 +44,48 @@ LOST_PEER = (
     "connection closed by peer", "connection reset by peer", "connection refused", "broken pipe",
     "connection was likely closed", "remote process exited", "ncclremoteerror", "communicator was aborted",
 )  # fmt: skip
-FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved")
+FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved", "resumed")
+# Training after which a checkpoint is worth its place: to start anew costs no more than this.
+CHECKPOINT_AFTER_S = 30.0
 
 
 def run_job(
-    parameters: JobParameters, data: Path, folder: Path, time_limit_s: float, model: Path | None = None
+    parameters: JobParameters,
+    data: Path,
+    folder: Path,
+    time_limit_s: float,
+    model: Path | None = None,
+    checkpoint_after_s: float = CHECKPOINT_AFTER_S,
 ) -> dict[str, Any]:
     """Run the job and write its run directory; return what run.json holds.
 
     Whatever becomes of the job is an outcome and is written down: `completed`, `out_of_memory`, `diverged`,
-    `timed_out` or `failed`. run.json comes last, so a directory that has one is whole.
+    `timed_out` or `failed`. run.json comes last, so a directory that has one is whole. A job that was interrupted has
+    no outcome; started again, it goes on from its checkpoint, if it has one.
 
     Parameters
     ----------
     data
         Folder of the prepared data set.
     folder
-        The run directory. What an earlier attempt left in it is removed.
+        The run directory. What an earlier attempt left in it is removed, but for its checkpoint.
     time_limit_s
         Seconds after which the job is ended.
     model
         Folder of the prepared model, of a language model's tuning.
+    checkpoint_after_s
+        Least time between two checkpoints, and before the first; with 0 there is one after every epoch.
+
+    Raises
+    ------
+    UserError
+        If the profiler that is demanded cannot be had, or a disk is full: that is no outcome of the job.
     """
     name = run_id(parameters)
     profiler, why = choose_profiler(parameters.profiler)
-    _clear(folder)
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
-    try:
+    with room_for(folder), scratch_in(folder) as scratch:
+        checkpoint = folder / CHECKPOINT
+        before = written(checkpoint)
         write_json(
             scratch / JOB,
             {
@@ -79,6 +95,9 @@ def run_job(
                 "model": str(model.absolute()) if model else None,
                 "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
+                "checkpoint": str(checkpoint.absolute()),
+                "checkpoint_after_s": checkpoint_after_s,
+                "resume": before is not None,
             },
         )
         command = _command(parameters, profiler, scratch)
@@ -89,13 +108,16 @@ def run_job(
             environment |= nsys.PROFILE_ENVIRONMENT
         start = datetime.now(UTC)
         _say(f"{PROGRESS}{name}: starts, profiler {profiler}")
-        ended = run(command, environment, folder / LOG, time_limit_s, _follow)
+        done = partial(_all_said, scratch, parameters.ranks) if profiler == "nsys" else None
+        ended = run(command, environment, folder / LOG, time_limit_s, _follow, done)
         end = datetime.now(UTC)
 
         ranks = _rank_records(scratch, parameters.ranks)
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG)
+        if outcome == "failed" and _ran_out_of_room(reason, folder / LOG):
+            raise UserError(f"{folder}: no room for what the run writes; make room and start again")
         _gather(scratch, folder, parameters.ranks)
-        captured = _keep_trace(scratch, folder / TRACE, profiler, outcome, parameters.ranks)
+        captured = _keep_trace(scratch, folder / TRACE, profiler, outcome, parameters.ranks, ended)
         record = {
             "run": name,
             "outcome": outcome,
@@ -110,11 +132,11 @@ def run_job(
             **{key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK},
             "ranks": [{key: r.get(key) for key in OF_EVERY_RANK} for r in ranks],
         }
+        if is_spent(outcome, before, written(checkpoint)):
+            checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
         _say(f"{PROGRESS}{name}: {outcome}{f', {reason}' if reason else ''} ({ended.wall_time_s:.0f} s)")
         return record
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def choose_profiler(wanted: str) -> tuple[str, str]:
@@ -198,13 +220,13 @@ def _command(parameters: JobParameters, profiler: str, scratch: Path) -> list[st
     return command
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an earlier attempt left, run.json first: without it nothing else counts."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (RUN, STEPS, EPOCHS, LOG):
-        (folder / name).unlink(missing_ok=True)
-    for leftover in (folder / TRACE, folder / SAVED, *folder.glob(f"{SCRATCH}*")):
-        shutil.rmtree(leftover, ignore_errors=True)
+def _all_said(scratch: Path, count: int) -> bool:
+    return all((scratch / rank_file("rank.json", rank)).exists() for rank in range(count))
+
+
+def _ran_out_of_room(reason: str, log: Path) -> bool:
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return tells_of_no_room(reason) or tells_of_no_room(said[-20_000:])
 
 
 def _rank_records(scratch: Path, count: int) -> list[dict[str, Any]]:
@@ -228,7 +250,7 @@ def _rows(parts: list[Path]) -> Iterator[dict[str, str]]:
                 yield from csv.DictReader(source)
 
 
-def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, count: int) -> dict[str, Any]:
+def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, count: int, ended: Ended) -> dict[str, Any]:
     """Move the trace into the run directory; its manifest says what is there, or why nothing is."""
     missing, files = None, []
     if profiler == "none":
@@ -240,7 +262,7 @@ def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, count:
         try:
             nsys.check_report(files[0])
         except nsys.TraceError as error:
-            missing, files = str(error), []
+            missing, files = f"{error}{_how_nsys_ended(ended)}", []
     else:
         files = [scratch / f"rank{rank}.json.gz" for rank in range(count)]
         absent = [file.name for file in files if not file.exists()]
@@ -258,10 +280,19 @@ def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, count:
     return captured
 
 
+def _how_nsys_ended(ended: Ended) -> str:
+    if ended.lingered:
+        return f": it did not end within {FINISH_LIMIT_S:g} s after the job, and was ended"
+    if ended.exit_code < 0:
+        return f": {signal.Signals(-ended.exit_code).name} ended it"
+    return ""
+
+
 def _follow(line: str) -> None:
     if line.startswith(PROGRESS):
         _say(line)
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that was closed takes nothing from the run
+        print(line, file=sys.stderr, flush=True)
