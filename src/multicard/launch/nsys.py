@@ -4,8 +4,11 @@ An exit code of 0 proves nothing: without its importer `nsys profile` ends with 
 step here is judged by the file that it should have made.
 """
 
+import contextlib
 import os
+import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -15,7 +18,8 @@ from multicard.files import whole
 
 CAPTURE_RANGE = "profiled_window"
 
-EXPORT_LIMIT_S = 3600
+VERSION_LIMIT_S = 30.0
+EXPORT_LIMIT_S = 3600.0
 
 
 class TraceError(Exception):
@@ -26,11 +30,38 @@ class TraceError(Exception):
 
 
 def version() -> str | None:
-    """Version line of the nsys on the PATH, or None when there is none."""
+    """Version of the nsys on the PATH, or None when there is none that says so in good time."""
     if shutil.which("nsys") is None:
         return None
-    answer = subprocess.run(["nsys", "--version"], capture_output=True, text=True, timeout=60, check=False)
-    return answer.stdout.strip().removeprefix("NVIDIA Nsight Systems version ") or None
+    try:
+        code, said = _answer(["nsys", "--version"], VERSION_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"^NVIDIA Nsight Systems version (\S.*)$", said, re.M)
+    return found[1].strip() if found and code == 0 else None
+
+
+def _answer(command: list[str], limit_s: float) -> tuple[int, str]:
+    """Exit code and output of a command; its children are killed with it when it takes too long."""
+    environment = os.environ | {"LC_ALL": "C"}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=limit_s)
+        except BaseException:
+            # A child that lives on would hold the pipe open, which is read to its end.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, said
 
 
 def profile_command(command: list[str], report: Path, device: str) -> list[str]:
@@ -82,23 +113,14 @@ def export(report: Path, database: Path) -> None:
         with whole(database) as temporary:
             temporary.unlink()  # nsys refuses to write to a name that exists
             command = ["nsys", "export", "--type=sqlite", f"--output={temporary}", str(report)]
-            answer = subprocess.run(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=EXPORT_LIMIT_S,
-                check=False,
-                env=os.environ | {"LC_ALL": "C"},
-            )
+            code, said = _answer(command, EXPORT_LIMIT_S)
             if not temporary.exists():
-                said = " ".join(answer.stdout.split()) or "nothing"
-                raise TraceError(f"nsys export of {report.name} ended with {answer.returncode}, saying: {said[-300:]}")
+                said = " ".join(said.split()) or "nothing"
+                raise TraceError(f"nsys export of {report.name} ended with {code}, saying: {said[-300:]}")
             check_database(temporary)
             _remove_environments(temporary)
     except subprocess.TimeoutExpired as error:
-        raise TraceError(f"nsys export of {report.name} took more than {EXPORT_LIMIT_S} s") from error
+        raise TraceError(f"nsys export of {report.name} took more than {EXPORT_LIMIT_S:g} s") from error
 
 
 def check_database(database: Path) -> None:
