@@ -29,9 +29,14 @@ class TraceError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+def is_there() -> bool:
+    """Whether a program of that name is on the PATH."""
+    return shutil.which("nsys") is not None
+
+
 def version() -> str | None:
     """Version of the nsys on the PATH, or None when there is none that says so in good time."""
-    if shutil.which("nsys") is None:
+    if not is_there():
         return None
     try:
         code, said = _answer(["nsys", "--version"], VERSION_LIMIT_S)
@@ -107,7 +112,7 @@ def export(report: Path, database: Path) -> None:
     TraceError
         If nsys is missing, fails, or leaves a database that does not hold a trace.
     """
-    if shutil.which("nsys") is None:
+    if not is_there():
         raise TraceError(f"cannot export {report.name}: nsys is not on the PATH")
     try:
         with whole(database) as temporary:

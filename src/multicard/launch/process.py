@@ -30,7 +30,25 @@ class Ended:
     exit_code: int
     timed_out: bool
     wall_time_s: float
-    lingered: bool = False  # a wrapper that did not end after its job, and was ended
+    # Of a command that wraps a job: it did not end after it and was ended, or it ended before it.
+    lingered: bool = False
+    orphaned: bool = False
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A job that the command runs inside, as a profiler does.
+
+    Attributes
+    ----------
+    argument
+        What the command lines of the job's processes have and those of the profiler's own do not.
+    done
+        Tells whether the job has said its last word.
+    """
+
+    argument: str
+    done: Callable[[], bool]
 
 
 def run(
@@ -39,7 +57,7 @@ def run(
     log: Path,
     time_limit_s: float,
     on_line: Callable[[str], None],
-    done: Callable[[], bool] | None = None,
+    wrapped: Wrapped | None = None,
 ) -> Ended:
     """Run `command`, write its output to `log`, and hand each line to `on_line`.
 
@@ -49,9 +67,9 @@ def run(
 
     Parameters
     ----------
-    done
-        Of a command that wraps the job, as a profiler does: whether the job within has said its last word. Such a
-        wrapper is ended when it lingers `FINISH_LIMIT_S` longer; one that a signal ends does not take the job with it.
+    wrapped
+        The job, if the command runs it inside. A command that lingers `FINISH_LIMIT_S` longer than its job is ended,
+        one that ends before does not take the job with it.
 
     Raises
     ------
@@ -89,12 +107,12 @@ def run(
         # A thread, because a child that outlives the command can hold the pipe open.
         reader = threading.Thread(target=follow)
         reader.start()
-        timed_out = lingered = False
+        timed_out = lingered = orphaned = False
         try:
-            if done is None:
+            if wrapped is None:
                 process.wait(timeout=time_limit_s)
             else:
-                lingered = _wait_for_wrapped(process, mark, started + time_limit_s, done)
+                lingered, orphaned = _wait_for_wrapped(process, mark, started + time_limit_s, wrapped)
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
@@ -105,31 +123,43 @@ def run(
                 signal.signal(number, handler)
         if unwritten:
             raise unwritten[0]
-    return Ended(process.returncode, timed_out, time.monotonic() - started, lingered)
+    return Ended(process.returncode, timed_out, time.monotonic() - started, lingered, orphaned)
 
 
-def _wait_for_wrapped(process: subprocess.Popen[str], mark: str, deadline: float, done: Callable[[], bool]) -> bool:
-    """Wait until a command that wraps a job has ended, or until its job has, if a signal took the command away.
+def _wait_for_wrapped(process: subprocess.Popen[str], mark: str, deadline: float, job: Wrapped) -> tuple[bool, bool]:
+    """Wait until a command and the job that it wraps have ended.
 
-    Returns whether it lingered after the job.
+    Returns whether the command lingered after the job, and whether it ended before it.
 
     Raises
     ------
     subprocess.TimeoutExpired
         At the deadline.
     """
-    finished = None
+    orphaned, finished = False, None
     while time.monotonic() < deadline:
+        done = job.done()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
-            if process.returncode >= 0 or not _marked(mark):
-                return False
+            left = _marked(mark)
+            at_work = any(job.argument in _arguments(other) for other in left)
+            orphaned = orphaned or at_work
+            if not left or not orphaned:
+                return False, orphaned
+            done = not at_work  # what else is left may still write the report
             time.sleep(LOOK_S)
-        if done():
+        if done:
             finished = finished or time.monotonic()
             if time.monotonic() - finished > FINISH_LIMIT_S:
-                return True
+                return True, orphaned
     raise subprocess.TimeoutExpired(process.args, deadline)
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def _leave(number: int, _frame: object) -> None:

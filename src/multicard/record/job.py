@@ -16,7 +16,7 @@ from multicard.experiment.parameters import JobParameters, run_id
 from multicard.files import described, read_json, room_for, tells_of_no_room, write_csv, write_json
 from multicard.launch import nsys
 from multicard.launch.commands import LOOPBACK, job_environment, training_command
-from multicard.launch.process import FINISH_LIMIT_S, Ended, run
+from multicard.launch.process import FINISH_LIMIT_S, Ended, Wrapped, run
 from multicard.record.attempts import is_spent, scratch_in, written
 from multicard.record.names import (
     CAPTURED,
@@ -108,8 +108,10 @@ def run_job(
             environment |= nsys.PROFILE_ENVIRONMENT
         start = datetime.now(UTC)
         _say(f"{PROGRESS}{name}: starts, profiler {profiler}")
-        done = partial(_all_said, scratch, parameters.ranks) if profiler == "nsys" else None
-        ended = run(command, environment, folder / LOG, time_limit_s, _follow, done)
+        watched = None
+        if profiler == "nsys":
+            watched = Wrapped(str((scratch / JOB).absolute()), partial(_all_said, scratch, parameters.ranks))
+        ended = run(command, environment, folder / LOG, time_limit_s, _follow, watched)
         end = datetime.now(UTC)
 
         ranks = _rank_records(scratch, parameters.ranks)
@@ -154,7 +156,7 @@ def choose_profiler(wanted: str) -> tuple[str, str]:
         return "nsys", f"nsys {version} is on the PATH"
     if wanted == "nsys":
         raise UserError("profiler: nsys is demanded, but no working nsys is on the PATH")
-    return "kineto", "no nsys on the PATH"
+    return "kineto", f"no nsys on the PATH{' that works' if nsys.is_there() else ''}"
 
 
 def judge(
@@ -285,6 +287,8 @@ def _how_nsys_ended(ended: Ended) -> str:
         return f": it did not end within {FINISH_LIMIT_S:g} s after the job, and was ended"
     if ended.exit_code < 0:
         return f": {signal.Signals(-ended.exit_code).name} ended it"
+    if ended.orphaned:
+        return ": it ended before the job did"
     return ""
 
 
