@@ -11,6 +11,7 @@ min_version("9.11")
 
 from multicard.errors import reported
 from multicard.experiment.load import read_yaml
+from multicard.launch.lock import lock
 
 if "scenarios" not in config:
     with reported():
@@ -28,6 +29,12 @@ include: "workflow/rules/report.smk"
 
 
 report: "workflow/report/workflow.rst"
+
+
+# Snakemake's own lock survives a killed pipeline and blocks the next; this one dies with its holder.
+onstart:
+    with reported():
+        lock(Path(".snakemake"), "another pipeline is at work in this folder")
 
 
 localrules:

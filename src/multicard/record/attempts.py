@@ -6,25 +6,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from multicard.launch.lock import locked
 from multicard.record.names import EPOCHS, LOG, RUN, SAVED, STEPS, TRACE
 
 SCRATCH = ".scratch-"
+WAIT_S = 20.0  # an attempt that was told to end a moment ago may need so long
 
 
 @contextmanager
 def scratch_in(folder: Path) -> Iterator[Path]:
-    """Clear the run directory, and give a folder in it that goes when the job has ended."""
-    _clear(folder)
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    """Clear the run directory, and give a folder in it that goes when the job has ended.
+
+    Raises
+    ------
+    UserError
+        If another attempt is at work there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, "another attempt at this run is at work", WAIT_S):
+        _clear(folder)
+        scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _clear(folder: Path) -> None:
     """Remove what an earlier attempt left, run.json first: without it nothing else counts."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name in (RUN, STEPS, EPOCHS, LOG):
         (folder / name).unlink(missing_ok=True)
     for leftover in (folder / TRACE, folder / SAVED, *folder.glob(f"{SCRATCH}*")):
