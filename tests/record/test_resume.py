@@ -15,6 +15,8 @@ import torch
 from conftest import ROOT, TINY
 from multicard.errors import UserError
 from multicard.experiment.vision_parameters import VisionParameters
+from multicard.launch.lock import locked
+from multicard.record import attempts
 from multicard.record.attempts import is_spent
 from multicard.record.job import run_job
 
@@ -43,17 +45,8 @@ def left_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("changes", "how"),
-    [
-        ({"strategy": "ddp-ds", "devices": 2, "profiler": "kineto"}, signal.SIGTERM),
-        ({"strategy": "ddp", "devices": 2}, signal.SIGKILL),
-    ],
-    ids=["ddp-ds, SIGTERM", "ddp, SIGKILL"],
-)
-def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
-    changes: dict[str, Any], how: signal.Signals, digits: Path, tmp_path: Path
-) -> None:
+def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(digits: Path, tmp_path: Path) -> None:
+    changes, how = {"strategy": "ddp", "devices": 2, "profiler": "kineto"}, signal.SIGKILL
     one, two = tmp_path / "one", tmp_path / "two"
     once = run_job(VisionParameters(**(LONG | changes)), digits, one, time_limit_s=300)
     assert (once["outcome"], once["resumed"]) == ("completed", None)
@@ -77,6 +70,15 @@ def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
         assert (rank["window"] == "warmup").sum() == 2 * TINY["warmup_steps"] + 1
     # Nothing is left of the first attempt, nor the checkpoint.
     assert left_in(two) == left_in(one)
+
+
+def test_two_attempts_at_a_run_never_meet(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "WAIT_S", 0.5)
+    (tmp_path / "run.json").write_text("of the first")
+    with locked(tmp_path, "first", wait_s=0), pytest.raises(UserError) as refused:
+        run_job(VisionParameters(**LONG), digits, tmp_path, time_limit_s=300)
+    assert str(refused.value) == f"{tmp_path}: another attempt at this run is at work"
+    assert (tmp_path / "run.json").read_text() == "of the first"
 
 
 def test_fsdp_has_no_checkpoint_and_starts_anew(digits: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ step here is judged by the file that it should have made.
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ CAPTURE_RANGE = "profiled_window"
 
 VERSION_LIMIT_S = 30.0
 EXPORT_LIMIT_S = 3600.0
+FULL = "disk is full"  # as SQLite says it, in nsys too, which ends with 0 then
 
 
 class TraceError(Exception):
@@ -111,6 +113,8 @@ def export(report: Path, database: Path) -> None:
     ------
     TraceError
         If nsys is missing, fails, or leaves a database that does not hold a trace.
+    UserError
+        If there is no room for the database: the report is none the worse for it.
     """
     if not is_there():
         raise TraceError(f"cannot export {report.name}: nsys is not on the PATH")
@@ -119,11 +123,16 @@ def export(report: Path, database: Path) -> None:
             temporary.unlink()  # nsys refuses to write to a name that exists
             command = ["nsys", "export", "--type=sqlite", f"--output={temporary}", str(report)]
             code, said = _answer(command, EXPORT_LIMIT_S)
+            if FULL in said:
+                raise OSError(errno.ENOSPC, FULL)
             if not temporary.exists():
                 said = " ".join(said.split()) or "nothing"
                 raise TraceError(f"nsys export of {report.name} ended with {code}, saying: {said[-300:]}")
             check_database(temporary)
-            _remove_environments(temporary)
+            try:
+                _remove_environments(temporary)
+            except sqlite3.OperationalError as error:
+                raise OSError(errno.ENOSPC if FULL in str(error) else errno.EIO, str(error)) from error
     except subprocess.TimeoutExpired as error:
         raise TraceError(f"nsys export of {report.name} took more than {EXPORT_LIMIT_S:g} s") from error
 
