@@ -9,26 +9,20 @@ READY := $(VENV)/ready
 RESULTS := $(or $(shell LC_ALL=C sed -n "s/^results: *[\"']\{0,1\}\([^][:space:][\"'\\\\;&|<>(){}\$$\`*?!\#~%:^]*\)[\"']\{0,1\} *\(\#.*\)\{0,1\}$$/\1/p" '$(CONFIG)' 2> /dev/null),results)
 HOW_MADE := $(RESULTS)/snakemake-report.html
 
-# The workflow's own lock would survive a killed pipeline and block the next; this one dies with its holder.
-LOCK := .snakemake/pipeline.lock
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile $(CONFIG)
 
 .PHONY: demo test gpu-check lint docs lock clean
 
 demo: $(READY)
 	@$(BIN)/multicard runs --config $(CONFIG) > /dev/null
-	@mkdir -p .snakemake
-	@if command -v flock > /dev/null; then \
-	    flock --wait 20 --conflict-exit-code 75 $(LOCK) $(SNAKEMAKE) --nolock || { status=$$?; \
-	    [ $$status -ne 75 ] || echo "another pipeline is at work in this folder" >&2; exit $$status; }; \
-	else $(SNAKEMAKE); fi
+	@$(SNAKEMAKE)
 	@$(MAKE) --no-print-directory $(HOW_MADE)
 	@$(BIN)/multicard status --config $(CONFIG)
 	@echo "Report: $(RESULTS)/report.html  Figures: $(RESULTS)/figures/  How each file was made: $(HOW_MADE)"
 
 # Snakemake's own report shows what the scenarios' files hold, so it is as new as the newest of them.
 $(HOW_MADE): $(CONFIG) $(wildcard $(RESULTS)/scenarios/*/*.csv $(RESULTS)/figures/*/*.png)
-	$(SNAKEMAKE) --nolock --report $@
+	$(SNAKEMAKE) --report $@
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

@@ -11,6 +11,7 @@ min_version("9.11")
 
 from multicard.errors import UserError, reported
 from multicard.experiment.load import read_yaml
+from multicard.launch.lock import lock
 
 if "scenarios" not in config:
     with reported():
@@ -30,6 +31,12 @@ include: "workflow/rules/report.smk"
 report: "workflow/report/workflow.rst"
 
 
+# Snakemake's own lock survives a killed pipeline and blocks the next; this one dies with its holder.
+onstart:
+    with reported():
+        lock(Path(".snakemake"), "another pipeline is at work in this folder")
+
+
 localrules:
     all,
 
@@ -37,6 +44,10 @@ localrules:
 rule all:
     default_target: True
     input:
+        # Asked for by themselves, so that a run whose folder was deleted runs again.
+        records=[
+            f"{RESULTS}/runs/{run}/run.json" for run in RUNS if OBSTACLES[run] is None
+        ],
         tables=expand(
             "{results}/scenarios/{scenario}/measures.csv",
             results=RESULTS,

@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, and their checksums."""
 
 import csv
+import errno
 import hashlib
 import json
 import os
@@ -10,15 +11,42 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from multicard.errors import UserError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Say in one line that there is no room for `path`, where the block finds none: the user can make some."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        reason = os.strerror(error.errno)
+        raise UserError(f"{path}: cannot be written: {reason}; make room and start again") from error
+
+
+def tells_of_no_room(text: str) -> bool:
+    """Tell whether a message says that a disk, a quota or a file is full."""
+    return any(os.strerror(code) in text for code in NO_ROOM)
+
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Give a temporary name beside `path` to write to; it becomes `path` only when the block succeeds.
 
     The temporary name keeps the suffix of `path`, since some writers choose the format by it.
+
+    Raises
+    ------
+    UserError
+        If there is no room for the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    with room_for(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
     # mkstemp makes files private; results are shared like any other file.
@@ -26,8 +54,9 @@ def whole(path: Path) -> Iterator[Path]:
     os.umask(umask)
     temporary.chmod(0o666 & ~umask)
     try:
-        yield temporary
-        temporary.replace(path)
+        with room_for(path):
+            yield temporary
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

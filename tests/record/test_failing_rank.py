@@ -21,6 +21,7 @@ from multicard.record.rank import is_out_of_memory
 # group end, nor Python itself, as under NCCL they may not.
 STAND_IN = """
 import atexit, os, signal, time
+import torch
 import torch.distributed as dist
 from multicard.errors import UserError
 from multicard.experiment.vision_parameters import VisionParameters
@@ -73,7 +74,8 @@ def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("raise RuntimeError('the second of two')", "failed", "rank 1: RuntimeError: the second of two"),
         ("raise UserError('batch_size: too much')", "failed", "rank 1: batch_size: too much"),
         ("raise Diverged('the loss of rank 1 is nan')", "diverged", "the loss of rank 1 is nan"),
-        ("raise MemoryError('no more')", "out_of_memory", "MemoryError: no more"),
+        # Simulated: no card of this machine runs out of memory.
+        ("raise torch.OutOfMemoryError('CUDA out of memory')", "out_of_memory", "OutOfMemoryError: CUDA out of memory"),
         ("raise SystemExit(0)", "failed", "rank 1: SystemExit: 0"),
     ],
 )

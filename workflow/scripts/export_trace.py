@@ -3,8 +3,11 @@
 import argparse
 from pathlib import Path
 
+from multicard.errors import reported
 from multicard.trace.export import export_run
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("run", type=Path, help="the run directory")
-export_run(parser.parse_args().run)
+arguments = parser.parse_args()
+with reported():
+    export_run(arguments.run)

@@ -9,7 +9,7 @@ from multicard.experiment.load import read_job
 from multicard.experiment.machine import Machine, slurm_job
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
-from multicard.record.job import refuse_job, run_job
+from multicard.record.job import CHECKPOINT_AFTER_S, refuse_job, run_job
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
@@ -19,6 +19,12 @@ parser.add_argument("--data", type=Path, required=True, help="folder of the prep
 parser.add_argument("--model", type=Path, help="folder of the prepared language model, for a run that tunes one")
 parser.add_argument("--out", type=Path, required=True, help="the run directory")
 parser.add_argument("--time-limit-min", type=float, default=60, help="minutes after which the job is ended")
+parser.add_argument(
+    "--checkpoint-after-s",
+    type=float,
+    default=CHECKPOINT_AFTER_S,
+    help="least seconds between two checkpoints, and before the first; 0: one after every epoch",
+)
 arguments = parser.parse_args()
 with reported():
     here = Machine.here()
@@ -28,4 +34,11 @@ with reported():
     if obstacle:
         refuse_job(parameters, arguments.out, f"cannot run on {socket.gethostname()}: {obstacle}")
     else:
-        run_job(parameters, arguments.data, arguments.out, arguments.time_limit_min * 60, arguments.model)
+        run_job(
+            parameters,
+            arguments.data,
+            arguments.out,
+            arguments.time_limit_min * 60,
+            arguments.model,
+            arguments.checkpoint_after_s,
+        )

@@ -4,8 +4,12 @@ An exit code of 0 proves nothing: without its importer `nsys profile` ends with 
 step here is judged by the file that it should have made.
 """
 
+import contextlib
+import errno
 import os
+import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -15,7 +19,9 @@ from multicard.files import whole
 
 CAPTURE_RANGE = "profiled_window"
 
-EXPORT_LIMIT_S = 3600
+VERSION_LIMIT_S = 30.0
+EXPORT_LIMIT_S = 3600.0
+FULL = "disk is full"  # as SQLite says it, in nsys too, which ends with 0 then
 
 
 class TraceError(Exception):
@@ -25,12 +31,44 @@ class TraceError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+def is_there() -> bool:
+    """Whether a program of that name is on the PATH."""
+    return shutil.which("nsys") is not None
+
+
 def version() -> str | None:
-    """Version line of the nsys on the PATH, or None when there is none."""
-    if shutil.which("nsys") is None:
+    """Version of the nsys on the PATH, or None when there is none that says so in good time."""
+    if not is_there():
         return None
-    answer = subprocess.run(["nsys", "--version"], capture_output=True, text=True, timeout=60, check=False)
-    return answer.stdout.strip().removeprefix("NVIDIA Nsight Systems version ") or None
+    try:
+        code, said = _answer(["nsys", "--version"], VERSION_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"^NVIDIA Nsight Systems version (\S.*)$", said, re.M)
+    return found[1].strip() if found and code == 0 else None
+
+
+def _answer(command: list[str], limit_s: float) -> tuple[int, str]:
+    """Exit code and output of a command; its children are killed with it when it takes too long."""
+    environment = os.environ | {"LC_ALL": "C"}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=limit_s)
+        except BaseException:
+            # A child that lives on would hold the pipe open, which is read to its end.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, said
 
 
 def profile_command(command: list[str], report: Path, device: str) -> list[str]:
@@ -75,30 +113,28 @@ def export(report: Path, database: Path) -> None:
     ------
     TraceError
         If nsys is missing, fails, or leaves a database that does not hold a trace.
+    UserError
+        If there is no room for the database: the report is none the worse for it.
     """
-    if shutil.which("nsys") is None:
+    if not is_there():
         raise TraceError(f"cannot export {report.name}: nsys is not on the PATH")
     try:
         with whole(database) as temporary:
             temporary.unlink()  # nsys refuses to write to a name that exists
             command = ["nsys", "export", "--type=sqlite", f"--output={temporary}", str(report)]
-            answer = subprocess.run(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=EXPORT_LIMIT_S,
-                check=False,
-                env=os.environ | {"LC_ALL": "C"},
-            )
+            code, said = _answer(command, EXPORT_LIMIT_S)
+            if FULL in said:
+                raise OSError(errno.ENOSPC, FULL)
             if not temporary.exists():
-                said = " ".join(answer.stdout.split()) or "nothing"
-                raise TraceError(f"nsys export of {report.name} ended with {answer.returncode}, saying: {said[-300:]}")
+                said = " ".join(said.split()) or "nothing"
+                raise TraceError(f"nsys export of {report.name} ended with {code}, saying: {said[-300:]}")
             check_database(temporary)
-            _remove_environments(temporary)
+            try:
+                _remove_environments(temporary)
+            except sqlite3.OperationalError as error:
+                raise OSError(errno.ENOSPC if FULL in str(error) else errno.EIO, str(error)) from error
     except subprocess.TimeoutExpired as error:
-        raise TraceError(f"nsys export of {report.name} took more than {EXPORT_LIMIT_S} s") from error
+        raise TraceError(f"nsys export of {report.name} took more than {EXPORT_LIMIT_S:g} s") from error
 
 
 def check_database(database: Path) -> None:

@@ -15,7 +15,11 @@ from pathlib import Path
 
 import psutil
 
+from multicard.files import room_for
+
 GRACE_S = 15.0
+FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
+LOOK_S = 1.0
 JOB_MARK = "MULTICARD_JOB"
 
 
@@ -26,6 +30,25 @@ class Ended:
     exit_code: int
     timed_out: bool
     wall_time_s: float
+    # Of a command that wraps a job: it did not end after it and was ended, or it ended before it.
+    lingered: bool = False
+    orphaned: bool = False
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A job that the command runs inside, as a profiler does.
+
+    Attributes
+    ----------
+    argument
+        What the command lines of the job's processes have and those of the profiler's own do not.
+    done
+        Tells whether the job has said its last word.
+    """
+
+    argument: str
+    done: Callable[[], bool]
 
 
 def run(
@@ -35,18 +58,30 @@ def run(
     time_limit_s: float,
     on_line: Callable[[str], None],
     grace_s: float | None = None,
+    wrapped: Wrapped | None = None,
 ) -> Ended:
     """Run `command`, write its output to `log`, and hand each line to `on_line`.
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
     agent does). Whatever still carries it when the command has ended, or when this process is told to end,
-    is ended too: first asked (SIGTERM), `grace_s`
-    (unless stated `GRACE_S`) later killed.
+    is ended too: first asked (SIGTERM), `grace_s` (unless stated `GRACE_S`) later killed.
+
+    Parameters
+    ----------
+    wrapped
+        The job, if the command runs it inside. A command that lingers `FINISH_LIMIT_S` longer than its job is ended,
+        one that ends before does not take the job with it.
+
+    Raises
+    ------
+    UserError
+        If there is no room for the log. The job is ended.
     """
     mark = uuid.uuid4().hex
     started = time.monotonic()
     previous = {s: signal.signal(s, _leave) for s in (signal.SIGTERM, signal.SIGHUP)}
-    with log.open("w", encoding="utf-8") as sink:
+    unwritten: list[OSError] = []
+    with room_for(log), log.open("w", encoding="utf-8") as sink:
         process = subprocess.Popen(
             command,
             env=environment | {JOB_MARK: mark},
@@ -60,17 +95,25 @@ def run(
         )
 
         def follow() -> None:
-            for line in process.stdout:
-                sink.write(line)
-                sink.flush()
+            for line in process.stdout:  # to its end, come what may: a job that cannot write to a full pipe hangs
+                try:
+                    if not unwritten:
+                        sink.write(line)
+                        sink.flush()
+                except OSError as error:
+                    unwritten.append(error)
+                    process.terminate()
                 on_line(line.rstrip("\n"))
 
         # A thread, because a child that outlives the command can hold the pipe open.
         reader = threading.Thread(target=follow)
         reader.start()
-        timed_out = False
+        timed_out = lingered = orphaned = False
         try:
-            process.wait(timeout=time_limit_s)
+            if wrapped is None:
+                process.wait(timeout=time_limit_s)
+            else:
+                lingered, orphaned = _wait_for_wrapped(process, mark, started + time_limit_s, wrapped)
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
@@ -81,7 +124,45 @@ def run(
             reader.join()
             for number, handler in previous.items():
                 signal.signal(number, handler)
-    return Ended(process.returncode, timed_out, time.monotonic() - started)
+        if unwritten:
+            raise unwritten[0]
+    return Ended(process.returncode, timed_out, time.monotonic() - started, lingered, orphaned)
+
+
+def _wait_for_wrapped(process: subprocess.Popen[str], mark: str, deadline: float, job: Wrapped) -> tuple[bool, bool]:
+    """Wait until a command and the job that it wraps have ended.
+
+    Returns whether the command lingered after the job, and whether it ended before it.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        At the deadline.
+    """
+    orphaned, finished = False, None
+    while time.monotonic() < deadline:
+        done = job.done()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
+            left = _marked(mark)
+            at_work = any(job.argument in _arguments(other) for other in left)
+            orphaned = orphaned or at_work
+            if not left or not orphaned:
+                return False, orphaned
+            done = not at_work  # what else is left may still write the report
+            time.sleep(LOOK_S)
+        if done:
+            finished = finished or time.monotonic()
+            if time.monotonic() - finished > FINISH_LIMIT_S:
+                return True, orphaned
+    raise subprocess.TimeoutExpired(process.args, deadline)
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def _leave(number: int, _frame: object) -> None:

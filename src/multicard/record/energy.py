@@ -25,6 +25,8 @@ class EnergyMeter:
         Joules of all intervals so far; None without an interval or where a reading failed.
     duration_s
         Their seconds; None likewise.
+    intervals
+        Millijoules and seconds of each.
     reason
         Why there are no joules; None where there are.
     """
@@ -32,7 +34,7 @@ class EnergyMeter:
     def __init__(self, device: torch.device):
         self._nvml, self._card, self._problem = _find_card(device)
         self._began: tuple[int, float] | None = None
-        self._intervals: list[tuple[int, float]] = []
+        self.intervals: list[tuple[int, float]] = []
         if self._problem is None:
             self._read()  # a card without a counter says so at once
 
@@ -44,22 +46,22 @@ class EnergyMeter:
         """End the interval."""
         began, now, self._began = self._began, self._read(), None
         if began and now:
-            self._intervals.append((now[0] - began[0], now[1] - began[1]))
+            self.intervals.append((now[0] - began[0], now[1] - began[1]))
 
     @property
     def energy_j(self) -> float | None:
         """Joules of all intervals."""
-        return None if self.reason else sum(interval[0] for interval in self._intervals) / 1000
+        return None if self.reason else sum(interval[0] for interval in self.intervals) / 1000
 
     @property
     def duration_s(self) -> float | None:
         """Seconds of all intervals."""
-        return None if self.reason else sum(interval[1] for interval in self._intervals)
+        return None if self.reason else sum(interval[1] for interval in self.intervals)
 
     @property
     def reason(self) -> str | None:
         """Why there are no joules."""
-        return self._problem or (None if self._intervals else "no interval was measured")
+        return self._problem or (None if self.intervals else "no interval was measured")
 
     def record(self) -> dict[str, float | str | None]:
         """For run.json."""

@@ -1,9 +1,8 @@
 """Run one job to its outcome and leave its run directory whole."""
 
+import contextlib
 import csv
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +11,14 @@ from typing import Any
 from multicard.errors import UserError
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.resources import cpus
-from multicard.files import described, read_json, write_csv, write_json
+from multicard.files import read_json, room_for, tells_of_no_room, write_csv, write_json
 from multicard.launch import nsys, slurm
 from multicard.launch.commands import LOOPBACK, Place, job_environment, training_command
-from multicard.launch.process import GRACE_S, run
+from multicard.launch.process import GRACE_S, Wrapped, run
+from multicard.record.attempts import is_spent, scratch_in, written
+from multicard.record.kept import keep_trace
 from multicard.record.names import (
-    CAPTURED,
+    CHECKPOINT,
     EPOCH_COLUMNS,
     EPOCHS,
     JOB,
@@ -37,35 +38,49 @@ from multicard.record.outcome import judge
 
 PROGRESS = "multicard: "  # lines of a job that a person wants to see
 TRAINERS = {"vision": "multicard.vision.train", "llm": "multicard.llm.train"}
-SCRATCH = ".scratch-"
 OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
-FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved")
+FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved", "resumed")
+# Training after which a checkpoint is worth its place: to start anew costs no more than this.
+CHECKPOINT_AFTER_S = 30.0
 
 
 def run_job(
-    parameters: JobParameters, data: Path, folder: Path, time_limit_s: float, model: Path | None = None
+    parameters: JobParameters,
+    data: Path,
+    folder: Path,
+    time_limit_s: float,
+    model: Path | None = None,
+    checkpoint_after_s: float = CHECKPOINT_AFTER_S,
 ) -> dict[str, Any]:
     """Run the job and write its run directory; return what run.json holds.
 
     Whatever becomes of the job is an outcome and is written down: `completed`, `out_of_memory`, `diverged`,
-    `timed_out` or `failed`. run.json comes last, so a directory that has one is whole.
+    `timed_out` or `failed`. run.json comes last, so a directory that has one is whole. A job that was interrupted has
+    no outcome; started again, it goes on from its checkpoint, if it has one.
 
     Parameters
     ----------
     data
         Folder of the prepared data set.
     folder
-        The run directory. What an earlier attempt left in it is removed.
+        The run directory. What an earlier attempt left in it is removed, but for its checkpoint.
     time_limit_s
         Seconds after which the job is ended.
     model
         Folder of the prepared model, of a language model's tuning.
+    checkpoint_after_s
+        Least time between two checkpoints, and before the first; with 0 there is one after every epoch.
+
+    Raises
+    ------
+    UserError
+        If the profiler that is demanded cannot be had, or a disk is full: that is no outcome of the job.
     """
     name, several = run_id(parameters), parameters.nodes > 1
     profiler, why = choose_profiler(parameters.profiler)
-    _clear(folder)
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
-    try:
+    with room_for(folder), scratch_in(folder) as scratch:
+        checkpoint = folder / CHECKPOINT
+        before = written(checkpoint)
         write_json(
             scratch / JOB,
             {
@@ -77,6 +92,9 @@ def run_job(
                 "scratch": str(scratch.absolute()),
                 "time_limit_s": time_limit_s,
                 "port": slurm.free_port() if several else None,
+                "checkpoint": str(checkpoint.absolute()),
+                "checkpoint_after_s": checkpoint_after_s,
+                "resume": before is not None,
             },
         )
         command, environment = node_command(parameters, profiler, scratch), environment_of(parameters, profiler)
@@ -89,15 +107,18 @@ def run_job(
         _say(f"{PROGRESS}{name}: starts, profiler {profiler}")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
-        ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s)
+        watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
+        ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched)
         end = datetime.now(UTC)
 
         ranks = _rank_records(scratch, parameters)
         nodes = _nodes(scratch, parameters, ranks) if several else []
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
+        if outcome == "failed" and _ran_out_of_room(reason, folder / LOG):
+            raise UserError(f"{folder}: no room for what the run writes; make room and start again")
         _gather(scratch, folder, parameters.ranks)
-        captured = _keep_trace(scratch, folder / TRACE, profiler, outcome, parameters)
+        captured = keep_trace(scratch, folder / TRACE, profiler, outcome, parameters, ended)
         record = {
             "run": name,
             "outcome": outcome,
@@ -112,20 +133,20 @@ def run_job(
             **_told_by(ranks),
             **({"nodes": nodes} if several else {}),
         }
+        if is_spent(outcome, before, written(checkpoint)):
+            checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
         _say(f"{PROGRESS}{name}: {outcome}{f', {reason}' if reason else ''} ({ended.wall_time_s:.0f} s)")
         return record
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def refuse_job(parameters: JobParameters, folder: Path, reason: str) -> dict[str, Any]:
     """Leave the run directory of a job that the machine which it was sent to cannot run: its outcome is `failed`."""
-    _clear(folder)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    (folder / LOG).write_text(f"{reason}\n", encoding="utf-8")
-    _gather(folder, folder, 0)
-    captured = _keep_trace(folder, folder / TRACE, "none", "failed", parameters)
+    with scratch_in(folder) as scratch:
+        (folder / LOG).write_text(f"{reason}\n", encoding="utf-8")
+        _gather(scratch, folder, 0)
+        captured = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
     record = {
         "run": run_id(parameters),
         "outcome": "failed",
@@ -165,7 +186,7 @@ def choose_profiler(wanted: str) -> tuple[str, str]:
         return "nsys", f"nsys {version} is on the PATH"
     if wanted == "nsys":
         raise UserError("profiler: nsys is demanded, but no working nsys is on the PATH")
-    return "kineto", "no nsys on the PATH"
+    return "kineto", f"no nsys on the PATH{' that works' if nsys.is_there() else ''}"
 
 
 def node_command(parameters: JobParameters, profiler: str, scratch: Path, place: Place | None = None) -> list[str]:
@@ -191,13 +212,17 @@ def environment_of(parameters: JobParameters, profiler: str) -> dict[str, str]:
     return environment | (nsys.PROFILE_ENVIRONMENT if profiler == "nsys" else {})
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an earlier attempt left, run.json first: without it nothing else counts."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (RUN, STEPS, EPOCHS, LOG):
-        (folder / name).unlink(missing_ok=True)
-    for leftover in (folder / TRACE, folder / SAVED, *folder.glob(f"{SCRATCH}*")):
-        shutil.rmtree(leftover, ignore_errors=True)
+def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
+    """The job that a profiler runs inside itself: these ranks, which leave their last words in `scratch`."""
+    if profiler != "nsys":
+        return None
+    words = [scratch / rank_file("rank.json", rank) for rank in ranks]
+    return Wrapped(str((scratch / JOB).absolute()), lambda: all(path.exists() for path in words))
+
+
+def _ran_out_of_room(reason: str, log: Path) -> bool:
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return tells_of_no_room(reason) or tells_of_no_room(said[-20_000:])
 
 
 def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, Any]]:
@@ -238,47 +263,11 @@ def _rows(parts: list[Path]) -> Iterator[dict[str, str]]:
                 yield from csv.DictReader(source)
 
 
-def _keep_trace(scratch: Path, target: Path, profiler: str, outcome: str, parameters: JobParameters) -> dict[str, Any]:
-    """Move the trace into the run directory; its manifest says what is there, or why nothing is.
-
-    Process ids have a meaning on one node only, so the manifest names the node of a report where there are several.
-    """
-    missing, files, nodes = None, [], {}
-    if profiler == "none":
-        missing = "no profiler was used"
-    elif outcome != "completed":
-        missing = f"the run ended as {outcome}"
-    elif profiler == "nsys":
-        files = [scratch / REPORT]
-        if parameters.nodes > 1:
-            nodes = {node_file(REPORT, node): {"node": node} for node in range(parameters.nodes)}
-            files = [scratch / name for name in nodes]
-        try:
-            for file in files:
-                nsys.check_report(file)
-        except nsys.TraceError as error:
-            missing, files = str(error), []
-    else:
-        files = [scratch / f"rank{rank}.json.gz" for rank in range(parameters.ranks)]
-        absent = [file.name for file in files if not file.exists()]
-        if absent:
-            missing, files = f"the profiler left no {', '.join(absent)}", []
-    target.mkdir()
-    for file in files:
-        file.replace(target / file.name)
-    captured = {
-        "profiler": profiler,
-        "missing": missing,
-        "files": [described(target / file.name) | nodes.get(file.name, {}) for file in files],
-    }
-    write_json(target / CAPTURED, captured)
-    return captured
-
-
 def _follow(line: str) -> None:
     if line.startswith(PROGRESS):
         _say(line)
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that was closed takes nothing from the run
+        print(line, file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ from multicard.experiment.workloads import parameters_of
 from multicard.files import read_json, whole, write_json
 from multicard.launch.commands import Place
 from multicard.launch.process import run
-from multicard.record.job import environment_of, node_command
+from multicard.record.job import environment_of, node_command, wrapped
 from multicard.record.names import JOB, LOG, NODE, REPORT, node_file, rank_file
 
 
@@ -37,7 +37,10 @@ def run_node(job: dict[str, Any], p: JobParameters, place: Place) -> int:
         command = node_command(p, job["profiler"], scratch, place)
         environment = environment_of(p, job["profiler"])
         try:
-            ended = run(command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True))
+            ended = run(
+                command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
+                wrapped=wrapped(job["profiler"], scratch, ranks),
+            )  # fmt: skip
         finally:  # when this program is told to end, too
             _hand_over(scratch, shared, place.node)
         records = [scratch / rank_file("rank.json", rank) for rank in ranks]

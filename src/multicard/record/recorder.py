@@ -1,5 +1,7 @@
 """Times every step and its phases, and writes them down."""
 
+import csv
+import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -84,6 +86,11 @@ class Recorder:
             if not math.isfinite(row["loss"]):
                 raise Diverged(f"the loss of rank {self.rank} is {row['loss']} at step {row['step']}")
         return fresh
+
+    def continue_from(self, written: str) -> None:
+        """Take up the steps of an earlier attempt, as `write` left them; further steps are numbered on."""
+        self.rows = list(csv.DictReader(io.StringIO(written)))
+        self._count = len(self.rows)
 
     def write(self, path: Path) -> None:
         """Write the settled steps as CSV."""

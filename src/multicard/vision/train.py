@@ -19,6 +19,7 @@ from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.names import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
 from multicard.record.rank import bind_rank, run_rank, say
 from multicard.record.recorder import Recorder
+from multicard.vision.checkpoint import Checkpoints, State
 from multicard.vision.data import open_split, read_provenance
 from multicard.vision.loaders import evaluation_loader, evaluation_passes, training_loader
 from multicard.vision.precision import (
@@ -37,10 +38,11 @@ def train(
 ) -> dict[str, Any]:
     """Train, evaluate after every epoch, then run the profiled window; leave steps and epochs in the scratch.
 
-    The profiled steps begin a pass of their own, after a warm-up step in which the loader starts.
+    The profiled steps begin a pass of their own, after a warm-up step in which the loader starts. A run that goes on
+    from a checkpoint warms up again.
 
     Returns what else is to be recorded: `steps_per_pass`, the steps that this rank needs for one pass over its
-    training data; energy and memory of each of its cards.
+    training data; energy and memory of each of its cards; `resumed`, from where the run went on.
     """
     scratch = Path(job["scratch"])
     torch.set_num_threads(p.threads)
@@ -89,17 +91,21 @@ def train(
                 optimizer.zero_grad()
             step.add(len(labels), loss)
 
+    state = State(model, optimizer, scaler, training, recorder, meters, epochs, memory_used)
+    checkpoints = Checkpoints(job, p, rank, device, facts, state)
+    resumed = checkpoints.resume()
     try:
-        done = 0
-        for epoch in range(1, p.epochs + 1):
+        done = len(epochs) * steps_per_epoch
+        warm = done + p.warmup_steps
+        for epoch in range(len(epochs) + 1, p.epochs + 1):
             started = time.perf_counter()
             model.train()
             batches = shuffled(training, epoch)
             for number in range(1, steps_per_epoch + 1):
-                if done == max(p.warmup_steps, (epoch - 1) * steps_per_epoch):  # the first measured step of an epoch
+                if done == max(warm, (epoch - 1) * steps_per_epoch):  # the first measured step of an epoch
                     for meter in meters:
                         meter.start()
-                run_step(batches, epoch, "warmup" if done < p.warmup_steps else "measured")
+                run_step(batches, epoch, "warmup" if done < warm else "measured")
                 done += 1
                 if rank == 0 and number in (steps_per_epoch // 2, steps_per_epoch):
                     say(f"epoch {epoch} of {p.epochs}, step {number} of {steps_per_epoch}")
@@ -108,9 +114,9 @@ def train(
                 meter.stop()
             epoch_time = time.perf_counter() - started
             if epoch == 1:  # of training alone: what a test takes, PyTorch keeps
-                memory_used = [device_memory_used_bytes(card) for card in cards]
+                memory_used += [device_memory_used_bytes(card) for card in cards]
             test_loss, test_accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
-            train_loss, count = sum_over_ranks([sum(losses), len(losses)], device)
+            train_loss, count, due = sum_over_ranks([sum(losses), len(losses), checkpoints.due()], device)
             epochs.append(
                 {
                     "epoch": epoch,
@@ -120,11 +126,14 @@ def train(
                     "epoch_time_s": epoch_time,
                 }
             )
+            if due:
+                checkpoints.write()
 
         model.train()
         endless = itertools.chain.from_iterable(shuffled(training, p.epochs + 1 + again) for again in itertools.count())
         # The loader starts here, and not in the window, where its start would be an iteration like no other.
-        run_step(endless, p.epochs + 1, "warmup")
+        for _ in range(max(1, warm - done)):
+            run_step(endless, p.epochs + 1, "warmup")
         with capture.window():
             for _ in range(p.profiled_steps):
                 run_step(endless, p.epochs + 1, "profiled")
@@ -139,6 +148,7 @@ def train(
         "steps_per_pass": len(training),
         "energy": [meter.record() for meter in meters],
         "device_memory_used_bytes": memory_used,
+        "resumed": resumed,
     }
 
 

@@ -1,0 +1,47 @@
+"""Locks that die with the process that holds them, unlike files that a killed one leaves behind."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from multicard.errors import UserError
+
+LOOK_S = 0.2
+
+
+def lock(folder: Path, what: str, wait_s: float = 0.0) -> int:
+    """Lock a folder until the process ends or the returned file descriptor is closed.
+
+    A file system that has no locks grants every one.
+
+    Raises
+    ------
+    UserError
+        If another process holds the lock, and still does after `wait_s`.
+    """
+    held = os.open(folder, os.O_RDONLY)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return held
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                os.close(held)
+                raise UserError(f"{folder}: {what}") from error
+            time.sleep(LOOK_S)
+        except OSError:
+            return held
+
+
+@contextmanager
+def locked(folder: Path, what: str, wait_s: float) -> Iterator[None]:
+    """Hold the lock while the block runs."""
+    held = lock(folder, what, wait_s)
+    try:
+        yield
+    finally:
+        os.close(held)

@@ -1,0 +1,173 @@
+"""Pipelines that are interrupted, or started twice, end cleanly, and the next start does only what is missing."""
+
+import copy
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from test_street import CONFIG, EXPERIMENT, LIMIT_S, environment, planned, project, snakemake
+
+pytestmark = pytest.mark.workflow
+
+SNAKEMAKE = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "profiles/local", "--configfile", CONFIG]
+MAKE = ["make", "-o", ".venv/ready", "demo", f"CONFIG={CONFIG}"]
+BUSY = "another pipeline is at work in this folder"
+
+
+def experiment() -> dict[str, Any]:
+    """Two runs, the first of them long enough to be met at work on a busy machine, and one that does not complete."""
+    made = copy.deepcopy(EXPERIMENT)
+    made["scenarios"]["processes"]["figures"] = ["speedup"]
+    made["scenarios"]["formats"] = {
+        "question": "Too fast?",
+        "fixed": {"learning_rate": 1e30},
+        "figures": ["phases"],
+    }
+    made["fixed"] = made["fixed"] | {"epochs": 6, "profiler": "none", "steps_per_epoch": 6, "batch_size": 16}
+    return made
+
+
+def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    """Start a pipeline in a session of its own, as a terminal would."""
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(False), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(pipeline: subprocess.Popen[str], text: str) -> None:
+    said = ""
+    for line in pipeline.stdout:
+        said += line
+        if text in line:
+            return
+    pytest.fail(f"the pipeline did not print {text!r}:\n{said[-3000:]}")
+
+
+def at_work(folder: Path) -> list[psutil.Process]:
+    """Processes whose command line names the folder, or that run in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            named = any(str(folder) in argument for argument in process.cmdline())
+            if (named or process.cwd() == str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def nobody_left(folder: Path) -> bool:
+    deadline = time.monotonic() + 30
+    while at_work(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not at_work(folder)
+
+
+def hidden(folder: Path) -> list[Path]:
+    """What is written beside, and would be renamed when whole."""
+    return [path for path in (folder / "results").rglob(".*") if path.name != ".snakemake_timestamp"]
+
+
+def keep_after_every_epoch(folder: Path) -> None:
+    """Have the runs of a copy of the project keep a checkpoint after every epoch, however short."""
+    rule = folder / "workflow/rules/run.smk"
+    text = rule.read_text()
+    limit = '" --time-limit-min {resources.runtime}"'
+    assert text.count(limit) == 1
+    rule.write_text(text.replace(limit, limit[:-1] + ' --checkpoint-after-s 0"'))
+
+
+def end_by_ctrl_c(pipeline: subprocess.Popen[str]) -> None:
+    os.killpg(pipeline.pid, signal.SIGINT)
+
+
+def end_by_sigterm(pipeline: subprocess.Popen[str]) -> None:
+    """As `scancel` or an operator would, Snakemake alone: it waits for the running job."""
+    os.kill(pipeline.pid, signal.SIGTERM)
+
+
+def end_by_hangup(pipeline: subprocess.Popen[str]) -> None:
+    """As a login shell that is closed does, all processes of the session."""
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == pipeline.pid:
+                process.send_signal(signal.SIGHUP)
+        except (psutil.Error, ProcessLookupError):
+            continue
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = project(tmp_path_factory.mktemp("interrupted") / "my project", experiment())
+    keep_after_every_epoch(made)
+    return made
+
+
+def test_a_pipeline_ended_by_ctrl_c_hangup_or_sigterm_goes_on_where_it_was(folder: Path) -> None:
+    runs = folder / "results" / "runs"
+    for end in (end_by_ctrl_c, end_by_hangup):
+        pipeline = started(SNAKEMAKE, folder)
+        wait_for(pipeline, "checkpoint after epoch")
+        end(pipeline)
+        pipeline.communicate(timeout=60)
+        assert pipeline.returncode != 0
+        assert nobody_left(folder), at_work(folder)
+        assert not list(runs.glob("*ddp-ds*/run.json"))
+        assert not hidden(folder)
+        # Snakemake removes what it declared of an interrupted job; this it does not know.
+        assert len(list(runs.glob("*/checkpoint.pt"))) == 1
+
+    pipeline = started(SNAKEMAKE, folder)
+    wait_for(pipeline, "goes on after epoch")
+    end_by_sigterm(pipeline)
+    pipeline.communicate(timeout=120)
+    assert nobody_left(folder), at_work(folder)
+    assert not hidden(folder)
+    whole = {path.parent.name: path.stat().st_mtime_ns for path in runs.glob("*/run.json")}
+    planned_runs = [line for line in planned(folder) if line.startswith("run ")]
+    assert len(planned_runs) == 3 - len(whole)
+
+    done = snakemake(folder)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    records = {path.parent.name: json.loads(path.read_text()) for path in runs.glob("*/run.json")}
+    assert sorted(record["outcome"] for record in records.values()) == ["completed", "completed", "diverged"]
+    assert sum(record["resumed"] is not None for record in records.values()) >= 1
+    for name, written in whole.items():
+        assert (runs / name / "run.json").stat().st_mtime_ns == written
+    assert not list(runs.glob("*/checkpoint.pt"))
+    assert planned(folder) == []
+
+    # An outcome is a result, until its folder is deleted.
+    [diverged] = [runs / name for name, record in records.items() if record["outcome"] == "diverged"]
+    diverged.rename(folder / "away")
+    assert f"run {diverged.name}" in planned(folder)
+    (folder / "away").rename(diverged)
+
+
+def test_a_second_pipeline_says_in_one_line_that_there_is_one_and_harms_nothing(folder: Path) -> None:
+    runs = folder / "results" / "runs"
+    if not runs.exists():
+        assert snakemake(folder).returncode == 0
+    [run] = runs.glob("*ddp-ds_cpu1*")
+    shutil.rmtree(run)
+    pipeline = started(MAKE, folder)
+    wait_for(pipeline, "epoch 1 of 6, step 3 of 6")
+    for second in [started(MAKE, folder), started(SNAKEMAKE, folder)]:
+        said, _ = second.communicate(timeout=LIMIT_S)
+        assert second.returncode != 0
+        assert [line for line in said.splitlines() if BUSY in line] == [f".snakemake: {BUSY}"]
+        assert "Traceback" not in said
+    said, _ = pipeline.communicate(timeout=LIMIT_S)
+    assert pipeline.returncode == 0, said[-3000:]
+    assert len(re.findall(r"completed \(", said)) == 1
+    assert planned(folder) == []
