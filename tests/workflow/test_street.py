@@ -182,7 +182,7 @@ def test_a_changed_scenario_reruns_its_changed_runs_and_figures_alone(street: Pa
             [
                 *whole_run(RUN.format("single_cpu1_fp64")),
                 "measure the scenario formats",
-                "draw precision of the scenario formats",
+                "draw the figures of the scenario formats",
                 *TOGETHER,
             ]
         )
@@ -202,7 +202,7 @@ def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
             [
                 *whole_run(RUN.format("ddp-ds_cpu2_fp32").replace("16px", "24px")),
                 "measure the scenario sizes",
-                "draw phases of the scenario sizes",
+                "draw the figures of the scenario sizes",
                 *TOGETHER,
             ]
         )
