@@ -61,7 +61,7 @@ def test_a_tag_in_the_configuration_makes_no_object(tmp_path: Path) -> None:
 
 def test_what_rules_put_into_commands_is_quoted() -> None:
     """Every `{…}` of a shell command is quoted by Snakemake (`:q`), but for names that a pattern restricts."""
-    plain = {"resources.runtime", "threads"}
+    plain = {"resources.runtime", "resources.time_limit_min", "threads"}  # numbers
     for rules in sorted(ROOT.glob("workflow/rules/*.smk")):
         for command in _shell_commands(rules.read_text(encoding="utf-8")):
             fields = [part.partition("}")[0] for part in command.split("{")[1:]]
