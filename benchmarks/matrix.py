@@ -57,14 +57,14 @@ def main() -> None:
         print(f"{what:<52} {jobs:>6} jobs {seconds:6.1f} s", flush=True)
 
     print(f"{runs} synthetic runs, archive of {(scratch / ARCHIVE).stat().st_size / 1e6:.0f} MB")
-    timed("planning", "new.yaml", "--dry-run", "--quiet")
+    timed("planning", "new.yaml", "--dry-run", "--quiet", "rules")
     timed("measures, tables, figures, conclusions, report", "made.yaml")
     timed("a start without a change", "made.yaml")
     record = sorted((scratch / "results/runs").glob("*/run.json"))[-1]
     record.write_text(record.read_text().replace('"wall_time_s": 60.0', '"wall_time_s": 61.0'))
     timed("after one run changed", "made.yaml")
     timed("taking the runs from an archive", "recorded.yaml", "--until", "unpack_recorded")
-    timed(f"planning {arguments.runs} runs", "many.yaml", "--dry-run", "--quiet")
+    timed(f"planning {arguments.runs} runs", "many.yaml", "--dry-run", "--quiet", "rules")
 
 
 def _snakemake(folder: Path, configuration: str, cores: int, *options: str) -> tuple[int, float]:

@@ -47,7 +47,7 @@ ENDS = "warmup2_profiled3_profiler-none_width0.25_batch8_epochs100000_steps8_r1"
 TOO_LONG, CANCELLED = f"vision_digits_16px_ddp-ds_cpu1_fp32_{ENDS}", f"vision_digits_16px_ddp-ds_cpu1_fp32_seed1_{ENDS}"
 LOSES_A_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{ENDS}"
 ENDED: dict[str, Any] = {
-    "time_limit_min": 1,
+    "time_limit_min": 2,  # a checkpoint takes more than 30 s
     "timing": "shared",
     "fixed": TINY | {"strategy": "ddp-ds", "epochs": 100_000, "profiler": "none"},
     "scenarios": {
@@ -223,22 +223,27 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
             jobs = running(folder)
             assert jobs[comment(LOSES_A_NODE)][1] == "n[1-2]"
             assert {jobs[comment(run)][1] for run in (TOO_LONG, CANCELLED)} == {"n1"}  # shared with the first
-            subprocess.run(["scancel", jobs[comment(CANCELLED)][0]], check=True)
             cluster.lose_node("n2")
-            assert started.wait(timeout=LIMIT_S) == 1
+            checkpoint = folder / "results/runs" / CANCELLED / "checkpoint.pt"
+            cluster.wait_for(checkpoint.exists, "a checkpoint", 90)
+            # As preemption does: the job is ended and nobody asked its run.
+            subprocess.run(["scancel", jobs[comment(CANCELLED)][0]], check=True)
+            assert started.wait(timeout=2 * LIMIT_S) == 0
         finally:
             started.kill()
             cluster.start_node("n2")
     assert "--exclusive" not in asked_for(folder, TOO_LONG)
 
     assert record(folder, TOO_LONG)["outcome"] == "timed_out"
-    assert record(folder, TOO_LONG)["reason"] == "ended after its time limit of 1 min"
+    assert record(folder, TOO_LONG)["reason"] == "ended after its time limit of 2 min"
     lost = record(folder, LOSES_A_NODE)
     assert lost["outcome"] == "failed"
     assert re.search(r"\b1 on n2", lost["reason"]), lost["reason"]
     assert [node["name"] for node in lost["nodes"]] == ["n1", "n2"]
 
-    left = {path.name for path in (folder / "results/runs" / CANCELLED).iterdir()}
-    assert left <= {"log.txt"}
+    submitted = [line for line in (folder / "asked").read_text().splitlines() if f"_{CANCELLED} " in line]
+    assert len(submitted) == 2
+    assert "goes on after epoch" in (folder / "results/runs" / CANCELLED / "log.txt").read_text()
+    assert record(folder, CANCELLED)["outcome"] == "timed_out"
     assert not list((folder / "results/runs").glob("*/.scratch-*"))
-    assert planned_runs(folder) == [CANCELLED]
+    assert planned_runs(folder) == []

@@ -303,17 +303,17 @@ def trainers(folder: Path) -> list[psutil.Process]:
 def test_a_killed_demo_is_finished_by_the_next(tmp_path: Path) -> None:
     experiment = copy.deepcopy(EXPERIMENT)
     del experiment["scenarios"]["formats"]
-    experiment["fixed"] = experiment["fixed"] | {"epochs": 8}  # long enough to be ended in time on a busy machine
+    experiment["fixed"] = experiment["fixed"] | {"epochs": 20}  # long enough to be ended in time on a busy machine
     folder = project(tmp_path / "project", experiment)
     runs = folder / "results/runs"
 
     # Ctrl-C in the middle of the first run.
-    start_and_stop(folder, when="epoch 1 of 8, step 4 of 8", occurrence=1, how=signal.SIGINT)
+    start_and_stop(folder, when="epoch 1 of 20, step 4 of 8", occurrence=1, how=signal.SIGINT)
     assert not list(runs.glob("*/run.json"))
     assert not list(runs.glob("*/.scratch-*"))
 
     # The kernel's kill in the middle of the second run.
-    start_and_stop(folder, when="epoch 1 of 8, step 4 of 8", occurrence=2, how=signal.SIGKILL)
+    start_and_stop(folder, when="epoch 1 of 20, step 4 of 8", occurrence=2, how=signal.SIGKILL)
     deadline = time.monotonic() + 30
     while trainers(folder) and time.monotonic() < deadline:
         time.sleep(0.1)

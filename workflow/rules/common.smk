@@ -129,9 +129,9 @@ def run_minutes(wildcards):
     return EXPERIMENT.time_limit_min + (AROUND_MIN if EXPERIMENT.cluster else 0)
 
 
-def run_memory(wildcards):
-    """Megabytes that a run is expected to need at most, on each node."""
-    return memory_mb(RUNS[wildcards.run])
+def run_memory(wildcards, attempt):
+    """Megabytes that a run is expected to need at most, on each node; more when a job was lost, maybe for its memory."""
+    return memory_mb(RUNS[wildcards.run]) * attempt
 
 
 def requested(name):
