@@ -11,6 +11,7 @@ min_version("9.11")
 
 from multicard.errors import UserError, reported
 from multicard.experiment.load import read_yaml
+from multicard.launch.ending import end_as_by_ctrl_c
 from multicard.launch.lock import lock
 
 if "scenarios" not in config:
@@ -35,6 +36,7 @@ report: "workflow/report/workflow.rst"
 onstart:
     with reported():
         lock(Path(".snakemake"), "another pipeline is at work in this folder")
+    end_as_by_ctrl_c()
 
 
 localrules:

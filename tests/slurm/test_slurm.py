@@ -247,3 +247,24 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
     assert record(folder, CANCELLED)["outcome"] == "timed_out"
     assert not list((folder / "results/runs").glob("*/.scratch-*"))
     assert planned_runs(folder) == []
+
+
+def test_a_pipeline_that_is_told_to_end_cancels_its_jobs_and_goes_on_when_started_again(
+    slurm: Path, tmp_path: Path
+) -> None:
+    lonely = ENDED | {"scenarios": {"cancelled": ENDED["scenarios"]["cancelled"]}}
+    folder = project(tmp_path / "project", lonely)
+    with (tmp_path / "said").open("w") as said:
+        started = subprocess.Popen(
+            command("--until", "launch_run"), cwd=folder, env=environment(folder), stdout=said, stderr=said
+        )
+        try:
+            cluster.wait_for(lambda: trains(folder, CANCELLED), "the run to train", 90)
+            started.terminate()
+            assert started.wait(timeout=90) != 0
+        finally:
+            started.kill()
+    cluster.wait_for(lambda: not running(folder), "the job to be cancelled", 60)
+    assert not (folder / "results/runs" / CANCELLED / "run.json").exists()
+    assert not list((folder / "results/runs").glob("*/.scratch-*"))
+    assert planned_runs(folder) == [CANCELLED]
