@@ -257,6 +257,17 @@ def test_yaml_that_does_not_parse_stops_make_with_one_line(street: Path) -> None
 
 
 @pytest.mark.nsys
+def test_runs_that_this_machine_starts_follow_each_other_though_a_cluster_is_stated(tmp_path: Path) -> None:
+    scenario = {"question": "Do they meet?", "vary": {"seed": [0, 1]}, "figures": ["phases"]}
+    cluster = {"cpus_per_node": 16}
+    folder = project(tmp_path / "project", {"cluster": cluster, "fixed": TINY, "scenarios": {"neighbours": scenario}})
+    done = snakemake(folder, "--until", "launch_run", "--cores", "2")
+    assert done.returncode == 0, done.stderr[-3000:]
+    records = [json.loads(path.read_text()) for path in folder.glob("results/runs/*/run.json")]
+    first, second = sorted((record["started"], record["ended"]) for record in records)
+    assert first[1] <= second[0]
+
+
 def test_with_nsys_on_the_path_reports_and_databases_are_real(tmp_path: Path) -> None:
     experiment = copy.deepcopy(EXPERIMENT)
     del experiment["scenarios"]["formats"]

@@ -17,6 +17,7 @@ from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
 from multicard.figures.captions import CAPTIONS
 from multicard.record.names import SCENARIO_TABLES, WRITTEN_TABLES
+from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
 
 with reported():
@@ -41,6 +42,11 @@ MACHINE = machine_for(EXPERIMENT.cluster)
 with reported():
     RECORDED = find_recorded(EXPERIMENT, RUNS)
 OBSTACLES = obstacles(EXPERIMENT, RUNS, MACHINE, RECORDED)
+# Jobs that this machine starts itself take all of it, whatever the configuration says of a cluster.
+HERE = (
+    workflow.exec_mode == ExecMode.DEFAULT and workflow.resource_settings.nodes is None
+)
+ON_CLUSTER = EXPERIMENT.cluster is not None and not HERE
 
 
 # The rules' programs run with the Python that runs Snakemake, whether or not its environment is active; or with that
@@ -119,14 +125,12 @@ def run_parameters(wildcards):
 
 def run_threads(wildcards):
     """CPUs of a run: on this machine all, so that nothing disturbs what it measures; on a cluster what it needs."""
-    return (
-        cpus(RUNS[wildcards.run].parameters) if EXPERIMENT.cluster else workflow.cores
-    )
+    return cpus(RUNS[wildcards.run].parameters) if ON_CLUSTER else workflow.cores
 
 
 def run_minutes(wildcards):
     """Minutes that a run's job may take; on a cluster more than the run's own limit, which is to end it first."""
-    return EXPERIMENT.time_limit_min + (AROUND_MIN if EXPERIMENT.cluster else 0)
+    return EXPERIMENT.time_limit_min + (AROUND_MIN if ON_CLUSTER else 0)
 
 
 def run_memory(wildcards, attempt):
@@ -138,7 +142,7 @@ def requested(name):
     """Resource function: what a run asks of a cluster, and nothing on this machine."""
 
     def amount(wildcards):
-        if EXPERIMENT.cluster:
+        if ON_CLUSTER:
             return request(RUNS[wildcards.run], EXPERIMENT)[name]
 
     return amount
