@@ -400,7 +400,7 @@ def test_a_set_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("multicard.llm.texts.characters", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UserError, match="cannot be written: No space left"):
         made(tmp_path, source="shipped-text", texts="chats")
     assert not list(tmp_path.iterdir())
 
