@@ -7,6 +7,7 @@ from pydantic import TypeAdapter
 
 from multicard.errors import reported
 from multicard.experiment.datasets import Dataset, Text
+from multicard.files import room_for
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--name", required=True, help="name of the data set")
@@ -15,7 +16,7 @@ parser.add_argument("--out", type=Path, required=True, help="folder to make")
 parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of the shipped texts")
 arguments = parser.parse_args()
 dataset = TypeAdapter(Dataset).validate_json(arguments.dataset)
-with reported():
+with reported(), room_for(arguments.out):
     if isinstance(dataset, Text):
         from multicard.llm.texts import prepare_texts
 
