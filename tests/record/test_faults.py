@@ -22,7 +22,7 @@ from conftest import ROOT, TINY, path_without_nsys
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.files import described, write_json
 from multicard.launch import nsys, process
-from multicard.record import job
+from multicard.record import job, kept
 from multicard.record.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
@@ -95,7 +95,7 @@ def test_an_export_that_hangs_is_ended_and_leaves_no_database(tmp_path: Path, mo
 def test_an_nsys_that_never_ends_after_its_job_is_ended_and_the_run_is_kept(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (process, job):
+    for module in (process, kept):
         monkeypatch.setattr(module, "FINISH_LIMIT_S", 1.0)
     fake_nsys(tmp_path / "fake", monkeypatch, "subprocess.run(command)\ntime.sleep(1000)\n")
     watched(digits, tmp_path / "run")

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.workflow
 
 SNAKEMAKE = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "profiles/local", "--configfile", CONFIG]
 MAKE = ["make", "-o", ".venv/ready", "demo", f"CONFIG={CONFIG}"]
+EPOCHS = 24
 BUSY = "another pipeline is at work in this folder"
 
 
@@ -32,7 +33,7 @@ def experiment() -> dict[str, Any]:
         "fixed": {"learning_rate": 1e30},
         "figures": ["phases"],
     }
-    made["fixed"] = made["fixed"] | {"epochs": 6, "profiler": "none", "steps_per_epoch": 6, "batch_size": 16}
+    made["fixed"] = made["fixed"] | {"epochs": EPOCHS, "profiler": "none", "steps_per_epoch": 6, "batch_size": 16}
     return made
 
 
@@ -159,7 +160,7 @@ def test_a_second_pipeline_says_in_one_line_that_there_is_one_and_harms_nothing(
     [run] = runs.glob("*ddp-ds_cpu1*")
     shutil.rmtree(run)
     pipeline = started(MAKE, folder)
-    wait_for(pipeline, "epoch 1 of 6, step 3 of 6")
+    wait_for(pipeline, f"epoch 1 of {EPOCHS}, step 3 of 6")
     for second in [started(MAKE, folder), started(SNAKEMAKE, folder)]:
         said, _ = second.communicate(timeout=LIMIT_S)
         assert second.returncode != 0

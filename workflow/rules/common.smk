@@ -47,6 +47,8 @@ HERE = (
     workflow.exec_mode == ExecMode.DEFAULT and workflow.resource_settings.nodes is None
 )
 ON_CLUSTER = EXPERIMENT.cluster is not None and not HERE
+# The rules that draw have a name per scenario, so a profile cannot name them: they join the group that it states.
+FIGURES_GROUP = "figures" if ON_CLUSTER else None
 
 
 # The rules' programs run with the Python that runs Snakemake, whether or not its environment is active; or with that

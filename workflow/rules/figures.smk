@@ -82,7 +82,7 @@ for scenario, figures in drawn_figures().items():
         wildcard_constraints:
             scenario=scenario,
         group:
-            "figures"
+            FIGURES_GROUP
         conda:
             "../../envs/conda.yaml"
         params:
