@@ -41,7 +41,7 @@ def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
     """Start a pipeline in a session of its own, as a terminal would."""
     return subprocess.Popen(
         command, cwd=folder, env=environment(False), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # were it under nohup
     )  # fmt: skip
 
 
