@@ -11,6 +11,7 @@ from multicard import programs
 from multicard.doctor import slurm
 from multicard.doctor.checks import Check
 from multicard.errors import UserError
+from multicard.experiment.load import read_profile
 
 TOOLS = ("sbatch", "srun", "sinfo", "squeue", "sacct")
 ROWS = [
@@ -170,9 +171,9 @@ def test_a_missing_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_profile_is_read_from_its_folder_and_faults_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(a_profile()))
-    assert slurm.read_profile(tmp_path) == a_profile()
+    assert read_profile(tmp_path) == a_profile()
     with pytest.raises(UserError, match="none: holds no profile of Snakemake"):
-        slurm.read_profile(tmp_path / "none")
+        read_profile(tmp_path / "none")
     (tmp_path / "config.yaml").write_text("- a list\n")
     with pytest.raises(UserError, match="found no mapping"):
-        slurm.read_profile(tmp_path)
+        read_profile(tmp_path)

@@ -347,3 +347,12 @@ def test_snakemake_takes_every_kind_of_data_set(dataset: dict[str, Any]) -> None
 
 def test_the_shipped_experiment_is_valid() -> None:
     read_experiment(ROOT / "config/config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("profile", "says"), [("- a", "found no mapping of options"), ("config: [a]", "expected a mapping")]
+)
+def test_a_profile_that_states_no_mapping_is_refused_in_one_line(tmp_path: Path, profile: str, says: str) -> None:
+    (tmp_path / "config.yaml").write_text(profile)
+    with pytest.raises(UserError, match=says):
+        read_experiment(ROOT / "config/config.yaml", tmp_path)

@@ -9,11 +9,12 @@ from rich.table import Table
 
 from multicard.doctor import disk, experiment_runs, gpu, profiler, slurm, software
 from multicard.doctor.checks import Check, torch_facts
-from multicard.experiment.load import read_experiment
+from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run, distinct, expand
 from multicard.terminal import plain
 
+PROFILE = Path("profiles/slurm")  # looked at where it is, unless another is named
 COLOURS = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
@@ -28,7 +29,7 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     experiment = read_experiment(config) if config else None
     runs: dict[str, Run] = distinct(expand(experiment)) if experiment else {}
     machine = Machine.here()
-    values = slurm.read_profile(profile)
+    values = read_profile(profile or PROFILE) if profile or (PROFILE / "config.yaml").exists() else None
     facts = torch_facts()
     found = [
         *software.checks(facts),

@@ -4,15 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from multicard.doctor.checks import Check, cannot_tell
-from multicard.errors import UserError
-from multicard.experiment.load import read_yaml
 from multicard.programs import Answer, ask
 
-PROFILE = Path("profiles/slurm")
 TOOLS = ("sbatch", "srun", "sinfo", "squeue")
 PARTITIONS = ["sinfo", "--noheader", "--format=%R|%a|%D|%G|%c"]
 # What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
@@ -33,26 +29,6 @@ class Nodes:
         cards = " and ".join(f"{count} {kind} GPUs".replace("  ", " ") for kind, count in self.gpus.items())
         nodes = f"{self.count} {'node' if self.count == 1 else 'nodes'}"
         return nodes + (f" of {cards}" if cards else "") + ("" if self.up else " (not up)")
-
-
-def read_profile(folder: Path | None) -> dict[str, Any] | None:
-    """Read the profile of Snakemake, None where the default one is not there.
-
-    Raises
-    ------
-    UserError
-        If the folder that was asked for holds no profile, or one that does not parse.
-    """
-    chosen = folder or PROFILE
-    files = [chosen] if chosen.is_file() else sorted([*chosen.glob("config*.yaml"), *chosen.glob("profile*.yaml")])
-    if not files:
-        if folder is None:
-            return None
-        raise UserError(f"{folder}: holds no profile of Snakemake (config.yaml)")
-    profile = read_yaml(files[-1])
-    if not isinstance(profile, dict):
-        raise UserError(f"{files[-1]}: found no mapping of options to values")
-    return profile
 
 
 def here() -> bool:

@@ -76,8 +76,27 @@ def read_experiment(path: Path, profile: Path | None = None) -> Experiment:
     config = read_yaml(path)
     if profile is None or not isinstance(config, dict):
         return check(config, str(path))
-    stated = read_yaml(profile / "config.yaml").get("config") or {}
-    return check(config | stated, f"{path} + {profile}/config.yaml")
+    stated = read_profile(profile).get("config") or {}
+    if not isinstance(stated, dict):
+        raise UserError(f"{profile}: config: found {stated!r}, expected a mapping")
+    return check(config | stated, f"{path} + {profile}")
+
+
+def read_profile(folder: Path) -> dict[str, Any]:
+    """Read a profile of Snakemake: a folder, or its file.
+
+    Raises
+    ------
+    UserError
+        If there is none, or it is no mapping that parses.
+    """
+    files = [folder] if folder.is_file() else sorted([*folder.glob("config*.yaml"), *folder.glob("profile*.yaml")])
+    if not files:
+        raise UserError(f"{folder}: holds no profile of Snakemake (config.yaml)")
+    profile = read_yaml(files[-1])
+    if not isinstance(profile, dict):
+        raise UserError(f"{files[-1]}: found no mapping of options to values")
+    return profile
 
 
 def check(config: Any, source: str) -> Experiment:
