@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from multicard.files import whole
+from multicard.programs import ask
 
 CAPTURE_RANGE = "profiled_window"
 
@@ -38,14 +39,9 @@ def is_there() -> bool:
 
 def version() -> str | None:
     """Version of the nsys on the PATH, or None when there is none that says so in good time."""
-    if not is_there():
-        return None
-    try:
-        code, said = _answer(["nsys", "--version"], VERSION_LIMIT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"^NVIDIA Nsight Systems version (\S.*)$", said, re.M)
-    return found[1].strip() if found and code == 0 else None
+    answer = ask(["nsys", "--version"], VERSION_LIMIT_S)
+    found = re.search(r"^NVIDIA Nsight Systems version (\S.*)$", answer.output, re.M)
+    return found[1].strip() if found and answer.problem is None else None
 
 
 def _answer(command: list[str], limit_s: float) -> tuple[int, str]:
