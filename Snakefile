@@ -47,9 +47,7 @@ rule all:
     default_target: True
     input:
         # Asked for by themselves, so that a run whose folder was deleted runs again.
-        records=[
-            f"{RESULTS}/runs/{run}/run.json" for run in RUNS if OBSTACLES[run] is None
-        ],
+        records=all_records(),
         tables=expand(
             "{results}/scenarios/{scenario}/measures.csv",
             results=RESULTS,

@@ -86,6 +86,11 @@ def not_runnable(scenario):
     }
 
 
+def all_records():
+    """Records of every run that can be had here."""
+    return [f"{RESULTS}/runs/{run}/run.json" for run in RUNS if OBSTACLES[run] is None]
+
+
 def drawn_figures():
     """Names of the figures of every scenario that has something to show."""
     return {
@@ -216,11 +221,12 @@ def about(wildcards):
 
 def plans(wildcards):
     """Question and drawn figures of every scenario, as JSON."""
+    drawn = drawn_figures()
     return json.dumps(
         {
             name: {
                 "question": scenario.question,
-                "figures": drawn_figures().get(name, []),
+                "figures": drawn.get(name, []),
             }
             for name, scenario in EXPERIMENT.scenarios.items()
         }

@@ -12,9 +12,7 @@ rule write_report:
         figures=all_figures(),
         claims=f"{RESULTS}/claims.csv",
         recommendations=f"{RESULTS}/recommendations.md",
-        records=[
-            f"{RESULTS}/runs/{run}/run.json" for run in RUNS if OBSTACLES[run] is None
-        ],
+        records=all_records(),
         code=library("report"),
     output:
         f"{RESULTS}/report.html",
