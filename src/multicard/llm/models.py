@@ -6,12 +6,12 @@ from typing import Any
 from multicard.errors import UserError
 from multicard.experiment.architectures import Architecture
 from multicard.experiment.models import Model
-from multicard.files import described, sha256, write_json
+from multicard.files import described, write_json
 from multicard.llm.tiny import SPECIAL_TOKENS, SPECIAL_TOKENS_FILE, make_tiny
 from multicard.llm.vocabulary import read_vocabulary
 from multicard.llm.weights import INDEX, count_parameters, read_object, weight_files
+from multicard.prepared import PROVENANCE, read_prepared, refuse_changed
 
-PROVENANCE = "provenance.json"
 CONFIG = "config.json"
 # Hugging Face's repositories of Llama 3 hold the tokenizer that torchtune reads in the second place.
 TOKENIZERS = ("tokenizer.model", "original/tokenizer.model")
@@ -136,10 +136,6 @@ def read_model(folder: Path) -> dict[str, Any]:
         If a file is missing or not the one that was prepared. Of the user's files only the sizes are compared: the
         checksum of 16 GB takes longer than some runs.
     """
-    facts = read_object(folder / PROVENANCE)
-    for entry in facts["files"]:
-        path = Path(facts["folder"], entry["name"])
-        same = path.is_file() and path.stat().st_size == entry["bytes"]
-        if not same or ("sha256" in entry and sha256(path) != entry["sha256"]):
-            raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it anew")
+    facts = read_prepared(folder, "model")
+    refuse_changed(folder, Path(facts["folder"]), facts["files"])
     return facts

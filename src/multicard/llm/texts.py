@@ -11,11 +11,11 @@ import numpy as np
 
 from multicard.errors import UserError
 from multicard.experiment.datasets import PublishedText, Text
-from multicard.files import described, read_json, sha256, whole, write_json
+from multicard.files import described, whole, write_json
 from multicard.llm.samples import MissingColumns, Unfit, characters, to_sample
 from multicard.llm.text_sources import TextSource, open_source
+from multicard.prepared import PROVENANCE, read_prepared, refuse_changed
 
-PROVENANCE = "provenance.json"
 TRAIN = "train.jsonl"
 
 
@@ -97,9 +97,6 @@ def read_texts(folder: Path) -> dict[str, Any]:
     UserError
         If the file is missing or not the one that was prepared.
     """
-    facts = read_json(folder / PROVENANCE)
-    for entry in facts["files"]:
-        path = folder / entry["name"]
-        if not path.is_file() or sha256(path) != entry["sha256"]:
-            raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it anew")
+    facts = read_prepared(folder, "set of texts")
+    refuse_changed(folder, folder, facts["files"])
     return facts

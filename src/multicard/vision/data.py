@@ -14,9 +14,8 @@ from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from multicard.errors import UserError
-from multicard.files import read_json, sha256
-from multicard.vision.pictures import is_unchanged, reason_in_one_line, share
-from multicard.vision.prepare import PROVENANCE
+from multicard.prepared import Entry, is_unchanged, read_prepared, refuse_changed
+from multicard.vision.pictures import reason_in_one_line, share, tree_is_unchanged
 
 
 class GreyImages(Dataset):
@@ -85,15 +84,13 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     UserError
         If a file is missing or not the one that was prepared.
     """
-    if not (folder / PROVENANCE).is_file():
-        raise UserError(f"{folder}: found no {PROVENANCE}, expected a prepared data set")
-    facts = read_json(folder / PROVENANCE)
-    for entry in facts["files"]:
-        path = folder / entry["name"]
-        same = is_unchanged(folder, entry) if "files" in entry else path.exists() and sha256(path) == entry["sha256"]
-        if not same:
-            raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it anew")
+    facts = read_prepared(folder, "data set")
+    refuse_changed(folder, folder, facts["files"], _unchanged)
     return facts
+
+
+def _unchanged(path: Path, entry: Entry) -> bool:
+    return tree_is_unchanged(path, entry) if "files" in entry else is_unchanged(path, entry)
 
 
 def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> Dataset:

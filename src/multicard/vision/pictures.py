@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from multicard.errors import UserError
 from multicard.experiment.datasets import ImageFolder
 from multicard.experiment.machine import usable_cpus
+from multicard.prepared import Entry
 from multicard.vision.sources import CLASSES, Samples
 
 SPLITS = ("train", "test")
@@ -188,9 +189,8 @@ def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[st
     }
 
 
-def is_unchanged(folder: Path, entry: dict[str, Any]) -> bool:
+def tree_is_unchanged(tree: Path, entry: Entry) -> bool:
     """Tell whether a tree that was written still has the same files of the same sizes; contents are not read."""
-    tree = folder / entry["name"]
     sizes = []
     for label in CLASSES:
         try:

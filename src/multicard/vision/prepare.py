@@ -8,11 +8,10 @@ import numpy as np
 from multicard.errors import UserError
 from multicard.experiment.datasets import Dataset, Digits, ImageFolder, KaggleMnist, Mnist, Synthetic
 from multicard.files import described, whole, write_json
+from multicard.prepared import PROVENANCE
 from multicard.vision.kaggle import read_kaggle
 from multicard.vision.pictures import SPLITS, clear_trees, index_folder, write_tree
 from multicard.vision.sources import CLASSES, GreySet, Samples, read_digits, read_mnist
-
-PROVENANCE = "provenance.json"
 
 
 def prepare(name: str, dataset: Dataset, folder: Path) -> None:
