@@ -34,10 +34,22 @@ def test_phases_last_as_long_as_they_took_and_equal_phases_add_up(tmp_path: Path
     made = recorder(tmp_path)
     one_step(made)
     [row] = made.settle()
-    assert row["data_s"] == pytest.approx(0.02, abs=0.015)
-    assert row["forward_s"] == pytest.approx(0.06, abs=0.03)
+    assert row["data_s"] >= 0.02
+    assert row["forward_s"] >= 0.06
     assert row["data_s"] + row["forward_s"] <= row["duration_s"]
-    assert row["duration_s"] == pytest.approx(row["data_s"] + row["forward_s"], abs=0.01)
+
+
+def test_only_the_time_within_a_phase_is_of_the_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recorder(tmp_path)
+    marks = iter([10.0, 11.0, 13.0, 17.0, 25.0, 41.0, 73.0, 100.0])  # of the step, of three phases, of the step
+    monkeypatch.setattr(made.clock, "mark", lambda: next(marks))
+    with made.step(epoch=1, window="measured") as step:
+        for phase in ("data", "forward", "forward"):
+            with made.phase(phase):
+                pass
+        step.add(1, torch.tensor(1.0))
+    [row] = made.settle()
+    assert (row["duration_s"], row["data_s"], row["forward_s"]) == (90.0, 2.0, (25 - 17) + (73 - 41))
 
 
 def test_a_phase_that_did_not_happen_is_empty_not_zero(tmp_path: Path) -> None:

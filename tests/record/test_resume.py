@@ -94,7 +94,7 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
 ) -> None:
     late, wild = tmp_path / "late", tmp_path / "wild"
     endless = VisionParameters(**(LONG | {"epochs": 1000}))
-    record = run_job(endless, digits, late, time_limit_s=12, checkpoint_after_s=0)
+    record = run_job(endless, digits, late, time_limit_s=20, checkpoint_after_s=0)
     assert record["outcome"] == "timed_out"
     assert torch.load(late / "checkpoint.pt", weights_only=True)["epoch"] >= 1
 

@@ -20,7 +20,7 @@ from conftest import ROOT, TINY
 pytestmark = pytest.mark.workflow
 
 CONFIG = "config/tiny.yaml"
-LIMIT_S = 240
+LIMIT_S = 480
 SUFFIX = "warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
 ON_ONE_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_{SUFFIX}"
 ON_TWO_NODES = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{SUFFIX}"
@@ -228,7 +228,7 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
             cluster.wait_for(checkpoint.exists, "a checkpoint", 90)
             # As preemption does: the job is ended and nobody asked its run.
             subprocess.run(["scancel", jobs[comment(CANCELLED)][0]], check=True)
-            assert started.wait(timeout=2 * LIMIT_S) == 0
+            assert started.wait(timeout=LIMIT_S) == 0
         finally:
             started.kill()
             cluster.start_node("n2")
