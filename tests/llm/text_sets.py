@@ -1,0 +1,81 @@
+"""Sets of texts that are prepared in tests."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import TypeAdapter
+
+from conftest import ROOT
+from multicard.errors import UserError
+from multicard.experiment.datasets import Dataset
+from multicard.llm.texts import prepare_texts, read_texts
+
+RESOURCES = ROOT / "resources"
+HELLO = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello!"}]
+WAVE = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Who is it?"}]
+# Two samples of each kind, as they are prepared.
+SAMPLES: dict[str, list[dict[str, Any]]] = {
+    "instruction": [
+        {"instruction": "Add.", "input": "1, 2", "output": "3"},
+        {"instruction": "Say “no”.", "input": "", "output": "No,\nno."},
+    ],
+    "chat": [{"messages": [{"role": "system", "content": "Be kind."}, *HELLO]}, {"messages": [*HELLO, *WAVE]}],
+    "summary": [{"dialogue": "A: hi\nB: ho", "summary": "A greets B."}, {"dialogue": "A: é", "summary": "×"}],
+    "grammar": [{"input": "He go.", "output": "He goes."}, {"input": "A apple", "output": "An apple"}],
+    "completion": [{"text": "Once upon a time"}, {"text": "there was\n\na river."}],
+    "preference": [{"chosen": HELLO, "rejected": WAVE}, {"chosen": WAVE, "rejected": [*HELLO, *HELLO]}],
+}
+FLAT = ("instruction", "summary", "grammar", "completion")  # those that CSV can hold
+
+
+def made(out: Path, **definition: Any) -> dict[str, Any]:
+    """Prepare a set of texts and read its provenance."""
+    prepare_texts("mine", TypeAdapter(Dataset).validate_python(definition), out, RESOURCES)
+    return read_texts(out)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def prepared(out: Path, **definition: Any) -> list[dict[str, Any]]:
+    made(out, **definition)
+    return rows(out / "train.jsonl")
+
+
+def refusal(out: Path, **definition: Any) -> str:
+    """The one line that refuses a set of texts, of which nothing may stay."""
+    with pytest.raises(UserError) as caught:
+        made(out, **definition)
+    assert not out.exists() or not list(out.iterdir())
+    [line] = str(caught.value).splitlines()
+    return line
+
+
+def write(path: Path, samples: list[dict[str, Any]]) -> Path:
+    """Write samples in the format that the suffix names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(samples), path)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(samples[0]))
+            writer.writeheader()
+            writer.writerows(samples)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(samples, indent=1), encoding="utf-8")
+    else:
+        path.write_text("".join(json.dumps(sample) + "\n" for sample in samples), encoding="utf-8")
+    return path
+
+
+def line(**row: Any) -> bytes:
+    return json.dumps(row).encode() + b"\n"
+
+
+GOOD = line(text="good")
