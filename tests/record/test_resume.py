@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,12 +16,16 @@ import torch
 from conftest import ROOT, TINY
 from multicard.errors import UserError
 from multicard.experiment.vision_parameters import VisionParameters
+from multicard.files import write_json
 from multicard.launch.lock import locked
+from multicard.launch.slurm import free_port
 from multicard.record import attempts
 from multicard.record.attempts import is_spent
 from multicard.record.job import run_job
 
 LONG = TINY | {"epochs": 4, "profiler": "none"}
+OF_TWO_RANKS = {"strategy": "ddp", "devices": 2, "profiler": "kineto"}
+LEARNED = ["epoch", "train_loss", "test_loss", "test_accuracy"]
 
 
 def launched(changes: dict[str, Any], data: Path, out: Path) -> subprocess.Popen[str]:
@@ -45,22 +50,29 @@ def left_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(digits: Path, tmp_path: Path) -> None:
-    changes, how = {"strategy": "ddp", "devices": 2, "profiler": "kineto"}, signal.SIGKILL
-    one, two = tmp_path / "one", tmp_path / "two"
-    once = run_job(VisionParameters(**(LONG | changes)), digits, one, time_limit_s=300)
+@pytest.fixture(scope="module")
+def uninterrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    once = run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, folder, time_limit_s=300)
     assert (once["outcome"], once["resumed"]) == ("completed", None)
+    return folder
 
-    killed_after_two_epochs(changes, digits, two, how)
-    _, said = launched(changes, digits, two).communicate(timeout=300)
+
+def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
+    digits: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    one, two = uninterrupted, tmp_path
+    killed_after_two_epochs(OF_TWO_RANKS, digits, two, signal.SIGKILL)
+    _, said = launched(OF_TWO_RANKS, digits, two).communicate(timeout=300)
     record = json.loads((two / "run.json").read_text())
     assert record["outcome"] == "completed", said
     assert record["resumed"]["epoch"] >= 2
     assert (record["resumed"]["times"], record["resumed"]["on_another_host"]) == (1, False)
     assert "epoch 2 of 4, step" not in said
 
-    losses = ["epoch", "train_loss", "test_loss", "test_accuracy"]
-    pd.testing.assert_frame_equal(*(pd.read_csv(run / "epochs.csv")[losses] for run in (one, two)), check_exact=True)
+    learned = [pd.read_csv(run / "epochs.csv")[LEARNED] for run in (one, two)]
+    pd.testing.assert_frame_equal(*learned, check_exact=True)
     steps = pd.read_csv(two / "steps.csv")
     for _, rank in steps.groupby("rank"):
         assert rank["step"].tolist() == list(range(1, len(rank) + 1))
@@ -70,6 +82,55 @@ def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(digits: Path, tmp
         assert (rank["window"] == "warmup").sum() == 2 * TINY["warmup_steps"] + 1
     # Nothing is left of the first attempt, nor the checkpoint.
     assert left_in(two) == left_in(one)
+
+
+def on_two_nodes(data: Path, shared: Path, own: Path) -> list[subprocess.Popen[str]]:
+    """Start the parts of both nodes as srun does, on this machine; each has a folder for temporary files of its own."""
+    checkpoint = shared / "checkpoint.pt"
+    parameters = VisionParameters(**(LONG | OF_TWO_RANKS | {"nodes": 2, "profiler": "none"}))
+    job = {
+        "parameters": parameters.stated(), "profiler": "none", "data": str(data), "model": None,
+        "keep": str(shared / "saved"), "scratch": str(shared), "shared": str(shared), "time_limit_s": 300,
+        "port": free_port(), "checkpoint": str(checkpoint), "checkpoint_after_s": 0, "resume": checkpoint.exists(),
+    }  # fmt: skip
+    write_json(shared / "job.json", job)
+    started = []
+    for node in range(2):
+        temporary = own / str(node)
+        temporary.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {
+            "SLURM_PROCID": str(node), "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_JOB_ID": "0",
+            "SLURM_SRUN_COMM_PORT": "1", "TMPDIR": str(temporary), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "multicard.record.node", "--job", str(shared / "job.json")]
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    return started
+
+
+def test_a_run_on_two_nodes_goes_on_from_its_checkpoint(digits: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    """The nodes are two folders of this machine; tests/slurm has real ones."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    shared.mkdir()
+    nodes = on_two_nodes(digits, shared, own)
+    for line in nodes[0].stdout:
+        if "checkpoint after epoch 2" in line:
+            break
+    for node in nodes:
+        node.terminate()
+    for node in nodes:
+        node.communicate(timeout=60)
+    assert (shared / "checkpoint.pt").exists()
+    for part in shared.glob("epoch[0-9]*"):  # goes with the scratch folder of an attempt
+        part.unlink()
+
+    nodes = on_two_nodes(digits, shared, own)
+    said = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert re.search(r"goes on after epoch [23] of 4", said[0])
+    learned = [pd.read_csv(path)[LEARNED] for path in (uninterrupted / "epochs.csv", shared / "epochs.csv.rank0")]
+    pd.testing.assert_frame_equal(*learned, rtol=1e-6)
+    assert not list(shared.glob("epoch[0-9]*"))
+    assert not [path for path in own.rglob("*") if path.is_file()]
 
 
 def test_two_attempts_at_a_run_never_meet(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def attempt(p: VisionParameters, digits: Path, folder: Path, **job: Any) -> dict
     folder.mkdir(exist_ok=True)
     checkpoint = folder / "checkpoint.pt"
     job = {"checkpoint": str(checkpoint), "resume": checkpoint.exists(), "checkpoint_after_s": 0} | job
-    described = {"data": digits, "scratch": folder, "profiler": "none"}
+    described = {"data": digits, "scratch": folder, "shared": folder, "profiler": "none"}
     return train(described | job, p, 0, CPU, read_provenance(digits))
 
 

@@ -90,6 +90,7 @@ def run_job(
                 "model": str(model.absolute()) if model else None,
                 "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
+                "shared": str(scratch.absolute()),  # on several nodes each has a scratch folder of its own
                 "time_limit_s": time_limit_s,
                 "port": slurm.free_port() if several else None,
                 "checkpoint": str(checkpoint.absolute()),

@@ -20,7 +20,8 @@ from multicard.record.recorder import Recorder
 from multicard.vision.strategy import sum_over_ranks
 
 SHARE = 50  # of the time that passes, at most one part in so many goes into writing
-OF_A_RANK = "state.pt"
+STATE = "state.pt"
+OF_A_RANK = (STEPS, STATE)  # what each leaves for the first to put together
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -49,8 +50,8 @@ class Checkpoints:
     Parameters
     ----------
     job
-        With `checkpoint`, the file; `resume`, whether there is one; and `checkpoint_after_s`. Without them nothing is
-        written.
+        With `checkpoint`, the file; `resume`, whether there is one; `checkpoint_after_s`; and `shared`, the scratch
+        folder that all nodes see. Without them nothing is written.
     facts
         Of the data set. A checkpoint is taken up only by a run with the same ones, and the same parameters, code,
         versions, processor and cards.
@@ -110,11 +111,13 @@ class Checkpoints:
             except (OSError, RuntimeError) as error:  # as PyTorch says that a disk is full
                 self._say(f"no checkpoint after epoch {len(self.state.epochs)}: {' '.join(str(error).split())[:200]}")
         sum_over_ranks([0.0], self.device)  # the next epoch begins on all ranks at once
+        for kind in OF_A_RANK:
+            self._part(kind, self.rank).unlink(missing_ok=True)
         self._since = time.monotonic()
         self._took_s = self._since - began
 
     def _part_written(self) -> float:
-        """Leave what only this rank knows in the scratch folder; 1 if that went well."""
+        """Leave what only this rank knows where the first finds it; 1 if that went well."""
         state = self.state
         generator = _generator(state.loader)
         part = {
@@ -125,8 +128,8 @@ class Checkpoints:
             "memory_used": state.memory_used,
         }
         try:
-            state.recorder.write(self._scratch(STEPS, self.rank))
-            _save(part, self._scratch(OF_A_RANK, self.rank))
+            state.recorder.write(self._part(STEPS, self.rank))
+            _save(part, self._part(STATE, self.rank))
         except (OSError, RuntimeError):
             return 0.0
         return 1.0
@@ -142,11 +145,11 @@ class Checkpoints:
             "model": self.state.model.state_dict(),
             "optimizer": self.state.optimizer.state_dict(),
             "scaler": self.state.scaler.state_dict(),
-            "steps": [self._scratch(STEPS, rank).read_text(encoding="utf-8") for rank in ranks],
-            "parts": [torch.load(self._scratch(OF_A_RANK, rank), weights_only=True) for rank in ranks],
+            "steps": [self._part(STEPS, rank).read_text(encoding="utf-8") for rank in ranks],
+            "parts": [torch.load(self._part(STATE, rank), weights_only=True) for rank in ranks],
         }
-        # In the scratch folder, which goes with an interrupted attempt, on the same file system.
-        temporary = Path(self.job["scratch"]) / CHECKPOINT
+        # In a scratch folder, which goes with an interrupted attempt, on the same file system.
+        temporary = Path(self.job["shared"]) / CHECKPOINT
         _save(whole, temporary)
         temporary.replace(self.job["checkpoint"])
 
@@ -194,8 +197,9 @@ class Checkpoints:
             sort_keys=True,
         )
 
-    def _scratch(self, kind: str, rank: int) -> Path:
-        return Path(self.job["scratch"]) / rank_file(kind, rank)
+    def _part(self, kind: str, rank: int) -> Path:
+        # Under a new name each time: of an old one a network file system might give another node what it held before.
+        return Path(self.job["shared"]) / rank_file(f"epoch{len(self.state.epochs)}-{kind}", rank)
 
     def _say(self, text: str) -> None:
         if self.rank == 0:
