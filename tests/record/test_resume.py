@@ -199,6 +199,6 @@ def test_a_run_whose_disk_was_full_goes_on_when_there_is_room(
         patch.setattr(job, "write_csv", full)
         with pytest.raises(UserError, match="No space left on device; make room and start again"):
             run_job(parameters, digits, tmp_path, time_limit_s=300, checkpoint_after_s=0)
-    assert left_in(tmp_path) == {"checkpoint.pt", "log.txt"}
+    assert left_in(tmp_path) == {".lock", "checkpoint.pt", "log.txt"}
     record = run_job(parameters, digits, tmp_path, time_limit_s=300)
     assert (record["outcome"], record["resumed"]["epoch"]) == ("completed", 2)

@@ -42,7 +42,7 @@ EXPERIMENT: dict[str, Any] = {
     },
 }
 RUN = "vision_digits_16px_{}_warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
-LIMIT_S = 300
+LIMIT_S = 600
 
 # What is made from all scenarios together, anew when one of them changes.
 TOGETHER = ["judge the papers' claims", "recommend what to change", "write the report"]
@@ -206,6 +206,22 @@ def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
                 *TOGETHER,
             ]
         )
+
+
+def test_data_that_are_prepared_anew_repeat_no_run_unless_they_are_defined_otherwise(street: Path) -> None:
+    more = copy.deepcopy(EXPERIMENT)
+    more["scenarios"]["formats"]["vary"]["precision"].append("fp64")
+    kept = street / "kept"
+    (street / "data").rename(kept)  # as a cluster clears a folder of temporary files
+    try:
+        with changed_to(street, more):
+            jobs = planned(street)
+            assert "prepare the data set digits" in jobs
+            assert [job for job in jobs if job.startswith("run ")] == [f"run {RUN.format('single_cpu1_fp64')}"]
+        with changed_to(street, EXPERIMENT | {"datasets": {"digits": {"source": "digits", "limit": 500}}}):
+            assert len([job for job in planned(street) if job.startswith("run ")]) == 4
+    finally:
+        kept.rename(street / "data")
 
 
 def test_a_scenario_taken_away_reruns_no_run_and_no_figure(street: Path) -> None:

@@ -64,6 +64,7 @@ rule launch_run:
     params:
         parameters=run_parameters,
         inputs=input_folders,
+        definitions=run_definitions,
         folder=lambda wildcards, output: str(Path(output.record).parent),
     message:
         "run {wildcards.run}"
