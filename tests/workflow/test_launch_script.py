@@ -1,6 +1,8 @@
 """The script that launches a run refuses what cannot run, in one line and before it writes anything."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +79,40 @@ def test_a_missing_folder_is_named(digits: Path, tmp_path: Path) -> None:
     assert lines == ["model: missing, expected the folder of the prepared language model"]
     lines = refusal(json.dumps(TUNING), digits, tmp_path / "run", "--model", str(tmp_path / "no"))
     assert lines[0] == f"model: no such folder: {tmp_path}/no"
+
+
+@pytest.mark.parametrize(
+    ("tool", "script", "changes", "says"),
+    [
+        (
+            "squeue",
+            "echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1",
+            {"strategy": "ddp", "devices": 2, "nodes": 2},
+            "squeue ended with 1, saying: slurm_load_jobs error: Socket timed out",
+        ),
+        (
+            "nvidia-smi",
+            "echo 'Unable to determine the device handle: Unknown Error'; exit 255",
+            {"device": "cuda"},
+            "nvidia-smi ended with 255, saying: Unable to determine the device handle: Unknown Error",
+        ),
+    ],
+)
+def test_what_a_busy_node_cannot_tell_is_no_outcome(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, script: str, changes: dict[str, Any],
+    says: str,
+) -> None:  # fmt: skip
+    """The tools are stand-ins; within a job of Slurm, where an obstacle would be the run's outcome."""
+    fake = tmp_path / "bin" / tool
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    for name in ("SLURM_JOB_NUM_NODES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    [line] = refusal(json.dumps(TINY | changes), digits, tmp_path / "run")
+    assert re.fullmatch(rf"cannot tell whether \S+ can run this: {re.escape(says)}", line)
 
 
 def test_a_run_that_can_be_runs(digits: Path, tmp_path: Path) -> None:

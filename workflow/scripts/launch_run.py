@@ -4,7 +4,7 @@ import argparse
 import socket
 from pathlib import Path
 
-from multicard.errors import reported
+from multicard.errors import UserError, reported
 from multicard.experiment.load import read_job
 from multicard.experiment.machine import Machine, slurm_job
 from multicard.experiment.parameters import run_id
@@ -31,6 +31,9 @@ with reported():
     parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if slurm_job() else here)
     # On a cluster the run was planned elsewhere, and other runs follow: what its node lacks is an outcome.
     obstacle = Run(run_id(parameters), parameters).obstacle(here)
+    if obstacle and here.unanswered:
+        # It may have been busy for a moment: no outcome, so that the run is tried again.
+        raise UserError(f"cannot tell whether {socket.gethostname()} can run this: {here.unanswered}")
     if obstacle:
         refuse_job(parameters, arguments.out, f"cannot run on {socket.gethostname()}: {obstacle}")
     else:

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from multicard.programs import ask
+from multicard.programs import Answer, ask
 
 # torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
@@ -26,6 +26,7 @@ class Machine:
     gpu_memory_bytes: int | None = None  # of the smallest card
     weights_needed: bool = True  # of language models; a machine that is only imagined needs none
     nodes: int = 1  # machines that one run may have
+    unanswered: str | None = None  # what a tool said that is there and would not tell of cards or nodes; None: all told
 
     def imagined(self) -> "Machine":
         """A machine like this one with whatever it lacks, to plan for."""
@@ -43,16 +44,19 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """Look at the machine that this process runs on, and at its job of Slurm if it is in one."""
-        cpus = usable_cpus()
+        cards, nodes = _nvidia_smi("-L"), _allocated_nodes()
+        memory = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
+        answers = [answer for answer in (cards, memory, nodes) if isinstance(answer, Answer)]
         return cls(
-            cpus=cpus,
-            gpus=_gpus(),
+            cpus=usable_cpus(),
+            gpus=_gpus(cards.lines),
             nsys=shutil.which("nsys") is not None,
             compiler=_compiler(),
             dali=_dali(),
             torchtune=unsupported(),
-            gpu_memory_bytes=_gpu_memory_bytes(),
-            nodes=_allocated_nodes(),
+            gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
+            nodes=_count(nodes.lines) if isinstance(nodes, Answer) else nodes,
+            unanswered=next((answer.problem for answer in answers if answer.problem), None),
         )
 
 
@@ -68,14 +72,17 @@ def slurm_job() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or None
 
 
-def _allocated_nodes() -> int:
-    """Count the nodes of this process's job of Slurm; one outside of any."""
+def _allocated_nodes() -> int | Answer:
+    """Count the nodes of this process's job of Slurm, one outside of any; or what squeue answers where it must tell."""
     job, stated = slurm_job(), os.environ.get("SLURM_JOB_NUM_NODES", "")
     if job is None or stated.isdecimal():
         return int(stated) if job else 1
     # Snakemake's plugin for Slurm starts a job without most of Slurm's variables.
-    answer = _lines_of("squeue", "--noheader", f"--jobs={job}", "--format=%D")
-    return int(answer[0]) if answer and answer[0].strip().isdecimal() else 1
+    return _asked("squeue", "--noheader", f"--jobs={job}", "--format=%D")
+
+
+def _count(lines: list[str]) -> int:
+    return int(lines[0]) if lines and lines[0].isdecimal() else 1
 
 
 def _compiler() -> bool:
@@ -107,12 +114,11 @@ def unsupported() -> str | None:
     return "; ".join(wrong) or None
 
 
-def _gpus() -> int:
+def _gpus(listing: list[str]) -> int:
     """Count the GPUs that a CUDA program would see: of CUDA_VISIBLE_DEVICES, those before the first that is not there.
 
     An entry is a card's number, or the beginning of the UUID of a card or of a part of one (MIG).
     """
-    listing = _nvidia_smi("-L")
     cards = sum(line.startswith("GPU ") for line in listing)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -127,17 +133,16 @@ def _gpus() -> int:
     return len(set(itertools.takewhile(is_there, map(str.strip, visible.split(",")))))
 
 
-def _gpu_memory_bytes() -> int | None:
+def _gpu_memory_bytes(totals: list[str]) -> int | None:
     """Memory of the smallest card of the machine."""
-    totals = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    mebibytes = [int(line) for line in totals if line.strip().isdigit()]  # a card in slices (MIG) may not say
+    mebibytes = [int(line) for line in totals if line.isdigit()]  # a card in slices (MIG) may not say
     return min(mebibytes) * 1024**2 if mebibytes else None
 
 
-def _nvidia_smi(*arguments: str) -> list[str]:
-    """Lines that nvidia-smi prints; none where it is missing or hangs."""
-    return _lines_of("nvidia-smi", *arguments)
+def _nvidia_smi(*arguments: str) -> Answer:
+    return _asked("nvidia-smi", *arguments)
 
 
-def _lines_of(program: str, *arguments: str) -> list[str]:
-    return ask([program, *arguments]).output.splitlines()
+def _asked(program: str, *arguments: str) -> Answer:
+    """What a program answers; that it is missing is no problem, but an answer."""
+    return ask([program, *arguments]) if shutil.which(program) else Answer("")
