@@ -10,12 +10,13 @@ import torch
 import torch.distributed as dist
 
 from conftest import TINY
+from multicard.errors import UserError
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch.process import Ended
 from multicard.record import job
 from multicard.record.job import run_job
 from multicard.record.outcome import judge
-from multicard.record.rank import is_out_of_memory
+from multicard.record.rank import LONGEST_REASON, _reason, is_out_of_memory
 
 # A program that stands in for training. Its last rank has a fault, and there neither would taking down the process
 # group end, nor Python itself, as under NCCL they may not.
@@ -226,3 +227,15 @@ def test_of_several_nodes_the_reason_names_the_one(
     ended = Ended(exit_code, timed_out=False, wall_time_s=1.0)
     _, said = judge(ended, records, 2, 60.0, tmp_path / "log.txt", {0: "n1", 1: "n2"})
     assert said.partition("; see")[0] == reason
+
+
+def test_of_a_long_reason_the_beginning_and_the_end_are_kept() -> None:
+    # As PyTorch hands on what a worker of a DataLoader said: the cause comes last.
+    error = RuntimeError(
+        "Caught RuntimeError in DataLoader worker.\n" + "  File\n" * 200 + "RuntimeError: no shared memory"
+    )
+    reason = _reason(error)
+    assert reason.startswith("RuntimeError: Caught RuntimeError in DataLoader worker.")
+    assert reason.endswith("RuntimeError: no shared memory")
+    assert len(reason) < LONGEST_REASON + 30
+    assert _reason(UserError("short")) == "short"

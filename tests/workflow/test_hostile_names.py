@@ -1,6 +1,7 @@
 """Names and texts that would run something if a shell, Snakemake or a browser took them as more than text."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from test_street import make, project, snakemake
+from test_street import LIMIT_S, make, project, snakemake
 
 from conftest import TINY
 
@@ -67,3 +68,14 @@ def test_a_results_folder_that_commands_cannot_name_is_refused(tmp_path: Path, n
     assert done.returncode != 0
     assert "results: the name" in done.stderr
     assert list(tmp_path.rglob(f"{PLANTED}*")) == []
+
+
+def test_make_hands_on_the_name_of_a_configuration_as_it_is(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project", {})
+    name = f"config/it's my $(touch {PLANTED}).yaml"
+    (folder / name).write_text("scenarios: [1")
+    command = ["make", "-o", ".venv/ready", "demo", f"CONFIG={name.replace('$', '$$')}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode != 0
+    assert done.stderr.startswith(f"{name}, line 1, column 14: does not parse as YAML")
+    assert list(tmp_path.rglob(PLANTED)) == []

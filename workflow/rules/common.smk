@@ -158,7 +158,8 @@ def requested(name):
 def run_inputs(wildcards):
     """Statements of origin of the prepared data set and, of a language model's tuning, the prepared model.
 
-    Whatever their age: a completed run is not repeated because its data had to be prepared anew.
+    Whatever their age: a completed run is not repeated because its data were prepared anew. Where they are still to be
+    prepared, in the same start, Snakemake repeats it nevertheless.
     """
     parameters = RUNS[wildcards.run].parameters
     inputs = {"data": ancient(f"data/{parameters.dataset}/provenance.json")}

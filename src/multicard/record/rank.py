@@ -26,6 +26,7 @@ from multicard.record.recorder import Diverged
 Training = Callable[[dict[str, Any], Any, dict[str, Any]], dict[str, Any]]
 
 KNOWN = (Diverged, UserError)  # errors that say all there is to know
+LONGEST_REASON = 300  # characters
 
 # What errors say of memory that ran out, in lower case.
 OUT_OF_MEMORY = (
@@ -76,7 +77,10 @@ def _outcome(error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    said = " ".join(str(error).split())[:300]
+    said = " ".join(str(error).split())
+    if len(said) > LONGEST_REASON:  # the end of a worker's traceback says what happened, its beginning where
+        half = LONGEST_REASON // 2
+        said = f"{said[:half]} … {said[-half:]}"
     return said if isinstance(error, KNOWN) else f"{type(error).__name__}: {said}"
 
 
