@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,22 @@ def test_what_the_ranks_wrote_decides_the_outcome(
     outcome, reason = judge(Ended(exit_code, timed_out, 1.0), records, 2, 60.0, Path("log.txt"))
     assert outcome == expected
     assert (reason is None) == (expected == "completed")
+
+
+def test_in_a_job_of_slurm_ranks_write_to_a_folder_of_the_node(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, own, commands = tmp_path / "run", tmp_path / "own", []
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    real = job_module.node_command
+    monkeypatch.setattr(job_module, "node_command", lambda *given: commands.append(real(*given)) or commands[-1])
+    changes = {"epochs": 2, "profiler": "kineto"}
+    record = run_job(VisionParameters(**(TINY | changes)), digits, folder, time_limit_s=300, checkpoint_after_s=0)
+    assert record["outcome"] == "completed", record["reason"]
+    assert str(own) in " ".join(commands[0])
+    assert "checkpoint after epoch 1" in (folder / "log.txt").read_text()
+    assert (folder / "trace" / "rank0.json.gz").exists()
+    assert not list(own.glob("multicard-*"))
+    assert not list(folder.glob(".scratch-*"))

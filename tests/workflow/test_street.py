@@ -212,7 +212,7 @@ def test_data_that_are_prepared_anew_repeat_no_run_unless_they_are_defined_other
     more = copy.deepcopy(EXPERIMENT)
     more["scenarios"]["formats"]["vary"]["precision"].append("fp64")
     shutil.rmtree(street / "data")  # as a cluster clears a folder of temporary files
-    prepared = snakemake(street, "data/digits/provenance.json")
+    prepared = snakemake(street, "--", "data/digits/provenance.json")
     assert prepared.returncode == 0, prepared.stderr
     with changed_to(street, more):
         assert [job for job in planned(street) if job.startswith("run ")] == [f"run {RUN.format('single_cpu1_fp64')}"]

@@ -3,12 +3,14 @@
 import contextlib
 import csv
 import sys
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from multicard.errors import UserError
+from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.resources import cpus
 from multicard.files import read_json, room_for, tells_of_no_room, write_csv, write_json
@@ -78,7 +80,7 @@ def run_job(
     """
     name, several = run_id(parameters), parameters.nodes > 1
     profiler, why = choose_profiler(parameters.profiler)
-    with room_for(folder), scratch_in(folder) as scratch:
+    with room_for(folder), scratch_in(folder) as shared, _near(shared, several) as scratch:
         checkpoint = folder / CHECKPOINT
         before = written(checkpoint)
         write_json(
@@ -90,7 +92,7 @@ def run_job(
                 "model": str(model.absolute()) if model else None,
                 "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
-                "shared": str(scratch.absolute()),  # on several nodes each has a scratch folder of its own
+                "shared": str(shared.absolute()),
                 "time_limit_s": time_limit_s,
                 "port": slurm.free_port() if several else None,
                 "checkpoint": str(checkpoint.absolute()),
@@ -139,6 +141,20 @@ def run_job(
         write_json(folder / RUN, record)
         _say(f"{PROGRESS}{name}: {outcome}{f', {reason}' if reason else ''} ({ended.wall_time_s:.0f} s)")
         return record
+
+
+@contextlib.contextmanager
+def _near(shared: Path, several: bool) -> Iterator[Path]:
+    """Give the folder that ranks write to.
+
+    On a cluster that is one of the node, since what is written over a network disturbs what is measured; of several
+    nodes each makes its own and hands over to `shared`.
+    """
+    if several or not slurm_job():
+        yield shared
+        return
+    with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
+        yield Path(folder)
 
 
 def refuse_job(parameters: JobParameters, folder: Path, reason: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What of a job's trace is kept in its run directory, and why nothing is where nothing is."""
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def keep_trace(
             missing, files = f"the profiler left no {', '.join(absent)}", []
     target.mkdir()
     for file in files:
-        file.replace(target / file.name)
+        shutil.move(file, target / file.name)  # it may come from another disk
     captured = {
         "profiler": profiler,
         "missing": missing,
