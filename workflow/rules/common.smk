@@ -156,27 +156,12 @@ def requested(name):
 
 
 def run_inputs(wildcards):
-    """Statements of origin of the prepared data set and, of a language model's tuning, the prepared model.
-
-    Whatever their age: a completed run is not repeated because its data were prepared anew. Where they are still to be
-    prepared, in the same start, Snakemake repeats it nevertheless.
-    """
+    """Statements of origin of the prepared data set and, of a language model's tuning, the prepared model."""
     parameters = RUNS[wildcards.run].parameters
-    inputs = {"data": ancient(f"data/{parameters.dataset}/provenance.json")}
+    inputs = {"data": f"data/{parameters.dataset}/provenance.json"}
     if parameters.workload == "llm":
-        inputs["model"] = ancient(f"data/models/{parameters.model}/provenance.json")
+        inputs["model"] = f"data/models/{parameters.model}/provenance.json"
     return inputs
-
-
-def run_definitions(wildcards):
-    """Definitions of what a run is made of, as JSON: when they change, the run is repeated."""
-    parameters = RUNS[wildcards.run].parameters
-    definitions = [EXPERIMENT.datasets[parameters.dataset]]
-    if parameters.workload == "llm":
-        definitions.append(EXPERIMENT.models[parameters.model])
-    return [
-        definition.model_dump_json(exclude_defaults=True) for definition in definitions
-    ]
 
 
 def input_folders(wildcards, input):

@@ -64,7 +64,6 @@ rule launch_run:
     params:
         parameters=run_parameters,
         inputs=input_folders,
-        definitions=run_definitions,
         folder=lambda wildcards, output: str(Path(output.record).parent),
     message:
         "run {wildcards.run}"
