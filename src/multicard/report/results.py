@@ -11,9 +11,8 @@ import pandas as pd
 
 from multicard.errors import UserError
 from multicard.files import read_json
-from multicard.record.names import OUTCOMES, RUN
+from multicard.record.names import NOT_RUN, OUTCOMES, RUN
 
-NOT_RUN = "not run"
 ORDER = (*OUTCOMES, NOT_RUN)
 
 CLAIMS = "claims.csv"
