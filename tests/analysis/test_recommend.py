@@ -193,8 +193,32 @@ def test_what_cannot_be_is_not_advised(tmp_path: Path) -> None:
     every = Neighbours([fsdp, cpu])
     named = {each.switch.name for each in advice(fsdp, "computation", every)}
     assert "layout: nhwc" not in named and "preset: tuned" in named
-    assert {each.switch.name for each in advice(cpu, "transfers", every)} == {"loader: dali", "binding: numa"}
+    assert {each.switch.name for each in advice(cpu, "transfers", every)} == {"binding: numa"}
     assert "cuda_graphs: true" not in {each.switch.name for each in advice(fsdp, "host-bound launches", every)}
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "offered"),
+    [
+        ("cpu", (0,), False), ("cpu", (), False), ("cpu", (0, 1), True),
+        ("cuda", (0,), False), ("cuda", (), True), ("cuda", (0, 1), True),
+    ],
+)  # fmt: skip
+def test_ranks_are_to_be_bound_only_where_there_are_nodes_to_choose(
+    device: str, nodes: tuple[int, ...], offered: bool, tmp_path: Path
+) -> None:
+    evidence = made(tmp_path, images(100, device=device, data_share=0.5, devices=2), nodes=nodes)
+    assert ("`binding: numa`" in as_markdown(evidence)) is offered
+
+
+def test_advice_for_cpu_processes_names_no_card(tmp_path: Path) -> None:
+    lost = [row | {"outcome": "out_of_memory"} for row in images(100, device="cpu", devices=2, workers=2)]
+    rows = images(100, device="cpu", workers=2, batch_size=8, data_share=0.5, transfer_s=0.2, mean_iteration_time_s=0.5)
+    text = as_markdown(made(tmp_path, rows + lost, card=None))
+    assert "`loader: dali` (decodes and resizes in threads of its own)" in text
+    told = [line for line in text.splitlines() if "to try" in line]
+    assert len(told) >= 3
+    assert not [line for line in told if "card" in line]
 
 
 def test_what_holds_back_several_nodes_is_advised_about_too(tmp_path: Path) -> None:
@@ -248,6 +272,38 @@ def test_it_is_said_when_the_data_do_not_decide(factors: tuple[float, ...], tmp_
     [choice] = choices(evidence, "throughput")
     assert not choice.decided and [each["precision"] for each in choice.tied] == ["fp32"]
     assert "not decided" in as_markdown(evidence)
+
+
+def test_it_is_said_when_a_rival_has_no_interval(tmp_path: Path) -> None:
+    rival = images(95, (1.0,), precision="fp16")
+    text = as_markdown(made(tmp_path / "one", images(100) + rival))
+    assert "not decided (one repeat only): it may as well be precision: fp16" in text
+    overlapping = images(100, SCATTERED, precision="bf16")
+    text = as_markdown(made(tmp_path / "both", images(100, SCATTERED) + rival + overlapping))
+    assert "not decided (intervals overlap or one repeat only): it may as well be " in text
+    text = as_markdown(made(tmp_path / "overlapping", images(100, SCATTERED) + overlapping))
+    assert "not decided (intervals overlap): it may as well be " in text
+
+
+@pytest.mark.parametrize(("repeats", "warned"), [(2, True), (3, False)])
+def test_a_difference_of_fewer_than_three_repeats_comes_with_a_warning(
+    repeats: int, warned: bool, tmp_path: Path
+) -> None:
+    few = (0.999, 1.0, 1.001)[:repeats]
+    rows = images(100, few, workers=2, data_share=0.5) + images(150, workers=8)
+    lines = as_markdown(made(tmp_path, rows), ["throughput"]).splitlines()
+    warning = f"({repeats} repeats: chance alone often separates equals)"
+    [decision] = [line for line in lines if "better than the other one" in line]
+    [measured] = [line for line in lines if "with workers 8 50 % faster" in line]
+    assert (warning in decision, warning in measured) == (warned, warned)
+
+
+def test_a_difference_that_is_none_needs_no_warning(tmp_path: Path) -> None:
+    two = (0.9, 1.1)
+    rows = images(100, two, workers=2, data_share=0.5) + images(101, two, workers=8)
+    text = as_markdown(made(tmp_path, rows))
+    assert "no difference beyond that of repeats" in text
+    assert "chance" not in text
 
 
 def test_preference_tuning_is_not_compared_with_other_tuning(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from multicard.analysis.tables import (
     measures_table,
     number,
     speedup_table,
+    write_scenario_tables,
     write_table,
 )
 from multicard.experiment.vision_parameters import VisionParameters
+from multicard.record.names import WRITTEN_TABLES
 
 HOSTILE = r"a|b & 50% $x$ #1 _y_ {z} ~ ^ \input{evil} <script> [1]* `c` żółw µs — 中" + "\n\x1b[31m"
 
@@ -151,18 +153,48 @@ def test_the_table_of_laws_tells_parameters_errors_residual_and_reason() -> None
 
 
 def test_a_caption_says_what_brackets_and_errors_are_where_there_are_any() -> None:
-    assert "bootstrap interval" in markdown(speedup_table(synthetic()), "Scaling.").splitlines()[0]
+    ratios = markdown(speedup_table(synthetic()), "Scaling.").splitlines()[0]
+    assert "the range of the ratios of single repeats, from four repeats on the 95 % bootstrap interval" in ratios
+    medians = markdown(measures_table(synthetic(), ["iteration_time_s"]), "Times").splitlines()[0]
+    assert "their range, from six repeats on their 95 % bootstrap interval" in medians
     assert "standard error" in markdown(laws_table(synthetic()), "Laws")
     assert markdown(pd.DataFrame({"a": [1]}), "Plain").splitlines()[0] == "Plain."
 
 
 def test_csv_has_the_numbers_as_they_are(tmp_path: Path) -> None:
     table = speedup_table(synthetic())
-    write_table(table, tmp_path / "speedup", "Scaling")
+    write_table(table, tmp_path / "speedup", "Scaling", "speedup")
     assert {path.name for path in tmp_path.iterdir()} == {"speedup.csv", "speedup.md", "speedup.tex"}
     pd.testing.assert_frame_equal(
         pd.read_csv(tmp_path / "speedup.csv"), table, check_dtype=False, check_column_type=False
     )
+
+
+def test_tables_of_several_scenarios_can_stand_in_one_document(tmp_path: Path) -> None:
+    for scenario in ("one", "an_other", "an-other"):
+        (tmp_path / scenario).mkdir()
+        write_scenario_tables(synthetic(), tmp_path / scenario)
+    written = {path: path.read_text() for path in tmp_path.glob("*/*.tex")}
+    labels = [re.search(r"\\label\{(.*?)\}", text)[1] for text in written.values()]
+    assert len(labels) == len(set(labels)) == 9
+    assert "tab:an_other-table_speedup" in labels
+    for path, text in written.items():
+        name = path.parent.name.replace("_", r"\_")
+        assert rf"\caption{{Scenario {name}: " in text
+    assert (tmp_path / "one/table_laws.md").read_text().startswith("Scenario one: laws of scaling")
+
+
+def test_captions_and_a_column_tell_of_made_up_runs_and_unlike_machines(tmp_path: Path) -> None:
+    notes = ["Synthetic: made-up runs, on no real machine", "2 machines: A & B; C"]
+    write_scenario_tables(synthetic(), tmp_path, notes, "all")
+    for name in WRITTEN_TABLES:
+        caption = (tmp_path / f"{name}.md").read_text().splitlines()[0]
+        assert notes[0] in caption and r"2 machines: A \& B; C." in caption
+        assert r"2 machines: A \& B; C." in (tmp_path / f"{name}.tex").read_text()
+        assert set(pd.read_csv(tmp_path / f"{name}.csv")["synthetic"]) == {"all"}
+        assert "synthetic" not in cells((tmp_path / f"{name}.md").read_text())[0]
+    write_scenario_tables(synthetic(), tmp_path)
+    assert all("synthetic" not in pd.read_csv(tmp_path / f"{name}.csv") for name in WRITTEN_TABLES)
 
 
 def test_hostile_text_stays_in_its_markdown_cell() -> None:
@@ -192,7 +224,7 @@ def test_hostile_text_stays_in_its_latex_cell() -> None:
         assert row.isascii()
     # A bracket after the end of a row would be its option.
     assert rows[-1] == r"{[}x{]} & $-$2.50 \\"
-    assert r"\label{tab:a-b-c-}" in lines
+    assert r"\label{tab:a-b_-c-}" in lines
     assert r"zo\l{}w" in text
 
 
@@ -217,7 +249,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     }
     document = [r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}"]
     for name, table in tables.items():
-        write_table(table, tmp_path / name, HOSTILE)
+        write_table(table, tmp_path / name, HOSTILE, name)
         document.append(rf"\input{{{name}}}")
     (tmp_path / "all.tex").write_text("\n".join([*document, r"\end{document}"]))
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "all.tex"]

@@ -9,14 +9,16 @@ import pandas as pd
 import pytest
 
 from figures.measured import closed, gathered, group_names, heading, lengths, pictures, texts, words
+from multicard.analysis.gathered import OUTCOME_TABLE
 from multicard.analysis.measures import MEASURES_OF
+from multicard.analysis.provenance import notes
 from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD, Figure
 from multicard.experiment.workloads import WORKLOADS
 from multicard.figures.breakdown import phases
 from multicard.figures.catalog import FIGURES, draw
 from multicard.figures.precision import precision
 from multicard.figures.scaling import iteration_time, speedup
-from multicard.figures.series import labels, provenance, varied
+from multicard.figures.series import labels, varied
 from multicard.figures.style import styled
 
 TABLES = {"vision": pictures, "llm": texts}
@@ -167,6 +169,16 @@ def test_runs_that_did_not_complete_are_counted_over_the_figure(tmp_path: Path) 
     assert "Not shown: 1 out of memory" in drawn("phases", measures, tmp_path)
 
 
+def test_runs_that_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -> None:
+    measures = pictures()
+    measures.loc[0, "outcome"] = "diverged"
+    scenario = gathered(tmp_path, measures)
+    outcomes = pd.DataFrame({"run": ["a", "b", "c"], "outcome": ["completed", "not run", "not run"]})
+    outcomes.to_csv(tmp_path / OUTCOME_TABLE, index=False)
+    draw("phases", scenario, tmp_path / "f")
+    assert "Not shown: 1 diverged, 2 not run here" in words_of(tmp_path / "f.svg")
+
+
 def test_when_no_run_completed_the_figure_says_so(tmp_path: Path) -> None:
     svg = drawn("speedup", pictures().assign(outcome="failed"), tmp_path)
     assert "No run completed" in svg
@@ -198,10 +210,10 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
     measures = pictures()[:2]
     info = [{"run": "run0", "machine": "4 × H100", "versions": "python 3.11, torch 2.10"}]
     same = gathered(tmp_path / "same", measures, runs_info=[*info, info[0] | {"run": "run1"}])
-    assert provenance(same) == []
+    assert notes(same) == []
     other = {"run": "run1", "machine": "1 × H$200$", "versions": "python 3.11, torch 2.11"}
     both = gathered(tmp_path / "both", measures, runs_info=[*info, other])
-    assert provenance(both) == ["2 machines: 4 × H100; 1 × H\\$200\\$", "2 sets of versions: torch 2.10, torch 2.11"]
+    assert notes(both) == ["2 machines: 4 × H100; 1 × H$200$", "2 sets of versions: torch 2.10, torch 2.11"]
     draw("phases", both, tmp_path / "f")
     assert "2 machines: 4 × H100; 1 × H$200$" in words_of(tmp_path / "f.svg")
 
@@ -210,6 +222,13 @@ def test_a_figure_of_made_up_runs_says_so(tmp_path: Path) -> None:
     info = [{"run": "run0", "machine": "4 × synthetic card", "versions": "python 3.11"}]
     draw("phases", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")
     assert "Synthetic: made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
+    assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"all"}
+    real = {"run": "run1", "machine": "4 × H100", "versions": "python 3.11"}
+    draw("phases", gathered(tmp_path, pictures()[:2], runs_info=[*info, real]), tmp_path / "f")
+    assert "Synthetic: some are made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
+    assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"some"}
+    draw("phases", gathered(tmp_path, pictures()[:2], runs_info=[real]), tmp_path / "f")
+    assert "synthetic" not in pd.read_csv(tmp_path / "f.csv")
 
 
 def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from figures.measured import closed, heading, legend, measured
 from multicard.figures.gains import ORDER, gain, gains
@@ -48,6 +50,10 @@ def test_a_gain_inside_the_interval_is_drawn_hollow_and_worded_as_none() -> None
     assert legend(figure) == [["hollow: no difference"]]
 
 
+def half_filled(axes: Axes) -> list[Line2D]:
+    return [line for line in axes.get_lines() if line.get_fillstyle() == "bottom" and len(line.get_xdata())]
+
+
 def test_one_repeat_has_a_gain_without_interval_or_verdict() -> None:
     measures = pinned({key: times[:1] for key, times in CLEAR.items()})
     data = gains(measures, "pin_memory")
@@ -55,7 +61,25 @@ def test_one_repeat_has_a_gain_without_interval_or_verdict() -> None:
     assert data[["gain_low", "gain_high"]].isna().all(axis=None)
     assert data["verdict"].tolist() == ["unknown", "unknown"]
     figure, _ = gain(measures, "pin_memory")
-    assert legend(closed(figure)) == []
+    [marks] = half_filled(closed(figure).axes[0])
+    assert list(marks.get_xdata()) == [0, 1]
+    assert marks.get_markerfacecoloralt() == "white"
+    assert legend(figure) == [["half-filled: one repeat, cannot tell"]]
+
+
+def test_a_gain_that_is_known_is_drawn_full_beside_one_of_a_single_repeat() -> None:
+    figure, _ = gain(pinned(CLEAR | {(True, 2): [1.02]}), "pin_memory")
+    [axes] = closed(figure).axes
+    assert [list(marks.get_xdata()) for marks in half_filled(axes)] == [[1]]
+    assert legend(figure) == [["half-filled: one repeat, cannot tell"]]
+    assert not [line for line in axes.get_lines() if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
+
+
+def test_runs_without_step_times_are_not_said_to_be_missing() -> None:
+    measures = pinned(CLEAR)
+    measures.loc[measures["pin_memory"], "iteration_time_s"] = None
+    with pytest.raises(NothingToShow, match="differ in pin memory alone, but not both have recorded step times"):
+        gain(measures, "pin_memory")
 
 
 def test_what_else_varies_makes_series_and_only_equals_are_compared() -> None:
@@ -70,7 +94,7 @@ def test_what_else_varies_makes_series_and_only_equals_are_compared() -> None:
     assert data["gain"].tolist() == pytest.approx([0.25, 4.0])
     figure, _ = gain(measured("vision", *rows), "loader")
     assert heading(closed(figure).axes[0]) == "DALI over DataLoader"
-    assert legend(figure) == [["NCHW", "NHWC"]]
+    assert legend(figure) == [["NCHW", "NHWC", "half-filled: one repeat, cannot tell"]]
 
 
 def test_switches_are_compared_as_the_presets_that_bring_them() -> None:

@@ -91,14 +91,14 @@ def test_energy_is_per_sample_or_token_in_joules(workload: str, of: str, value: 
 def test_an_overhead_whose_interval_holds_zero_is_hollow() -> None:
     rows = [
         {"strategy": "ddp-ds", "devices": n, "repeat": i, "profiler_overhead": value}
-        for n, values in ((1, (0.1, 0.2)), (2, (-0.1, 0.1)))
+        for n, values in ((1, (0.1, 0.2)), (2, (-0.1, 0.1)), (4, (0.3,)))
         for i, value in enumerate(values, start=1)
     ]
     figure, _ = profiler_overhead(measured("vision", *rows))
     [axes] = closed(figure).axes
-    faces = {each.lines[0].get_label(): each.lines[0].get_markerfacecolor() for each in axes.containers}
-    places = [each.lines[0].get_xdata().tolist() for each in axes.containers]
-    assert places == [pytest.approx([15]), pytest.approx([0])]
-    assert "white" in faces.values()
-    assert legend(figure) == [["hollow: no difference"]]
+    clear, none, one = (each.lines[0] for each in axes.containers)
+    assert [mark.get_xdata().tolist() for mark in (clear, none, one)] == [pytest.approx([x]) for x in (15, 0, 30)]
+    assert [mark.get_markerfacecolor() == "white" for mark in (clear, none, one)] == [False, True, False]
+    assert [mark.get_fillstyle() for mark in (clear, none, one)] == ["full", "full", "bottom"]
+    assert legend(figure) == [["hollow: no difference", "half-filled: one repeat, cannot tell"]]
     assert axes.get_xlabel() == "Longer step while recording (%)"

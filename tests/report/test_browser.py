@@ -94,7 +94,7 @@ def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser)
     assert opened.run("[...document.querySelectorAll('figure img')].every((img) => img.alt.length > 40)")
     assert opened.run("[...document.querySelectorAll('figcaption')].every((caption) => caption.innerText.length > 40)")
     panels = "[...document.querySelectorAll('.panels')].map((each) => each.querySelectorAll('.js-plotly-plot').length)"
-    assert opened.run(panels) == [1, 1, 2]  # of the techniques, time and memory
+    assert opened.run(panels) == [1, 1, 3]  # of the techniques, time, memory and what is held
     assert "Nothing to show: no phases were recorded." in opened.run("document.querySelectorAll('figure')[2].innerText")
 
 
@@ -108,6 +108,39 @@ def test_a_series_can_be_hidden_and_the_printed_figure_shown(opened: Browser) ->
     opened.run("document.querySelector('.toggle').click()")
     assert opened.run(picture) is True
     assert opened.run("document.querySelector('.toggle').ariaPressed") == "true"
+
+
+def test_a_chart_says_what_it_does_not_show_and_in_which_place(opened: Browser) -> None:
+    notes = "document.querySelectorAll('figure')[0].querySelector('.notes')"
+    assert opened.run(f"{notes}.innerText") == "Not shown: 1 out of memory"
+    opened.run("document.querySelector('.toggle').click()")
+    assert opened.run(f"{notes}.checkVisibility()") is False  # the picture has it
+    plots = "[...document.querySelectorAll('figure')[3].querySelectorAll('.js-plotly-plot')]"
+    words = f"{plots}.map((plot) => [...plot.querySelectorAll('.annotation')].map((each) => each.textContent))"
+    assert opened.run(words) == [["out of memory"]] * 3
+    names = f"{plots}.map((plot) => [...plot.querySelectorAll('.xtick')].map((each) => each.textContent))"
+    assert opened.run(names) == [["LoRA", "DPO"]] * 3
+    # Above the second bar's place of DPO: right of its name.
+    middle = "(each) => { const box = each.getBoundingClientRect(); return box.left + box.width / 2; }"
+    both = f"['.xtick:last-of-type text', '.annotation'].map((of) => ({middle})(plot.querySelector(of)))"
+    places = f"{plots}.map((plot) => {both})"
+    assert all(name < word for name, word in opened.run(places))
+
+
+def test_what_a_rank_holds_is_one_bar_of_parts_and_hidden_with_its_series(opened: Browser) -> None:
+    last = "[...document.querySelectorAll('figure')[3].querySelectorAll('.js-plotly-plot')].at(-1)"
+    boxes = f"[...{last}.querySelectorAll('.barlayer .point path')].map((each) => each.getBoundingClientRect())"
+    assert opened.run(f"{boxes}.length") == 12  # four parts of three configurations
+    # Parts of LoRA's first bar, from the bottom: 20, 1, 2 and 4 MB; each ends where the next begins.
+    first = f"{boxes}.filter((box, i, all) => box.left === Math.min(...all.map((each) => each.left)))"
+    parts = opened.run(f"{first}.map((box) => [box.top, box.bottom])")
+    assert [bottom - top for top, bottom in parts] == pytest.approx(
+        [part * (parts[0][1] - parts[0][0]) / 20 for part in (20, 1, 2, 4)], abs=1.5
+    )
+    assert [top for top, _ in parts[:-1]] == pytest.approx([bottom for _, bottom in parts[1:]], abs=1.5)
+    opened.run("document.querySelectorAll('figure')[3].querySelectorAll('.series input')[1].click()")
+    opened.wait(f"{boxes}.length === 8")
+    assert opened.run(f"{last}.querySelectorAll('.annotation').length") == 0
 
 
 def test_without_javascript_pictures_and_all_rows_are_there(opened: Browser, page: Path) -> None:
@@ -186,6 +219,14 @@ def test_a_narrow_screen_need_not_be_moved_sideways(opened: Browser, page: Path,
     opened.wait(DRAWN)
     opened.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert opened.run("document.documentElement.scrollWidth") <= width
+    # Printed figures keep the size that their text needs: they scroll by themselves, from the keyboard too.
+    opened.run("document.querySelectorAll('.toggle').forEach((each) => each.click())")
+    assert opened.run("document.documentElement.scrollWidth") <= width
+    picture = "document.querySelector('figure .picture')"
+    assert opened.run(f"{picture}.querySelector('img').getBoundingClientRect().width") >= 34 * 16
+    assert opened.run(f"{picture}.scrollWidth > {picture}.clientWidth") is (width < 34 * 16)
+    opened.run(f"{picture}.focus()")
+    assert opened.run(f"document.activeElement === {picture}")
 
 
 # The contrast of text with what lies behind it, as WCAG 2.2 defines it (success criterion 1.4.3: 4.5 to 1).

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made import CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, judged, lines, record, results
+from made import CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, held, judged, lines, record, results
 
 from conftest import ROOT
 from multicard.errors import UserError
@@ -182,10 +182,51 @@ def test_a_chart_of_lines_has_the_figure_s_numbers() -> None:
     assert (second["down"], second["up"]) == (0.0, 0.0)
 
 
-def test_a_chart_of_bars_leaves_out_what_did_not_complete() -> None:
-    made = chart("techniques", bars())
-    assert [panel["title"] for panel in made["panels"]] == ["Iteration time (s)", "Peak memory (GB)"]
+def test_a_chart_of_bars_says_in_the_place_of_a_missing_one_what_became_of_it() -> None:
+    made = chart("techniques", held())
+    assert [panel["title"] for panel in made["panels"]] == [
+        "Iteration time (s)", "Peak memory (GB)", "Weights, and what training adds (MB)",
+    ]  # fmt: skip
     assert [len(points) for points in made["panels"][0]["points"]] == [2, 1]
+    # Two bars of 0.4 share the place of each technique: the second of DPO's, which is at 1.
+    for panel in made["panels"]:
+        assert panel["missing"] == [{"series": 1, "x": pytest.approx(1.2), "text": "out of memory"}]
+
+
+def test_techniques_keep_the_order_of_the_printed_figure_whichever_is_missing() -> None:
+    data = bars().assign(iteration_time_s=[None, 10.25, 2.0, None], outcome=["diverged", *["completed"] * 3])
+    made = chart("techniques", data)
+    assert [(tick["at"], tick["text"]) for tick in made["ticks"]] == [(0, "LoRA"), (1, "DPO")]
+    first, second = made["panels"][0]["points"]
+    assert [point["x"] for point in (*first, *second)] == pytest.approx([0.8, 0.2])
+    assert [(each["x"], each["text"]) for each in made["panels"][0]["missing"]] == [
+        (pytest.approx(-0.2), "diverged"), (pytest.approx(1.2), "not recorded"),
+    ]  # fmt: skip
+
+
+def test_what_a_rank_holds_is_stacked_from_its_parts() -> None:
+    panel = chart("techniques", held())["panels"][-1]
+    assert [part["name"] for part in panel["parts"]] == ["Weights", "Adapters", "Gradients", "Optimizer state"]
+    sizes = [[bar["y"] for bar in part["bars"]] for part in panel["parts"]]
+    assert sizes == [pytest.approx(each) for each in ([20, 20, 20], [1, 1, 1], [2, 4, 2], [4, 4, 4])]
+    assert panel["parts"][2]["bars"][1]["text"] == "1 CPU process, DPO: gradients 4 of 29 MB"
+
+
+def test_every_figure_has_the_lines_about_runs_without_numbers(folder: Path) -> None:
+    notes = {each.name: each.notes for each in read_results(folder, PLANS).scenarios}
+    assert notes == {
+        "processes": ["Not shown: 1 out of memory"], "techniques": [], "cards": ["Not shown: 1 not run here"],
+    }  # fmt: skip
+    page = written(folder)
+    assert page.count("<li>Not shown: 1 out of memory</li>") == 2  # beside the charts
+    assert page.count(". Not shown: 1 out of memory. ") == 2  # and in the words for their pictures
+
+
+def test_what_was_recorded_of_no_run_keeps_its_panel() -> None:
+    empty = dict.fromkeys(("peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high"), float("nan"))
+    made = chart("techniques", bars().assign(**empty))
+    assert made["panels"][1]["points"] == [[], []]
+    assert [each["text"] for each in made["panels"][1]["missing"]] == ["not recorded"] * 3 + ["out of memory"]
 
 
 def test_a_chart_of_boxes_has_the_quantiles() -> None:

@@ -57,6 +57,7 @@ for scenario, figures in drawn_figures().items():
             f"draw_figures_{scenario}"
         input:
             measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
+            outcomes=f"{RESULTS}/scenarios/{{scenario}}/runs.csv",
             tables=expand(
                 f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
                 table=SCENARIO_TABLES,

@@ -9,6 +9,11 @@ rule write_report:
             scenario=SCENARIOS,
             table=["measures", "runs"],
         ),
+        info=expand(
+            "{results}/scenarios/{scenario}/runs_info.parquet",
+            results=RESULTS,
+            scenario=SCENARIOS,
+        ),
         figures=all_figures(),
         claims=f"{RESULTS}/claims.csv",
         recommendations=f"{RESULTS}/recommendations.md",

@@ -4,8 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from multicard.analysis.gathered import MEASURES, gather, store
+from multicard.analysis.gathered import MEASURES, OUTCOME_TABLE, Gathered, gather, store
 from multicard.analysis.measures import measure_scenario, outcome_table
+from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.tables import write_scenario_tables
 from multicard.errors import reported
@@ -19,10 +20,11 @@ arguments = parser.parse_args()
 with reported():
     store(gather(arguments.folders), arguments.out)
     measures = add_scaling(measure_scenario(arguments.folders))
-    write_scenario_tables(measures, arguments.out)
     for name, table in (
-        ("runs.csv", outcome_table(arguments.folders, json.loads(arguments.not_run))),
+        (OUTCOME_TABLE, outcome_table(arguments.folders, json.loads(arguments.not_run))),
         (MEASURES, measures),
     ):
         with whole(arguments.out / name) as temporary:
             table.to_csv(temporary, index=False)
+    gathered = Gathered(arguments.out)
+    write_scenario_tables(measures, arguments.out, notes(gathered), synthetic(gathered))

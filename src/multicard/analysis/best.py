@@ -36,6 +36,10 @@ class Choice:
         Parameters in which the candidates differ; what follows the preset is left out.
     tied
         Others that the repeats do not tell from it.
+    of_one_repeat
+        How many of these are so because one of the two has a single repeat, so that there is no interval.
+    repeats
+        The fewest on one side of a comparison of the best with another; 0 where there is no other.
     candidates
         How many configurations have a value for the goal.
     too_large
@@ -49,6 +53,8 @@ class Choice:
     best: Configuration | None
     value: Interval | None
     tied: list[Configuration]
+    of_one_repeat: int
+    repeats: int
     differing: tuple[str, ...]
     candidates: int
     too_large: int
@@ -89,20 +95,22 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
 
 def _best(
     valued: Sequence[tuple[Configuration, list[float]]], goal: Goal, differing: Sequence[str]
-) -> tuple[Configuration | None, Interval | None, list[Configuration]]:
+) -> tuple[Configuration | None, Interval | None, list[Configuration], int, int]:
     if not valued:
-        return None, None, []
+        return None, None, [], 0, 0
     medians = [(configuration, values, median_of(values)) for configuration, values in valued]
     choose = max if goal == "throughput" else min
     best, best_values, value = choose(medians, key=lambda entry: entry[2].value)
     others = [(configuration, values) for configuration, values, _ in medians if configuration is not best]
     ratios = ratios_of([(values, best_values) for _, values in others])
-    tied = [
-        configuration
-        for (configuration, _), ratio in zip(others, ratios, strict=True)
+    tied = {
+        index: verdict(ratio)
+        for index, ((configuration, _), ratio) in enumerate(zip(others, ratios, strict=True))
         if verdict(ratio) in ("none", "unknown") and configuration.naming(differing) != best.naming(differing)
-    ]
-    return best, value, tied
+    }
+    of_one_repeat = list(tied.values()).count("unknown")
+    fewest = min((ratio.repeats for ratio in ratios), default=0)
+    return best, value, [others[index][0] for index in tied], of_one_repeat, fewest
 
 
 def _differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from multicard.analysis.claim_limits import Comparison, Where, fits
 from multicard.analysis.claim_tests import AnyTest
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.statistics import Interval
+from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval
 from multicard.errors import UserError
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
@@ -250,7 +250,7 @@ def _conditions(comparisons: Sequence[Comparison]) -> str:
     versions = dict.fromkeys(run.place.versions or "versions unknown" for one in comparisons for run in one.runs)
     fewest, most = min(repeats), max(repeats)
     counted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    weak = "; with fewer than three repeats, chance alone often separates equals" if fewest < 3 else ""
+    weak = f"; with fewer than three repeats, {BY_CHANCE}" if fewest < FEW_REPEATS else ""
     return f"{_machines(comparisons)}; {'; '.join(versions)}; {len(runs)} runs, repeats: {counted}{weak}"
 
 

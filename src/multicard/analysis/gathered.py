@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from multicard.analysis.measures import trace_steps
 from multicard.errors import UserError
 from multicard.files import read_json, whole
-from multicard.record.names import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, RUN, STEP_COLUMNS
+from multicard.record.names import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, RUN, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
+OUTCOME_TABLE = "runs.csv"
 
 _INTEGERS = ("rank", "epoch", "step")
 
@@ -52,7 +53,7 @@ class Gathered:
     Parameters
     ----------
     folder
-        Holds `measures.csv` and a Parquet file per name in `SCHEMAS`.
+        Holds `measures.csv`, `runs.csv` and a Parquet file per name in `SCHEMAS`.
 
     Attributes
     ----------
@@ -77,6 +78,14 @@ class Gathered:
         if not path.is_file():
             raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
         return pd.read_csv(path)
+
+    @cached_property
+    def not_run(self) -> int:
+        """Number of the scenario's runs that cannot run here; 0 where the table of outcomes is not there."""
+        path = self.folder / OUTCOME_TABLE
+        if not path.is_file():
+            return 0
+        return int((pd.read_csv(path, dtype=str)["outcome"] == NOT_RUN).sum())
 
     def table(self, name: str) -> pd.DataFrame:
         """Rows of one table of all completed runs, `run` in the first column.

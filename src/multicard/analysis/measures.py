@@ -10,7 +10,7 @@ from multicard.analysis.tuning import TUNING, tuning_measures
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.experiment.workloads import PARAMETERS, WORKLOADS
 from multicard.files import read_json
-from multicard.record.names import ACTIVITY, EPOCHS, PHASES, RUN, STEPS
+from multicard.record.names import ACTIVITY, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.trace.tables import STEP
 
 ACCURACY = 0.98  # the goal that the papers set
@@ -178,7 +178,7 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
                 "trace_missing": record["profiler"]["trace_missing"],
             }
         )
-    rows += [{"run": run, "outcome": "not run", "reason": reason} for run, reason in not_run.items()]
+    rows += [{"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items()]
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -12,7 +12,7 @@ from multicard.analysis.best import GOALS, Choice, Goal, choices
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.hindrances import Held, Hindrance, hindrances, milliseconds
-from multicard.analysis.statistics import Interval
+from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval, verdict
 from multicard.analysis.switches import Advice, Neighbours, Tried, advice, effect
 
 UNITS: dict[Goal, tuple[str, str]] = {
@@ -116,11 +116,18 @@ def _decision(choice: Choice) -> str:
         return f"the only one measured{dropped}"
     if choice.decided:
         others = choice.candidates - 1
-        return f"better than {f'the {others} others' if others > 1 else 'the other one'}{dropped}"
+        than = f"the {others} others" if others > 1 else "the other one"
+        return f"better than {than}{_by_chance(choice.repeats)}{dropped}"
     names = "; ".join(escaped(_own_words(choice, each)) for each in choice.tied[:3])
     more = f" and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
-    why = "one repeat" if choice.value is None or choice.value.low is None else "intervals overlap"
+    overlap = choice.of_one_repeat < len(choice.tied)
+    why = " or ".join(["intervals overlap"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
     return f"not decided ({why}): it may as well be {names}{more}{dropped}"
+
+
+def _by_chance(repeats: int) -> str:
+    """What to say after a difference that rests on so few repeats; nothing where there are enough."""
+    return f" ({repeats} repeats: {BY_CHANCE})" if repeats < FEW_REPEATS else ""
 
 
 def _own_words(choice: Choice, configuration: Configuration) -> str:
@@ -188,4 +195,6 @@ def _tried_words(each: Advice, tried: Tried) -> str:
     values = [f"{name} {tried.configuration[name]}" for name, change in each.switch.changes.items() if change in _OPEN]
     under = f"with {escaped(', '.join(values))} " if values else ""
     speed, memory = effect(tried.speed), effect(tried.memory, ("more", "less"))
-    return f"measured {under}{speed}" + (f", peak memory {memory}" if tried.memory.value is not None else "")
+    told = f"measured {under}{speed}" + (f", peak memory {memory}" if tried.memory.value is not None else "")
+    differ = [ratio.repeats for ratio in (tried.speed, tried.memory) if verdict(ratio) in ("more", "less")]
+    return told + _by_chance(min(differ, default=FEW_REPEATS))

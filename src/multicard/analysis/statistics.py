@@ -21,6 +21,8 @@ LEVEL = 0.95
 RESAMPLES = 9999
 AT_A_TIME = 200  # resamples, which bounds memory and is fastest
 SEED = 0  # the same repeats give the same bounds, whatever else is asked for
+FEW_REPEATS = 3  # below it, this is to be said beside a difference
+BY_CHANCE = "chance alone often separates equals"
 ROUNDING = 1e-9  # how far from 1 a ratio of equals may come out
 
 Values = Iterable[float | None]

@@ -24,11 +24,15 @@ EVERYTHING = Machine(cpus=10**6, gpus=10**6, nodes=10**6, nsys=True, compiler=Tr
 
 @dataclass(frozen=True)
 class Switch:
-    """Parameters to change, each to a value, or to `more`, `less` or `other` than it is; of one workload or of both."""
+    """Parameters to change, each to a value, or to `more`, `less` or `other` than it is.
+
+    It is for one workload and one kind of device, or for both.
+    """
 
     changes: dict[str, Any]
     workload: Literal["vision", "llm"] | None = None
     says: str = ""
+    device: Literal["cuda", "cpu"] | None = None
 
     @property
     def name(self) -> str:
@@ -46,11 +50,12 @@ SWITCHES: dict[Kind, tuple[Switch, ...]] = {
     "data wait": (
         Switch({"workers": MORE}, "vision", "loads in more processes"),
         Switch({"prefetch": MORE}, "vision", "loads further ahead; needs workers"),
-        Switch({"loader": "dali"}, "vision", "decodes and resizes on the card"),
-        Switch({"binding": "numa"}, None, "keeps loading next to the card"),
+        Switch({"loader": "dali"}, "vision", "decodes and resizes on the card", "cuda"),
+        Switch({"loader": "dali"}, "vision", "decodes and resizes in threads of its own", "cpu"),
+        Switch({"binding": "numa"}, None, "keeps a rank and its loading on one NUMA node"),
     ),
     "host-bound launches": (
-        Switch({"cuda_graphs": True}, "vision", "replays a step's kernels by one launch"),
+        Switch({"cuda_graphs": True}, "vision", "replays a step's kernels by one launch", "cuda"),
         Switch({"compile": True}, None, "fuses kernels, so that fewer are launched"),
         Switch({"fused_optimizer": True}, "vision", "updates all weights in one kernel"),
         Switch({"preset": "tuned"}, "vision"),
@@ -69,9 +74,11 @@ SWITCHES: dict[Kind, tuple[Switch, ...]] = {
         Switch({"binding": "numa"}),
     ),
     "transfers": (
-        Switch({"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and while the card computes"),
-        Switch({"pin_memory": True}, "vision", "copies faster"),
-        Switch({"loader": "dali"}, "vision", "sends the compressed images"),
+        Switch(
+            {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and while the card computes", "cuda"
+        ),
+        Switch({"pin_memory": True}, "vision", "copies faster", "cuda"),
+        Switch({"loader": "dali"}, "vision", "sends the compressed images", "cuda"),
         Switch({"binding": "numa"}, None, "keeps copies on one NUMA node"),
     ),
     "padding": (Switch({"packed": True}, "llm", "fills every sequence with several samples"),),
@@ -79,13 +86,13 @@ SWITCHES: dict[Kind, tuple[Switch, ...]] = {
         Switch({"batch_size": LESS}),
         Switch({"checkpointing": True}, "llm", "recomputes activations instead of keeping them"),
         Switch({"technique": "qlora"}, "llm", "keeps frozen weights in 4 bits"),
-        Switch({"strategy": "fsdp"}, "vision", "splits weights and optimizer among the cards"),
+        Switch({"strategy": "fsdp"}, "vision", "splits weights and optimizer among the devices"),
         Switch({"precision": "bf16"}),
     ),
     "computation": (
         *LOWER_PRECISION,
         Switch({"layout": "nhwc"}, "vision"),
-        Switch({"tf32": "on"}, "vision"),
+        Switch({"tf32": "on"}, "vision", device="cuda"),
         Switch({"preset": "tuned"}, "vision"),
         Switch({"compile": True}),
     ),
@@ -172,9 +179,11 @@ def _possible(configuration: Configuration, switch: Switch) -> bool:
     """Whether the switch changes anything here, and no rule of the workload forbids it."""
     if switch.workload not in (None, configuration["workload"]):
         return False
+    if switch.device not in (None, configuration["device"]):
+        return False
     if all(_is(configuration[name], change, configuration[name]) for name, change in switch.changes.items()):
         return False
-    if configuration["device"] == "cpu" and switch.changes.keys() & {"pin_memory", "cuda_graphs", "tf32"}:
+    if "binding" in switch.changes and not _has_nodes(configuration):
         return False
     if "bucket_mb" in switch.changes and configuration["strategy"] not in ("ddp", "ddp-ds"):
         return False
@@ -194,6 +203,12 @@ def _possible(configuration: Configuration, switch: Switch) -> bool:
     if precision and configuration["precision"] in ("fp16", "bf16"):
         return False
     return _allowed(configuration, switch)
+
+
+def _has_nodes(configuration: Configuration) -> bool:
+    """Whether there is a choice of NUMA nodes: of CPU processes only if that is known, of cards unless it is not so."""
+    nodes = {node for run in configuration.runs for node in run.place.numa_nodes}
+    return len(nodes) > 1 or (not nodes and configuration["device"] == "cuda")
 
 
 def _allowed(configuration: Configuration, switch: Switch) -> bool:

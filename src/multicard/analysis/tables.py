@@ -7,6 +7,7 @@ column, with three digits or as many as the interval needs, and the interval in 
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,12 @@ UNKNOWN = "–"
 DIGITS = 3
 MOST_DECIMALS = 6
 INTERVALS = (
-    "Medians over repeats, in brackets their 95 % bootstrap interval, which is the range of few repeats; one repeat "
-    "has none."
+    "Medians over repeats, in brackets their range, from six repeats on their 95 % bootstrap interval; one repeat has "
+    "none."
+)
+RATIOS = (
+    "Ratios of medians over repeats, in brackets the range of the ratios of single repeats, from four repeats on the "
+    "95 % bootstrap interval; one repeat has none."
 )
 ERRORS = "± is the standard error. Freedom is points less parameters: where it is 0, the law was not tested."
 
@@ -46,7 +51,7 @@ UNITS: dict[str, Units] = {
 # Endings that are words of the name, not the unit alone.
 KEPT = ("_share", "_accuracy", "efficiency", "serial_fraction", "profiler_overhead", "residual")
 # What would be too wide for a page beside the rest.
-ONLY_IN_CSV = ("baseline_repeats", "law", "others")
+ONLY_IN_CSV = ("baseline_repeats", "law", "others", "synthetic")
 # Parameters of laws, as their formulas name them; and what is written otherwise than the column.
 NAMES = {"one_device_s": "T1", "parallel_share": "p", "serial_share": "s", "communication_s": "c"}
 WORDS = NAMES | {"speedup": "speed-up"}
@@ -64,17 +69,35 @@ _LATEX = {
 COSTS = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "test_accuracy")
 
 
-def write_scenario_tables(measures: pd.DataFrame, folder: Path) -> None:
-    """Write the tables of one scenario's measures, those of `add_scaling`, into `folder`."""
+def write_scenario_tables(
+    measures: pd.DataFrame, folder: Path, notes: Sequence[str] = (), synthetic: str | None = None
+) -> None:
+    """Write the tables of one scenario's measures, those of `add_scaling`, into `folder`, which has its name.
+
+    Captions and labels name the scenario, so that the tables of several can stand in one document.
+
+    Parameters
+    ----------
+    measures
+        One row per run.
+    folder
+        Where to write.
+    notes
+        Lines for the captions about runs that are made up or unlike, as `provenance.notes` gives them.
+    synthetic
+        Whether `all` or `some` of the runs are made up, which a column of the CSV says; None where none is.
+    """
     words = "tokens_per_s" in measures
     costs = [name for name in COSTS if name in measures and not (words and name == "throughput_samples_per_s")]
     for name, table, caption in zip(
         WRITTEN_TABLES,
         (measures_table(measures, costs), speedup_table(measures), laws_table(measures)),
-        ("Time and memory of a step.", "Speed-up over one device.", "Laws of scaling, fitted to the speed-up."),
+        ("time and memory of a step.", "speed-up over one device.", "laws of scaling, fitted to the speed-up."),
         strict=True,
     ):
-        write_table(table, folder / name, caption)
+        marked = table.assign(synthetic=synthetic) if synthetic else table
+        told = [f"Scenario {folder.name}: {caption}", *(f"{note}." for note in notes)]
+        write_table(marked, folder / name, " ".join(told), f"{folder.name}-{name}")
 
 
 def measures_table(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
@@ -110,14 +133,14 @@ def laws_table(measures: pd.DataFrame) -> pd.DataFrame:
     return _of_what_varies(table.drop(columns=dropped), also=("scaling",))
 
 
-def write_table(table: pd.DataFrame, stem: Path, caption: str) -> None:
-    """Write a table as `stem`.csv, `stem`.md and `stem`.tex (booktabs).
+def write_table(table: pd.DataFrame, stem: Path, caption: str, label: str) -> None:
+    """Write a table as `stem`.csv, `stem`.md and `stem`.tex (booktabs), with the label `tab:<label>`.
 
     Text is escaped, whatever it holds. In LaTeX, letters that plain fonts lack lose their accents.
     """
     with whole(stem.with_name(f"{stem.name}.csv")) as temporary:
         table.to_csv(temporary, index=False)
-    for suffix, text in (("md", markdown(table, caption)), ("tex", latex(table, caption, stem.name))):
+    for suffix, text in (("md", markdown(table, caption)), ("tex", latex(table, caption, label))):
         with whole(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
@@ -146,7 +169,7 @@ def latex(table: pd.DataFrame, caption: str, label: str) -> str:
         r"\begin{table}",
         r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
         rf"\caption{{{_latex_text(_caption(table, caption))}}}",
-        rf"\label{{tab:{re.sub(r'[^A-Za-z0-9-]+', '-', label)}}}",
+        rf"\label{{tab:{re.sub(r'[^A-Za-z0-9_-]+', '-', label)}}}",
         r"\smallskip",
         rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
         r"\toprule",
@@ -279,7 +302,8 @@ def _printable(text: str) -> str:
 
 def _caption(table: pd.DataFrame, caption: str) -> str:
     ends = {name.rpartition("_")[2] for name in table}
-    notes = [note for end, note in (("low", INTERVALS), ("error", ERRORS)) if end in ends]
+    intervals = RATIOS if "speedup_low" in table else INTERVALS
+    notes = [note for end, note in (("low", intervals), ("error", ERRORS)) if end in ends]
     return " ".join([f"{_printable(caption).strip().rstrip('.')}.", *notes])
 
 

@@ -127,9 +127,8 @@ def stacked(
 
 def absent(axes: Axes, place: float, row: pd.Series, horizontal: bool = False) -> None:
     """Say in the place of a bar why there is none."""
-    why = "not recorded" if row["outcome"] == "completed" else row["outcome"].replace("_", " ")
     axes.annotate(
-        why,
+        missing(row["outcome"]),
         (0, place) if horizontal else (place, 0),
         xytext=(3, 0) if horizontal else (0, 3),
         textcoords="offset points",
@@ -139,6 +138,11 @@ def absent(axes: Axes, place: float, row: pd.Series, horizontal: bool = False) -
         fontsize=5.5,
         color="0.3",
     )
+
+
+def missing(outcome: str) -> str:
+    """Word why there is no bar of a configuration with this outcome."""
+    return "not recorded" if outcome == "completed" else outcome.replace("_", " ")
 
 
 def group_axis(axes: Axes, groups: Sequence[str], horizontal: bool = False, known: bool = True) -> None:

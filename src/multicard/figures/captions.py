@@ -15,13 +15,16 @@ class Caption:
     answers: str | None = None
 
 
-_INTERVAL = "Points are medians over repeats, whiskers their 95 % interval, which one repeat has none of."
+# What `statistics` gives as bounds: few repeats have their range, which is no interval of 95 %.
+_RANGE = "their range, from six repeats on their 95 % bootstrap interval; one repeat has none"
+_RATIOS = "the range of the ratios of single repeats, from four repeats on the 95 % bootstrap interval"
+_INTERVAL = f"Points are medians over repeats, whiskers {_RANGE}."
 _BARS = "Bars are medians over repeats."
 _SUMMED = "Durations that overlap add up, so this is no wall time."
 _GAIN = (
     "Gain in speed: time per step without over time per step with, minus 1, all other parameters being equal. Whiskers "
-    "are the 95 % interval over the repeats of both; a hollow mark says that it holds 0, so that no difference is "
-    "shown."
+    f"are {_RATIOS}; a hollow mark says that they hold 0, so that no difference is shown. A half-filled mark is of one "
+    "repeat, which has no whiskers and cannot tell."
 )
 
 CAPTIONS: dict[str, Caption] = {
@@ -36,13 +39,14 @@ CAPTIONS: dict[str, Caption] = {
         "What does another device gain?",
         "Speed-up: the throughput (of images in distinct samples, of texts in tokens) over that of one device "
         "(strategy single where the scenario has it). Efficiency: the speed-up per device. The dotted line is ideal "
-        "scaling. " + _INTERVAL,
+        f"scaling. Points are medians over repeats, whiskers {_RATIOS}; one repeat has none.",
         "A, figures 1 and 4",
     ),
     "sizes": Caption(
         "Do more devices pay when images are larger?",
         "Time: of one pass over the training data, time per step × steps of a pass. Efficiency: the speed-up over one "
-        "device per device; the dotted line is ideal scaling. " + _INTERVAL,
+        "device per device; the dotted line is ideal scaling. Points are medians over repeats, whiskers of times "
+        f"{_RANGE}; those of efficiency are {_RATIOS}.",
         "A, figure 2",
     ),
     "phases": Caption(
@@ -83,7 +87,7 @@ CAPTIONS: dict[str, Caption] = {
     "precision": Caption(
         "What do number formats gain in speed and cost in accuracy?",
         "Iteration time: median of an optimizer step per number format; fp16 and bf16 are mixed precision. Beside it "
-        "the test accuracy after the last epoch. Bars are medians over repeats, whiskers their 95 % interval.",
+        f"the test accuracy after the last epoch. Bars are medians over repeats, whiskers {_RANGE}.",
     ),
     "gain_precision": Caption(
         "What does a lower precision gain, on which sizes and how many devices?",
@@ -101,8 +105,7 @@ CAPTIONS: dict[str, Caption] = {
         "answers, the other techniques those of one. Peak memory: the highest of a rank, on a GPU what PyTorch "
         "allocated, on a CPU all that the process holds, most of which are libraries. Weights, and what training adds: "
         "what the fullest rank holds of the model, counted from its tensors, which no library blurs. Bars are medians "
-        "over repeats, whiskers their 95 % interval; where a run did not complete, its outcome stands in the place of "
-        "the bar.",
+        f"over repeats, whiskers {_RANGE}. Where a run did not complete, its outcome stands in the place of the bar.",
     ),
     "text_datasets": Caption(
         "What does the data set change, and is it the length of its samples?",
@@ -110,7 +113,7 @@ CAPTIONS: dict[str, Caption] = {
         "computed positions that is padding and the share of samples that is cut to the sequence length. By tokens: "
         "time against the tokens of a step, per rank; proportional times lie on a line through the corner. A point "
         "counts tokens without padding, the line from it leads to where it would be with padding. Bars and points are "
-        "medians over repeats, whiskers their 95 % interval.",
+        f"medians over repeats, whiskers {_RANGE}.",
     ),
     "step_times": Caption(
         "How much do step times scatter?",
@@ -130,8 +133,8 @@ CAPTIONS: dict[str, Caption] = {
     ),
     "profiler_overhead": Caption(
         "What does recording a trace cost?",
-        "How much longer a step is in the profiled window than in the measured one, medians over repeats with their "
-        "95 % interval; a hollow mark says that it holds 0, so that no difference is shown. All other times come from "
-        "steps that no profiler records.",
+        "How much longer a step is in the profiled window than in the measured one. Marks are medians over repeats, "
+        f"whiskers {_RANGE}. A hollow mark says that they hold 0, so that no difference is shown; a half-filled one is "
+        "of one repeat, which cannot tell. All other times come from steps that no profiler records.",
     ),
 }

@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis.gathered import Gathered
+from multicard.analysis.provenance import notes, synthetic
 from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD
 from multicard.figures import (
     activity,
@@ -26,8 +27,7 @@ from multicard.figures import (
 )
 from multicard.figures.captions import CAPTIONS
 from multicard.figures.gains import ORDER, gain_of
-from multicard.figures.series import not_shown, provenance
-from multicard.figures.style import WIDTH_IN, NothingToShow, styled
+from multicard.figures.style import WIDTH_IN, NothingToShow, plain_text, styled
 from multicard.files import whole
 
 Drawn = tuple[Figure, pd.DataFrame]
@@ -67,8 +67,9 @@ class Entry:
     def draw(self, gathered: Gathered) -> Drawn:
         """Draw the figure of a scenario, with the numbers that it shows.
 
-        Over it stand the runs that did not complete, what differs among machines and versions, and the word synthetic
-        where runs are made up. Without anything to show the figure says why, and so does the table.
+        Over it stand the runs without numbers, what differs among machines and versions, and the word synthetic where
+        runs are made up; then the numbers too have a column `synthetic`. Without anything to show the figure says why,
+        and so does the table.
         """
         measures = gathered.measures
         with styled():
@@ -76,11 +77,13 @@ class Entry:
                 if not (measures["outcome"] == "completed").any():
                     raise NothingToShow("No run completed")
                 figure, data = self.drawing(gathered)
+                made_up = synthetic(gathered)
+                data = data.assign(synthetic=made_up) if made_up else data
             except NothingToShow as nothing:
                 why = str(nothing)
                 figure, data = _empty(f"{why[0].upper()}{why[1:]}"), pd.DataFrame({"nothing_to_show": [why]})
-            notes = [note for note in (not_shown(measures), *provenance(gathered)) if note]
-            lines = [line for note in notes for line in textwrap.wrap(note, NOTE_WIDTH)]
+            shown = [plain_text(note, len(note)) for note in notes(gathered)]
+            lines = [line for note in shown for line in textwrap.wrap(note, NOTE_WIDTH)]
             if lines:
                 figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
         return figure, data

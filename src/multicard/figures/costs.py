@@ -8,7 +8,7 @@ from multicard.analysis.scaling import over_repeats
 from multicard.figures.bars import group_axis, whiskers
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import configuration_names, labels, of_texts, varied
-from multicard.figures.style import WIDTH_IN, NothingToShow, legend_below, unit_for
+from multicard.figures.style import WEAK, WIDTH_IN, NothingToShow, explain_marks, legend_below, unit_for
 
 JOULES = ((1.0, "J"), (1e-3, "mJ"))
 
@@ -31,21 +31,21 @@ def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """How much longer a step is while the profiler records; a mark is hollow where the interval holds no difference."""
+    """How much longer a step is while the profiler records; the mark says whether that is a difference."""
     data = over_repeats(measures, ["profiler_overhead"])
     data.insert(0, "configuration", configuration_names(measures, data))
     data = data[data["profiler_overhead"].notna()].reset_index(drop=True)
     if data.empty:
         raise NothingToShow("no profiled steps were recorded")
     low, high = (data[f"profiler_overhead_{end}"].astype(float) for end in ("low", "high"))
-    none = (low <= 0) & (high >= 0)
+    one = low.isna() | high.isna() | (data["repeats"] < 2)
+    none = ~one & (low <= 0) & (high >= 0)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.0 + 0.26 * len(data)))
     axes.axvline(0, color="0.3", linewidth=1.0, zorder=1)
     below, above = whiskers(data, "profiler_overhead", 100.0)
-    for rows, face, label in (
-        (data[~none], None, "_"),
-        (data[none], "white", "hollow: no difference"),
-    ):
+    kinds = {"clear": ~(one | none), "none": none, "unknown": one}
+    for verdict, those in kinds.items():
+        rows = data[those]
         if len(rows):
             axes.errorbar(
                 100 * rows["profiler_overhead"].astype(float),
@@ -56,13 +56,13 @@ def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 markersize=5,
                 capsize=3,
                 color="#0173b2",
-                markerfacecolor=face,
-                label=label,
+                label="_",
+                **WEAK.get(verdict, {}),
             )
+    explain_marks(axes, {verdict for verdict, those in kinds.items() if those.any()})
     names = data["configuration"].tolist()
     left, right = axes.get_xlim()
     group_axis(axes, names, horizontal=True)
     axes.set(xlim=(min(left, 0), right), xlabel="Longer step while recording (%)", title="Cost of the profiler")
-    if none.any():
-        legend_below(figure, axes)
+    legend_below(figure, axes)
     return figure, data

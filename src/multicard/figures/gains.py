@@ -13,9 +13,11 @@ from multicard.figures.series import device_axis, labels, medians, unit, varied
 from multicard.figures.style import (
     DASHES,
     MARKERS,
+    WEAK,
     WIDTH_IN,
     NothingToShow,
     colours,
+    explain_marks,
     legend_below,
     ordered_colours,
     plain_text,
@@ -41,7 +43,6 @@ WORDED = {
 }
 
 ASIDE = 0.09  # shift between neighbouring series, in places of the axis
-NO_DIFFERENCE = "hollow: no difference"
 
 Drawing = Callable[[pd.DataFrame], tuple[Figure, pd.DataFrame]]
 
@@ -62,7 +63,7 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
     """
     data = gains(measures, parameter)
     if data.empty:
-        raise NothingToShow(f"no two completed runs differ in {parameter.replace('_', ' ')} alone")
+        raise NothingToShow(_why_empty(measures, parameter))
     compared = list(dict.fromkeys(data["value"]))
     accuracy = parameter == "precision" and measures["test_accuracy"].notna().any()
     count = len(compared) + accuracy
@@ -117,12 +118,22 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     return data
 
 
+def _why_empty(measures: pd.DataFrame, parameter: str) -> str:
+    """Why nothing can be compared: there are no two such runs, or there are and their times were not recorded."""
+    name = parameter.replace("_", " ")
+    completed = measures[measures["outcome"] == "completed"]
+    others = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
+    if (completed.groupby(others, dropna=False)[parameter].nunique() > 1).any():
+        return f"completed runs differ in {name} alone, but not both have recorded step times"
+    return f"no two completed runs differ in {name} alone"
+
+
 def _worded(parameter: str, value: object) -> str:
     return WORDED.get((parameter, value)) or unit(parameter, value)
 
 
 def _gains(axes: Axes, data: pd.DataFrame, look: dict, devices: list[int], names: list[str]) -> None:
-    """Draw a line of points per series; a point is hollow where its interval holds no difference."""
+    """Draw a line of points per series; the mark of a point says whether its difference is one."""
     axes.axhline(0, color="0.3", linewidth=1.0, zorder=1)
     for index, name in enumerate(names):
         rows = data[data["series"] == name].sort_values("devices")
@@ -140,19 +151,19 @@ def _gains(axes: Axes, data: pd.DataFrame, look: dict, devices: list[int], names
             capsize=3,
             markersize=5,
         )
-        none = (rows["verdict"] == "none").tolist()
-        axes.plot(
-            [at for at, hollow in zip(where, none, strict=True) if hollow],
-            100 * rows["gain"][none],
-            linestyle="none",
-            marker=marker,
-            markersize=5,
-            color=colour,
-            markerfacecolor="white",
-            zorder=3,
-        )
-    if (data["verdict"] == "none").any():
-        axes.plot([], [], linestyle="none", marker="o", color="0.3", markerfacecolor="white", label=NO_DIFFERENCE)
+        for weak, fill in WEAK.items():
+            those = (rows["verdict"] == weak).tolist()
+            axes.plot(
+                [at for at, drawn in zip(where, those, strict=True) if drawn],
+                100 * rows["gain"][those],
+                linestyle="none",
+                marker=marker,
+                markersize=5,
+                color=colour,
+                zorder=3,
+                **fill,
+            )
+    explain_marks(axes, set(data["verdict"]))
     axes.set_xlim(-0.5, len(devices) - 0.5)
     axes.xaxis.set_major_locator(FixedLocator(range(len(devices))))
     axes.xaxis.set_minor_locator(NullLocator())

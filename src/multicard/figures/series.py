@@ -1,13 +1,10 @@
-"""Naming the series of a figure by what varies, and saying what is not shown."""
+"""Naming the series of a figure by what varies."""
 
 import pandas as pd
 
-from multicard.analysis.evidence import SYNTHETIC
-from multicard.analysis.gathered import Gathered
 from multicard.analysis.scaling import over_repeats
 from multicard.experiment.vision_parameters import TUNED
 from multicard.experiment.workloads import PARAMETERS
-from multicard.figures.style import plain_text
 
 TECHNIQUES = {"lora": "LoRA", "qlora": "QLoRA", "qat": "QAT", "dpo": "DPO", "full": "full"}
 
@@ -131,28 +128,3 @@ def devices(count: int, kind: str) -> str:
     """
     plural = kind if kind != "Devices" else "devices"
     return f"{count} {plural if count > 1 else plural.removesuffix('es' if plural.endswith('sses') else 's')}"
-
-
-def not_shown(measures: pd.DataFrame) -> str | None:
-    """A line about the runs that did not complete; None when all did."""
-    lost = measures[measures["outcome"] != "completed"]
-    if lost.empty:
-        return None
-    counts = lost["outcome"].value_counts()
-    return "Not shown: " + ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in counts.items())
-
-
-def provenance(gathered: Gathered) -> list[str]:
-    """Lines about completed runs of one scenario that are made up, or differ in their machine or versions."""
-    info = gathered.table("runs_info")
-    machines = info["machine"].dropna().unique()
-    lines = []
-    if any(SYNTHETIC in machine.lower() for machine in machines):
-        lines.append("Synthetic: made-up runs, on no real machine")
-    if len(machines) > 1:
-        lines.append(f"{len(machines)} machines: {'; '.join(plain_text(machine, 90) for machine in machines)}")
-    each = [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]
-    if len(each) > 1:
-        differ = sorted(set.union(*each) - set.intersection(*each))
-        lines.append(f"{len(each)} sets of versions: {', '.join(plain_text(version) for version in differ)}")
-    return lines

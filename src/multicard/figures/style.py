@@ -1,7 +1,7 @@
 """One look for all figures: sizes for print, colours that stay apart in grey, marks that need no colour."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import matplotlib as mpl
@@ -23,6 +23,13 @@ HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 # Units by their size, in which an axis may count.
 SECONDS = ((1.0, "s"), (1e-3, "ms"))
 BYTES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+# How a mark is filled whose difference is none, or of one repeat; all others are full.
+WEAK = {
+    "none": {"fillstyle": "full", "markerfacecolor": "white"},
+    "unknown": {"fillstyle": "bottom", "markerfacecoloralt": "white"},
+}
+WEAK_WORDS = {"none": "hollow: no difference", "unknown": "half-filled: one repeat, cannot tell"}
 
 PHASE_COLOURS = {
     "data": "#E69F00",
@@ -84,6 +91,13 @@ def say(axes: Axes, why: str) -> None:
         0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize="small", color="0.35", wrap=True
     )
     axes.set(xticks=[], yticks=[])
+
+
+def explain_marks(axes: Axes, verdicts: Collection[str]) -> None:
+    """Give those of the `WEAK` verdicts that occur an entry in the legend."""
+    for weak, fill in WEAK.items():
+        if weak in verdicts:
+            axes.plot([], [], linestyle="none", marker="o", color="0.3", label=WEAK_WORDS[weak], **fill)
 
 
 def unit_for(values: Sequence[float] | pd.Series, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:

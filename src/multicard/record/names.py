@@ -31,6 +31,7 @@ REPORT = "report.nsys-rep"
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "checkpoint")
 OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
+NOT_RUN = "not run"  # of a run that cannot run here
 
 STEP_COLUMNS = (
     "rank", "epoch", "step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES),

@@ -28,16 +28,33 @@
     ];
   }
 
-  function traces(chart, panel) {
+  const look = (fill, hatch) => ({
+    color: fill, line: { color: colour("--text"), width: 0.5 },
+    pattern: { shape: hatch, fillmode: "overlay", fgcolor: colour("--surface"), fgopacity: 0.7, size: 6 },
+  });
+
+  // Parts of a bar, one upon the other, of the series that are shown.
+  function stacked(chart, panel, shown) {
+    return panel.parts.map((part) => {
+      const bars = part.bars.filter((bar) => shown[bar.series]);
+      return {
+        type: "bar", name: part.name, width: 0.9 * chart.width, x: bars.map((bar) => bar.x), y: bars.map((bar) => bar.y),
+        hovertext: bars.map((bar) => bar.text), hoverinfo: "text", marker: look(part.colour, part.hatch),
+      };
+    });
+  }
+
+  function traces(chart, panel, shown) {
     if (chart.kind === "boxes") return boxes(panel);
+    if (panel.parts) return stacked(chart, panel, shown);
     const lines = chart.kind === "lines";
-    const width = 0.8 / chart.series.length;
     const drawn = panel.points.map((points, i) => {
       const series = chart.series[i];
       const aside = lines ? 0.035 * (i - (chart.series.length - 1) / 2) : 0;
       return {
         type: lines ? "scatter" : "bar",
         name: series.name,
+        visible: shown[i],
         x: points.map((point) => (lines ? point.x + aside : point.x)),
         y: points.map((point) => point.y),
         hovertext: points.map((point) => point.text),
@@ -49,9 +66,7 @@
         ...(lines
           ? { mode: "lines+markers", line: { color: series.colour, dash: DASHES[i % DASHES.length] },
               marker: { symbol: SYMBOLS[i % SYMBOLS.length], size: 8, color: series.colour } }
-          : { width: Math.min(width, 0.5),
-              marker: { color: series.colour, line: { color: colour("--text"), width: 0.5 },
-                        pattern: { shape: HATCHES[i % HATCHES.length], fillmode: "overlay", fgcolor: colour("--surface"), fgopacity: 0.7, size: 6 } } }),
+          : { width: chart.width, marker: look(series.colour, HATCHES[i % HATCHES.length]) }),
       };
     });
     if (panel.ideal) {
@@ -63,44 +78,69 @@
     return drawn;
   }
 
-  function layout(chart) {
+  // What became of the configurations that have no bar, in its place; and of a panel without anything.
+  function words(panel, shown) {
+    const font = { size: 11, color: colour("--muted") };
+    if (panel.points && panel.points.every((points) => !points.length) && !panel.missing.length)
+      return [{ xref: "paper", yref: "paper", x: 0.5, y: 0.5, text: "not recorded", showarrow: false, font }];
+    return (panel.missing ?? []).filter((each) => shown[each.series]).map((each) => ({
+      x: each.x, y: 0, yanchor: "bottom", yshift: 2, text: each.text, textangle: -90, showarrow: false, font,
+    }));
+  }
+
+  function layout(chart, panel, shown) {
     const lines = chart.kind === "lines";
+    const counts = (panel.points ?? panel.parts?.map((part) => part.bars) ?? [[0]]).some((points) => points.length);
     const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), fixedrange: true };
     const last = chart.ticks[chart.ticks.length - 1].at;
     const log = lines && last > 8;
     const ticks = { tickmode: "array", tickvals: chart.ticks.map((tick) => tick.at), ticktext: chart.ticks.map((tick) => tick.text) };
-    const counted = { ...axis, rangemode: "tozero", automargin: true, tickformat: "~g" };
+    const counted = { ...axis, rangemode: "tozero", automargin: true, tickformat: "~g", showticklabels: counts, ...(counts ? {} : { range: [0, 1] }) };
     const lying = chart.kind === "boxes";
     return {
       autosize: true, height: lying ? 70 + 30 * chart.ticks.length : chart.x ? 280 : 260,
-      margin: { l: lying ? 20 : 56, r: 12, t: 10, b: chart.x ? 44 : 28 }, showlegend: false, barmode: "group",
+      margin: { l: lying ? 20 : 56, r: 12, t: 10, b: chart.x ? 44 : 28 }, showlegend: false, annotations: words(panel, shown),
+      barmode: panel.parts ? "stack" : "overlay",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("--text"), family: "system-ui, sans-serif", size: 13 },
       hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--muted"), font: { color: colour("--text") }, align: "left" },
       xaxis: lying
         ? { ...counted, title: { text: chart.x, standoff: 8 } }
-        : { ...axis, title: { text: chart.x, standoff: 8 }, type: lines ? (log ? "log" : "linear") : "category",
-            showgrid: false, automargin: true, ...ticks },
+        : { ...axis, title: { text: chart.x, standoff: 8 }, type: log ? "log" : "linear", showgrid: false, automargin: true,
+            ...(lines ? {} : { range: [-0.5, last + 0.5], zeroline: false }), ...ticks },
       yaxis: lying ? { ...axis, type: "category", autorange: "reversed", automargin: true, showgrid: false, ...ticks } : counted,
     };
   }
 
-  function legend(chart, plots) {
+  function key(mark, text) {
+    const shown = Object.assign(document.createElement("span"), { className: "mark" });
+    shown.setAttribute("aria-hidden", "true");
+    shown.style.backgroundColor = mark;
+    return [shown, text];
+  }
+
+  function partsKey(panel) {
+    const list = Object.assign(document.createElement("ul"), { className: "parts" });
+    for (const part of panel.parts) {
+      const item = document.createElement("li");
+      item.append(...key(part.colour, part.name));
+      list.append(item);
+    }
+    return list;
+  }
+
+  function legend(chart, redraw) {
     const box = document.createElement("fieldset");
     box.hidden = chart.series.length < 2;
     box.className = "series";
     box.append(Object.assign(document.createElement("legend"), { textContent: "Show" }));
-    chart.series.forEach((series, i) => {
+    for (const series of chart.series) {
       const label = document.createElement("label");
       const input = Object.assign(document.createElement("input"), { type: "checkbox", checked: true });
-      const mark = Object.assign(document.createElement("span"), { className: "mark" });
-      mark.setAttribute("aria-hidden", "true");
-      mark.style.backgroundColor = series.colour;
-      input.addEventListener("change", () =>
-        plots.forEach((plot) => window.Plotly.restyle(plot, { visible: input.checked }, [i])));
-      label.append(input, mark, plain(series.name));
+      input.addEventListener("change", redraw);
+      label.append(input, ...key(series.colour, plain(series.name)));
       box.append(label);
-    });
+    }
     return box;
   }
 
@@ -108,6 +148,7 @@
     const chart = JSON.parse(figure.querySelector("script[type='application/json']").textContent);
     const place = figure.querySelector(".interactive");
     const picture = figure.querySelector(".picture");
+    const notes = figure.querySelector(".notes");
     const panels = document.createElement("div");
     panels.className = "panels";
     const plots = chart.panels.map((panel) => {
@@ -121,6 +162,7 @@
       plot.setAttribute("aria-hidden", "true");
       picture.append(plot);
       box.append(picture);
+      if (panel.parts) box.append(partsKey(panel));
       panels.append(box);
       return plot;
     });
@@ -131,16 +173,18 @@
       toggle.setAttribute("aria-pressed", String(printed));
       picture.hidden = !printed;
       panels.hidden = printed;
+      if (notes) notes.hidden = printed; // they stand in the picture too
       controls.hidden = printed || chart.series.length < 2;
     });
-    const controls = legend(chart, plots);
+    const draw = () => {
+      const shown = [...controls.querySelectorAll("input")].map((input) => input.checked);
+      return Promise.all(plots.map((plot, i) => window.Plotly.react(
+        plot, traces(chart, chart.panels[i], shown), layout(chart, chart.panels[i], shown), { responsive: true, displayModeBar: false })));
+    };
+    const controls = legend(chart, draw);
     place.append(panels, controls, toggle);
     place.hidden = false;
     picture.hidden = true;
-    const draw = () => Promise.all(plots.map((plot, i) =>
-      window.Plotly.react(plot, traces(chart, chart.panels[i]).map((trace, j) => ({
-        ...trace, visible: controls.querySelectorAll("input")[j]?.checked ?? true,
-      })), layout(chart), { responsive: true, displayModeBar: false })));
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
     return draw();
   }

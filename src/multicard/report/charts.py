@@ -5,9 +5,11 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.figures.bars import missing, places
 from multicard.figures.series import unit
-from multicard.figures.style import colours
-from multicard.report.wording import Measure, is_number, measure
+from multicard.figures.style import BYTES, colours, unit_for
+from multicard.figures.techniques import COLUMNS, HELD
+from multicard.report.wording import Measure, in_words, is_number, measure, number
 
 # Figures that are drawn against the number of devices; and in groups of bars, with the column of the groups.
 LINES = ("iteration_time", "speedup")
@@ -16,15 +18,16 @@ BARS = {"techniques": "technique"}
 # Quantiles of the boxes, as plotly.js names them.
 BOXES = {"lowerfence": "p1_s", "q1": "p25_s", "median": "median_s", "q3": "p75_s", "upperfence": "p99_s"}
 
-# Of the bars, panels that a figure's CSV need not have all.
-PANELS = ("iteration_time_s", "tokens_per_s", "peak_memory_bytes", "weights_bytes")
+# Of the bars, panels that a figure's CSV need not have all; what a rank holds is a panel of its own.
+PANELS = ("iteration_time_s", "tokens_per_s", "peak_memory_bytes")
 
 
 def chart(name: str, data: pd.DataFrame) -> dict[str, Any] | None:
     """Give what the page needs to draw a figure's numbers anew; None for figures that it does not draw.
 
     The chart has panels, one per measure. Each has a point per row of `data` that has a value, with what it says
-    when pointed at. Names come from files, and plotly.js reads a few HTML tags in text: they are escaped.
+    when pointed at; of bars also a word in the place of each that is missing. Names come from files, and plotly.js
+    reads a few HTML tags in text: they are escaped.
     """
     if name == "step_times" and {"configuration", "steps", *BOXES.values()} <= set(data):
         return _boxes(data)
@@ -37,21 +40,31 @@ def chart(name: str, data: pd.DataFrame) -> dict[str, Any] | None:
     values = [column for column in data if f"{column}_low" in data and f"{column}_high" in data]
     if kind == "bars":
         values = [column for column in PANELS if column in values]
-    values = [column for column in values if data[column].notna().any()]
-    if not values or "series" not in data or by not in data:
+    if "series" not in data or by not in data or not data[values].notna().any(axis=None):
         return None
-    names = list(dict.fromkeys(data["series"].astype(str)))
-    groups = list(dict.fromkeys(data[by]))
-    shown = sorted(groups) if kind == "lines" else groups
+    data = data.assign(series=data["series"].astype(str))
+    names, groups = (list(dict.fromkeys(data[column])) for column in ("series", by))
+    if kind == "lines":
+        data, ticks, width = data.assign(x=data[by].astype(float)), [(float(n), n) for n in sorted(groups)], None
+    else:  # groups are at 0, 1, 2 …, as in the printed figure
+        at, width = places(groups, names)
+        data, ticks = (
+            data.assign(x=[at[key] for key in zip(data[by], data["series"], strict=True)]),
+            list(enumerate(groups)),
+        )
+    panels = [_panel(data, column, by, names, name) for column in values]
+    if kind == "bars" and set(COLUMNS.values()) <= set(data):
+        panels.append(_held(data, by, names))
     return {
         "kind": kind,
         "x": _escaped(_axis(by, data)),
-        "ticks": [{"at": _place(by, group), "text": _escaped(_named(by, group))} for group in shown],
+        "ticks": [{"at": at, "text": _escaped(_named(by, group))} for at, group in ticks],
+        "width": width,
         "series": [
             {"name": _escaped(each), "colour": colour}
             for each, colour in zip(names, _hexadecimal(len(names)), strict=True)
         ],
-        "panels": [_panel(data, column, by, names, name) for column in values],
+        "panels": panels,
     }
 
 
@@ -83,14 +96,54 @@ def _boxes(data: pd.DataFrame) -> dict[str, Any]:
 
 def _panel(data: pd.DataFrame, column: str, by: str, names: list[str], figure: str) -> dict[str, Any]:
     how = measure(column, data[[column, f"{column}_high"]].max(axis=1))
+    known = data[column].notna()
     points = []
     for each in names:
-        rows = data[(data["series"].astype(str) == each) & data[column].notna()]
-        if by == "devices":
-            rows = rows.sort_values("devices")
+        rows = data[(data["series"] == each) & known].sort_values("x")
         points.append([_point(row, column, by, how) for _, row in rows.iterrows()])
     ideal = {"speedup": "equal", "efficiency": "one"}.get(column) if figure == "speedup" else None
-    return {"title": _escaped(how.heading), "points": points, "ideal": ideal, "factor": how.factor}
+    return {
+        "title": _escaped(how.heading),
+        "points": points,
+        "missing": _missing(data[~known], names) if by != "devices" else [],
+        "ideal": ideal,
+        "factor": how.factor,
+    }
+
+
+def _held(data: pd.DataFrame, by: str, names: list[str]) -> dict[str, Any]:
+    """What a rank holds of the model, its parts one upon the other, as the printed figure has it."""
+    sizes = data[list(COLUMNS.values())].astype(float)
+    whole = sizes.sum(axis=1)
+    factor, size = unit_for(whole, BYTES)
+    parts = []
+    for part, column in COLUMNS.items():
+        bars = [
+            {
+                "series": names.index(row["series"]),
+                "x": row["x"],
+                "y": float(row[column]) * factor,
+                "text": _escaped(
+                    f"{row['series']}, {_named(by, row[by])}: {part} {number(row[column] * factor)} of "
+                    f"{number(whole[index] * factor)} {size}"
+                ),
+            }
+            for index, row in data[sizes[column].notna()].iterrows()
+        ]
+        colour, hatch = HELD[part]
+        parts.append({"name": in_words(part), "colour": colour, "hatch": hatch[:1], "bars": bars})
+    empty = sizes.isna().all(axis=1)
+    title = f"Weights, and what training adds ({size})"
+    return {"title": title, "parts": parts, "missing": _missing(data[empty], names)}
+
+
+def _missing(rows: pd.DataFrame, names: list[str]) -> list[dict[str, Any]]:
+    """Places of missing bars, with what became of their configurations."""
+    outcomes = rows["outcome"] if "outcome" in rows else ["completed"] * len(rows)
+    return [
+        {"series": names.index(series), "x": x, "text": _escaped(missing(str(outcome)))}
+        for series, x, outcome in zip(rows["series"], rows["x"], outcomes, strict=True)
+    ]
 
 
 def _point(row: pd.Series, column: str, by: str, how: Measure) -> dict[str, Any]:
@@ -102,7 +155,7 @@ def _point(row: pd.Series, column: str, by: str, how: Measure) -> dict[str, Any]
     repeats = row.get("repeats")
     counted = f", {repeats:g} repeat{'s' if repeats != 1 else ''}" if is_number(repeats) else ""
     return {
-        "x": _place(by, row[by]),
+        "x": row["x"],
         "y": float(value) * how.factor,
         "down": max(0.0, float(value - low) * how.factor) if several else 0.0,
         "up": max(0.0, float(high - value) * how.factor) if several else 0.0,
@@ -119,10 +172,6 @@ def _axis(by: str, data: pd.DataFrame) -> str:
 
 def _named(by: str, group: Any) -> str:
     return f"{group:g}" if by == "devices" else unit(by, group)
-
-
-def _place(by: str, group: Any) -> Any:
-    return float(group) if by == "devices" else _escaped(unit(by, group))
 
 
 def _hexadecimal(count: int) -> list[str]:

@@ -78,6 +78,7 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
         "runs": len(scenario.runs),
         "mixed": where.mixed,
         "synthetic": where.synthetic,
+        "notes": scenario.notes,
         "figures": [_figure(each) for each in scenario.figures],
     }
 

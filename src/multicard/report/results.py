@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.gathered import MEASURES, OUTCOME_TABLE, Gathered
+from multicard.analysis.provenance import notes
 from multicard.errors import UserError
 from multicard.files import read_json
-from multicard.record.names import OUTCOMES, RUN
+from multicard.record.names import NOT_RUN, OUTCOMES, RUN
 
-NOT_RUN = "not run"
 ORDER = (*OUTCOMES, NOT_RUN)
 
 CLAIMS = "claims.csv"
@@ -51,6 +52,7 @@ class Scenario:
     runs: pd.DataFrame
     measures: pd.DataFrame
     figures: list[FigureFiles]
+    notes: list[str]  # lines about runs without numbers, made up or unlike, as over the printed figures
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -115,9 +117,11 @@ def _found(folder: Path, scenario: str) -> Plan:
 
 def _scenario(folder: Path, name: str, plan: Plan) -> Scenario:
     tables = folder / "scenarios" / name
-    runs = _table(tables / "runs.csv", "run", "outcome", "reason")
+    runs = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason")
     drawn = [_figure(folder / "figures" / name, name, figure) for figure in plan.figures]
-    return Scenario(name, plan.question, runs, _table(tables / "measures.csv"), [one for one in drawn if one])
+    measures = _table(tables / MEASURES)
+    figures = [one for one in drawn if one]
+    return Scenario(name, plan.question, runs, measures, figures, notes(Gathered(tables)))
 
 
 def _figure(folder: Path, scenario: str, name: str) -> FigureFiles | None:
