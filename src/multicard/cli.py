@@ -74,6 +74,14 @@ def main(arguments: list[str] | None = None) -> None:
     archive_command.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="configuration file")
     archive_command.set_defaults(function=archive)
 
+    draw_command = commands.add_parser(
+        "draw", help="make figures, tables, conclusions and the report of recorded runs, without running anything"
+    )
+    draw_command.add_argument("source", type=Path, help="an archive, or the results folder of an experiment")
+    draw_command.add_argument("--out", type=Path, required=True, help="folder to make, which must be empty if there")
+    draw_command.add_argument("--config", type=Path, help="configuration of the experiment; an archive has its own")
+    draw_command.set_defaults(function=draw)
+
     figures_command = commands.add_parser("figures", help="say which figures a configuration may ask for")
     figures_command.add_argument("--list", action="store_true", required=True, help="print the catalog of figures")
     figures_command.set_defaults(function=figures)
@@ -268,6 +276,15 @@ def archive(arguments: argparse.Namespace) -> None:
         console.print(plain(f"left out, since it is not whole: {run}"))
     size = arguments.out.stat().st_size / 1e6
     console.print(plain(f"runs: {len(packed.runs)}, {size:.1f} MB: {arguments.out}"))
+
+
+def draw(arguments: argparse.Namespace) -> None:
+    """Draw recorded runs, and say where the report is."""
+    from multicard.draw import draw
+    from multicard.terminal import plain
+
+    drawn = draw(arguments.source, arguments.out, arguments.config)
+    _console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
 
 
 def figures(arguments: argparse.Namespace) -> None:
