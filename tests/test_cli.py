@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from analysis.made_results import images, make_results
 from conftest import ROOT, path_without_nsys
 from synthetic import PID, kineto_trace, nsys_export
 
@@ -237,3 +238,21 @@ def test_a_report_without_nsys_says_what_is_missing(tmp_path: Path) -> None:
     )  # fmt: skip
     assert stopped.returncode == 1
     assert stopped.stderr.strip() == "cannot export t.nsys-rep: nsys is not on the PATH"
+
+
+@pytest.mark.parametrize("command", ["claims", "recommend"])
+def test_a_folder_without_measures_is_no_result(command: str, tmp_path: Path) -> None:
+    stopped = multicard(command, tmp_path)
+    assert (stopped.returncode, stopped.stdout) == (1, "")
+    assert stopped.stderr == (
+        f"{tmp_path}: found no scenarios/*/measures.csv, expected the results folder of an experiment\n"
+    )
+    stopped = multicard(command, tmp_path / "none")
+    assert (stopped.returncode, len(stopped.stderr.splitlines())) == (1, 1)
+
+
+def test_the_papers_claims_are_found_from_any_folder(tmp_path: Path) -> None:
+    make_results(tmp_path / "there", images(100.0))
+    judged = multicard("claims", "there", folder=tmp_path)
+    assert judged.returncode == 0, judged.stderr
+    assert judged.stdout.splitlines()[-1] == "12 not measured here"

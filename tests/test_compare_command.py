@@ -1,7 +1,9 @@
 """`multicard compare` tells results from traces, and says what it finds in words."""
 
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -60,6 +62,64 @@ def test_what_cannot_be_compared_is_one_line(recorded_results: Path, tmp_path: P
     (tmp_path / "x.zip").write_bytes(b"no")
     with pytest.raises(UserError, match=r"x\.zip: manifest\.json: cut, damaged or no archive"):
         printed(recorded_results, tmp_path / "x.zip")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("steps.csv", None, "missing"),
+        ("steps.csv", b"", "does not parse as CSV"),
+        ("steps.csv", b"\xff\xfe,\n", "does not parse as CSV"),
+        ("steps.csv", b"rank,epoch\n0,1\n", "found no column step"),
+        ("epochs.csv", None, "missing"),
+        ("epochs.csv", b"epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n", "found no epoch"),
+        (
+            "epochs.csv",
+            b"epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n1,x,x,x,x\n",
+            "found text in the column",
+        ),
+        ("activity/phases.parquet", None, "missing"),
+        ("activity/phases.parquet", b"PAR1", "not a Parquet file that can be read"),
+        ("run.json", b'{"run": "a', "does not parse as JSON"),
+        ("run.json", b"{}", "not the record of a run: run: Field required"),
+        ("run.json", b"[]", "not the record of a run: "),
+        ("run.json", "ranks", "not the whole record of a completed run: found no 'ranks'"),
+        ("run.json", "steps_per_pass", "not the whole record of a completed run: found no 'steps_per_pass'"),
+    ],
+)
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_damaged_file_is_named_in_one_line(
+    side: str, file: str, content: bytes | str | None, says: str, extracted_run: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for each in ("a", "b"):
+        folder = add_run(extracted_run, tmp_path / each)
+    path = tmp_path / side / "runs" / folder.name / file
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:  # a key that is not there
+        record = json.loads(path.read_text())
+        del record[content]
+        path.write_text(json.dumps(record))
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", str(tmp_path / "a"), str(tmp_path / "b")])
+    [line] = str(stopped.value.code).splitlines()
+    assert line.startswith(f"{path}: ")
+    assert says in line
+    assert capsys.readouterr().out == ""
+
+
+def test_a_measure_of_one_side_has_a_line(extracted_run: Path, tmp_path: Path) -> None:
+    def metered(record: dict[str, Any]) -> None:
+        for rank in record["ranks"]:
+            rank["energy"] = [{"energy_j": 5.0}]
+
+    add_run(extracted_run, tmp_path / "a")
+    add_run(extracted_run, tmp_path / "b", change=metered)
+    [energy] = [line for line in printed(tmp_path / "a", tmp_path / "b").splitlines() if "energy per sample" in line]
+    assert "0 / 1" in energy and "told by b only" in energy
 
 
 def test_nothing_in_common_is_said(recorded_results: Path, extracted_run: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from multicard import __version__
 from multicard.errors import UserError, reported
 
 if TYPE_CHECKING:
+    from multicard.analysis.evidence import Evidence
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import Run
 
@@ -73,13 +74,21 @@ def main(arguments: list[str] | None = None) -> None:
     archive_command.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="configuration file")
     archive_command.set_defaults(function=archive)
 
+    draw_command = commands.add_parser(
+        "draw", help="make figures, tables, conclusions and the report of recorded runs, without running anything"
+    )
+    draw_command.add_argument("source", type=Path, help="an archive, or the results folder of an experiment")
+    draw_command.add_argument("--out", type=Path, required=True, help="folder to make, which must be empty if there")
+    draw_command.add_argument("--config", type=Path, help="configuration of the experiment; an archive has its own")
+    draw_command.set_defaults(function=draw)
+
     figures_command = commands.add_parser("figures", help="say which figures a configuration may ask for")
     figures_command.add_argument("--list", action="store_true", required=True, help="print the catalog of figures")
     figures_command.set_defaults(function=figures)
 
     claims_command = commands.add_parser("claims", help="hold the papers' claims against what was measured")
     claims_command.add_argument(
-        "--claims", type=Path, default=Path("resources/claims.yaml"), help="file of the claims and their tests"
+        "--claims", type=Path, help="file of the claims and their tests; those of the papers unless stated"
     )
     claims_command.set_defaults(function=claims)
     recommend_command = commands.add_parser(
@@ -269,6 +278,15 @@ def archive(arguments: argparse.Namespace) -> None:
     console.print(plain(f"runs: {len(packed.runs)}, {size:.1f} MB: {arguments.out}"))
 
 
+def draw(arguments: argparse.Namespace) -> None:
+    """Draw recorded runs, and say where the report is."""
+    from multicard.draw import draw
+    from multicard.terminal import plain
+
+    drawn = draw(arguments.source, arguments.out, arguments.config)
+    _console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
+
+
 def figures(arguments: argparse.Namespace) -> None:
     """Print the catalog of figures."""
     from rich.table import Table
@@ -288,12 +306,11 @@ def figures(arguments: argparse.Namespace) -> None:
 
 def claims(arguments: argparse.Namespace) -> None:
     """Print the verdict on each claim, with the numbers."""
-    from multicard.analysis.claims import judge, read_claims
-    from multicard.analysis.evidence import read_evidence
+    from multicard.analysis.claims import SHIPPED, judge, read_claims
     from multicard.terminal import plain
 
     console = _console()
-    judged = judge(read_claims(arguments.claims), read_evidence(arguments.results))
+    judged = judge(read_claims(arguments.claims or SHIPPED), _evidence(arguments.results))
     for each in judged:
         console.print(f"[bold]{each.claim.id}[/bold]: {each.verdict}", highlight=False)
         said = (each.claim.claim, each.finding, each.conditions, each.aside)
@@ -306,14 +323,23 @@ def claims(arguments: argparse.Namespace) -> None:
 def recommend(arguments: argparse.Namespace) -> None:
     """Print recommendations as Markdown."""
     from multicard.analysis.best import GOALS
-    from multicard.analysis.evidence import read_evidence
     from multicard.analysis.recommend import as_markdown
 
     limit = arguments.memory_limit_gb
     if limit is not None and not 0 < limit < float("inf"):
         raise UserError(f"--memory-limit-gb: found {limit:g}, expected a number above 0")
     goals = (arguments.goal,) if arguments.goal else GOALS
-    print(as_markdown(read_evidence(arguments.results), goals, limit), end="")
+    print(as_markdown(_evidence(arguments.results), goals, limit), end="")
+
+
+def _evidence(results: Path) -> "Evidence":
+    """All that a results folder measured."""
+    from multicard.analysis.evidence import read_evidence
+
+    evidence = read_evidence(results)
+    if not evidence.scenarios:
+        raise UserError(f"{results}: found no scenarios/*/measures.csv, expected the results folder of an experiment")
+    return evidence
 
 
 def _console() -> Console:

@@ -29,7 +29,7 @@ def print_comparison(a: Path, b: Path, console: Console) -> None:
     Raises
     ------
     UserError
-        If one of them holds no results, or they have no run in common.
+        If one of them holds no results, or a file of a run is missing or damaged.
     """
     for path, other in ((a, b), (b, a)):
         if not holds_results(path):
@@ -83,8 +83,8 @@ def _changes(changes: list[Change]) -> Table:
         bounded = ratio.low is not None and ratio.high is not None
         table.add_row(
             plain("" if change.configuration == last else change.configuration),
-            _shown(change.measure, change.a)[0],
-            *(_shown(change.measure, value)[1] for value in (change.a, change.b)),
+            _shown(change.measure, 0.0)[0],
+            *("" if value is None else _shown(change.measure, value)[1] for value in (change.a, change.b)),
             "" if ratio.value is None else f"{ratio.value:.3f}",
             f"{ratio.low:.3f} to {ratio.high:.3f}" if bounded else "",
             " / ".join(map(str, change.repeats)),

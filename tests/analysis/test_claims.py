@@ -1,5 +1,6 @@
 """Verdicts on claims, by synthetic experiments whose truth is known."""
 
+import json
 import re
 from collections.abc import Callable
 from itertools import chain
@@ -290,6 +291,62 @@ def test_runs_of_two_machines_are_not_compared(tmp_path: Path) -> None:
     for run in (other / "runs").iterdir():
         run.rename(tmp_path / "runs" / run.name)
     assert verdict_on("nhwc_gain", read_evidence(tmp_path)).verdict == "not measured here"
+
+
+def test_runs_of_several_configurations_are_no_repeats_of_each_other(tmp_path: Path) -> None:
+    of_images, of_texts = [], []
+    for dataset in ("mnist", "mnist-500px"):
+        of_images += images(100, (1.0,), dataset=dataset) + images(380, (1.0,), dataset=dataset, devices=4)
+    for dataset in ("alpaca", "samsum"):
+        of_texts += texts(1.0, (1.0,), dataset=dataset) + texts(1.6, (1.0,), dataset=dataset, devices=4)
+    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, of_images, of_texts))
+    assert judged.verdict == "not decided"
+    assert "one repeat" in judged.finding and "repeats: 1" in judged.conditions
+
+
+@pytest.mark.parametrize(("llm", "vision", "verdict"), [(2.5, 3.8, "confirmed"), (3.8, 2.5, "refuted")])
+def test_speed_ups_of_several_configurations_are_compared_by_their_medians(
+    llm: float, vision: float, verdict: str, tmp_path: Path
+) -> None:
+    of_images, of_texts = [], []
+    for dataset, factor in (("a", 0.9), ("b", 1.0), ("c", 1.3)):
+        of_images += images(100, dataset=dataset) + images(100 * vision * factor, dataset=dataset, devices=4)
+        of_texts += texts(1.0, dataset=dataset) + texts(4 / (llm * factor), dataset=dataset, devices=4)
+    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, of_images, of_texts))
+    assert judged.verdict == verdict, judged.finding
+    [comparison] = judged.tests[0].comparisons
+    assert comparison.found.value == pytest.approx(llm / vision)
+    steady = 1.003 / 0.997  # of a speed-up; the ratio of two is off by that of both at most
+    assert comparison.found.high == pytest.approx(llm / vision * steady**2)
+    assert comparison.found.repeats == 3 and len(comparison.runs) == 36
+
+
+@pytest.mark.parametrize("changed_in", ["hardware", "versions"])
+def test_a_speed_up_is_over_one_device_of_the_same_machine_with_the_same_versions(
+    changed_in: str, tmp_path: Path
+) -> None:
+    scenarios, _ = TRUE["llm_scaling_is_smaller"]
+    results = make_results(tmp_path, *scenarios)
+    changed = 0
+    for path in results.glob("runs/llm_*_cuda1_*/run.json"):
+        record = json.loads(path.read_text())
+        record[changed_in] |= {"processor": "another"} if changed_in == "hardware" else {"torch": "2.10.0"}
+        path.write_text(json.dumps(record))
+        changed += 1
+    assert changed == 3
+    assert verdict_on("llm_scaling_is_smaller", read_evidence(results)).verdict == "not measured here"
+
+
+@pytest.mark.parametrize("order", [None, ["s0", "s1", "s2"], ["s2", "s1", "s0"]])
+@pytest.mark.parametrize("truth", ["true", "false"])
+def test_the_order_of_scenarios_that_share_runs_changes_no_verdict(
+    order: list[str] | None, truth: str, tmp_path: Path
+) -> None:
+    of_images, of_texts = (TRUE if truth == "true" else dict(FALSE))["llm_scaling_is_smaller"][0]
+    at_four = [row for row in of_texts if row.get("devices") == 4]
+    results = make_results(tmp_path, at_four, of_images, of_texts)
+    judged = verdict_on("llm_scaling_is_smaller", read_evidence(results, order))
+    assert judged.verdict == ("confirmed" if truth == "true" else "refuted")
 
 
 def test_configurations_that_contradict_each_other_decide_nothing(tmp_path: Path) -> None:

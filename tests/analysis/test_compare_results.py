@@ -67,6 +67,22 @@ def test_configurations_are_kept_apart_and_missing_runs_are_named(extracted_run:
     assert found.only_b == [folder.name for folder in b[5:]]
 
 
+def test_a_measure_that_one_side_alone_tells_is_listed(extracted_run: Path, tmp_path: Path) -> None:
+    def metered(record: dict[str, Any]) -> None:
+        for rank in record["ranks"]:
+            rank["energy"] = [{"energy_j": 5.0}]
+
+    plain = results(extracted_run, tmp_path / "a", 1, repeats=(1.0, 1.0))
+    with_energy = results(extracted_run, tmp_path / "b", 1, repeats=(1.0, 1.0), change=metered)
+    for a, b, verdict, repeats in (
+        (plain, with_energy, "told by b only", (0, 2)),
+        (with_energy, plain, "told by a only", (2, 0)),
+    ):
+        [change] = [each for each in compare_results(a, b).changes if each.measure == "energy_per_sample_j"]
+        assert (change.verdict, change.repeats, change.ratio.value) == (verdict, repeats, None)
+        assert [value is None for value in (change.a, change.b)] == [count == 0 for count in repeats]
+
+
 def test_another_machine_driver_version_and_outcome_are_told(extracted_run: Path, tmp_path: Path) -> None:
     def other(record: dict[str, Any]) -> None:
         record["host"]["name"] = "another"

@@ -22,6 +22,7 @@ def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3
     record = {
         "run": folder.name,
         "outcome": outcome,
+        "parameters": {"workload": "vision"},
         "profiler": {"used": "nsys", "trace_missing": None},
         "hardware": {"gpus": [{"name": "Card"}, {"name": "Card"}], "processor": "CPU", "logical_cpus": 8},
         "versions": {"torch": "2.11.0", "nccl": None},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multicard.archive.pack import pack
-from multicard.archive.recorded import find_recorded, obstacles
+from multicard.archive.recorded import archives_in, find_recorded, obstacles
 from multicard.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
@@ -104,6 +104,19 @@ def test_bad_lists_of_archives_are_one_line(recorded: Any, says: str, tmp_path: 
 def test_an_archive_is_listed_once(recorded_archive: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"recorded.1: lists .* twice"):
         experiment(tmp_path, recorded=[str(recorded_archive)] * 2)
+
+
+def test_archives_of_a_folder_have_names(tmp_path: Path) -> None:
+    assert archives_in(tmp_path / "none") == {}
+    for name in ("b.zip", "a.b-2.tar.gz", "README.md"):
+        (tmp_path / name).touch()
+    assert archives_in(tmp_path) == {"a.b-2": tmp_path / "a.b-2.tar.gz", "b": tmp_path / "b.zip"}
+    (tmp_path / "b.tar.gz").touch()
+    with pytest.raises(UserError, match=r"b\.zip: b\.tar\.gz has the same name"):
+        archives_in(tmp_path)
+    (tmp_path / "b.tar.gz").rename(tmp_path / "a {b}.zip")
+    with pytest.raises(UserError, match=r"a \{b\}\.zip: expected letters"):
+        archives_in(tmp_path)
 
 
 def test_the_commands_archive_runs_and_status(gpu_archive: Path, recorded_results: Path, tmp_path: Path) -> None:

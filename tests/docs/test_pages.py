@@ -58,6 +58,7 @@ RUN_ELSEWHERE = (
     (r"(snakemake|multicard) (?=.*--profile slurm).*", "tests/slurm/test_slurm.py", '"--profile", "slurm"'),
     (r"snakemake --profile profiles/local.*", "tests/workflow/test_street.py", '"--profile", "profiles/local"'),
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
+    (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results", "tests/test_compare_command.py", 'main(["compare"'),
     (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
 )

@@ -260,6 +260,27 @@ def test_many_parts_are_closed_and_few_are_open(parts: int, closed: int) -> None
     assert page.count("<details>") == page.count("</details>") == closed
 
 
+def test_recorded_results_are_linked_to_with_their_machines(copy: Path) -> None:
+    assert "Recorded results" not in written(copy)
+    beside = copy / "recorded" / "four+h100"
+    for run, cards in (("a", 4), ("b", 4), ("c", 2)):
+        (beside / "runs" / run).mkdir(parents=True)
+        made = record(run, "completed", "", 1)
+        made["hardware"]["gpus"] = [{"name": HOSTILE}] * cards
+        (beside / "runs" / run / "run.json").write_text(json.dumps(made))
+    with pytest.raises(UserError, match=r"report\.html: missing"):
+        write_report(copy, copy / "report.html", PLANS, ["four+h100"])
+    (beside / "report.html").touch()
+    write_report(copy, copy / "report.html", PLANS, ["four+h100"])
+    listed = (copy / "report.html").read_text().partition("<h3>Recorded results</h3>")[2].partition("</ul>")[0]
+    assert '<a href="recorded/four%2Bh100/report.html">four+h100</a>' in listed
+    assert f"4 × {ESCAPED}" in listed and f"2 × {ESCAPED}" in listed
+    assert listed.count("<script>") == 0
+    (beside / "runs" / "a" / "run.json").write_text("[]")
+    with pytest.raises(UserError, match=r"a/run\.json: does not parse as a record"):
+        write_report(copy, copy / "report.html", PLANS, ["four+h100"])
+
+
 def test_claims_that_were_measured_come_first() -> None:
     claims = claims_of(CLAIMS.iloc[::-1])
     assert [claim.verdict for claim in claims] == ["refuted", "confirmed", "not measured here"]

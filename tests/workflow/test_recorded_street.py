@@ -1,6 +1,7 @@
 """Figures from recorded runs through Snakemake, without the hardware and without running anything."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +19,10 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     gpu_archive = archive_of_cards(extracted_run, tmp_path)
     config = configuration(Path("results"), 2, ON_CARDS, recorded=[str(gpu_archive)])
     (folder / "config/recorded.yaml").write_text(yaml.safe_dump(config))
+    shutil.copyfile(gpu_archive, folder / "resources/recorded/two cards.zip")
+    stopped = snakemake(folder, config="config/recorded.yaml")
+    assert "two cards.zip: expected letters, digits and _ . + - in its name" in stopped.stdout + stopped.stderr
+    (folder / "resources/recorded/two cards.zip").rename(folder / "resources/recorded/two-cards.tar.gz")
     done = snakemake(folder, config="config/recorded.yaml")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     scenario = folder / "results/scenarios/recorded"
@@ -30,8 +35,21 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     assert json.loads(record.read_text())["recorded"]["archive"] == "cards.tar.gz"
     assert not (folder / "data").exists()
 
+    # The archive that comes with the project has a page of its own, and a link from the experiment's.
+    beside = folder / "results/recorded/two-cards"
+    assert pd.read_csv(beside / "scenarios/recorded/runs.csv")["outcome"].tolist() == ["completed"]
+    drawn = "figures/recorded/phases.csv"
+    assert (beside / drawn).read_text() == (folder / "results" / drawn).read_text()
+    assert '<a href="recorded/two-cards/report.html">two-cards</a>' in (folder / "results/report.html").read_text()
+    assert "Recorded results" not in (beside / "report.html").read_text()
+
     again = snakemake(folder, "--dry-run", config="config/recorded.yaml")
     assert "Nothing to be done" in again.stdout + again.stderr
+
+    (folder / "resources/recorded/two-cards.tar.gz").unlink()
+    without = snakemake(folder, "--dry-run", config="config/recorded.yaml")
+    assert "draw the recorded results" not in without.stdout + without.stderr
+    assert "write the report" in without.stdout + without.stderr, "it links to a page that is no longer asked for"
 
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes(gpu_archive.read_bytes()[:-2000])

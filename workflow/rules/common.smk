@@ -3,7 +3,7 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from multicard.archive.recorded import find_recorded, obstacles
+from multicard.archive.recorded import archives_in, find_recorded, obstacles
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.load import check
 from multicard.experiment.resources import (
@@ -65,6 +65,9 @@ else:
     PREFIX += f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; "
 shell.prefix(PREFIX)
 
+with reported():
+    SHIPPED = archives_in(RESOURCES / "recorded")
+
 
 wildcard_constraints:
     run=r"[a-z0-9][A-Za-z0-9_.+-]*",
@@ -72,6 +75,7 @@ wildcard_constraints:
     model=r"[a-z0-9-]+",
     scenario=r"[a-z0-9_-]+",
     figure=r"[a-z0-9_]+",
+    archive=r"[A-Za-z0-9][A-Za-z0-9_.+-]*",
 
 
 def runnable(scenario):
@@ -107,6 +111,18 @@ def all_figures():
         for name, figures in drawn_figures().items()
         for figure in figures
     ]
+
+
+def all_recorded():
+    """Folders of what is drawn of every shipped archive."""
+    return [f"{RESULTS}/recorded/{name}" for name in SHIPPED]
+
+
+def shipped_archive(wildcards):
+    """The shipped archive of a name; an unknown one is missing."""
+    return str(
+        SHIPPED.get(wildcards.archive, RESOURCES / "recorded" / wildcards.archive)
+    )
 
 
 def library(*rooms):

@@ -18,6 +18,7 @@ rule write_report:
         claims=f"{RESULTS}/claims.csv",
         recommendations=f"{RESULTS}/recommendations.md",
         records=all_records(),
+        recorded=all_recorded(),
         code=library("report"),
     output:
         f"{RESULTS}/report.html",
@@ -27,9 +28,11 @@ rule write_report:
         "../../envs/conda.yaml"
     params:
         plans=plans,
+        recorded=list(SHIPPED),
         results=lambda wildcards, output: str(Path(output[0]).parent),
     message:
         "write the report"
     shell:
         'python "$SCRIPTS/make_report.py"'
-        " --results {params.results:q} --scenarios {params.plans:q} --out {output:q} 2> {log:q}"
+        " --results {params.results:q} --scenarios {params.plans:q} --recorded {params.recorded:q}"
+        " --out {output:q} 2> {log:q}"

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from multicard.analysis.gathered import Gathered
 from multicard.errors import reported
-from multicard.figures.catalog import FIGURES, draw
+from multicard.figures.catalog import FIGURES
+from multicard.figures.scenario import draw_scenario
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("figures", nargs="+", choices=FIGURES, metavar="FIGURE", help="names of the figures")
@@ -13,6 +13,4 @@ parser.add_argument("--scenario", type=Path, required=True, help="folder of the 
 parser.add_argument("--out", type=Path, required=True, help="folder of the files to write")
 arguments = parser.parse_args()
 with reported():
-    gathered = Gathered(arguments.scenario)
-    for figure in arguments.figures:
-        draw(figure, gathered, arguments.out / figure)
+    draw_scenario(arguments.figures, arguments.scenario, arguments.out)

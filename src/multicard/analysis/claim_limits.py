@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -137,6 +138,19 @@ def quotient(one: Interval, other: Interval) -> Interval:
     if value is not None and None not in (one.low, one.high, other.low, other.high) and other.low > 0:
         bounds = (one.low / other.high, one.high / other.low)
     return Interval(value, *bounds, repeats=min(one.repeats, other.repeats))
+
+
+def median_interval(intervals: Sequence[Interval]) -> Interval:
+    """Median of several intervals: of their values, of their lows and of their highs.
+
+    It has no bounds unless all have: each value may then be anything between its own, and so the median between these.
+
+    >>> median_interval([Interval(2.0, 1.0, 3.0, 3), Interval(4.0, 3.5, 5.0, 2)])
+    Interval(value=3.0, low=2.25, high=4.0, repeats=2, left_out=0)
+    """
+    ends = {name: [getattr(each, name) for each in intervals] for name in ("value", "low", "high")}
+    middle = {name: None if None in found else median(found) for name, found in ends.items()}
+    return Interval(**middle, repeats=min(each.repeats for each in intervals))
 
 
 def scaled(interval: Interval, factor: float) -> Interval:

@@ -2,16 +2,29 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import pandas as pd
 from pydantic import Field
 
-from multicard.analysis.claim_limits import Comparison, Name, Pattern, Test, Value, Where, fits, quotient, scaled
+from multicard.analysis.claim_limits import (
+    Comparison,
+    Name,
+    Pattern,
+    Test,
+    Value,
+    Where,
+    fits,
+    median_interval,
+    quotient,
+    scaled,
+)
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
-from multicard.analysis.statistics import medians_of, ratios_of
+from multicard.analysis.statistics import Interval, medians_of, ratios_of
+
+Speedup = tuple[Configuration, Configuration, Interval]  # of a configuration over its baseline
 
 
 class Compare(Test):
@@ -103,25 +116,14 @@ class Efficiency(Test):
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
         """One per configuration on several devices."""
-        bases = defaultdict(list)
-        for each in configurations:
-            if each["devices"] == 1 and each.values(each.rate):
-                bases[each.rest(["devices", "strategy"])].append(each)
-        pairs = []
-        for each in self.chosen(configurations):
-            alike = [base for base in bases[each.rest(["devices", "strategy"])] if _is_base(base, each)]
-            if each["devices"] > 1 and alike:
-                pairs.append((each, min(alike, key=lambda base: base["strategy"] != "single")))
-        ratios = ratios_of([(one.values(one.rate), base.values(base.rate)) for one, base in pairs])
         return [
             self.judged("efficiency", one, scaled(ratio, 1 / one["devices"]), (*one.completed, *base.completed))
-            for (one, base), ratio in zip(pairs, ratios, strict=True)
-            if ratio.value is not None
+            for one, base, ratio in _speedups(self.chosen(configurations), configurations)
         ]
 
 
 class Scaling(Test):
-    """Median speed-up of the runs `where` over that of the runs `than`, with equal numbers of devices."""
+    """Median speed-up of the configurations `where` over that of those `than`, with equal numbers of devices."""
 
     kind: Literal["scaling"]
     than: Where
@@ -131,20 +133,21 @@ class Scaling(Test):
         return "completed runs of both kinds of work on the same number of several devices, with the same on one"
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """One per machine and number of devices."""
-        sides: list[dict[Any, list[MeasuredRun]]] = []
+        """One per machine, versions and number of devices."""
+        sides: list[dict[Any, list[Speedup]]] = []
         for where in (self.where, self.than):
-            runs = defaultdict(list)
-            for each in configurations:
-                if each["devices"] > 1 and fits(each, where):
-                    runs[each.place.machine, each["devices"]] += [run for run in each.completed if _speedup(run)]
-            sides.append(runs)
-        both = [key for key, runs in sides[0].items() if runs and sides[1].get(key)]
-        ratios = ratios_of([tuple([_speedup(run) for run in side[key]] for side in sides) for key in both])
-        return [
-            self.judged("speed-up over speed-up", f"{key[1]} devices", ratio, sides[0][key] + sides[1][key])
-            for key, ratio in zip(both, ratios, strict=True)
-        ]
+            places = defaultdict(list)
+            for found in _speedups([each for each in configurations if fits(each, where)], configurations):
+                one = found[0]
+                places[one["devices"], one.place.machine, one.place.versions].append(found)
+            sides.append(places)
+        comparisons = []
+        for key in [key for key in sides[0] if key in sides[1]]:
+            of, than = (median_interval([ratio for _, _, ratio in side[key]]) for side in sides)
+            runs = [run for side in sides for one, base, _ in side[key] for run in (*one.completed, *base.completed)]
+            ratio = quotient(of, than)
+            comparisons.append(self.judged("speed-up over speed-up", f"{key[0]} devices", ratio, runs))
+        return comparisons
 
 
 class ApiTime(Test):
@@ -211,12 +214,20 @@ class Reaches(Test):
 AnyTest = Annotated[Compare | Trend | Efficiency | Scaling | ApiTime | Reaches, Field(discriminator="kind")]
 
 
-def _is_base(base: Configuration, of: Configuration) -> bool:
-    return base["strategy"] in ("single", of["strategy"])
-
-
-def _speedup(run: MeasuredRun) -> float | None:
-    return run.number("speedup")
+def _speedups(chosen: Iterable[Configuration], configurations: Iterable[Configuration]) -> list[Speedup]:
+    """Each of the chosen on several devices that has a baseline, with that and the ratio of their rates."""
+    besides = ["devices", "nodes", "strategy"]
+    bases = defaultdict(list)
+    for each in configurations:
+        if each["devices"] == 1 and each.values(each.rate):
+            bases[each.rest(besides)].append(each)
+    pairs = []
+    for each in chosen:
+        alike = [base for base in bases[each.rest(besides)] if base["strategy"] in ("single", each["strategy"])]
+        if each["devices"] > 1 and alike:
+            pairs.append((each, min(alike, key=lambda base: base["strategy"] != "single")))
+    ratios = ratios_of([(one.values(one.rate), base.values(base.rate)) for one, base in pairs])
+    return [(*pair, ratio) for pair, ratio in zip(pairs, ratios, strict=True) if ratio.value is not None]
 
 
 def _value_words(value: Any) -> str:

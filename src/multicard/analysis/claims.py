@@ -24,6 +24,9 @@ from multicard.experiment.load import read_yaml
 Verdict = Literal["confirmed", "refuted", "not decided", "not measured here"]
 Hardware = Literal["gpu", "numa", "any"]
 
+# The claims that come with multicard, which is installed from its repository's folder.
+SHIPPED = Path(__file__).parents[3] / "resources" / "claims.yaml"
+
 NUMA_NODES = 2  # from so many on placement matters
 
 ABOUT: dict[Hardware, str] = {

@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
 
 from multicard.analysis.measures import measure_run
+from multicard.analysis.run_files import read_record
 from multicard.analysis.statistics import Interval, ratios_of, verdict
-from multicard.files import read_json
-from multicard.record.names import RUN
 
 # What is compared, and the words for more and for less of it. A measure that neither side has is passed over.
 WORDS: dict[str, tuple[str, str]] = {
@@ -29,6 +29,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "loss_at_end": ("higher", "lower"),
 }
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
+NOT_IN_A, NOT_IN_B = "told by b only", "told by a only"
 MACHINE = "machine"  # the circumstance that is its name
 REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 
@@ -37,13 +38,14 @@ REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 class Change:
     """One measure of one configuration: its medians over repeats, and their ratio, b over a.
 
-    `verdict` is in words; `repeats` counts the completed runs of either side that tell the measure.
+    `verdict` is in words; `repeats` counts the completed runs of either side that tell the measure. The median of a
+    side that does not is None.
     """
 
     configuration: str
     measure: str
-    a: float
-    b: float
+    a: float | None
+    b: float | None
     ratio: Interval
     repeats: tuple[int, int]
     verdict: str
@@ -77,9 +79,14 @@ def compare_results(a: Sequence[Path], b: Sequence[Path]) -> Comparison:
 
     A difference counts as one only if the interval of the ratio over the repeats leaves out 1; one repeat gives no
     interval, and so no answer.
+
+    Raises
+    ------
+    UserError
+        If a file of a run is missing or damaged.
     """
     sides = [[measure_run(folder) for folder in folders] for folders in (a, b)]
-    records = [[read_json(folder / RUN) for folder in folders] for folders in (a, b)]
+    records = [[read_record(folder) for folder in folders] for folders in (a, b)]
     by_run = [{row["run"]: row for row in rows} for rows in sides]
     shared = [run for run in by_run[0] if run in by_run[1]]
     return Comparison(
@@ -110,23 +117,24 @@ def _values(rows: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[s
 
 
 def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
+    """Of configurations that completed on both sides, the measures that either tells."""
     found = [
-        (name, measure, values[measure], b[key][1][measure])
+        (name, measure, values.get(measure, []), b[key][1].get(measure, []))
         for key, (name, values) in a.items()
-        if key in b
+        if key in b and values and b[key][1]
         for measure in WORDS
-        if measure in values and measure in b[key][1]
+        if measure in values or measure in b[key][1]
     ]
     ratios = ratios_of([(after, before) for _, _, before, after in found])
     return [
         Change(
             configuration=name,
             measure=measure,
-            a=float(pd.Series(before).median()),
-            b=float(pd.Series(after).median()),
+            a=median(before) if before else None,
+            b=median(after) if after else None,
             ratio=ratio,
             repeats=(len(before), len(after)),
-            verdict=_word(measure, ratio),
+            verdict=_word(measure, ratio) if before and after else (NOT_IN_B if before else NOT_IN_A),
         )
         for (name, measure, before, after), ratio in zip(found, ratios, strict=True)
     ]
@@ -159,7 +167,8 @@ def _facts(records: list[dict[str, Any]]) -> dict[str, set[str]]:
         for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes"):
             add(name, hardware.get(name))
         for card in hardware.get("gpus") or []:
-            add("cards", f"{card['name']} ({card['memory_bytes'] / 1e9:.0f} GB)")
+            memory = card.get("memory_bytes")
+            add("cards", str(card.get("name")) + (f" ({memory / 1e9:.0f} GB)" if memory else ""))
         if hardware.get("gpus"):
             add("number of cards", len(hardware["gpus"]))
         for name, version in (record.get("versions") or {}).items():

@@ -14,9 +14,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from multicard.analysis.measures import trace_steps
+from multicard.analysis.run_files import read_activity, read_record
 from multicard.errors import UserError
-from multicard.files import read_json, whole
-from multicard.record.names import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, RUN, STEP_COLUMNS
+from multicard.files import whole
+from multicard.record.names import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
@@ -109,13 +110,22 @@ class Gathered:
 
 
 def gather(folders: Iterable[Path]) -> dict[str, pa.Table]:
-    """Tables of the completed ones among some runs, by name."""
+    """Tables of the completed ones among some runs, by name.
+
+    Raises
+    ------
+    UserError
+        If a file of a run is missing or damaged.
+    """
     parts: dict[str, list[pa.Table]] = {name: [_with_run(schema).empty_table()] for name, schema in SCHEMAS.items()}
     for folder in folders:
-        record = read_json(folder / RUN)
+        record = read_record(folder)
         if record["outcome"] != "completed":
             continue
-        found = {name: pq.ParquetFile(folder / ACTIVITY / f"{name}.parquet").read() for name in GATHERED_ACTIVITIES}
+        found = {
+            name: read_activity(folder / ACTIVITY / f"{name}.parquet", SCHEMAS[name].names)
+            for name in GATHERED_ACTIVITIES
+        }
         found |= {name: _csv(folder / f"{name}.csv", SCHEMAS[name]) for name in ("steps", "epochs")}
         found["runs_info"] = pa.Table.from_pylist([_info(folder, record)], SCHEMAS["runs_info"])
         for name, table in found.items():
@@ -157,7 +167,7 @@ def _info(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
         "machine": machine(record.get("hardware") or {}),
         "versions": versions(record),
         "traced_steps": len(steps) / processes if processes else None,
-        "trace_missing": record["profiler"]["trace_missing"],
+        "trace_missing": record["profiler"].get("trace_missing"),
     }
 
 
@@ -170,7 +180,12 @@ def _csv(path: Path, schema: pa.Schema) -> pa.Table:
     options = pa.csv.ConvertOptions(
         column_types=schema, include_columns=schema.names, include_missing_columns=True, strings_can_be_null=True
     )
-    return pa.csv.read_csv(path, convert_options=options)
+    try:
+        return pa.csv.read_csv(path, convert_options=options)
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing") from None
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path}: does not parse as CSV: {str(error).splitlines()[0]}") from None
 
 
 def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:

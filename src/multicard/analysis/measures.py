@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 
+from multicard.analysis.run_files import read_activity, read_record, read_table
 from multicard.analysis.tuning import TUNING, tuning_measures
+from multicard.errors import UserError
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.experiment.workloads import PARAMETERS, WORKLOADS
-from multicard.files import read_json
-from multicard.record.names import ACTIVITY, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
+from multicard.record.names import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.trace.tables import STEP
 
 ACCURACY = 0.98  # the goal that the papers set
@@ -50,28 +50,49 @@ VISION: dict[str, str] = {
 MEASURES_OF = {"vision": COMMON | VISION, "llm": COMMON | TUNING}
 MEASURES = COMMON | VISION | TUNING
 
+# Columns of steps.csv without which a completed run has no measures.
+_OF_STEPS = ("step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES), "samples", "peak_memory_bytes")
+_NEEDED = {"vision": _OF_STEPS, "llm": (*_OF_STEPS, "tokens", "positions", "loss")}
+
 
 def measure_run(folder: Path) -> dict[str, Any]:
-    """Give outcome, parameters and measures of one run; what was not recorded is None."""
-    record = read_json(folder / RUN)
+    """Give outcome, parameters and measures of one run; what was not recorded is None.
+
+    Raises
+    ------
+    UserError
+        If a file of the run is missing or damaged.
+    """
+    record = read_record(folder)
     workload = record["parameters"]["workload"]
     row: dict[str, Any] = {
         "run": record["run"],
         "outcome": record["outcome"],
-        "reason": record["reason"],
+        "reason": record.get("reason"),
         "profiler_used": record["profiler"]["used"],
         **{name: record["parameters"].get(name) for name in WORKLOADS[workload].model_fields},
         **dict.fromkeys(MEASURES_OF[workload]),
     }
-    if record["outcome"] != "completed":
-        return row
-    steps = pd.read_csv(folder / STEPS)
+    if record["outcome"] == "completed":
+        steps = read_table(folder / STEPS, _NEEDED[workload])
+        if not (steps["window"] == "measured").any():
+            raise UserError(f"{folder / STEPS}: found no measured step")
+        try:
+            row |= _measures(folder, record, steps)
+        except (KeyError, TypeError, ValueError) as error:
+            said = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+            raise UserError(f"{folder / RUN}: not the whole record of a completed run: {said}") from error
+    return row
+
+
+def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
+    """Measures of a completed run."""
     measured = steps[steps["window"] == "measured"]
     iteration = slowest_rank(measured)
     phases = measured[[f"{phase}_s" for phase in PHASES]]
     traced = trace_steps(folder)
     profiled = slowest_rank(steps[steps["window"] == "profiled"])
-    row |= {
+    row = {
         "iteration_time_s": iteration,
         "epoch_time_s": iteration * record["steps_per_pass"],
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
@@ -84,18 +105,18 @@ def measure_run(folder: Path) -> dict[str, Any]:
         "device_memory_used_bytes": _highest(
             pd.Series([used for rank in record["ranks"] for used in rank.get("device_memory_used_bytes") or []])
         ),
-        "peak_memory_bytes": int(measured["peak_memory_bytes"].max()),
+        "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": int(measured["step"].nunique()),
         "profiled_iteration_time_s": profiled,
         "trace_iteration_time_s": slowest_rank(traced) if len(traced) else None,
         "profiler_overhead": profiled / iteration - 1,
     }
-    if workload == "llm":
-        row |= tuning_measures(record, steps)
-        row["energy_per_token_j"] = energy_per(record, measured["tokens"])
-    else:
-        row |= _vision_measures(record, iteration, pd.read_csv(folder / EPOCHS))
-    return row
+    if record["parameters"]["workload"] == "llm":
+        return row | tuning_measures(record, steps) | {"energy_per_token_j": energy_per(record, measured["tokens"])}
+    epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS)
+    if epochs.empty:
+        raise UserError(f"{folder / EPOCHS}: found no epoch")
+    return row | _vision_measures(record, iteration, epochs)
 
 
 def _vision_measures(record: dict[str, Any], iteration: float, epochs: pd.DataFrame) -> dict[str, Any]:
@@ -142,7 +163,7 @@ def _copies(folder: Path, steps: pd.DataFrame) -> dict[str, float]:
     path = folder / ACTIVITY / "memory_operations.parquet"
     if not path.exists() or steps.empty:
         return {}
-    rows = _columns(path, ["process", "device", "operation", "total_s", "bytes"])
+    rows = read_activity(path, ["process", "device", "operation", "total_s", "bytes"]).to_pandas()
     if rows.empty:
         return {}
     cards = len(rows[["process", "device"]].drop_duplicates())
@@ -165,17 +186,17 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
     """One row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran."""
     rows = []
     for folder in folders:
-        record = read_json(folder / RUN)
+        record = read_record(folder)
         rows.append(
             {
                 "run": record["run"],
                 "outcome": record["outcome"],
-                "reason": record["reason"],
-                "started": record["started"],
-                "wall_time_s": record["wall_time_s"],
-                "host": (record["host"] or {}).get("name"),
+                "reason": record.get("reason"),
+                "started": record.get("started"),
+                "wall_time_s": record.get("wall_time_s"),
+                "host": (record.get("host") or {}).get("name"),
                 "profiler": record["profiler"]["used"],
-                "trace_missing": record["profiler"]["trace_missing"],
+                "trace_missing": record["profiler"].get("trace_missing"),
             }
         )
     rows += [{"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items()]
@@ -185,13 +206,6 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
 
 def trace_steps(folder: Path) -> pd.DataFrame:
     """Steps of a run as its trace shows them: the rows of its phases table that are steps."""
-    phases = _columns(
-        folder / ACTIVITY / "phases.parquet", ["report", "process", "rank", "step", "phase", "duration_s"]
-    )
+    columns = ["report", "process", "rank", "step", "phase", "duration_s"]
+    phases = read_activity(folder / ACTIVITY / "phases.parquet", columns).to_pandas()
     return phases[phases["phase"] == STEP]
-
-
-def _columns(path: Path, names: list[str]) -> pd.DataFrame:
-    """Columns of a Parquet file; pandas' own way takes ten times as long for a small one."""
-    with pq.ParquetFile(path) as file:
-        return file.read(names).to_pandas()

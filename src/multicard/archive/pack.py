@@ -109,8 +109,12 @@ def pack(experiment: Experiment, out: Path) -> Packed:
 
 
 def described(experiment: Experiment) -> dict[str, Any]:
-    """The configuration as JSON, only what differs from the defaults, without the places of data and results."""
-    stated = experiment.model_dump(mode="json", exclude_defaults=True)
+    """The configuration as JSON: all that it states, without the places of data and results.
+
+    What a scenario states is kept where it equals a default too: it may override what all scenarios share, or what its
+    workload takes for granted.
+    """
+    stated = experiment.model_dump(mode="json", exclude_unset=True)
     for section in ("datasets", "models"):
         stated[section] = {name: kind_of(entry) for name, entry in getattr(experiment, section).items()}
     return _without_places(stated)

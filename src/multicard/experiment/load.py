@@ -60,13 +60,15 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: does not parse as YAML: {' '.join(str(error).split())}") from error
 
 
-def read_experiment(path: Path, profile: Path | None = None) -> Experiment:
+def read_experiment(path: Path, profile: Path | None = None, outside: bool = True) -> Experiment:
     """Read and check one configuration file, folders included.
 
     Parameters
     ----------
     profile
         Folder of a profile of Snakemake. What it states as `config` goes before the file.
+    outside
+        Whether data, models, archives and the results folder are looked for, which only runs need.
 
     Raises
     ------
@@ -75,11 +77,11 @@ def read_experiment(path: Path, profile: Path | None = None) -> Experiment:
     """
     config = read_yaml(path)
     if profile is None or not isinstance(config, dict):
-        return check(config, str(path))
+        return check(config, str(path), outside)
     stated = read_profile(profile).get("config") or {}
     if not isinstance(stated, dict):
         raise UserError(f"{profile}: config: found {stated!r}, expected a mapping")
-    return check(config | stated, f"{path} + {profile}")
+    return check(config | stated, f"{path} + {profile}", outside)
 
 
 def read_profile(folder: Path) -> dict[str, Any]:
@@ -99,8 +101,8 @@ def read_profile(folder: Path) -> dict[str, Any]:
     return profile
 
 
-def check(config: Any, source: str) -> Experiment:
-    """Validate a parsed configuration; `source` names the file in messages.
+def check(config: Any, source: str, outside: bool = True) -> Experiment:
+    """Validate a parsed configuration; `source` names the file in messages, `outside` is as of `read_experiment`.
 
     Raises
     ------
@@ -114,7 +116,8 @@ def check(config: Any, source: str) -> Experiment:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
         raise UserError(*(f"{source}: {_fault(e)}" for e in error.errors())) from error
-    faults = [f"{source}: {fault}" for fault in _outside_faults(experiment)]
+    found = [fault for name in experiment.scenarios for fault in _scenario_faults(experiment, name)]
+    faults = [f"{source}: {fault}" for fault in (*found, *(_outside_faults(experiment) if outside else ()))]
     if faults:
         raise UserError(*faults)
     return experiment
@@ -226,11 +229,8 @@ def _known_keys(location: list[str]) -> list[str]:
 
 
 def _outside_faults(experiment: Experiment) -> list[str]:
-    """Faults that only the rest of the file, or the file system, shows."""
-    faults = []
-    for name in experiment.scenarios:
-        faults += _scenario_faults(experiment, name)
-    faults += _recorded_faults(experiment)
+    """Faults that only the file system shows."""
+    faults = _recorded_faults(experiment)
     for section, entries in (("datasets", experiment.datasets), ("models", experiment.models)):
         if section == "datasets" and experiment.recorded:
             continue  # recorded runs need no data; a run that does says so where it cannot run

@@ -3,7 +3,7 @@
 import base64
 import gzip
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from multicard.files import whole
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
+from multicard.report.recorded import RecordedPage, recorded_pages
 from multicard.report.results import NOT_RUN, FigureFiles, Plan, Results, Scenario, count_outcomes, read_results
 from multicard.report.run_table import run_table
 from multicard.report.tables import nothing_to_show, numbers_table
@@ -26,14 +27,19 @@ from multicard.report.wording import in_words
 LARGEST_SVG_BYTES = 1_000_000
 
 
-def write_report(results: Path, out: Path, plans: Mapping[str, Plan] | None = None) -> None:
-    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
-    text = render(read_results(results, plans))
+def write_report(
+    results: Path, out: Path, plans: Mapping[str, Plan] | None = None, recorded: Sequence[str] = ()
+) -> None:
+    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`.
+
+    It links to the pages of the recorded results that `recorded` names.
+    """
+    text = render(read_results(results, plans), recorded_pages(results, recorded))
     with whole(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def render(results: Results) -> str:
+def render(results: Results, recorded: Sequence[RecordedPage] = ()) -> str:
     """Give the page. All text of `results` is escaped; the scripts are named by their hashes, so no other can run."""
     folder = Path(__file__).parent
     templates = jinja2.Environment(
@@ -66,6 +72,7 @@ def render(results: Results) -> str:
         recommendations=None if results.recommendations is None else markdown(results.recommendations),
         environment=environment(results.records.values()),
         records=len(results.records),
+        recorded=recorded,
     )
 
 

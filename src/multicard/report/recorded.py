@@ -1,0 +1,49 @@
+"""Results that were recorded elsewhere and have pages of their own beside the report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from multicard.analysis.gathered import machine
+from multicard.errors import UserError
+from multicard.files import read_json
+from multicard.record.names import RUN
+
+FOLDER = "recorded"
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class RecordedPage:
+    """A page of recorded results: its name, the machines that they are from, and where it is, as a link."""
+
+    name: str
+    machines: str
+    link: str
+
+
+def recorded_pages(results: Path, names: Sequence[str]) -> list[RecordedPage]:
+    """Give the pages of these names in the folder `recorded` of a results folder.
+
+    Raises
+    ------
+    UserError
+        If one is not there, or a record beside it cannot be read.
+    """
+    return [_page(results / FOLDER / name) for name in names]
+
+
+def _page(folder: Path) -> RecordedPage:
+    if not (folder / PAGE).is_file():
+        raise UserError(f"{folder / PAGE}: missing")
+    found = {}
+    for path in sorted(folder.glob(f"runs/*/{RUN}")):
+        try:
+            hardware = read_json(path).get("hardware")
+        except (ValueError, AttributeError) as error:
+            raise UserError(f"{path}: does not parse as a record ({error})") from None
+        if hardware:
+            found[machine(hardware)] = None
+    link = quote(f"{FOLDER}/{folder.name}/{PAGE}")
+    return RecordedPage(folder.name, "; ".join(found) or "machine not recorded", link)

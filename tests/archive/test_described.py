@@ -1,0 +1,81 @@
+"""The configuration in an archive asks for the runs that were asked for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from conftest import ROOT
+from multicard.archive.described import experiment_of
+from multicard.archive.manifest import Manifest
+from multicard.archive.pack import described
+from multicard.errors import UserError
+from multicard.experiment.config import Experiment
+from multicard.experiment.runs import distinct, expand
+
+# Each states a value that is a default somewhere: of all scenarios, of the other workload, or of a preset.
+OVERRIDING: dict[str, Any] = {
+    "datasets": {
+        "birds": {"source": "imagefolder", "folder": "/data/birds", "unreadable": "skip"},
+        "mine": {"source": "text-file", "path": "/data/mine.jsonl", "samples": "instruction"},
+        "digits": {"source": "digits"},
+    },
+    "fixed": {"device": "cpu", "dataset": "birds", "precision": "fp16", "batch_size": 8, "warmup_steps": 2},
+    "scenarios": {
+        "formats": {"question": "?", "fixed": {"precision": "fp32", "dataset": "digits"}, "figures": ["phases"]},
+        "batches": {"question": "?", "fixed": {"batch_size": 64, "warmup_steps": 10}, "figures": ["phases"]},
+        "tuned": {"question": "?", "fixed": {"preset": "tuned", "layout": "nchw"}, "figures": ["phases"]},
+        "texts": {
+            "question": "?", "repeats": 2, "figures": ["text_datasets"],
+            "fixed": {"workload": "llm", "precision": "fp32", "technique": "lora"},
+            "vary": {"dataset": ["mine", "chats"]},
+        },
+    },
+}  # fmt: skip
+
+
+def read_back(experiment: Experiment) -> Experiment:
+    manifest = {"format": 1, "multicard": "1", "experiment": described(experiment), "runs": [], "files": []}
+    return experiment_of(Manifest.model_validate(json.loads(json.dumps(manifest))), Path("a.zip"))
+
+
+@pytest.mark.parametrize("config", ["overriding", "config.yaml", "paper.yaml"])
+def test_it_expands_into_the_same_runs(config: str) -> None:
+    stated = OVERRIDING if config == "overriding" else yaml.safe_load((ROOT / "config" / config).read_text())
+    experiment = Experiment.model_validate(stated)
+    again = read_back(experiment)
+    assert {name: [run.id for run in runs] for name, runs in expand(again).items()} == {
+        name: [run.id for run in runs] for name, runs in expand(experiment).items()
+    }
+    assert [run.parameters for run in distinct(expand(again)).values()] == [
+        run.parameters for run in distinct(expand(experiment)).values()
+    ]
+    for name, scenario in experiment.scenarios.items():
+        assert again.scenarios[name].question == scenario.question
+        assert again.scenarios[name].figures == scenario.figures
+
+
+def test_it_tells_no_place_of_data(tmp_path: Path) -> None:
+    told = described(Experiment.model_validate(OVERRIDING | {"results": "far/away", "recorded": ["b.zip"]}))
+    assert "/data" not in json.dumps(told) and "away" not in json.dumps(told) and "b.zip" not in json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "says"),
+    [
+        ({}, "experiment.scenarios: Field required"),
+        (
+            {"scenarios": {"a": {"question": "?", "figures": ["none"]}}},
+            "experiment.scenarios.a.figures.0: Input",
+        ),
+        ({"datasets": {"x": {"source": "new"}}}, "experiment.datasets.x: Input tag 'new'"),
+    ],
+)
+def test_a_configuration_of_another_version_is_refused_in_one_line(experiment: dict[str, Any], says: str) -> None:
+    manifest = Manifest(format=1, multicard="1", experiment=experiment, runs=[], files=[])
+    with pytest.raises(UserError) as stopped:
+        experiment_of(manifest, Path("a.zip"))
+    [line] = str(stopped.value).splitlines()
+    assert line.startswith(f"a.zip: manifest.json: {says}")

@@ -1,0 +1,138 @@
+"""`multicard draw` makes of what was recorded all that the workflow makes of runs."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from multicard.archive.pack import pack
+from multicard.cli import main
+from recorded_runs import FIXED, add_run, experiment, write_configuration
+
+FIGURES = ["phases", "step_times", "profiler_overhead"]
+ASKED: dict[str, Any] = {
+    "recorded": {"question": "What is <recorded>?", "fixed": FIXED, "figures": FIGURES, "repeats": 3}
+}
+
+
+@pytest.fixture(scope="module")
+def archive(recorded_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of two repeats, of the three that were asked for."""
+    path = tmp_path_factory.mktemp("drawn") / "two.tar.gz"
+    pack(experiment(recorded_results, scenarios=ASKED), path)
+    return path
+
+
+def drawn_by_the_workflow(results: Path, folder: Path) -> Path:
+    """What the programs of the workflow make of the same runs."""
+    scripts, scenario = ROOT / "workflow" / "scripts", folder / "scenarios" / "recorded"
+    runs = sorted((results / "runs").iterdir())
+    for program in (
+        ["measure_scenario.py", *runs, "--out", scenario],
+        ["draw_figures.py", *FIGURES, "--scenario", scenario, "--out", folder / "figures" / "recorded"],
+    ):
+        subprocess.run([sys.executable, scripts / program[0], *program[1:]], check=True)
+    return folder
+
+
+def numbers(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.glob("figures/*/*.csv"))}
+
+
+def refused(*arguments: Path | str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(["draw", *map(str, arguments)])
+    [line] = str(stopped.value.code).splitlines()
+    return line
+
+
+@pytest.mark.parametrize("given", ["archive", "results"])
+def test_figures_are_those_that_the_workflow_draws(
+    given: str, archive: Path, recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = {"digits": {"source": "digits"}, "mine": {"source": "imagefolder", "folder": "no/such/folder"}}
+    config = write_configuration(tmp_path / "a.yaml", Path("elsewhere"), datasets=gone, scenarios=ASKED)
+    asked = [str(archive)] if given == "archive" else [str(recorded_results), "--config", str(config)]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    main(["draw", *asked, "--out", "drawn"])
+    assert [path.name for path in Path().iterdir()] == ["drawn"]
+    out = Path("drawn")
+    assert numbers(out) == numbers(drawn_by_the_workflow(recorded_results, tmp_path / "workflow"))
+    assert len(numbers(out)) == len(FIGURES)
+    for figure in FIGURES:
+        for suffix in ("png", "svg", "pdf"):
+            assert (out / "figures" / "recorded" / f"{figure}.{suffix}").stat().st_size > 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "What is &lt;recorded&gt;?" in page and "No recommendations were made" not in page
+    assert len(pd.read_csv(out / "claims.csv")) == 12
+    assert (out / "recommendations.md").read_text().startswith("# Recommendations")
+    outcomes = pd.read_csv(out / "scenarios" / "recorded" / "runs.csv")
+    assert outcomes["outcome"].tolist() == ["completed", "completed", "not run"]
+    assert outcomes["reason"].tolist()[-1] == f"not recorded in {'two.tar.gz' if given == 'archive' else 'results'}"
+    records = [json.loads(path.read_text()) for path in out.glob("runs/*/run.json")]
+    assert [record.get("recorded", {}).get("archive") for record in records] == [
+        "two.tar.gz" if given == "archive" else None
+    ] * 2
+    main(["claims", "drawn"])  # it is a results folder like any other
+
+
+def test_an_empty_folder_is_taken(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["draw", str(archive), "--out", "."])
+    assert (tmp_path / "report.html").exists()
+
+
+def test_what_is_there_is_never_replaced(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    assert "mine is not empty, expected a folder that is" in refused(archive, "--out", tmp_path / "mine")
+    assert "notes.txt is a file" in refused(archive, "--out", tmp_path / "mine" / "notes.txt")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    assert "--out: cannot write to /proc/x/y" in refused(archive, "--out", "/proc/x/y")
+
+
+def test_an_altered_archive_is_named_and_leaves_nothing(archive: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes(archive.read_bytes()[:-2000])
+    assert refused(cut, "--out", tmp_path / "out").startswith(f"{cut}: runs/vision_digits")
+    assert list(tmp_path.iterdir()) == [cut]
+    cut.write_bytes(b"no")
+    assert f"{cut}: manifest.json: cut, damaged or no archive" in refused(cut, "--out", tmp_path / "out")
+    assert "none.zip: no such file" in refused(tmp_path / "none.zip", "--out", tmp_path / "out")
+
+
+def test_results_need_their_configuration(recorded_results: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert "does not tell what was asked, state the configuration: --config FILE" in refused(
+        recorded_results, "--out", out
+    )
+    assert "found no results, expected a folder with runs/*/run.json, or an archive" in refused(
+        tmp_path, "--out", out, "--config", tmp_path / "a.yaml"
+    )
+    other = write_configuration(tmp_path / "a.yaml", Path("results"), fixed=FIXED | {"devices": 1})
+    assert "holds no whole run of the experiment" in refused(recorded_results, "--out", out, "--config", other)
+    assert not out.exists()
+
+
+def test_a_run_that_is_not_whole_is_listed_and_a_damaged_one_is_named(
+    recorded_results: Path, extracted_run: Path, tmp_path: Path
+) -> None:
+    results = Path(shutil.copytree(recorded_results, tmp_path / "results"))
+    config = write_configuration(tmp_path / "a.yaml", Path("results"), scenarios=ASKED)
+    third = add_run(extracted_run, results, repeat=3)
+    (third / "activity" / "kernels.parquet").unlink()
+    main(["draw", str(results), "--out", str(tmp_path / "out"), "--config", str(config)])
+    [reason] = pd.read_csv(tmp_path / "out/scenarios/recorded/runs.csv")["reason"].dropna()
+    assert reason == "not whole: activity/kernels.parquet is missing"
+    (third / "activity" / "kernels.parquet").write_bytes(b"")
+    (third / "activity" / "cuda_api.parquet").write_bytes(b"PAR1")
+    assert refused(results, "--out", tmp_path / "again", "--config", config).startswith(
+        f"{third}/activity/cuda_api.parquet: not a Parquet file that can be read"
+    )
