@@ -1,10 +1,13 @@
 """What the nodes of a cluster offer, stated where jobs are sent there: the machine that plans has other hardware."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from multicard.errors import UserError
 from multicard.experiment.datasets import Strict
 from multicard.experiment.machine import Machine
 
@@ -42,3 +45,20 @@ def machine_for(cluster: Cluster | None) -> Machine:
         compiler=True,
         nodes=cluster.nodes,
     )
+
+
+def check_names(paths: Iterable[Path]) -> None:
+    """Refuse paths that Snakemake would hand to a job wrongly: it writes them as Python does, and a shell reads that.
+
+    Raises
+    ------
+    UserError
+        If one holds an apostrophe, a backslash or what cannot be printed.
+    """
+    for path in paths:
+        name = str(path.absolute())
+        if repr(name) != f"'{name}'":
+            raise UserError(
+                f"{name!a}: Snakemake cannot hand this path to a job on a cluster: expected one without "
+                "apostrophes, backslashes and line breaks"
+            )
