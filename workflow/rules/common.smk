@@ -10,7 +10,7 @@ from multicard.experiment.resources import (
     AROUND_MIN,
     REQUESTED,
     cpus,
-    memory_mb,
+    memory_of_attempt_mb,
     request,
 )
 from multicard.experiment.runs import distinct
@@ -145,7 +145,7 @@ def run_minutes(wildcards):
 
 def run_memory(wildcards, attempt):
     """Megabytes that a run is expected to need at most, on each node; more when a job was lost, maybe for its memory."""
-    return memory_mb(RUNS[wildcards.run]) * attempt
+    return memory_of_attempt_mb(RUNS[wildcards.run], attempt, EXPERIMENT.cluster)
 
 
 def requested(name):

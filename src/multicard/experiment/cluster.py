@@ -24,6 +24,15 @@ class Cluster(Strict):
     gpu_memory_gb: Annotated[
         float | None, Field(gt=0, strict=False, description="Memory of a card, in 10^9 bytes.")
     ] = None
+    memory_per_node_gb: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            strict=False,
+            description="Memory of a node that jobs may use, in 1000 of Slurm's MB: a job that was lost and is "
+            "submitted again, with more memory, asks for no more than this.",
+        ),
+    ] = None
 
 
 def machine_for(cluster: Cluster | None) -> Machine:
