@@ -94,5 +94,5 @@ def test_a_job_of_slurm_knows_its_nodes(monkeypatch: pytest.MonkeyPatch, variabl
 @pytest.mark.parametrize("name", ["it's", "a\\b", "two\nlines", "\x1b[31m"])
 def test_a_path_that_snakemake_cannot_name_to_a_job_is_refused(name: str) -> None:
     check_names([Path('/a $(b) `c`; "d" é')])
-    with pytest.raises(UserError, match="^'.*expected one without apostrophes|^\".*expected one without apostrophes"):
+    with pytest.raises(UserError, match="expected one without apostrophes"):
         check_names([Path("/good"), Path("/", name)])
