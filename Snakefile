@@ -13,6 +13,7 @@ from multicard.errors import UserError, reported
 from multicard.experiment.load import read_yaml
 from multicard.launch.ending import end_as_by_ctrl_c
 from multicard.launch.lock import lock
+from multicard.launch.lost import count_lost_jobs_as_failed
 
 if "scenarios" not in config:
     with reported():
@@ -37,6 +38,11 @@ report: "workflow/report/workflow.rst"
 onstart:
     with reported():
         lock(Path(".snakemake"), "another pipeline is at work in this folder")
+        if hasattr(workflow.executor_settings, "no_requeue"):  # jobs go to Slurm
+            count_lost_jobs_as_failed(
+                sys.modules["snakemake_executor_plugin_slurm"],
+                requeued=not workflow.executor_settings.no_requeue,
+            )
     end_as_by_ctrl_c()
 
 

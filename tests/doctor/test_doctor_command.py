@@ -20,7 +20,7 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.runs import distinct, expand
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
-SLURM = ("sbatch", "srun", "sinfo", "squeue", "sacct")
+SLURM = ("sbatch", "srun", "sinfo", "squeue", "sacct", "scontrol")
 CHECKS = ("Python", "torch", "packages", "tuning", "DALI", "NCCL", "GPU", "nsys", "Slurm", "results folder")
 
 
@@ -73,7 +73,7 @@ def test_runs_on_gpus_are_wrong_without_gpus_and_slurm_and_noted_with_slurm(
     assert without.returncode == 1
     assert "0 of 2 can run here; 2: needs a CUDA GPU, none found" in " ".join(without.stdout.split())
     for tool in SLURM:
-        fake(tool, sinfo(["gpu|up|4|gpu:4|64"]))
+        fake(tool, sinfo(["gpu|up|4|gpu:4|64|infinite|256000"]))
     found = {
         check["check"]: check for check in json.loads(doctor(tmp_path, "--config", asked, "--json").stdout)["checks"]
     }

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from multicard.errors import UserError
+from multicard.experiment.cluster import Cluster
 from multicard.experiment.load import check
-from multicard.experiment.resources import REQUESTED, cpus, memory_mb, request
+from multicard.experiment.resources import REQUESTED, cpus, memory_mb, memory_of_attempt_mb, request
 from multicard.experiment.runs import Run, expand
 from multicard.experiment.vision_parameters import VisionParameters
 
@@ -109,3 +110,25 @@ def test_a_cluster_that_says_too_little_or_nonsense_is_refused_in_one_line() -> 
         experiment(cluster={"cpus_per_node": "many"})
     with pytest.raises(UserError, match=r"^test: cluster.gpus: unknown key"):
         experiment(cluster={"cpus_per_node": 2, "gpus": 4})
+
+
+@pytest.mark.parametrize(
+    ("node_gb", "times"),
+    [
+        (None, [1, 2, 3]),
+        (10.0, [1, 2, 2.5]),
+        (5.0, [1, 1.25, 1.25]),
+        (1.0, [1, 1, 1]),  # what is asked for first is not less than what is needed
+    ],
+)
+def test_a_job_that_was_lost_asks_for_more_memory_up_to_that_of_a_node(
+    monkeypatch: pytest.MonkeyPatch, node_gb: float | None, times: list[float]
+) -> None:
+    monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: 4000)
+    cluster = Cluster(cpus_per_node=8, memory_per_node_gb=node_gb)
+    asked_for = [memory_of_attempt_mb(vision(), attempt, cluster) for attempt in (1, 2, 3)]
+    assert asked_for == [4000 * factor for factor in times]
+
+
+def test_where_no_cluster_is_stated_nothing_limits_the_memory_of_a_lost_job() -> None:
+    assert memory_of_attempt_mb(vision(), 2, None) == 2 * memory_mb(vision())

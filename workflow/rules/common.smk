@@ -4,13 +4,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from multicard.archive.recorded import archives_in, find_recorded, obstacles
-from multicard.experiment.cluster import machine_for
+from multicard.experiment.cluster import check_names, machine_for
 from multicard.experiment.load import check
 from multicard.experiment.resources import (
     AROUND_MIN,
     REQUESTED,
     cpus,
-    memory_mb,
+    memory_of_attempt_mb,
     request,
 )
 from multicard.experiment.runs import distinct
@@ -49,6 +49,9 @@ HERE = (
 ON_CLUSTER = EXPERIMENT.cluster is not None and not HERE
 # The rules that draw have a name per scenario, so a profile cannot name them: they join the group that it states.
 FIGURES_GROUP = "figures" if ON_CLUSTER else None
+if ON_CLUSTER:
+    with reported():
+        check_names([Path(), Path(workflow.basedir), *map(Path, workflow.configfiles)])
 
 
 # The rules' programs run with the Python that runs Snakemake, whether or not its environment is active; or with that
@@ -158,7 +161,7 @@ def run_minutes(wildcards):
 
 def run_memory(wildcards, attempt):
     """Megabytes that a run is expected to need at most, on each node; more when a job was lost, maybe for its memory."""
-    return memory_mb(RUNS[wildcards.run]) * attempt
+    return memory_of_attempt_mb(RUNS[wildcards.run], attempt, EXPERIMENT.cluster)
 
 
 def requested(name):

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from multicard.doctor import disk, experiment_runs, gpu, profiler, slurm, software
+from multicard.doctor import disk, experiment_runs, gpu, profiler, slurm, slurm_runs, software
 from multicard.doctor.checks import Check, torch_facts
 from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
@@ -30,12 +31,13 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     runs: dict[str, Run] = distinct(expand(experiment)) if experiment else {}
     machine = Machine.here()
     values = read_profile(profile or PROFILE) if profile or (PROFILE / "config.yaml").exists() else None
+    fits = partial(slurm_runs.checks, experiment=experiment, runs=runs) if experiment else None
     facts = torch_facts()
     found = [
         *software.checks(facts),
         *gpu.checks(facts),
         *profiler.checks(facts),
-        *slurm.checks(values, demanded=profile is not None),
+        *slurm.checks(values, demanded=profile is not None, fits=fits),
         *disk.checks(Path(experiment.results if experiment else "results"), *_planned(runs, machine)),
     ]
     if experiment:

@@ -1,19 +1,24 @@
 """Slurm: its tools, its partitions, its accounting, and whether the profile's values fit them."""
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from multicard.doctor.checks import Check, cannot_tell
 from multicard.programs import Answer, ask
 
 TOOLS = ("sbatch", "srun", "sinfo", "squeue")
-PARTITIONS = ["sinfo", "--noheader", "--format=%R|%a|%D|%G|%c"]
+# --exact: else a smallest node stands for all.
+PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%c|%l|%m"]
 # What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
 ACCOUNTING = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw"]
 SHOWN = 8
+# The plugin looks at its jobs at most this far apart (`max_sleep_time` of its 2.8.0), and Slurm keeps an ended job by
+# default for 300 s.
+LOOKS_S, KEPT_S = 180, 300
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,8 @@ class Nodes:
     up: bool
     gpus: dict[str, int]
     cpus: int
+    limit_min: float  # of a job
+    memory_mb: int
 
     def __str__(self) -> str:
         cards = " and ".join(f"{count} {kind} GPUs".replace("  ", " ") for kind, count in self.gpus.items())
@@ -31,13 +38,25 @@ class Nodes:
         return nodes + (f" of {cards}" if cards else "") + ("" if self.up else " (not up)")
 
 
+# Checks of a profile against the nodes that it names.
+Fits = Callable[[dict[str, Any], list[Nodes]], Iterator[Check]]
+
+
 def here() -> bool:
     """Whether jobs can be handed to a Slurm from here."""
     return ask(["sinfo", "--noheader", "--format=%R"]).problem is None
 
 
-def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check]:
-    """Look at Slurm and at a profile for it; `demanded`: the user named the profile, so that Slurm must be there."""
+def checks(profile: dict[str, Any] | None, demanded: bool = False, fits: Fits | None = None) -> list[Check]:
+    """Look at Slurm and at a profile for it.
+
+    Parameters
+    ----------
+    demanded
+        The user named the profile, so that Slurm must be there.
+    fits
+        Further checks of the nodes that the profile names.
+    """
     absent = "wrong" if demanded and profile and profile.get("executor") == "slurm" else "note"
     version = ask(["sinfo", "--version"])
     if version.problem and "not on the PATH" in version.problem:
@@ -55,14 +74,17 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check
         do = "look on a node of the cluster, or mend Slurm's configuration"
         found = answer.problem or "sinfo lists no partitions"
         return [tools, Check("Slurm partitions", f"cannot tell: {found}", absent, do)]
-    listing = "; ".join(f"{name}: {', '.join(map(str, nodes))}" for name, nodes in list(partitions.items())[:SHOWN])
+    listing = "; ".join(f"{name}: {_listed(nodes)}" for name, nodes in list(partitions.items())[:SHOWN])
     more = f"; {len(partitions) - SHOWN} more" if len(partitions) > SHOWN else ""
     with_cards = any(node.gpus for nodes in partitions.values() for node in nodes)
     listed = Check("Slurm partitions", listing + more)
     if not with_cards:
         listed = Check("Slurm partitions", listing + more, "note", "no node declares GPUs (gres) to Slurm")
     accounting = ask(ACCOUNTING)
-    return [tools, listed, _accounting(accounting, profile), *_values(profile, partitions, accounting)]
+    return [
+        tools, listed, _accounting(accounting, profile), *_ended_jobs(accounting, profile),
+        *_values(profile, partitions, accounting, fits),
+    ]  # fmt: skip
 
 
 def _partitions(answer: Answer) -> dict[str, list[Nodes]]:
@@ -70,13 +92,35 @@ def _partitions(answer: Answer) -> dict[str, list[Nodes]]:
     found: dict[str, list[Nodes]] = {}
     for line in answer.lines:
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) != 5 or not fields[2].isdecimal():
+        if len(fields) != 7 or not fields[2].isdecimal():
             continue
-        name, state, count, gres, cpus = fields
-        cards = _gpus(gres)
-        # Nodes with more CPUs than the number are marked by a plus.
-        found.setdefault(name, []).append(Nodes(int(count), state == "up", cards, int(cpus.rstrip("+") or 0)))
+        name, state, count, gres, *amounts, limit, memory = fields
+        cpus, memory_mb = (int(re.match(r"\d*", amount)[0] or 0) for amount in (*amounts, memory))
+        found.setdefault(name, []).append(
+            Nodes(int(count), state == "up", _gpus(gres), cpus, _minutes(limit), memory_mb)
+        )
     return found
+
+
+def _listed(nodes: list[Nodes]) -> str:
+    """Nodes of a partition, those with the same cards together."""
+    alike: dict[str, list[Nodes]] = {}
+    for node in nodes:
+        alike.setdefault(str(replace(node, count=1)), []).append(node)
+    return ", ".join(str(replace(same[0], count=sum(node.count for node in same))) for same in alike.values())
+
+
+def _minutes(limit: str) -> float:
+    """Minutes of a time limit as Slurm writes it, days-hours:minutes:seconds; endless where it has none.
+
+    >>> _minutes("2-00:30:00"), _minutes("1:00:00"), _minutes("30:00"), _minutes("infinite")
+    (2910.0, 60.0, 30.0, inf)
+    """
+    told = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
+    if told is None:
+        return math.inf
+    days, hours, minutes, seconds = (int(part or 0) for part in told.groups())
+    return days * 1440 + hours * 60 + minutes + seconds / 60
 
 
 def _gpus(gres: str) -> dict[str, int]:
@@ -100,7 +144,32 @@ def _accounting(answer: Answer, profile: dict[str, Any] | None) -> Check:
     return Check("Slurm accounting", found, "wrong" if bad else "ok", do)
 
 
-def _values(profile: dict[str, Any] | None, partitions: dict[str, list[Nodes]], accounting: Answer) -> Iterator[Check]:
+def _ended_jobs(accounting: Answer, profile: dict[str, Any] | None) -> Iterator[Check]:
+    """Whether squeue still knows a job when the plugin looks for its end: what it never sees end, it waits for."""
+    if profile is None or (profile.get("executor"), profile.get("slurm-status-command")) != ("slurm", "squeue"):
+        return
+    answer = ask(["scontrol", "show", "config"])
+    told = re.search(r"^\s*MinJobAge\s*=\s*(\d+)", answer.output, re.M)
+    kept_s = int(told[1]) if told else None
+    if kept_s is not None and kept_s >= KEPT_S:
+        yield Check("Slurm MinJobAge", f"squeue knows an ended job for {kept_s} s")
+        return
+    do = "ask the cluster's administrators for MinJobAge=300"
+    if accounting.problem is None:
+        do = "slurm-status-command: sacct in the profile"
+    if told is None:
+        yield cannot_tell("Slurm MinJobAge", answer, do)
+    elif kept_s == 0:  # for ever, but the plugin takes it for too short and asks sacct
+        verdict = "ok" if accounting.problem is None else "wrong"
+        yield Check("Slurm MinJobAge", "0, for which Snakemake asks sacct instead of squeue", verdict, do)
+    else:
+        found = f"squeue forgets a job {kept_s} s after its end, Snakemake may look {LOOKS_S} s apart"
+        yield Check("Slurm MinJobAge", found, "wrong" if kept_s <= LOOKS_S else "note", do)
+
+
+def _values(
+    profile: dict[str, Any] | None, partitions: dict[str, list[Nodes]], accounting: Answer, fits: Fits | None
+) -> Iterator[Check]:
     """Hold a profile's partitions and account against the cluster."""
     if profile is None:
         return
@@ -119,7 +188,10 @@ def _values(profile: dict[str, Any] | None, partitions: dict[str, list[Nodes]], 
             "profile: partition", "none stated: Slurm's default", "note", "state slurm_partition, one with GPUs"
         )
     if not unknown:
-        yield from _cluster(profile, [node for name in asked or partitions for node in partitions[name]])
+        nodes = [node for name in asked or partitions for node in partitions[name]]
+        yield from _cluster(profile, nodes)
+        if fits is not None:
+            yield from fits(profile, nodes)
     accounts = sorted({str(account) for account in _stated(profile, "slurm_account")})
     if accounts:
         yield Check("profile: account", ", ".join(accounts))
@@ -131,9 +203,8 @@ def _values(profile: dict[str, Any] | None, partitions: dict[str, list[Nodes]], 
 
 def _cluster(profile: dict[str, Any], nodes: list[Nodes]) -> Iterator[Check]:
     """Hold what the profile says of a node (config: cluster:) against the nodes of its partitions."""
-    config = profile.get("config")
-    cluster = config.get("cluster") if isinstance(config, dict) else None
-    if not isinstance(cluster, dict):
+    cluster = cluster_of(profile)
+    if cluster is None:
         return
     said = {key: int(str(value)) for key, value in cluster.items() if str(value).isdecimal()}
     gpus, cpus, count = said.get("gpus_per_node", 0), said.get("cpus_per_node", 0), said.get("nodes", 0)
@@ -144,6 +215,20 @@ def _cluster(profile: dict[str, Any], nodes: list[Nodes]) -> Iterator[Check]:
     else:
         do = 'state under config: cluster: what `sinfo -o "%R %D %c %G"` lists'
         yield Check("profile: cluster", f"{told}, of which its partitions have {fitting}", "wrong", do)
+
+
+def cluster_of(profile: dict[str, Any]) -> dict[str, Any] | None:
+    """What a profile says of the cluster's nodes."""
+    config = profile.get("config")
+    cluster = config.get("cluster") if isinstance(config, dict) else None
+    return cluster if isinstance(cluster, dict) else None
+
+
+def of_rule(profile: dict[str, Any], rule: str, name: str) -> int | None:
+    """Amount of a resource that a profile states for a rule, in the place of what the rule asks for."""
+    rules = profile.get("set-resources")
+    value = (rules.get(rule) or {}).get(name) if isinstance(rules, dict) else None
+    return int(str(value)) if str(value).isdecimal() else None
 
 
 def _stated(profile: dict[str, Any], name: str) -> Iterator[str]:

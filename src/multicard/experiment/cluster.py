@@ -1,10 +1,13 @@
 """What the nodes of a cluster offer, stated where jobs are sent there: the machine that plans has other hardware."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from multicard.errors import UserError
 from multicard.experiment.datasets import Strict
 from multicard.experiment.machine import Machine
 
@@ -20,6 +23,15 @@ class Cluster(Strict):
     gpus_per_node: Annotated[Count, Field(ge=0, description="Cards of a node.")] = 0
     gpu_memory_gb: Annotated[
         float | None, Field(gt=0, strict=False, description="Memory of a card, in 10^9 bytes.")
+    ] = None
+    memory_per_node_gb: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            strict=False,
+            description="Memory of a node that jobs may use, in 1000 of Slurm's MB: a job that was lost and is "
+            "submitted again, with more memory, asks for no more than this.",
+        ),
     ] = None
 
 
@@ -42,3 +54,20 @@ def machine_for(cluster: Cluster | None) -> Machine:
         compiler=True,
         nodes=cluster.nodes,
     )
+
+
+def check_names(paths: Iterable[Path]) -> None:
+    """Refuse paths that Snakemake would hand to a job wrongly: it writes them as Python does, and a shell reads that.
+
+    Raises
+    ------
+    UserError
+        If one holds an apostrophe, a backslash or what cannot be printed.
+    """
+    for path in paths:
+        name = str(path.absolute())
+        if repr(name) != f"'{name}'":
+            raise UserError(
+                f"{name!a}: Snakemake cannot hand this path to a job on a cluster: expected one without "
+                "apostrophes, backslashes and line breaks"
+            )

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from multicard.experiment.cluster import Cluster
 from multicard.experiment.config import Experiment
 from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.memory import BYTES, memory_of
@@ -61,6 +62,18 @@ def memory_mb(run: Run) -> int:
     rank = PROCESS_MB[p.device] + _rank_mb(run)
     workers = math.ceil(p.loader_workers / p.nodes) * WORKER_MB
     return math.ceil((AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers)) / 100) * 100
+
+
+def memory_of_attempt_mb(run: Run, attempt: int, cluster: Cluster | None) -> int:
+    """Megabytes of a node for one of several attempts, the first of which is number 1.
+
+    More for each, since memory may be what the last one lacked; but it may have been preempted only, so no more than
+    the cluster says that a node has, where it says so, and never less than the first asked for.
+    """
+    first = memory_mb(run)
+    if cluster is None or cluster.memory_per_node_gb is None:
+        return first * attempt
+    return max(first, min(first * attempt, int(cluster.memory_per_node_gb * 1000)))
 
 
 def _rank_mb(run: Run) -> float:
