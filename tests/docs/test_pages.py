@@ -38,7 +38,7 @@ SHELL = ("sh", "bash", "console", "")  # an indented block has no language
 # What is run here, in a copy of the project.
 RUN_HERE = (
     r"source \.venv/bin/activate",
-    r"multicard (runs|status)( --config config/\w+\.yaml)?",
+    r"multicard (runs|status)( --config config/\w+\.yaml)?( --profile slurm)?",
     r"multicard figures --list",
     r"multicard (claims|recommend) results.*",
     r"multicard analyze \S+ --out \S+",
@@ -55,7 +55,7 @@ RUN_ELSEWHERE = (
     (r"\.ci/run", ".ci/run", "make test"),
     (r"make demo CONFIG=\S+", "tests/workflow/test_street.py", 'f"CONFIG={{CONFIG}}"'),
     (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
-    (r"(snakemake|multicard) (?=.*--profile slurm).*", "tests/slurm/test_slurm.py", '"--profile", "slurm"'),
+    (r"snakemake (?=.*--profile slurm).*", "tests/slurm/test_slurm.py", '"--profile", "slurm"'),
     (r"snakemake --profile profiles/local.*", "tests/workflow/test_street.py", '"--profile", "profiles/local"'),
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
