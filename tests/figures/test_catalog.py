@@ -12,6 +12,7 @@ from figures.measured import closed, gathered, group_names, heading, lengths, pi
 from multicard.analysis.gathered import OUTCOME_TABLE
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.provenance import notes
+from multicard.analysis.statistics import Interval, median_of, ratio_of
 from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD, Figure
 from multicard.experiment.workloads import WORKLOADS
 from multicard.figures.breakdown import phases
@@ -53,6 +54,22 @@ def test_every_figure_says_what_it_asks_and_how_it_is_read() -> None:
         assert "  " not in entry.caption
     assert FIGURES["sizes"].answers == "A, figure 2"
     assert FIGURES["phases"].answers is None
+
+
+def test_captions_call_an_interval_of_95_percent_only_what_is_one() -> None:
+    many = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+
+    def is_range(found: Interval, low: float, high: float) -> bool:
+        return (found.low, found.high) == (low, high)
+
+    assert is_range(median_of(many[:5]), 1, 16) and not is_range(median_of(many), 1, 32)
+    assert is_range(ratio_of(many[:3], many[:3]), 1 / 4, 4) and not is_range(ratio_of(many[:4], many[:4]), 1 / 8, 8)
+    told = {"their": "six", "the": "four"}  # of medians, and of ratios
+    for entry in FIGURES.values():
+        found = re.findall(r"(\S+) range.*?, from (\w+) repeats on \1 95 % bootstrap interval", entry.caption)
+        assert entry.caption.count("95 %") == len(found)
+        assert all(told[word] == count for word, count in found)
+    assert "from four" in FIGURES["speedup"].caption and "from four" in FIGURES["gain_layout"].caption
 
 
 @pytest.mark.parametrize(("name", "workload"), DRAWN)

@@ -162,6 +162,7 @@ def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:
     table = numbers_table(lines())
     assert table.headings == ["Series", "Devices", "Repeats", "Iteration time (ms)"]
     assert table.same == [("Device", "cpu")]
+    assert numbers_table(lines().assign(synthetic="all")).same[-1] == ("Synthetic", "all")
     assert table.rows[0] == ["ddp-ds", "1", "2", "110 [100, 120]"]
     assert table.rows[1] == ["ddp-ds", "2", "1", "80"]  # one repeat has no interval
 

@@ -31,6 +31,11 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     assert outcomes.loc["not run", "reason"] == "needs a CUDA GPU, none found"
     assert pd.read_csv(scenario / "measures.csv")["iteration_time_s"].notna().all()
     assert (folder / "results/figures/recorded/phases.png").stat().st_size > 0
+    lines = "Not shown: 1 not run here"
+    assert lines in (folder / "results/figures/recorded/phases.svg").read_text()
+    for suffix in ("md", "tex"):
+        caption = (scenario / f"table_costs.{suffix}").read_text()
+        assert f"Scenario recorded: time and memory of a step. {lines}." in caption
     [record] = (folder / "results/runs").glob("*/run.json")
     assert json.loads(record.read_text())["recorded"]["archive"] == "cards.tar.gz"
     assert not (folder / "data").exists()

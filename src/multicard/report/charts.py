@@ -48,10 +48,8 @@ def chart(name: str, data: pd.DataFrame) -> dict[str, Any] | None:
         data, ticks, width = data.assign(x=data[by].astype(float)), [(float(n), n) for n in sorted(groups)], None
     else:  # groups are at 0, 1, 2 …, as in the printed figure
         at, width = places(groups, names)
-        data, ticks = (
-            data.assign(x=[at[key] for key in zip(data[by], data["series"], strict=True)]),
-            list(enumerate(groups)),
-        )
+        data = data.assign(x=[at[key] for key in zip(data[by], data["series"], strict=True)])
+        ticks = list(enumerate(groups))
     panels = [_panel(data, column, by, names, name) for column in values]
     if kind == "bars" and set(COLUMNS.values()) <= set(data):
         panels.append(_held(data, by, names))

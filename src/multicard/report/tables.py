@@ -35,7 +35,7 @@ def numbers_table(data: pd.DataFrame) -> Table:
         if name in ends or data[name].isna().all():
             continue
         alike = data[name].nunique(dropna=False) == 1
-        if (name in PARAMETERS and name not in LABELS and alike) or (name == "outcome" and alike):
+        if alike and ((name in PARAMETERS and name not in LABELS) or name in ("outcome", "synthetic")):
             same.append((in_words(name), cell(name, data[name].iloc[0])))
         else:
             columns.append(name)
