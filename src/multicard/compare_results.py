@@ -69,8 +69,8 @@ def _print(found: Comparison, a: Path, b: Path, console: Console) -> None:
 
 def _changes(changes: list[Change]) -> Table:
     caption = (
-        "Medians over repeats, and the ratio b/a with its interval of 95 % (bootstrap over the repeats of both). "
-        "A ratio whose interval holds 1 is no difference. "
+        "Medians over repeats, and the ratio b/a with its interval: the range of the ratios of single repeats, from "
+        "four repeats on the 95 % bootstrap interval. A ratio whose interval holds 1 is no difference. "
     )
     if any(change.verdict == CANNOT_TELL for change in changes):
         caption += "One repeat gives no interval, so a difference may be chance: it cannot be told."
