@@ -105,6 +105,7 @@ def test_an_altered_archive_is_named_and_leaves_nothing(archive: Path, tmp_path:
     assert list(tmp_path.iterdir()) == [cut]
     cut.write_bytes(b"no")
     assert f"{cut}: manifest.json: cut, damaged or no archive" in refused(cut, "--out", tmp_path / "out")
+    assert "has a configuration of its own" in refused(archive, "--out", tmp_path / "out", "--config", "a.yaml")
     assert "none.zip: no such file" in refused(tmp_path / "none.zip", "--out", tmp_path / "out")
 
 

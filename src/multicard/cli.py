@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     draw_command.add_argument("source", type=Path, help="an archive, or the results folder of an experiment")
     draw_command.add_argument("--out", type=Path, required=True, help="folder to make, which must be empty if there")
-    draw_command.add_argument("--config", type=Path, help="configuration of the experiment; an archive has its own")
+    draw_command.add_argument("--config", type=Path, help="configuration of the experiment, of a results folder")
     draw_command.set_defaults(function=draw)
 
     figures_command = commands.add_parser("figures", help="say which figures a configuration may ask for")

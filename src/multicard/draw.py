@@ -46,7 +46,7 @@ def draw(source: Path, out: Path, config: Path | None = None, claims: Path = SHI
     out
         A folder that is empty or not there.
     config
-        Configuration of the experiment. An archive has its own, a results folder needs it.
+        Configuration of the experiment, which a results folder needs; an archive has its own.
     claims
         File of the claims to judge.
 
@@ -111,9 +111,11 @@ def _becoming(out: Path) -> Iterator[Path]:
 
 
 def _from_archive(archive: Path, config: Path | None, folder: Path) -> Experiment:
-    """Unpack the runs of an archive into `folder`; its experiment, unless a configuration is given."""
+    """Unpack the runs of an archive into `folder`; its experiment."""
+    if config is not None:
+        raise UserError(f"--config: {archive} has a configuration of its own, expected none beside it")
     manifest = read_manifest(archive)
-    experiment = experiment_of(manifest, archive) if config is None else read_experiment(config, outside=False)
+    experiment = experiment_of(manifest, archive)
     place_runs(archive, folder, [run.run for run in manifest.runs])
     return experiment
 

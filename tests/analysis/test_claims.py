@@ -337,6 +337,13 @@ def test_a_speed_up_is_over_one_device_of_the_same_machine_with_the_same_version
     assert verdict_on("llm_scaling_is_smaller", read_evidence(results)).verdict == "not measured here"
 
 
+def test_a_run_on_several_nodes_is_held_against_one_device(tmp_path: Path) -> None:
+    rows = images(100, image_size=500) + images(750, image_size=500, devices=8, nodes=2)
+    judged = verdict_on("large_images_scale", made(tmp_path, rows))
+    [comparison] = judged.tests[0].comparisons
+    assert comparison.found.value == pytest.approx(750 / 800)
+
+
 @pytest.mark.parametrize("order", [None, ["s0", "s1", "s2"], ["s2", "s1", "s0"]])
 @pytest.mark.parametrize("truth", ["true", "false"])
 def test_the_order_of_scenarios_that_share_runs_changes_no_verdict(

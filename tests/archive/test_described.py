@@ -20,6 +20,7 @@ OVERRIDING: dict[str, Any] = {
     "datasets": {
         "birds": {"source": "imagefolder", "folder": "/data/birds", "unreadable": "skip"},
         "mine": {"source": "text-file", "path": "/data/mine.jsonl", "samples": "instruction"},
+        "chats": {"source": "shipped-text", "texts": "chats"},
         "digits": {"source": "digits"},
     },
     "fixed": {"device": "cpu", "dataset": "birds", "precision": "fp16", "batch_size": 8, "warmup_steps": 2},
@@ -62,15 +63,21 @@ def test_it_tells_no_place_of_data(tmp_path: Path) -> None:
     assert "/data" not in json.dumps(told) and "away" not in json.dumps(told) and "b.zip" not in json.dumps(told)
 
 
+PHASES: dict[str, Any] = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["phases"]}
+LLM: dict[str, Any] = PHASES | {"fixed": {"workload": "llm", "strategy": "ddp"}}
+
+
 @pytest.mark.parametrize(
     ("experiment", "says"),
     [
-        ({}, "experiment.scenarios: Field required"),
+        ({}, "experiment: scenarios: missing"),
+        ({"scenarios": {"a": PHASES | {"figures": ["x"]}}}, "experiment: scenarios.a.figures.0: found 'x', expected"),
+        ({"scenarios": {"a": LLM}}, "experiment: scenarios.a.fixed.strategy: not a parameter of the workload llm"),
+        ({"scenarios": {"a": PHASES | {"\x1b[31m": 1}}}, r"'experiment: scenarios.a.\x1b[31m: unknown key"),
         (
-            {"scenarios": {"a": {"question": "?", "figures": ["none"]}}},
-            "experiment.scenarios.a.figures.0: Input",
+            {"scenarios": {"a": PHASES}, "datasets": {"x": {"source": "new"}}},
+            "experiment: datasets.x.source: ",
         ),
-        ({"datasets": {"x": {"source": "new"}}}, "experiment.datasets.x: Input tag 'new'"),
     ],
 )
 def test_a_configuration_of_another_version_is_refused_in_one_line(experiment: dict[str, Any], says: str) -> None:

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from multicard.archive.manifest import Manifest, shown
+from multicard.archive.manifest import MANIFEST, Manifest, shown
 from multicard.archive.pack import PLACES
 from multicard.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import SOURCES
+from multicard.experiment.load import check
 
 UNKNOWN_PLACE = "recorded"  # stands where data lie, which an archive does not tell and nobody asks
 
@@ -20,18 +19,16 @@ def experiment_of(manifest: Manifest, archive: Path) -> Experiment:
     Raises
     ------
     UserError
-        If it is no configuration of this version.
+        If it is no configuration of this version, one line per fault.
     """
     told = manifest.experiment
     datasets = told.get("datasets")
     if isinstance(datasets, dict):
         told = told | {"datasets": {name: _placed(entry) for name, entry in datasets.items()}}
     try:
-        return Experiment.model_validate(told)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        where = ".".join(map(str, ("experiment", *fault["loc"])))
-        raise UserError(f"{archive}: manifest.json: {shown(where)}: {shown(fault['msg'])}") from None
+        return check(told, "experiment", outside=False)
+    except UserError as error:
+        raise UserError(*(f"{archive}: {MANIFEST}: {shown(line)}" for line in str(error).splitlines())) from None
 
 
 def _placed(dataset: Any) -> Any:
