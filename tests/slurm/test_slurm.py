@@ -195,9 +195,9 @@ def test_the_same_experiment_on_one_machine_gives_the_same(street: Path, tmp_pat
     folder = project(tmp_path / "project", EXPERIMENT | {"scenarios": {"strategies": scenario}})
     tables = ["scenarios/strategies/measures.csv"]
     tables += [f"figures/strategies/{figure}.csv" for figure in scenario["figures"]]
-    here = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "profiles/local", "--configfile", CONFIG]
+    asked = [f"results/{table}" for table in tables]
     done = subprocess.run(
-        [*here, *(f"results/{table}" for table in tables)],
+        [Path(sys.prefix) / "bin/snakemake", *asked, "--profile", "profiles/local", "--configfile", CONFIG],
         cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
