@@ -184,9 +184,9 @@ def for_runs(partition: str, **options: Any) -> dict[str, Any]:
     ("partition", "limit_min", "options", "found", "do"),
     [
         ("debug", 20, {}, "a run asks for 30 min", ""),
-        ("debug", 21, {}, "a run asks for 31 min, its partitions give 30: Slurm refuses it", "at most 20;"),
+        ("debug", 21, {}, "a run asks for 31 min, its partitions give 30: it would never begin", "at most 20;"),
         ("debug,gpu", 2870, {}, "a run asks for 2880 min", ""),
-        ("gpu", 2871, {}, "a run asks for 2881 min, its partitions give 2880: Slurm refuses it", "at most 2870;"),
+        ("gpu", 2871, {}, "a run asks for 2881 min, its partitions give 2880: it would never begin", "at most 2870;"),
         ("debug", 60, {"set-resources": {"launch_run": {"runtime": 25}}}, "a run asks for 25 min", ""),
     ],
 )

@@ -105,6 +105,8 @@ def configuration(folder: Path, nodes: int, cards: list[Path], cpus: int) -> dic
         "SlurmdTimeout=10",  # a node that is silent for as long is lost
         "ReturnToService=2",
         "SchedulerParameters=sched_min_interval=0,sched_interval=5,bf_interval=5",
+        "PreemptType=preempt/partition_prio",  # a job of `urgent` that finds no room ends jobs of `gpu`
+        "PreemptMode=CANCEL",
     ]
     gres = f" Gres=gpu:{len(cards)}" if cards else ""
     lines += [
@@ -112,7 +114,11 @@ def configuration(folder: Path, nodes: int, cards: list[Path], cpus: int) -> dic
         f"RealMemory=64000{gres} State=UNKNOWN"
         for number in range(1, nodes + 1)
     ]
-    lines.append(f"PartitionName=gpu Nodes=n[1-{nodes}] Default=YES MaxTime=120 DefMemPerCPU=100 State=UP")
+    lines += [
+        f"PartitionName={name} Nodes=n[1-{nodes}] Default={default} PriorityTier={tier} MaxTime=120 DefMemPerCPU=100 "
+        "State=UP"
+        for name, default, tier in (("gpu", "YES", 1), ("urgent", "NO", 2))
+    ]
     # slurmd before 23.02 ends where it finds no usable cgroup, unless it is told of a version.
     version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
     old = tuple(map(int, version.split(".")[:2])) < (23, 2)
@@ -191,7 +197,7 @@ def end(pid: int, how: int = signal.SIGTERM) -> None:
 
 def idle() -> int:
     """Number of idle nodes."""
-    return len(ask("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N").split())
+    return len(set(ask("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N").split()))
 
 
 def jobs() -> list[str]:

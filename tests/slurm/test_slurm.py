@@ -20,19 +20,40 @@ from conftest import ROOT, TINY
 pytestmark = pytest.mark.workflow
 
 CONFIG = "config/tiny.yaml"
-LIMIT_S = 480
-SUFFIX = "warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
-ON_ONE_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_{SUFFIX}"
-ON_TWO_NODES = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{SUFFIX}"
-ON_CARDS = f"vision_digits_16px_ddp-ds_cuda4_fp32_{SUFFIX}"
+LIMIT_S = 900
+EMBEDDED: dict[str, Any] = yaml.safe_load((ROOT / "config/config.yaml").read_text(encoding="utf-8"))
+SHORT: dict[str, Any] = {"width": 0.25, "steps_per_epoch": 8, "warmup_steps": 2, "profiled_steps": 3}
+SUFFIX = "warmup2_profiled3{}_width0.25_batch16_epochs1_steps8_r1"
+ON_ONE_NODE = f"vision_digits_32px_ddp-ds_cpu4_fp32_{SUFFIX.format('')}"
+ON_TWO_NODES = f"vision_digits_32px_ddp-ds_cpu4_fp32_nodes2_{SUFFIX.format('')}"
+EIGHT = f"vision_digits_32px_ddp_cpu8_fp32_nodes2_{SUFFIX.format('_profiler-none')}"
+ON_CARDS = f"vision_digits_32px_ddp-ds_cuda4_fp32_{SUFFIX.format('')}"
+# Of the embedded experiment two scenarios, shorter, and what only a cluster can run.
 EXPERIMENT: dict[str, Any] = {
-    "fixed": TINY | {"strategy": "ddp-ds"},
+    "datasets": EMBEDDED["datasets"],
+    "models": EMBEDDED["models"],
+    "fixed": EMBEDDED["fixed"] | SHORT | {"image_size": 32, "strategy": "ddp-ds"},
     "scenarios": {
-        "nodes": {
-            "question": "What does a network between two processes cost?",
-            "fixed": {"devices": 2},
+        "strategies": EMBEDDED["scenarios"]["strategies"]
+        | {"vary": {"strategy": ["ddp-ds"], "devices": [4]}, "repeats": 1, "figures": ["phases", "step_times"]},
+        "techniques": {
+            "question": EMBEDDED["scenarios"]["techniques"]["question"],
+            "fixed": EMBEDDED["scenarios"]["techniques"]["fixed"]
+            | {"technique": "lora", "devices": 2, "steps": 4, "warmup_steps": 1, "profiled_steps": 2},
             "vary": {"nodes": [1, 2]},
-            "figures": ["phases", "step_times"],
+            "figures": ["phases"],
+        },
+        "network": {
+            "question": "What does a network between four processes cost?",
+            "fixed": {"devices": 4},
+            "vary": {"nodes": [1, 2]},
+            "figures": ["phases"],
+        },
+        "many": {
+            "question": "Do eight processes on two nodes train?",
+            "fixed": {"strategy": "ddp", "nodes": 2, "profiler": "none"},
+            "vary": {"devices": [8]},
+            "figures": ["phases"],
         },
         # Slurm has cards here, CUDA has none.
         "cards": {
@@ -43,15 +64,25 @@ EXPERIMENT: dict[str, Any] = {
         },
     },
 }
+# The nodes have for Python as many CPUs as for Slurm: a machine of two cores trains eight processes, slowly.
+CPUS = "import os\nos.sched_getaffinity = lambda process: set(range(16))\n"
+# Small steps of several runs and scenarios in one job, since every job costs ten seconds.
+TOGETHER = ("--group-components", "trace=3", "figures=5")
+# What times and memory come to, which no two runs share.
+DIFFERS = r"_s$|_s_|speedup|efficiency|memory|overhead|share"
 ENDS = "warmup2_profiled3_profiler-none_width0.25_batch8_epochs100000_steps8_r1"
-TOO_LONG, CANCELLED = f"vision_digits_16px_ddp-ds_cpu1_fp32_{ENDS}", f"vision_digits_16px_ddp-ds_cpu1_fp32_seed1_{ENDS}"
+PREEMPTED, CANCELLED = (
+    f"vision_digits_16px_ddp-ds_cpu1_fp32_{ENDS}",
+    f"vision_digits_16px_ddp-ds_cpu1_fp32_seed1_{ENDS}",
+)
+REPEATED = (PREEMPTED, CANCELLED)
 LOSES_A_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{ENDS}"
 ENDED: dict[str, Any] = {
     "time_limit_min": 2,  # a checkpoint takes more than 30 s
     "timing": "shared",
     "fixed": TINY | {"strategy": "ddp-ds", "epochs": 100_000, "profiler": "none"},
     "scenarios": {
-        "too_long": {"question": "Is it timed out?", "fixed": {"devices": 1}, "figures": ["phases"]},
+        "preempted": {"question": "Is it repeated?", "fixed": {"devices": 1}, "figures": ["phases"]},
         "cancelled": {"question": "Is it repeated?", "fixed": {"seed": 1}, "figures": ["phases"]},
         "lost": {"question": "Does it end?", "fixed": {"devices": 2, "nodes": 2}, "figures": ["phases"]},
     },
@@ -75,6 +106,8 @@ def project(folder: Path, experiment: dict[str, Any]) -> Path:
     made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
     shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: made & set(names))
     (folder / CONFIG).write_text(yaml.safe_dump(experiment, sort_keys=False))
+    (folder / "cpus").mkdir()
+    (folder / "cpus/sitecustomize.py").write_text(CPUS)
     sbatch = folder / "bin" / "sbatch"
     sbatch.parent.mkdir()
     sbatch.write_text(f'#!/bin/sh\necho "$@" >> "{folder}/asked"\nexec {shutil.which("sbatch")} "$@"\n')
@@ -88,7 +121,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}"}
+    return os.environ | {"PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": f"{folder}/cpus"}
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -118,42 +151,80 @@ def asked_for(folder: Path, run: str) -> str:
 def street(slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project after `snakemake --profile slurm`."""
     folder = project(tmp_path_factory.mktemp("street") / "project", EXPERIMENT)
-    done = snakemake(folder)
+    done = snakemake(folder, *TOGETHER)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return folder
 
 
-def test_every_stop_leaves_its_files_as_on_one_machine(street: Path) -> None:
-    for run in (ON_ONE_NODE, ON_TWO_NODES):
-        assert record(street, run)["outcome"] == "completed", record(street, run)["reason"]
-        steps = pd.read_csv(street / "results/runs" / run / "steps.csv")
-        assert steps.groupby("rank")["step"].count().to_dict() == {0: 12, 1: 12}
-    measures = pd.read_csv(street / "results/scenarios/nodes/measures.csv").set_index("run")
-    assert measures.index.tolist() == [ON_ONE_NODE, ON_TWO_NODES]
-    assert measures["nodes"].tolist() == [1, 2]
-    assert (measures["iteration_time_s"] > 0).all()
-    # Of the same data in the same order: the network changes no loss.
-    losses = [pd.read_csv(street / "results/runs" / run / "steps.csv")["loss"] for run in measures.index]
-    pd.testing.assert_series_equal(losses[0], losses[1], rtol=1e-5)
-    for figure in ("phases", "step_times"):
-        for suffix in ("png", "svg", "pdf", "csv"):
-            assert (street / "results/figures/nodes" / f"{figure}.{suffix}").stat().st_size > 0
+def losses(folder: Path, run: str) -> pd.DataFrame:
+    """Loss of each step of each rank."""
+    return pd.read_csv(folder / "results/runs" / run / "steps.csv")[["rank", "step", "loss"]]
+
+
+def test_every_stop_leaves_its_files(street: Path) -> None:
+    for name, scenario in EXPERIMENT["scenarios"].items():
+        measures = pd.read_csv(street / f"results/scenarios/{name}/measures.csv")
+        if name != "cards":
+            assert len(measures) == len(scenario["vary"].get("nodes", [1]))
+            assert (measures["outcome"] == "completed").all(), measures["reason"]
+            assert (measures["iteration_time_s"] > 0).all()
+        for figure in scenario["figures"]:
+            for suffix in ("png", "svg", "pdf", "csv"):
+                assert (street / f"results/figures/{name}/{figure}.{suffix}").stat().st_size > 0
     assert (street / "results/report.html").stat().st_size > 0
+
+
+@pytest.mark.parametrize("scenario", ["network", "techniques"])
+def test_the_network_between_ranks_changes_no_loss(street: Path, scenario: str) -> None:
+    measures = pd.read_csv(street / f"results/scenarios/{scenario}/measures.csv")
+    assert measures["nodes"].tolist() == [1, 2]
+    on_one, on_two = (losses(street, run) for run in measures["run"])
+    assert len(on_one) > 0
+    pd.testing.assert_frame_equal(on_one, on_two, rtol=1e-5)
+
+
+def test_eight_processes_on_two_nodes_train(street: Path) -> None:
+    assert [node["ranks"] for node in record(street, EIGHT)["nodes"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    of_ranks = losses(street, EIGHT).pivot(index="step", columns="rank", values="loss")
+    assert of_ranks.shape == (12, 8)  # eight steps and, after them, a warm-up and three of the profiled window
+    assert of_ranks.gt(0).all(axis=None)
+
+
+def test_the_same_experiment_on_one_machine_gives_the_same(street: Path, tmp_path: Path) -> None:
+    scenario = EXPERIMENT["scenarios"]["strategies"]
+    folder = project(tmp_path / "project", EXPERIMENT | {"scenarios": {"strategies": scenario}})
+    tables = ["scenarios/strategies/measures.csv"]
+    tables += [f"figures/strategies/{figure}.csv" for figure in scenario["figures"]]
+    asked = [f"results/{table}" for table in tables]
+    done = subprocess.run(
+        [Path(sys.prefix) / "bin/snakemake", *asked, "--profile", "profiles/local", "--configfile", CONFIG],
+        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    for table in tables:
+        local, cluster_ = (pd.read_csv(place / "results" / table) for place in (folder, street))
+        assert len(local) == 1
+        # Times and memory are filled in where they are on one machine; all else is the same.
+        pd.testing.assert_frame_equal(local.isna(), cluster_.isna())
+        same = [name for name in local if not re.search(DIFFERS, name)]
+        assert len(same) > 1
+        pd.testing.assert_frame_equal(local[same], cluster_[same], rtol=1e-5)
+    pd.testing.assert_frame_equal(losses(folder, ON_ONE_NODE), losses(street, ON_ONE_NODE), rtol=1e-5)
 
 
 def test_a_run_on_two_nodes_names_both(street: Path) -> None:
     written = record(street, ON_TWO_NODES)
     assert sorted(node["name"] for node in written["nodes"]) == ["n1", "n2"]
-    assert [node["ranks"] for node in written["nodes"]] == [[0], [1]]
+    assert [node["ranks"] for node in written["nodes"]] == [[0, 1], [2, 3]]
     assert all(node["host"]["name"] and node["hardware"]["logical_cpus"] for node in written["nodes"])
-    assert [rank["node"] for rank in written["ranks"]] == [0, 1]
+    assert [rank["node"] for rank in written["ranks"]] == [0, 0, 1, 1]
     assert "nodes" not in record(street, ON_ONE_NODE)
 
 
 def test_the_traces_of_two_nodes_are_read_together(street: Path) -> None:
     phases = pd.read_parquet(street / "results/runs" / ON_TWO_NODES / "activity/phases.parquet")
     steps = phases[phases["phase"] == "step"]
-    assert steps.groupby("rank").size().to_dict() == {0: 3, 1: 3}
+    assert steps.groupby("rank").size().to_dict() == dict.fromkeys(range(4), 3)
     assert steps["report"].nunique() == 2
 
 
@@ -162,7 +233,7 @@ def test_records_agree_with_their_traces(street: Path) -> None:
         [str(Path(sys.prefix) / "bin/multicard"), "status", "--config", CONFIG, "--profile", "slurm"],
         cwd=street, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert status.stdout.splitlines()[-1] == "2 completed, 1 failed, 1 cannot run here"
+    assert status.stdout.splitlines()[-1] == "5 completed, 1 failed, 1 cannot run here"
 
 
 def test_runs_ask_for_what_they_need_and_for_whole_nodes(street: Path) -> None:
@@ -171,7 +242,7 @@ def test_runs_ask_for_what_they_need_and_for_whole_nodes(street: Path) -> None:
         assert flag in asked
     assert asked[asked.index("-t") + 1] == "70"  # the run's own limit is 60 minutes
     asked = asked_for(street, ON_TWO_NODES).split()
-    for flag in ("--nodes=2", "--ntasks=2", "--cpus-per-task=1", "--exclusive", "--no-kill"):
+    for flag in ("--nodes=2", "--ntasks=2", "--cpus-per-task=2", "--exclusive", "--no-kill"):
         assert flag in asked
     assert not any(flag.startswith(("--gpus", "--gres")) for flag in asked)
 
@@ -185,7 +256,7 @@ def test_what_a_node_lacks_is_the_outcome_of_the_run_that_it_was_given(street: P
 
 
 def test_a_second_start_does_nothing(street: Path) -> None:
-    again = snakemake(street)
+    again = snakemake(street, *TOGETHER)
     assert again.returncode == 0
     assert "Nothing to be done" in again.stdout + again.stderr
 
@@ -211,6 +282,8 @@ def trains(folder: Path, run: str) -> bool:
 
 def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(slurm: Path, tmp_path: Path) -> None:
     folder = project(tmp_path / "project", ENDED)
+    profile = folder / "profiles/slurm/config.yaml"
+    profile.write_text(profile.read_text().replace("# memory_per_node_gb: 250", "memory_per_node_gb: 5"))
     comment = "rule_launch_run_wildcards_{}".format
     with (tmp_path / "said").open("w") as said:
         started = subprocess.Popen(
@@ -218,33 +291,43 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
         )
         try:
             cluster.wait_for(
-                lambda: all(trains(folder, run) for run in (TOO_LONG, CANCELLED, LOSES_A_NODE)), "all runs to train", 90
+                lambda: all(trains(folder, run) for run in (*REPEATED, LOSES_A_NODE)), "all runs to train", 90
             )
             jobs = running(folder)
             assert jobs[comment(LOSES_A_NODE)][1] == "n[1-2]"
-            assert {jobs[comment(run)][1] for run in (TOO_LONG, CANCELLED)} == {"n1"}  # shared with the first
+            assert {jobs[comment(run)][1] for run in REPEATED} == {"n1"}  # shared with the first
             cluster.lose_node("n2")
-            checkpoint = folder / "results/runs" / CANCELLED / "checkpoint.pt"
-            cluster.wait_for(checkpoint.exists, "a checkpoint", 90)
-            # As preemption does: the job is ended and nobody asked its run.
+            left = [folder / "results/runs" / run / "checkpoint.pt" for run in REPEATED]
+            left += [folder / "results/runs" / LOSES_A_NODE / "run.json"]
+            cluster.wait_for(
+                lambda: all(file.exists() for file in left) and comment(LOSES_A_NODE) not in running(folder),
+                "checkpoints, and the end of a job", 100,
+            )  # fmt: skip
             subprocess.run(["scancel", jobs[comment(CANCELLED)][0]], check=True)
+            take_the_node = ["srun", "--partition=urgent", "--nodelist=n1", "--exclusive", "--input=none", "true"]
+            subprocess.run(take_the_node, check=True, timeout=90)
+            state = cluster.ask("squeue", "--noheader", "--states=all", "--format=%i %T")
+            assert f"{jobs[comment(PREEMPTED)][0]} PREEMPTED" in state
             assert started.wait(timeout=LIMIT_S) == 0
         finally:
             started.kill()
             cluster.start_node("n2")
-    assert "--exclusive" not in asked_for(folder, TOO_LONG)
+    assert "--exclusive" not in asked_for(folder, PREEMPTED)
+    assert (tmp_path / "said").read_text().count("was preempted and counts as cancelled") == 1
 
-    assert record(folder, TOO_LONG)["outcome"] == "timed_out"
-    assert record(folder, TOO_LONG)["reason"] == "ended after its time limit of 2 min"
     lost = record(folder, LOSES_A_NODE)
     assert lost["outcome"] == "failed"
     assert re.search(r"\b1 on n2", lost["reason"]), lost["reason"]
     assert [node["name"] for node in lost["nodes"]] == ["n1", "n2"]
 
-    submitted = [line for line in (folder / "asked").read_text().splitlines() if f"_{CANCELLED} " in line]
-    assert len(submitted) == 2
-    assert "goes on after epoch" in (folder / "results/runs" / CANCELLED / "log.txt").read_text()
-    assert record(folder, CANCELLED)["outcome"] == "timed_out"
+    for run in REPEATED:
+        submitted = [line for line in (folder / "asked").read_text().splitlines() if f"_{run} " in line]
+        assert len(submitted) == 2
+        first, second = (int(re.search(r"--mem (\d+)", line)[1]) for line in submitted)
+        assert first < second == 5000 < 2 * first
+        assert "goes on after epoch" in (folder / "results/runs" / run / "log.txt").read_text()
+        assert record(folder, run)["outcome"] == "timed_out"
+        assert record(folder, run)["reason"] == "ended after its time limit of 2 min"
     assert not list((folder / "results/runs").glob("*/.scratch-*"))
     assert planned_runs(folder) == []
 

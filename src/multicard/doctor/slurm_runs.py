@@ -40,7 +40,7 @@ def _time(profile: dict[str, Any], nodes: list[Nodes], experiment: Experiment) -
     if asked <= longest:
         return Check("profile: time", found)
     do = f"time_limit_min in the configuration, at most {max(int(longest) - AROUND_MIN, 0)}; or another partition"
-    return Check("profile: time", f"{found}, its partitions give {longest:g}: Slurm refuses it", "wrong", do)
+    return Check("profile: time", f"{found}, its partitions give {longest:g}: it would never begin", "wrong", do)
 
 
 def _memory(profile: dict[str, Any], nodes: list[Nodes], runs: list[Run], cluster: Cluster) -> Check:
