@@ -228,7 +228,7 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_completes_when_there_is_roo
     assert said.endswith("make room and start again")
     # No record, and no half of one: at most what the job printed.
     left = {path.name for path in run.rglob("*") if path.is_file()} if run.exists() else set()
-    assert left <= {"log.txt", "captured.json", "steps.csv", "epochs.csv"}
+    assert left <= {".lock", "log.txt", "captured.json", "steps.csv", "epochs.csv"}
     assert "run.json" not in left
 
     ballast.unlink()
@@ -266,7 +266,7 @@ def test_tables_and_figures_on_a_full_disk_are_whole_or_not_there(
     runs = sorted((recorded_results / "runs").iterdir())
     tables = tmp_path / "tables"
     assert program("measure_scenario", *runs, "--out", tables).returncode == 0
-    shutil.copytree(runs[0], small_disk / "run", ignore=shutil.ignore_patterns("activity"))
+    shutil.copytree(runs[0], small_disk / "run", ignore=shutil.ignore_patterns("activity", ".lock"))
     ballast = fill(small_disk, 8192)
     programs = {
         "extract_activity": [small_disk / "run"],

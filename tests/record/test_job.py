@@ -26,7 +26,9 @@ from multicard.trace.extract import extract_run
 
 
 def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """Files of a run directory; that of its lock stays for good."""
+    assert (folder / ".lock").stat().st_size == 0
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 def test_every_rank_records_every_step_and_its_window(two_rank_run: Path) -> None:
