@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ TINY: dict[str, Any] = {
     "warmup_steps": 2,
     "profiled_steps": 3,
 }
+
+
+# A shell starts what runs in its background deaf to Ctrl-C, and the programs under test would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

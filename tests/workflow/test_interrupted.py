@@ -76,7 +76,8 @@ def nobody_left(folder: Path) -> bool:
 
 def hidden(folder: Path) -> list[Path]:
     """What is written beside, and would be renamed when whole."""
-    return [path for path in (folder / "results").rglob(".*") if path.name != ".snakemake_timestamp"]
+    stays = (".snakemake_timestamp", ".lock")
+    return [path for path in (folder / "results").rglob(".*") if path.name not in stays]
 
 
 def keep_after_every_epoch(folder: Path) -> None:
@@ -129,8 +130,9 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_or_sigterm_goes_on_where_it_was(folde
         assert nobody_left(folder), at_work(folder)
         assert not list(runs.glob("*ddp-ds*/run.json"))
         assert not hidden(folder)
-        # Snakemake removes what it declared of an interrupted job; this it does not know.
-        assert len(list(runs.glob("*/checkpoint.pt"))) == 1
+        # Snakemake removes what it declared of an interrupted job; this it does not know. Which run it starts with, it
+        # chooses anew each time, so there may be one of each.
+        assert 1 <= len(list(runs.glob("*ddp-ds*/checkpoint.pt"))) <= 2
 
     whole = {path.parent.name: path.stat().st_mtime_ns for path in runs.glob("*/run.json")}
     planned_runs = [line for line in planned(folder) if line.startswith("run ")]
