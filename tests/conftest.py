@@ -3,12 +3,14 @@
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multicard.archive.pack import pack
+from multicard.errors import UserError
 from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
 from multicard.experiment.vision_parameters import VisionParameters
@@ -35,6 +37,15 @@ TINY: dict[str, Any] = {
 # A shell starts what runs in its background deaf to Ctrl-C, and the programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def refused(out: Path, prepare: Callable[[], object]) -> str:
+    """The one line that refuses what is to be prepared in `out`, where nothing may stay."""
+    with pytest.raises(UserError) as caught:
+        prepare()
+    assert not out.exists() or not list(out.iterdir())
+    [line] = str(caught.value).splitlines()
+    return line
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,9 +20,7 @@ from multicard.figures.scenario import draw_scenario
 from multicard.files import unwritable
 from multicard.record.names import RUN
 from multicard.report.page import write_report
-from multicard.report.results import CLAIMS, RECOMMENDATIONS, Plan
-
-REPORT = "report.html"
+from multicard.report.results import CLAIMS, RECOMMENDATIONS, REPORT, Plan
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,15 @@ from typing import Any
 
 from rich.text import Text
 
+from multicard.printable import printable
+
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 def plain(text: str, width: int | None = None) -> Text:
     """Text as it is: markup and terminal escapes have no effect; cut to a width."""
-    shown = "".join(character if character.isprintable() else "�" for character in text)
-    if width is not None and len(shown) > width:
-        shown = f"{shown[: width - 1]}…"
-    return Text(shown)
+    return Text(printable(text, width))
 
 
 def quantity(column: str, value: Any) -> tuple[str, str]:

@@ -7,11 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pydantic import TypeAdapter
 
-from conftest import ROOT
-from multicard.errors import UserError
+from conftest import ROOT, refused
 from multicard.experiment.datasets import Dataset
 from multicard.llm.texts import prepare_texts, read_texts
 
@@ -49,12 +47,8 @@ def prepared(out: Path, **definition: Any) -> list[dict[str, Any]]:
 
 
 def refusal(out: Path, **definition: Any) -> str:
-    """The one line that refuses a set of texts, of which nothing may stay."""
-    with pytest.raises(UserError) as caught:
-        made(out, **definition)
-    assert not out.exists() or not list(out.iterdir())
-    [line] = str(caught.value).splitlines()
-    return line
+    """The one line that refuses a set of texts."""
+    return refused(out, lambda: made(out, **definition))
 
 
 def write(path: Path, samples: list[dict[str, Any]]) -> Path:

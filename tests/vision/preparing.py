@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from pydantic import TypeAdapter
 
-from multicard.errors import UserError
+from conftest import refused
 from multicard.experiment.datasets import Dataset
 from multicard.vision.data import read_provenance
 from multicard.vision.prepare import prepare
@@ -20,12 +19,8 @@ def made(out: Path, name: str = "mine", **definition: Any) -> dict[str, Any]:
 
 
 def refusal(out: Path, **definition: Any) -> str:
-    """The one line that refuses a data set, of which nothing may stay."""
-    with pytest.raises(UserError) as caught:
-        made(out, **definition)
-    assert not out.exists() or not list(out.iterdir())
-    [line] = str(caught.value).splitlines()
-    return line
+    """The one line that refuses a data set."""
+    return refused(out, lambda: made(out, **definition))
 
 
 def numbered(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

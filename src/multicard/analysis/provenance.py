@@ -4,6 +4,7 @@ from typing import Literal
 
 from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.gathered import Gathered
+from multicard.printable import printable
 from multicard.record.names import NOT_RUN
 
 LONGEST = 90  # characters that one machine is named by
@@ -44,14 +45,9 @@ def _provenance(gathered: Gathered) -> list[str]:
     if made_up:
         lines.append(f"Synthetic: {'' if made_up == 'all' else 'some are '}made-up runs, on no real machine")
     if len(machines) > 1:
-        lines.append(f"{len(machines)} machines: {'; '.join(_short(machine) for machine in machines)}")
+        lines.append(f"{len(machines)} machines: {'; '.join(printable(machine, LONGEST) for machine in machines)}")
     each = [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]
     if len(each) > 1:
         differ = sorted(set.union(*each) - set.intersection(*each))
-        lines.append(f"{len(each)} sets of versions: {', '.join(_short(version) for version in differ)}")
+        lines.append(f"{len(each)} sets of versions: {', '.join(printable(version, LONGEST) for version in differ)}")
     return lines
-
-
-def _short(text: str) -> str:
-    plain = "".join(character if character.isprintable() else "�" for character in text)
-    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"

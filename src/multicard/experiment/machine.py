@@ -44,9 +44,8 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """Look at the machine that this process runs on, and at its job of Slurm if it is in one."""
-        cards, nodes = _nvidia_smi("-L"), _allocated_nodes()
-        memory = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
-        answers = [answer for answer in (cards, memory, nodes) if isinstance(answer, Answer)]
+        cards, nodes = _asked("nvidia-smi", "-L"), _allocated_nodes()
+        memory = _asked("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
         return cls(
             cpus=usable_cpus(),
             gpus=_gpus(cards.lines),
@@ -55,8 +54,8 @@ class Machine:
             dali=_dali(),
             torchtune=unsupported(),
             gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
-            nodes=_count(nodes.lines) if isinstance(nodes, Answer) else nodes,
-            unanswered=next((answer.problem for answer in answers if answer.problem), None),
+            nodes=_count(nodes.lines),
+            unanswered=next((answer.problem for answer in (cards, memory, nodes) if answer.problem), None),
         )
 
 
@@ -72,11 +71,11 @@ def slurm_job() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or None
 
 
-def _allocated_nodes() -> int | Answer:
-    """Count the nodes of this process's job of Slurm, one outside of any; or what squeue answers where it must tell."""
+def _allocated_nodes() -> Answer:
+    """What tells the number of nodes of this process's job of Slurm; nothing outside of any."""
     job, stated = slurm_job(), os.environ.get("SLURM_JOB_NUM_NODES", "")
     if job is None or stated.isdecimal():
-        return int(stated) if job else 1
+        return Answer(stated if job else "")
     # Snakemake's plugin for Slurm starts a job without most of Slurm's variables.
     return _asked("squeue", "--noheader", f"--jobs={job}", "--format=%D")
 
@@ -137,10 +136,6 @@ def _gpu_memory_bytes(totals: list[str]) -> int | None:
     """Memory of the smallest card of the machine."""
     mebibytes = [int(line) for line in totals if line.isdigit()]  # a card in slices (MIG) may not say
     return min(mebibytes) * 1024**2 if mebibytes else None
-
-
-def _nvidia_smi(*arguments: str) -> Answer:
-    return _asked("nvidia-smi", *arguments)
 
 
 def _asked(program: str, *arguments: str) -> Answer:

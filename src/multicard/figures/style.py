@@ -14,6 +14,8 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 
+from multicard.printable import printable
+
 WIDTH_IN = 7.0  # text width of a journal page
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -81,8 +83,7 @@ def ordered_colours(count: int) -> list[tuple[float, float, float]]:
 
 def plain_text(text: str, longest: int = 60) -> str:
     """Text from a file as a figure may show it: nothing that cannot be printed, no dollar that starts a formula."""
-    shown = "".join(character if character.isprintable() else "�" for character in text)
-    return (shown if len(shown) <= longest else f"{shown[: longest - 1]}…").replace("$", r"\$")
+    return printable(text, longest).replace("$", r"\$")
 
 
 def say(axes: Axes, why: str) -> None:

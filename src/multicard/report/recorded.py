@@ -9,9 +9,9 @@ from multicard.analysis.gathered import machine
 from multicard.errors import UserError
 from multicard.files import read_json
 from multicard.record.names import RUN
+from multicard.report.results import REPORT
 
 FOLDER = "recorded"
-PAGE = "report.html"
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def recorded_pages(results: Path, names: Sequence[str]) -> list[RecordedPage]:
 
 
 def _page(folder: Path) -> RecordedPage:
-    if not (folder / PAGE).is_file():
-        raise UserError(f"{folder / PAGE}: missing")
+    if not (folder / REPORT).is_file():
+        raise UserError(f"{folder / REPORT}: missing")
     found = {}
     for path in sorted(folder.glob(f"runs/*/{RUN}")):
         try:
@@ -45,5 +45,5 @@ def _page(folder: Path) -> RecordedPage:
             raise UserError(f"{path}: does not parse as a record ({error})") from None
         if hardware:
             found[machine(hardware)] = None
-    link = quote(f"{FOLDER}/{folder.name}/{PAGE}")
+    link = quote(f"{FOLDER}/{folder.name}/{REPORT}")
     return RecordedPage(folder.name, "; ".join(found) or "machine not recorded", link)

@@ -18,6 +18,7 @@ from multicard.record.names import NOT_RUN, OUTCOMES, RUN
 ORDER = (*OUTCOMES, NOT_RUN)
 
 CLAIMS = "claims.csv"
+REPORT = "report.html"
 RECOMMENDATIONS = "recommendations.md"
 
 # A run's name becomes a path: it must be one name. As the workflow demands of it.
