@@ -1,5 +1,8 @@
 """The documents say what the code does."""
 
+import subprocess
+import sys
+
 import pytest
 
 from conftest import ROOT
@@ -23,3 +26,9 @@ def test_every_activity_column_is_documented(word: str) -> None:
 
 def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_examples_in_docstrings_are_true() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--doctest-modules", "src/multicard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -19,7 +19,7 @@ def quantity(column: str, value: Any) -> tuple[str, str]:
     """Heading of a column, and a value of it with its unit, which the end of the column's name tells.
 
     >>> quantity("mean_s", 0.00213), quantity("bytes", 4096), quantity("ratio", 0.5), quantity("calls", 3)
-    (('mean', '2.13 ms'), ('bytes', '4.1 kB'), ('ratio', '50.0 %'), ('calls', '3'))
+    (('mean', '2.13 ms'), ('bytes', '4.10 kB'), ('ratio', '50.0 %'), ('calls', '3'))
     """
     if column.endswith("_bytes_per_s"):
         return column.removesuffix("_bytes_per_s"), "" if value is None else f"{_scaled(value, _BYTES)}/s"
