@@ -9,11 +9,11 @@ from snakemake.utils import min_version, validate
 
 min_version("9.11")
 
-from multicard.errors import UserError, reported
+from multicard.core.errors import UserError, reported
 from multicard.experiment.load import read_yaml
-from multicard.launch.ending import end_as_by_ctrl_c
-from multicard.launch.lock import lock
-from multicard.launch.lost import count_lost_jobs_as_failed
+from multicard.launch.signals import end_as_by_ctrl_c
+from multicard.core.lock import lock
+from multicard.launch.slurm_compat import count_lost_jobs_as_failed
 
 if "scenarios" not in config:
     with reported():

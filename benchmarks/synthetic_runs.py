@@ -15,12 +15,8 @@ import pyarrow.parquet as pq
 from generate import generate
 from nsys_export import FIRST_PID
 
-from multicard.experiment.config import Experiment
-from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import JobParameters
-from multicard.experiment.runs import distinct, expand
-from multicard.files import described, write_json
-from multicard.record.names import (
+from multicard.core.files import described, write_json
+from multicard.core.layout import (
     ACTIVITY,
     ACTIVITY_INDEX,
     CAPTURED,
@@ -34,6 +30,10 @@ from multicard.record.names import (
     STEPS,
     TRACE,
 )
+from multicard.experiment.config import Experiment
+from multicard.experiment.machine import Machine
+from multicard.experiment.parameters import JobParameters
+from multicard.experiment.runs import distinct, expand
 from multicard.trace.extract import extract_run
 
 KERNELS_PER_STEP = 300  # of a device, about those of MobileNet v2 forward and backward
@@ -46,7 +46,7 @@ Tables = dict[str, Any]
 
 def write_runs(experiment: Experiment, results: Path, seed: int = 0) -> int:
     """Write every run of an experiment that some machine could run into `results`; give their number."""
-    machine = Machine.here().imagined()
+    machine = Machine.here().hypothetical()
     runs = {name: run for name, run in distinct(expand(experiment)).items() if run.obstacle(machine) is None}
     with tempfile.TemporaryDirectory() as scratch:
         tables = {
@@ -116,7 +116,7 @@ def _steps(p: JobParameters, step_s: float, rng: np.random.Generator) -> Iterato
                 "rank": rank, "epoch": (number - 1) // per_epoch + 1, "step": number, "window": window,
                 "duration_s": duration, **{f"{phase}_s": duration * part for phase, part in PHASE_SHARES.items()},
                 "samples": p.batch_size, "tokens": 512 * p.batch_size if p.workload == "llm" else None,
-                "positions": 600 * p.batch_size if p.workload == "llm" else None, "loss": 2 / np.sqrt(number),
+                "padded_tokens": 600 * p.batch_size if p.workload == "llm" else None, "loss": 2 / np.sqrt(number),
                 "peak_memory_bytes": 10_000_000_000, "peak_reserved_bytes": 12_000_000_000,
             },
             columns=STEP_COLUMNS,

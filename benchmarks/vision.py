@@ -24,14 +24,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
+from multicard.core.layout import EPOCHS, PHASES, rank_file
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.record.capture import Capture
-from multicard.record.names import EPOCHS, PHASES, rank_file
 from multicard.record.recorder import Recorder
-from multicard.vision.data import open_split, read_provenance
-from multicard.vision.prepare import prepare
-from multicard.vision.train import train
+from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.workloads.vision.prepare import prepare
+from multicard.workloads.vision.train import train
 
 PLAIN = "plain loop"
 BOUND = ", synthetic batches"
@@ -46,10 +46,11 @@ def plain(p: VisionParameters, data: Path, device: torch.device) -> float:
         batch_size=p.batch_size,
         shuffle=True,
         drop_last=True,
-        num_workers=p.workers,
-        persistent_workers=p.workers > 0,  # as multicard does: epochs are short here, and it is loops that are compared
+        num_workers=p.num_workers,
+        persistent_workers=p.num_workers
+        > 0,  # as multicard does: epochs are short here, and it is loops that are compared
     )
-    model = MobileNetV2(num_classes=10, width_mult=p.width).to(device)
+    model = MobileNetV2(num_classes=10, width_mult=p.width_mult).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=p.learning_rate, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
     times = []
@@ -120,7 +121,8 @@ def main() -> None:
     torch.set_num_threads(1)
     common: dict[str, Any] = {
         "device": chosen.device, "image_size": chosen.image_size, "batch_size": chosen.batch_size,
-        "width": chosen.width, "workers": chosen.workers, "loader": chosen.loader, "epochs": 2, "profiled_steps": 1,
+        "width_mult": chosen.width, "num_workers": chosen.workers, "loader": chosen.loader,
+        "epochs": 2, "profiled_steps": 1,
     }  # fmt: skip
     paper, tuned = VisionParameters(**common), VisionParameters(**common, preset="tuned")
     # Training chooses how fp32 is computed for the whole process; the plain loop does not.

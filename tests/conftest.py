@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from multicard.archive.pack import pack
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
 from multicard.experiment.vision_parameters import VisionParameters
-from multicard.record.job import run_job
+from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
-from multicard.vision.prepare import prepare
+from multicard.workloads.vision.prepare import prepare
 
 ROOT = Path(__file__).parents[1]
 
 # Real training, as short as it can be.
 TINY: dict[str, Any] = {
     "device": "cpu",
-    "width": 0.25,
+    "width_mult": 0.25,
     "image_size": 16,
     "batch_size": 8,
     "epochs": 1,

@@ -25,7 +25,7 @@ ON_CARDS = FIXED | {"device": "cuda"}
 
 def configuration(results: Path, repeats: int = 1, fixed: dict[str, Any] = FIXED, **keys: Any) -> dict[str, Any]:
     """A configuration of the run that `conftest.two_rank_run` is, and of its repeats."""
-    scenario = {"question": "What is recorded?", "fixed": fixed, "figures": ["phases"], "repeats": repeats}
+    scenario = {"question": "What is recorded?", "fixed": fixed, "figures": ["step_breakdown"], "repeats": repeats}
     return {"results": str(results), "scenarios": {"recorded": scenario}} | keys
 
 

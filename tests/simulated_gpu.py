@@ -40,7 +40,7 @@ def peak_bytes(p: LlmParameters, shape: Architecture) -> int:
             recipe = make_recipe(p, shape, STEPS)
 
             def look(number: int) -> None:
-                if number == (STEPS - 1) * p.accumulation:
+                if number == (STEPS - 1) * p.gradient_accumulation_steps:
                     gc.collect()
                     allocations.peak = allocations.held
 

@@ -34,7 +34,7 @@ def refused(*arguments: str | Path) -> str:
 
 def config(folder: Path, **scenario: object) -> Path:
     path = folder / "mine.yaml"
-    a = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["phases"]} | scenario
+    a = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["step_breakdown"]} | scenario
     path.write_text(yaml.safe_dump({"results": str(folder / "results"), "scenarios": {"a": a}}))
     return path
 
@@ -49,7 +49,7 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
 
 
 def test_more_workers_than_cpus_are_warned_of(tmp_path: Path) -> None:
-    listed = multicard("runs", "--config", config(tmp_path, fixed={"device": "cpu", "workers": 999}))
+    listed = multicard("runs", "--config", config(tmp_path, fixed={"device": "cpu", "num_workers": 999}))
     assert listed.returncode == 0
     assert "runs, but its 999 loader workers share" in listed.stdout
 

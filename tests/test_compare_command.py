@@ -11,7 +11,7 @@ from rich.console import Console
 from multicard.archive.pack import pack
 from multicard.cli import main
 from multicard.compare_results import holds_results, print_comparison
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from recorded_runs import add_run, experiment
 from synthetic import kineto_trace
 

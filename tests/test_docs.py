@@ -7,7 +7,7 @@ import pytest
 
 from conftest import ROOT
 from multicard.analysis.measures import MEASURES
-from multicard.record.names import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
+from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")

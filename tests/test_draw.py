@@ -15,7 +15,7 @@ from multicard.archive.pack import pack
 from multicard.cli import main
 from recorded_runs import FIXED, add_run, experiment, write_configuration
 
-FIGURES = ["phases", "step_times", "profiler_overhead"]
+FIGURES = ["step_breakdown", "step_times", "profiler_overhead"]
 ASKED: dict[str, Any] = {
     "recorded": {"question": "What is <recorded>?", "fixed": FIXED, "figures": FIGURES, "repeats": 3}
 }

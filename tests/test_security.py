@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.load import read_yaml
 
 # Modules that build objects from bytes by running what these say.

@@ -15,8 +15,8 @@ from torchtune import config
 
 from multicard.experiment.architectures import Architecture
 from multicard.experiment.llm_parameters import LlmParameters
-from multicard.llm import torchtune_backend as backend
-from multicard.llm.memory import count
+from multicard.workloads.llm import torchtune_backend as backend
+from multicard.workloads.llm.memory import count
 
 TECHNIQUES = {
     "lora": {"technique": "lora"},
@@ -57,7 +57,7 @@ def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
     weights = {name: torch.randn(size, dtype=recipe._dtype) for name, size in _weights(shape).items()}
     offered = {
         "cfg_model": OmegaConf.create(_model(p, shape)),
-        "enable_activation_checkpointing": p.checkpointing,
+        "enable_activation_checkpointing": p.activation_checkpointing,
         "enable_activation_offloading": False,
         "compile_model": False,
         "fsdp_cpu_offload": False,
@@ -110,7 +110,7 @@ def _fill(recipe: Any, p: LlmParameters) -> None:
     vars(recipe).update(
         _device=torch.device("cpu"),
         _dtype=DTYPES[p.precision],
-        _gradient_accumulation_steps=p.accumulation,
+        _gradient_accumulation_steps=p.gradient_accumulation_steps,
         _log_every_n_steps=10**9,
         data_parallel_dim=p.devices,
         tensor_parallel_dim=1,
@@ -168,7 +168,10 @@ def _batches(p: LlmParameters, shape: Architecture, steps: int) -> Batches:
         return torch.randint(0, shape.vocabulary, (rows, p.sequence_length))
 
     if p.technique == "dpo":
-        return Batches((tokens(2 * p.batch_size), tokens(2 * p.batch_size)) for _ in range(steps * p.accumulation))
+        return Batches(
+            (tokens(2 * p.batch_size), tokens(2 * p.batch_size)) for _ in range(steps * p.gradient_accumulation_steps)
+        )
     return Batches(
-        {"tokens": tokens(p.batch_size), "labels": tokens(p.batch_size)} for _ in range(steps * p.accumulation)
+        {"tokens": tokens(p.batch_size), "labels": tokens(p.batch_size)}
+        for _ in range(steps * p.gradient_accumulation_steps)
     )

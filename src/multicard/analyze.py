@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from multicard.analysis.compare import COLUMNS, compare
-from multicard.errors import UserError
-from multicard.files import unwritable, whole
-from multicard.launch import nsys
-from multicard.record.names import CAPTURED, EXPORTED
-from multicard.terminal import plain, quantity
+from multicard.core.errors import TraceError, UserError
+from multicard.core.files import atomic_write, unwritable
+from multicard.core.layout import CAPTURED, EXPORTED
+from multicard.core.terminal import plain, quantity
+from multicard.profilers import nsys
 from multicard.trace.extract import read_trace
-from multicard.trace.tables import ACTIVITIES, Found, activity_tables, events_to_read
+from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables, events_to_read
 
 READABLE = (".sqlite", ".nsys-rep", ".json", ".json.gz")
 LONGEST = 10  # rows of a table on the terminal
@@ -82,13 +82,13 @@ def compare_traces(a: Path, b: Path, console: Console) -> None:
     console.print(_table(rows, COLUMNS, plain(f"a: {a}, b: {b}"), caption, longest=3 * LONGEST))
 
 
-def _read(path: Path, only: Collection[str] | None = None) -> Found:
+def _read(path: Path, only: Collection[str] | None = None) -> ActivityTables:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             traces = [read_trace(_readable(file, Path(scratch))) for file in _traces(path)]
             with _progress(events_to_read(traces, only)) as progress:
                 return activity_tables(traces, only, progress)
-    except nsys.TraceError as error:
+    except TraceError as error:
         raise UserError(str(error)) from error
 
 
@@ -135,18 +135,18 @@ def _readable(file: Path, scratch: Path) -> Path:
     return database
 
 
-def _write(stem: Path, found: Found, name: str) -> None:
+def _write(stem: Path, found: ActivityTables, name: str) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
     table = found.table(name)
-    with whole(stem.with_name(f"{stem.name}.parquet")) as temporary:
+    with atomic_write(stem.with_name(f"{stem.name}.parquet")) as temporary:
         pyarrow.parquet.write_table(table, temporary)
-    with whole(stem.with_name(f"{stem.name}.csv")) as temporary:
+    with atomic_write(stem.with_name(f"{stem.name}.csv")) as temporary:
         pyarrow.csv.write_csv(table, temporary)
 
 
-def _draw(out: Path, found: Found, console: Console) -> None:
+def _draw(out: Path, found: ActivityTables, console: Console) -> None:
     """Draw where the time of each device goes, if the trace tells."""
     rows = found.rows.get("timeline", [])
     if all(row["busy_s"] is None for row in rows):
@@ -157,7 +157,7 @@ def _draw(out: Path, found: Found, console: Console) -> None:
     console.print(plain(f"tables and timeline.png: {out}"), "")
 
 
-def _summarize(found: Found, console: Console) -> None:
+def _summarize(found: ActivityTables, console: Console) -> None:
     for name in SUMMARY:
         if name in found.absent:
             console.print(plain(f"{name}: cannot tell: {found.absent[name]}"), "\n")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from multicard import __version__
-from multicard.errors import UserError, reported
+from multicard.core.errors import UserError, reported
 
 if TYPE_CHECKING:
     from multicard.analysis.evidence import Evidence
@@ -116,11 +116,11 @@ def runs(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.recorded import find_recorded, obstacles
+    from multicard.core.terminal import plain
     from multicard.experiment.cluster import machine_for
     from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, REFERENCE_PX, gpu_hours
     from multicard.experiment.load import read_experiment
     from multicard.experiment.runs import distinct, expand
-    from multicard.terminal import plain
 
     experiment = read_experiment(arguments.config, arguments.profile)
     scenarios = expand(experiment)
@@ -157,7 +157,7 @@ def runs(arguments: argparse.Namespace) -> None:
     for name, model in experiment.models.items():
         if model.absent():
             console.print(f"fetch the weights of {name} by: {model.download_command}", highlight=False, soft_wrap=True)
-    possible = [run for run in distinct(scenarios).values() if run.obstacle(machine.imagined()) is None]
+    possible = [run for run in distinct(scenarios).values() if run.obstacle(machine.hypothetical()) is None]
     hours, unknown = gpu_hours(possible, experiment)
     if hours or unknown:
         more = f", and {unknown} runs on data of unknown size" if unknown else ""
@@ -190,10 +190,10 @@ def status(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.recorded import find_recorded, obstacles
+    from multicard.core.terminal import plain
     from multicard.experiment.cluster import machine_for
     from multicard.experiment.load import read_experiment
     from multicard.experiment.runs import distinct, expand
-    from multicard.terminal import plain
 
     experiment = read_experiment(arguments.config, arguments.profile)
     unique = distinct(expand(experiment))
@@ -217,8 +217,8 @@ def status(arguments: argparse.Namespace) -> None:
 
 def _run_status(obstacle: str | None, folder: Path) -> tuple[str, list[str], bool]:
     """Outcome of a run, remarks on it, and whether nothing is wrong; `obstacle`: why it cannot be had here."""
-    from multicard.files import read_json
-    from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, RUN
+    from multicard.core.files import read_json
+    from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
 
     if not (folder / RUN).exists():
         return ("cannot run here", [obstacle], True) if obstacle else ("waiting", [], True)
@@ -267,8 +267,8 @@ def compare(arguments: argparse.Namespace) -> None:
 def archive(arguments: argparse.Namespace) -> None:
     """Pack the runs of an experiment, and say which were left out."""
     from multicard.archive.pack import pack
+    from multicard.core.terminal import plain
     from multicard.experiment.load import read_experiment
-    from multicard.terminal import plain
 
     packed = pack(read_experiment(arguments.config), arguments.out)
     console = _console()
@@ -280,8 +280,8 @@ def archive(arguments: argparse.Namespace) -> None:
 
 def draw(arguments: argparse.Namespace) -> None:
     """Draw recorded runs, and say where the report is."""
+    from multicard.core.terminal import plain
     from multicard.draw import draw
-    from multicard.terminal import plain
 
     drawn = draw(arguments.source, arguments.out, arguments.config)
     _console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
@@ -307,7 +307,7 @@ def figures(arguments: argparse.Namespace) -> None:
 def claims(arguments: argparse.Namespace) -> None:
     """Print the verdict on each claim, with the numbers."""
     from multicard.analysis.claims import SHIPPED, judge, read_claims
-    from multicard.terminal import plain
+    from multicard.core.terminal import plain
 
     console = _console()
     judged = judge(read_claims(arguments.claims or SHIPPED), _evidence(arguments.results))

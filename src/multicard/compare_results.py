@@ -10,10 +10,10 @@ from rich.table import Table
 
 from multicard.analysis.compare_results import CANNOT_TELL, MACHINE, Change, Comparison, compare_results
 from multicard.archive.unpack import unpack
-from multicard.errors import UserError
+from multicard.core.errors import UserError
+from multicard.core.layout import RUN
+from multicard.core.terminal import plain, quantity
 from multicard.experiment.config import ARCHIVES
-from multicard.record.names import RUN
-from multicard.terminal import plain, quantity
 
 LONGEST = 20  # names in a list on the terminal
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multicard.analysis.claims import SHIPPED
-from multicard.analysis.written import write_claims, write_recommendations, write_scenario
+from multicard.analysis.outputs import write_claims, write_recommendations, write_scenario
 from multicard.archive.described import experiment_of
 from multicard.archive.manifest import FILES
 from multicard.archive.unpack import place_runs, read_manifest
-from multicard.errors import UserError
+from multicard.core.errors import UserError
+from multicard.core.files import unwritable
+from multicard.core.layout import RUN
 from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.load import read_experiment
 from multicard.experiment.runs import expand
 from multicard.figures.scenario import draw_scenario
-from multicard.files import unwritable
-from multicard.record.names import RUN
 from multicard.report.page import write_report
 from multicard.report.results import CLAIMS, RECOMMENDATIONS, REPORT, Plan
 

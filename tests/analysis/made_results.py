@@ -8,12 +8,12 @@ import pandas as pd
 import pyarrow as pa
 
 from multicard.analysis.evidence import Evidence, read_evidence
-from multicard.analysis.gathered import SCHEMAS, store
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.scaling import add_scaling
+from multicard.analysis.scenario_tables import SCHEMAS, store
+from multicard.core.files import write_json
 from multicard.experiment.parameters import run_id
 from multicard.experiment.workloads import WORKLOADS
-from multicard.files import write_json
 
 Row = dict[str, Any]
 

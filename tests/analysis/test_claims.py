@@ -15,7 +15,7 @@ from conftest import ROOT
 from multicard.analysis.claims import COLUMNS, Judged, claims_table, comparisons_table, judge, read_claims
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.cli import main
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 
 CLAIMS = read_claims(ROOT / "resources" / "claims.yaml")
 
@@ -53,8 +53,8 @@ def pinned(one: float, four: float, scatter: Any = STEADY) -> Experiment:
 
 def two_kinds(llm: float, vision: float, scatter: Any = STEADY) -> Experiment:
     """Speed-up on four devices."""
-    of_images = images(100) + images(100 * vision, devices=4)
-    return [of_images, texts(1.0) + texts(4 / llm, scatter, devices=4)], {}
+    is_vision = images(100) + images(100 * vision, devices=4)
+    return [is_vision, texts(1.0) + texts(4 / llm, scatter, devices=4)], {}
 
 
 def calls(*memory: float) -> Experiment:
@@ -294,12 +294,12 @@ def test_runs_of_two_machines_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_runs_of_several_configurations_are_no_repeats_of_each_other(tmp_path: Path) -> None:
-    of_images, of_texts = [], []
+    is_vision, is_llm = [], []
     for dataset in ("mnist", "mnist-500px"):
-        of_images += images(100, (1.0,), dataset=dataset) + images(380, (1.0,), dataset=dataset, devices=4)
+        is_vision += images(100, (1.0,), dataset=dataset) + images(380, (1.0,), dataset=dataset, devices=4)
     for dataset in ("alpaca", "samsum"):
-        of_texts += texts(1.0, (1.0,), dataset=dataset) + texts(1.6, (1.0,), dataset=dataset, devices=4)
-    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, of_images, of_texts))
+        is_llm += texts(1.0, (1.0,), dataset=dataset) + texts(1.6, (1.0,), dataset=dataset, devices=4)
+    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, is_vision, is_llm))
     assert judged.verdict == "not decided"
     assert "one repeat" in judged.finding and "repeats: 1" in judged.conditions
 
@@ -308,11 +308,11 @@ def test_runs_of_several_configurations_are_no_repeats_of_each_other(tmp_path: P
 def test_speed_ups_of_several_configurations_are_compared_by_their_medians(
     llm: float, vision: float, verdict: str, tmp_path: Path
 ) -> None:
-    of_images, of_texts = [], []
+    is_vision, is_llm = [], []
     for dataset, factor in (("a", 0.9), ("b", 1.0), ("c", 1.3)):
-        of_images += images(100, dataset=dataset) + images(100 * vision * factor, dataset=dataset, devices=4)
-        of_texts += texts(1.0, dataset=dataset) + texts(4 / (llm * factor), dataset=dataset, devices=4)
-    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, of_images, of_texts))
+        is_vision += images(100, dataset=dataset) + images(100 * vision * factor, dataset=dataset, devices=4)
+        is_llm += texts(1.0, dataset=dataset) + texts(4 / (llm * factor), dataset=dataset, devices=4)
+    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, is_vision, is_llm))
     assert judged.verdict == verdict, judged.finding
     [comparison] = judged.tests[0].comparisons
     assert comparison.found.value == pytest.approx(llm / vision)
@@ -349,9 +349,9 @@ def test_a_run_on_several_nodes_is_held_against_one_device(tmp_path: Path) -> No
 def test_the_order_of_scenarios_that_share_runs_changes_no_verdict(
     order: list[str] | None, truth: str, tmp_path: Path
 ) -> None:
-    of_images, of_texts = (TRUE if truth == "true" else dict(FALSE))["llm_scaling_is_smaller"][0]
-    at_four = [row for row in of_texts if row.get("devices") == 4]
-    results = make_results(tmp_path, at_four, of_images, of_texts)
+    is_vision, is_llm = (TRUE if truth == "true" else dict(FALSE))["llm_scaling_is_smaller"][0]
+    at_four = [row for row in is_llm if row.get("devices") == 4]
+    results = make_results(tmp_path, at_four, is_vision, is_llm)
     judged = verdict_on("llm_scaling_is_smaller", read_evidence(results, order))
     assert judged.verdict == ("confirmed" if truth == "true" else "refuted")
 

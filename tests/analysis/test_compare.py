@@ -6,11 +6,11 @@ import pytest
 
 from multicard.analysis.compare import compare
 from multicard.trace.extract import read_trace
-from multicard.trace.tables import Found, activity_tables
+from multicard.trace.tables import ActivityTables, activity_tables
 from synthetic import kineto_trace, nsys_export
 
 
-def tables(path: Path) -> Found:
+def tables(path: Path) -> ActivityTables:
     return activity_tables([read_trace(path)])
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run, measure_scenario, outcome_table, time_to_accuracy
+from multicard.core.files import write_json
+from multicard.core.layout import PHASES, STEP_COLUMNS
 from multicard.experiment.vision_parameters import VisionParameters
-from multicard.files import write_json
-from multicard.record.names import PHASES, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 # rank, step, window, duration, forward, backward: seconds

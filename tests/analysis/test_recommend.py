@@ -7,12 +7,12 @@ import pytest
 from made_results import CARD, SCATTERED, Row, images, made, make_results, texts
 
 from multicard.analysis.best import choices
+from multicard.analysis.bottlenecks import Held, bottlenecks
 from multicard.analysis.evidence import Evidence, read_evidence
-from multicard.analysis.hindrances import Held, hindrances
 from multicard.analysis.recommend import as_markdown, recommendations
-from multicard.analysis.switches import SWITCHES, Neighbours, advice
+from multicard.analysis.tuning_options import TUNING_OPTIONS, Neighbours, advice
 from multicard.cli import main
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.workloads import PARAMETERS
 
 
@@ -28,8 +28,8 @@ def timeline(of: int, span: float = 1.0, **shares: float) -> Row:
 
 
 def held_back(evidence: Evidence) -> list[tuple[str, float]]:
-    [held] = hindrances(evidence)
-    return [(each.kind, pytest.approx(each.share, abs=1e-6)) for each in held.hindrances]
+    [held] = bottlenecks(evidence)
+    return [(each.kind, pytest.approx(each.share, abs=1e-6)) for each in held.bottlenecks]
 
 
 def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -> Evidence:
@@ -64,17 +64,17 @@ def test_a_card_that_idles_while_the_host_waits_for_data_is_not_bound_by_launche
 
 def test_shares_below_a_twentieth_are_not_named(tmp_path: Path) -> None:
     evidence = one(tmp_path, {"data_share": 0.04}, exposed_communication=0.03)
-    [held] = hindrances(evidence)
-    assert held.hindrances == []
+    [held] = bottlenecks(evidence)
+    assert held.bottlenecks == []
     assert held.computation is not None and held.computation.share == pytest.approx(0.97)
     assert "Nothing that was measured holds back 5 % of the step or more." in as_markdown(evidence)
 
 
 def test_each_number_says_which_table_it_is_from(tmp_path: Path) -> None:
     evidence = one(tmp_path, {"data_share": 0.4, "data_s": 0.04}, exposed_communication=0.3)
-    [held] = hindrances(evidence)
-    assert held.hindrances[0].evidence == "40 % of the step waits for the loader, 40 ms per step (measures.csv)"
-    assert held.hindrances[1].evidence == (
+    [held] = bottlenecks(evidence)
+    assert held.bottlenecks[0].evidence == "40 % of the step waits for the loader, 40 ms per step (measures.csv)"
+    assert held.bottlenecks[1].evidence == (
         "for 30 % of the profiled steps the card communicates and does not compute (timeline)"
     )
 
@@ -96,8 +96,8 @@ def test_the_evidence_for_transfers_tells_of_pageable_memory(tmp_path: Path) -> 
         )
     ]  # fmt: skip
     tables = {"timeline": [timeline(run, memory=0.2, idle_other=0.1) for run in range(2)], "memory_operations": copies}
-    [held] = hindrances(made(tmp_path, rows, tables=tables))
-    assert held.hindrances[0].evidence.endswith(
+    [held] = bottlenecks(made(tmp_path, rows, tables=tables))
+    assert held.bottlenecks[0].evidence.endswith(
         "copies from the host take 20 ms per step (measures.csv); 75 % of what they move is from pageable memory "
         "(memory_operations)"
     )
@@ -115,15 +115,15 @@ def test_waiting_calls_and_waiting_ranks_are_told_beside_what_they_explain(tmp_p
             {"at": 0, "share": "nccl", "total_s": 0.1, "of_s": 0.2},
         ],
     }
-    [held] = hindrances(made(tmp_path, rows, tables=tables))
-    assert "take 75 % of the time of CUDA calls (shares)" in held.hindrances[0].evidence
-    assert "waiting for the last rank inside collectives is 15 % (stragglers)" in held.hindrances[1].evidence
+    [held] = bottlenecks(made(tmp_path, rows, tables=tables))
+    assert "take 75 % of the time of CUDA calls (shares)" in held.bottlenecks[0].evidence
+    assert "waiting for the last rank inside collectives is 15 % (stragglers)" in held.bottlenecks[1].evidence
 
 
 def test_without_a_trace_the_phases_tell_of_transfers_and_computation(tmp_path: Path) -> None:
     phases = {"mean_iteration_time_s": 1.0, "transfer_s": 0.2, "forward_s": 0.3, "backward_s": 0.4}
     evidence = made(tmp_path, images(100, scatter=(1.0, 1.0), **phases))
-    [held] = hindrances(evidence)
+    [held] = bottlenecks(evidence)
     assert held_back(evidence) == [("transfers", 0.2)]
     assert held.computation is not None and held.computation.share == pytest.approx(0.7)
 
@@ -131,8 +131,8 @@ def test_without_a_trace_the_phases_tell_of_transfers_and_computation(tmp_path: 
 def test_padding_is_told_and_packing_advised(tmp_path: Path) -> None:
     evidence = made(tmp_path, texts(1.0, padding_share=0.5), texts(0.5, packed=True))
     padded, packed = recommendations(evidence)
-    [(hindrance, [advised])] = padded.advised
-    assert hindrance.kind == "padding" and advised.switch.name == "packed: true"
+    [(bottleneck, [advised])] = padded.advised
+    assert bottleneck.kind == "padding" and advised.switch.name == "packed: true"
     assert advised.tried[0].speed.value == pytest.approx(2.0)
     assert packed.advised == []
 
@@ -140,43 +140,49 @@ def test_padding_is_told_and_packing_advised(tmp_path: Path) -> None:
 def test_runs_out_of_memory_come_first_with_ways_to_need_less(tmp_path: Path) -> None:
     rows = [row | {"outcome": "out_of_memory"} for row in texts(1.0, technique="lora")]
     [found] = recommendations(made(tmp_path, rows))
-    [(hindrance, advised)] = found.advised
-    assert (hindrance.kind, hindrance.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
-    assert {each.switch.name for each in advised} == {"less batch_size", "checkpointing: true", "technique: qlora"}
+    [(bottleneck, advised)] = found.advised
+    assert (bottleneck.kind, bottleneck.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
+    assert {each.switch.name for each in advised} == {
+        "less batch_size",
+        "activation_checkpointing: true",
+        "technique: qlora",
+    }
 
 
 def test_a_card_that_is_nearly_full_is_told(tmp_path: Path) -> None:
-    [held] = hindrances(one(tmp_path, {"peak_reserved_bytes": 0.95 * CARD["memory_bytes"]}))
-    assert [(each.kind, round(each.share, 3)) for each in held.hindrances] == [("memory", 0.95)]
-    [held] = hindrances(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * CARD["memory_bytes"]}))
-    assert held.hindrances == []
+    [held] = bottlenecks(one(tmp_path, {"peak_reserved_bytes": 0.95 * CARD["memory_bytes"]}))
+    assert [(each.kind, round(each.share, 3)) for each in held.bottlenecks] == [("memory", 0.95)]
+    [held] = bottlenecks(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * CARD["memory_bytes"]}))
+    assert held.bottlenecks == []
 
 
 def test_a_costly_profiler_is_a_caution_and_no_hindrance(tmp_path: Path) -> None:
-    [held] = hindrances(one(tmp_path, {"profiler_overhead": 0.3}))
-    assert held.hindrances == []
+    [held] = bottlenecks(one(tmp_path, {"profiler_overhead": 0.3}))
+    assert held.bottlenecks == []
     assert "30 % more time than the measured ones" in held.cautions[0]
 
 
 def advised(held: Held, evidence: Evidence) -> dict[str, list[float | None]]:
-    found = advice(held.configuration, held.hindrances[0].kind, Neighbours(evidence.configurations))
+    found = advice(held.configuration, held.bottlenecks[0].kind, Neighbours(evidence.configurations))
     return {each.switch.name: [tried.speed.value for tried in each.tried] for each in found}
 
 
 def test_a_switch_that_was_measured_comes_with_what_it_gained(tmp_path: Path) -> None:
-    rows = images(100, workers=2, data_share=0.5) + images(150, workers=8) + images(90, workers=1)
-    rows += images(120, workers=2, loader="dali") + images(300, workers=2, loader="dali", layout="nhwc")
+    rows = images(100, num_workers=2, data_share=0.5) + images(150, num_workers=8) + images(90, num_workers=1)
+    rows += images(120, num_workers=2, loader="dali") + images(300, num_workers=2, loader="dali", layout="nhwc")
     evidence = made(tmp_path, rows)
-    found = advised(hindrances(evidence)[0], evidence)
-    assert found["more workers"] == [pytest.approx(1.5)]
+    found = advised(bottlenecks(evidence)[0], evidence)
+    assert found["more num_workers"] == [pytest.approx(1.5)]
     assert found["loader: dali"] == [pytest.approx(1.2)]
     assert found["binding: numa"] == []
     text = as_markdown(evidence)
-    assert "`more workers` (loads in more processes): measured with workers 8 50 % faster [+49 %, +51 %]" in text
+    assert (
+        "`more num_workers` (loads in more processes): measured with num\\_workers 8 50 % faster [+49 %, +51 %]" in text
+    )
 
 
 def test_a_gain_inside_the_scatter_of_repeats_is_not_called_one(tmp_path: Path) -> None:
-    rows = images(100, SCATTERED, workers=2, data_share=0.5) + images(105, SCATTERED, workers=8)
+    rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, SCATTERED, num_workers=8)
     assert "no difference beyond that of repeats" in as_markdown(made(tmp_path, rows))
 
 
@@ -212,8 +218,10 @@ def test_ranks_are_to_be_bound_only_where_there_are_nodes_to_choose(
 
 
 def test_advice_for_cpu_processes_names_no_card(tmp_path: Path) -> None:
-    lost = [row | {"outcome": "out_of_memory"} for row in images(100, device="cpu", devices=2, workers=2)]
-    rows = images(100, device="cpu", workers=2, batch_size=8, data_share=0.5, transfer_s=0.2, mean_iteration_time_s=0.5)
+    lost = [row | {"outcome": "out_of_memory"} for row in images(100, device="cpu", devices=2, num_workers=2)]
+    rows = images(
+        100, device="cpu", num_workers=2, batch_size=8, data_share=0.5, transfer_s=0.2, mean_iteration_time_s=0.5
+    )
     text = as_markdown(made(tmp_path, rows + lost, card=None))
     assert "`loader: dali` (decodes and resizes in threads of its own)" in text
     told = [line for line in text.splitlines() if "to try" in line]
@@ -228,7 +236,7 @@ def test_what_holds_back_several_nodes_is_advised_about_too(tmp_path: Path) -> N
 
 
 def test_switches_name_parameters_of_the_configuration_file() -> None:
-    assert {name for of in SWITCHES.values() for switch in of for name in switch.changes} <= set(PARAMETERS)
+    assert {name for of in TUNING_OPTIONS.values() for switch in of for name in switch.changes} <= set(PARAMETERS)
 
 
 def test_the_best_for_each_goal_is_found_per_number_of_devices(tmp_path: Path) -> None:
@@ -290,17 +298,17 @@ def test_a_difference_of_fewer_than_three_repeats_comes_with_a_warning(
     repeats: int, warned: bool, tmp_path: Path
 ) -> None:
     few = (0.999, 1.0, 1.001)[:repeats]
-    rows = images(100, few, workers=2, data_share=0.5) + images(150, workers=8)
+    rows = images(100, few, num_workers=2, data_share=0.5) + images(150, num_workers=8)
     lines = as_markdown(made(tmp_path, rows), ["throughput"]).splitlines()
     warning = f"({repeats} repeats: chance alone often separates equals)"
     [decision] = [line for line in lines if "better than the other one" in line]
-    [measured] = [line for line in lines if "with workers 8 50 % faster" in line]
+    [measured] = [line for line in lines if "with num\\_workers 8 50 % faster" in line]
     assert (warning in decision, warning in measured) == (warned, warned)
 
 
 def test_a_difference_that_is_none_needs_no_warning(tmp_path: Path) -> None:
     two = (0.9, 1.1)
-    rows = images(100, two, workers=2, data_share=0.5) + images(101, two, workers=8)
+    rows = images(100, two, num_workers=2, data_share=0.5) + images(101, two, num_workers=8)
     text = as_markdown(made(tmp_path, rows))
     assert "no difference beyond that of repeats" in text
     assert "chance" not in text
@@ -335,9 +343,13 @@ def test_cpu_and_synthetic_data_are_marked(tmp_path: Path) -> None:
 
 
 def test_the_length_of_a_run_is_no_choice(tmp_path: Path) -> None:
-    rows = images(100, steps_per_epoch=50) + images(100, steps_per_epoch=60) + images(90, workers=4, steps_per_epoch=50)
+    rows = (
+        images(100, steps_per_epoch=50)
+        + images(100, steps_per_epoch=60)
+        + images(90, num_workers=4, steps_per_epoch=50)
+    )
     [choice] = choices(made(tmp_path, rows), "throughput")
-    assert choice.differing == ("workers",) and choice.decided
+    assert choice.differing == ("num_workers",) and choice.decided
 
 
 def test_what_a_preset_turns_on_is_named_by_the_preset(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from conftest import ROOT
 from multicard.archive.described import experiment_of
 from multicard.archive.manifest import Manifest
 from multicard.archive.pack import described
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import distinct, expand
 
@@ -25,9 +25,13 @@ OVERRIDING: dict[str, Any] = {
     },
     "fixed": {"device": "cpu", "dataset": "birds", "precision": "fp16", "batch_size": 8, "warmup_steps": 2},
     "scenarios": {
-        "formats": {"question": "?", "fixed": {"precision": "fp32", "dataset": "digits"}, "figures": ["phases"]},
-        "batches": {"question": "?", "fixed": {"batch_size": 64, "warmup_steps": 10}, "figures": ["phases"]},
-        "tuned": {"question": "?", "fixed": {"preset": "tuned", "layout": "nchw"}, "figures": ["phases"]},
+        "formats": {
+            "question": "?",
+            "fixed": {"precision": "fp32", "dataset": "digits"},
+            "figures": ["step_breakdown"],
+        },
+        "batches": {"question": "?", "fixed": {"batch_size": 64, "warmup_steps": 10}, "figures": ["step_breakdown"]},
+        "tuned": {"question": "?", "fixed": {"preset": "tuned", "layout": "nchw"}, "figures": ["step_breakdown"]},
         "texts": {
             "question": "?", "repeats": 2, "figures": ["text_datasets"],
             "fixed": {"workload": "llm", "precision": "fp32", "technique": "lora"},
@@ -63,7 +67,7 @@ def test_it_tells_no_place_of_data(tmp_path: Path) -> None:
     assert "/data" not in json.dumps(told) and "away" not in json.dumps(told) and "b.zip" not in json.dumps(told)
 
 
-PHASES: dict[str, Any] = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["phases"]}
+PHASES: dict[str, Any] = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["step_breakdown"]}
 LLM: dict[str, Any] = PHASES | {"fixed": {"workload": "llm", "strategy": "ddp"}}
 
 

@@ -15,7 +15,7 @@ import pytest
 from multicard.analysis.measures import measure_run
 from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest, unpack
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from recorded_runs import add_run, experiment
 
 HOST, USER, TOKEN, VARIABLE = "zeta9.planted.example", "uplanted", "hf_PlantedPlantedPlanted1", "planted-by-variable"

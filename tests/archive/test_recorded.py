@@ -10,7 +10,7 @@ import pytest
 
 from multicard.archive.pack import pack
 from multicard.archive.recorded import archives_in, find_recorded, obstacles
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine

@@ -16,7 +16,7 @@ import pytest
 from multicard.archive import unpack as module
 from multicard.archive.manifest import FILES
 from multicard.archive.unpack import place_runs, read_manifest, unpack
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 
 RUN = "vision_x_r1"
 Members = list[tuple[Any, bytes]]

@@ -7,9 +7,9 @@ import pytest
 
 from conftest import ROOT
 from multicard.analysis.claims import COLUMNS, COMPARISON_COLUMNS
-from multicard.analysis.gathered import SCHEMAS
 from multicard.analysis.measures import outcome_table
-from multicard.analysis.tables import COSTS, laws_table, speedup_table
+from multicard.analysis.scenario_tables import SCHEMAS
+from multicard.analysis.tables import COSTS, scaling_models_table, speedup_table
 from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD
 from multicard.figures.captions import CAPTIONS
 
@@ -42,7 +42,12 @@ def test_every_column_of_the_written_tables_is_described() -> None:
         for devices in (1, 2, 4)
     ]
     measures = pd.DataFrame(rows)
-    columns = {*speedup_table(measures), *laws_table(measures), *laws_table(measures[:0]), *COSTS} - {
+    columns = {
+        *speedup_table(measures),
+        *scaling_models_table(measures),
+        *scaling_models_table(measures[:0]),
+        *COSTS,
+    } - {
         "strategy",
         "devices",
     }

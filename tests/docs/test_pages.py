@@ -27,7 +27,7 @@ from conftest import ROOT
 from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import MNIST_FILES
 from multicard.experiment.load import check
-from multicard.vision.prepare import prepare
+from multicard.workloads.vision.prepare import prepare
 from synthetic import nsys_export
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
@@ -196,7 +196,7 @@ def record(report: Path) -> bool:
 
 def complete(settings: dict[str, Any]) -> dict[str, Any]:
     """A configuration that holds these settings, with a question where they have none."""
-    asked = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["phases"]}
+    asked = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["step_breakdown"]}
     needed = {} if "scenarios" in settings else {"datasets": {"digits": {"source": "digits"}}}
     datasets = needed.get("datasets", {}) | settings.get("datasets", {})
     return {"scenarios": {"any": asked}} | settings | ({"datasets": datasets} if datasets else {})
@@ -252,7 +252,7 @@ def listed_runs(project: Path) -> set[str]:
 
 
 def test_the_data_sets_of_the_worked_example_can_be_prepared(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from multicard.llm.texts import prepare_texts
+    from multicard.workloads.llm.texts import prepare_texts
 
     monkeypatch.chdir(project)
     [sample] = [block.text for block in blocks("docs/extending.md") if block.language == "json"]

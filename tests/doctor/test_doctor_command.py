@@ -12,7 +12,7 @@ import pytest
 import yaml
 from faked_tools import GARBAGE, nvidia_smi, place, put, sinfo
 
-from multicard import programs
+from multicard.core import system
 from multicard.doctor import experiment_runs, software
 from multicard.doctor.checks import version_of
 from multicard.experiment.load import read_experiment
@@ -32,7 +32,7 @@ def doctor(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[
 def config(folder: Path, device: str, **more: object) -> Path:
     path = folder / "mine.yaml"
     scenario = {"question": "?", "fixed": {"device": device}, "vary": {"precision": ["fp32", "bf16"]}}
-    stated = {"results": str(folder / "results"), "scenarios": {"a": scenario | {"figures": ["phases"]}}}
+    stated = {"results": str(folder / "results"), "scenarios": {"a": scenario | {"figures": ["step_breakdown"]}}}
     path.write_text(yaml.safe_dump(stated | more))
     return path
 
@@ -139,18 +139,18 @@ def test_modules_are_tried_with_a_fake_module_command(
 
 
 def test_an_endless_answer_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "FILE_BYTES", 1 << 22)
+    monkeypatch.setattr(system, "FILE_BYTES", 1 << 22)
     put(tmp_path, "endless", "while :; do echo yes yes yes yes; done")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    answer = programs.ask(["endless"], limit_s=30)
-    assert len(answer.output) == programs.READ_BYTES
+    answer = system.ask(["endless"], limit_s=30)
+    assert len(answer.output) == system.READ_BYTES
     assert answer.problem.startswith("endless ended with ")
 
 
 def test_a_tool_that_hangs_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "hanging", f"sleep 600 &\necho $! > {tmp_path}/child; wait")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert programs.ask(["hanging"], limit_s=0.5).problem == "hanging did not end within 0.5 s"
+    assert system.ask(["hanging"], limit_s=0.5).problem == "hanging did not end within 0.5 s"
     child = int((tmp_path / "child").read_text())
     deadline = time.monotonic() + 10
     while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
@@ -162,5 +162,5 @@ def test_a_tool_that_cannot_be_started_is_one_line(tmp_path: Path, monkeypatch: 
     (tmp_path / "broken").write_bytes(b"\x7fELF no program")
     (tmp_path / "broken").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert programs.ask(["broken"]).problem == "broken cannot be started: Exec format error"
-    assert programs.ask(["missing-tool"]).problem == "missing-tool is not on the PATH"
+    assert system.ask(["broken"]).problem == "broken cannot be started: Exec format error"
+    assert system.ask(["missing-tool"]).problem == "missing-tool is not on the PATH"

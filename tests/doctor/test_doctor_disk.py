@@ -41,15 +41,17 @@ def test_less_than_the_floor_is_wrong(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_loader_workers_may_hold_all_that_they_load_ahead() -> None:
-    p = VisionParameters(device="cuda", strategy="ddp", devices=4, workers=8, prefetch=2, batch_size=64, image_size=500)
+    p = VisionParameters(
+        device="cuda", strategy="ddp", devices=4, num_workers=8, prefetch_factor=2, batch_size=64, image_size=500
+    )
     # 4 ranks x 8 workers x 2 batches x 64 images x 3 channels x 500 x 500 px x 4 bytes
     assert disk.handed_over_bytes(Run("a", p)) == 4 * 8 * 2 * 64 * 3 * 500 * 500 * 4
-    assert disk.handed_over_bytes(Run("a", p.model_copy(update={"workers": 0}))) == 0
+    assert disk.handed_over_bytes(Run("a", p.model_copy(update={"num_workers": 0}))) == 0
     assert disk.handed_over_bytes(Run("a", LlmParameters(workload="llm", dataset="x"))) == 0
 
 
 def test_shared_memory_too_small_for_the_workers_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run("a", VisionParameters(device="cpu", workers=2, batch_size=64, image_size=224))
+    run = Run("a", VisionParameters(device="cpu", num_workers=2, batch_size=64, image_size=224))
     with_room(monkeypatch, 1e12, shm=64 * 1024**2)
     assert verdicts(tmp_path)["shared memory"] == "note"
     assert verdicts(tmp_path, 1, [run])["shared memory"] == "wrong"

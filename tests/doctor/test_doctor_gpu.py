@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from faked_tools import GARBAGE, HANG, nvidia_smi, place
 
-from multicard import programs
+from multicard.core import system
 from multicard.doctor import gpu
 from multicard.doctor.checks import Check, torch_facts
 
@@ -126,7 +126,7 @@ def test_a_machine_without_a_driver_is_noted(tmp_path: Path, monkeypatch: pytest
 def test_an_nvidia_smi_that_is_of_no_use_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
 ) -> None:
-    monkeypatch.setattr(programs, "LIMIT_S", 0.3 if script == HANG else 20)
+    monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
     [only] = looked(tmp_path, monkeypatch, script).values()
     assert (only.check, only.verdict, only.found) == ("GPU", "note", says)
 

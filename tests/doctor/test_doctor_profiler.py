@@ -9,7 +9,7 @@ import pytest
 from faked_tools import GARBAGE, HANG, place
 
 from conftest import ROOT
-from multicard import programs
+from multicard.core import system
 from multicard.doctor import profiler
 from multicard.doctor.checks import Check, torch_facts
 from multicard.launch import process
@@ -89,7 +89,7 @@ def test_an_nsys_older_than_torchs_cuda_is_noted(
 
 @pytest.mark.parametrize("script", [GARBAGE, HANG, "exit 3"])
 def test_an_nsys_without_a_version_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setattr(programs, "LIMIT_S", 0.3 if script == HANG else 20)
+    monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
     place(tmp_path, monkeypatch, "nsys")("nsys", script)
     [only] = profiler.checks(CPU)
     assert only.verdict == "wrong"

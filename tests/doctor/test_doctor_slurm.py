@@ -8,10 +8,10 @@ import pytest
 import yaml
 from faked_tools import GARBAGE, HANG, place, sinfo
 
-from multicard import programs
+from multicard.core import system
+from multicard.core.errors import UserError
 from multicard.doctor import slurm, slurm_runs
 from multicard.doctor.checks import Check
-from multicard.errors import UserError
 from multicard.experiment.load import check, read_profile
 from multicard.experiment.runs import distinct, expand
 
@@ -169,7 +169,7 @@ def test_only_a_profile_that_asks_squeue_needs_jobs_that_are_remembered(
 
 def fits_of(time_limit_min: int = 60, **fixed: Any) -> slurm.Fits:
     """Checks for an experiment of one run."""
-    scenario = {"question": "?", "figures": ["phases"], "fixed": {"strategy": "ddp-ds"} | fixed}
+    scenario = {"question": "?", "figures": ["step_breakdown"], "fixed": {"strategy": "ddp-ds"} | fixed}
     experiment = check({"time_limit_min": time_limit_min, "scenarios": {"a": scenario}}, "test")
     return partial(slurm_runs.checks, experiment=experiment, runs=distinct(expand(experiment)))
 
@@ -240,7 +240,7 @@ def test_runs_that_no_node_takes_and_nodes_that_are_down_ask_for_nothing(
 def test_a_sinfo_that_is_of_no_use_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
 ) -> None:
-    monkeypatch.setattr(programs, "LIMIT_S", 0.3 if script == HANG else 20)
+    monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
     [only] = looked(tmp_path, monkeypatch, a_profile(), sinfo=script).values()
     assert (only.check, only.verdict, only.found) == ("Slurm", "note", says)
 

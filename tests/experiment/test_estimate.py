@@ -12,7 +12,7 @@ from multicard.experiment.workloads import parameters_of
 
 DATASETS = {"digits": Digits(source="digits"), "folder": ImageFolder(source="imagefolder", folder="/x")}
 MODELS = {"llama": Model(architecture="llama3_8b", folder="/x")}
-SCENARIO = Scenario(question="?", fixed=Fixed(device="cuda"), figures=["phases"])
+SCENARIO = Scenario(question="?", fixed=Fixed(device="cuda"), figures=["step_breakdown"])
 
 
 def hours(limit_min: int = 600, **parameters: object) -> tuple[float, int]:
@@ -45,7 +45,7 @@ def test_runs_of_unknown_length_are_counted_apart() -> None:
 
 def test_tuning_takes_as_long_as_its_arithmetic() -> None:
     # 10 steps of 4 sequences of 1000 tokens on each of 2 cards; 4 operations for each of 8.03e9 weights.
-    steps = {"warmup_steps": 2, "steps": 5, "profiled_steps": 3, "batch_size": 2, "accumulation": 2}
+    steps = {"warmup_steps": 2, "steps": 5, "profiled_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2}
     found, _ = hours(workload="llm", model="llama", devices=2, sequence_length=1000, **steps)
     assert found == pytest.approx(2 * (START_S + 40_000 * 4 * 8.03e9 / FLOPS["bf16"]) / 3600, rel=1e-3)
 

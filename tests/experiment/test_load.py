@@ -9,7 +9,7 @@ import pytest
 from snakemake.utils import validate
 
 from conftest import ROOT
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.config import json_schema
 from multicard.experiment.load import check, read_experiment
 
@@ -50,7 +50,7 @@ TEXTS = {
 
 def tuning(section: str, **parameters: Any) -> dict[str, Any]:
     """A scenario of a language model with more parameters, fixed or varied."""
-    scenario = {"question": "?", "fixed": {"workload": "llm", "dataset": "facts"}, "figures": ["phases"]}
+    scenario = {"question": "?", "fixed": {"workload": "llm", "dataset": "facts"}, "figures": ["step_breakdown"]}
     scenario[section] = scenario.get(section, {}) | parameters
     return {"datasets": TEXTS, "scenarios": {"tuning": scenario}}
 
@@ -96,7 +96,7 @@ def tuning(section: str, **parameters: Any) -> dict[str, Any]:
         ),
         (changed("scenarios", "empty", value=None), "mine.yaml: scenarios.empty: is empty, expected a mapping"),
         (
-            changed("scenarios", "empty", value={"question": "?", "figures": ["phases"]}),
+            changed("scenarios", "empty", value={"question": "?", "figures": ["step_breakdown"]}),
             "mine.yaml: scenarios.empty: an empty scenario: state parameters under fixed or vary",
         ),
         (changed(*SIZES, "vary", "precision", value=[]), "mine.yaml: scenarios.sizes.vary.precision: is empty"),
@@ -315,7 +315,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_merge_keys_of_yaml_are_allowed(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "scenarios:\n  a: &a {question: q, fixed: {device: cpu}, figures: [phases]}\n  b: {<<: *a, repeats: 2}\n"
+        "scenarios:\n  a: &a {question: q, fixed: {device: cpu}, figures: [step_breakdown]}\n"
+        "  b: {<<: *a, repeats: 2}\n"
     )
     assert read_experiment(path).scenarios["b"].repeats == 2
 

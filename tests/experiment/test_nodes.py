@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.cluster import Cluster, check_names, machine_for
 from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.machine import Machine

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.load import check
 from multicard.experiment.resources import REQUESTED, cpus, memory_mb, memory_of_attempt_mb, request
@@ -17,7 +17,7 @@ def vision(**parameters: Any) -> Run:
 
 
 def experiment(**stated: Any) -> Any:
-    scenario = {"question": "?", "figures": ["phases"], "fixed": {"device": "cpu"}}
+    scenario = {"question": "?", "figures": ["step_breakdown"], "fixed": {"device": "cpu"}}
     return check({"scenarios": {"a": scenario}} | stated, "test")
 
 
@@ -54,10 +54,10 @@ def test_every_resource_that_is_asked_for_is_one_of_the_rules() -> None:
     ("parameters", "expected"),
     [
         ({}, 1),
-        ({"workers": 3}, 4),
-        ({"strategy": "ddp", "devices": 4, "threads": 2, "workers": 3}, 20),
-        ({"strategy": "ddp", "devices": 8, "nodes": 2, "threads": 2, "workers": 3}, 20),
-        ({"strategy": "dp", "devices": 4, "workers": 3}, 4),  # one process drives all cards
+        ({"num_workers": 3}, 4),
+        ({"strategy": "ddp", "devices": 4, "threads": 2, "num_workers": 3}, 20),
+        ({"strategy": "ddp", "devices": 8, "nodes": 2, "threads": 2, "num_workers": 3}, 20),
+        ({"strategy": "dp", "devices": 4, "num_workers": 3}, 4),  # one process drives all cards
     ],
 )
 def test_a_node_has_a_cpu_for_each_thread_and_each_loading_process(parameters: dict[str, Any], expected: int) -> None:
@@ -72,7 +72,17 @@ def test_a_node_has_a_cpu_for_each_thread_and_each_loading_process(parameters: d
         # The same per rank, 2 on each node: 2 x 1081.6 x 1.5 + 2000 = 5245.
         ({"device": "cpu", "image_size": 224, "batch_size": 1, "strategy": "ddp", "devices": 4, "nodes": 2}, 5300),
         # 4 x (4000 + (2 x 4 + 2) batches of 38.5) + 8 workers of 500: 21542 x 1.5 + 2000 = 34313.
-        ({"image_size": 224, "batch_size": 64, "strategy": "ddp", "devices": 4, "workers": 2, "prefetch": 4}, 34400),
+        (
+            {
+                "image_size": 224,
+                "batch_size": 64,
+                "strategy": "ddp",
+                "devices": 4,
+                "num_workers": 2,
+                "prefetch_factor": 4,
+            },
+            34400,
+        ),
     ],
 )
 def test_memory_of_a_node_is_that_of_its_processes(parameters: dict[str, Any], expected: int) -> None:
@@ -82,7 +92,7 @@ def test_memory_of_a_node_is_that_of_its_processes(parameters: dict[str, Any], e
 def test_every_rank_of_tuning_reads_all_weights() -> None:
     # 4 ranks x (4000 + twice 8.03 billion weights of 2 bytes) x 1.5 + 2000.
     scenario = {
-        "question": "?", "figures": ["phases"],
+        "question": "?", "figures": ["step_breakdown"],
         "fixed": {"workload": "llm", "dataset": "facts", "model": "big", "devices": 4},
     }  # fmt: skip
     read = check(

@@ -18,7 +18,9 @@ LAPTOP = Machine(cpus=2, gpus=0, nsys=False)
 
 
 def experiment(**scenarios: dict[str, Any]) -> Any:
-    filled = {name: {"question": "?", "figures": ["phases"], **scenario} for name, scenario in scenarios.items()}
+    filled = {
+        name: {"question": "?", "figures": ["step_breakdown"], **scenario} for name, scenario in scenarios.items()
+    }
     return check({"fixed": {"device": "cpu"}, "scenarios": filled}, "test")
 
 
@@ -59,7 +61,7 @@ def test_a_scenario_may_override_what_all_share() -> None:
 def test_every_parameter_shows_in_the_id(name: str) -> None:
     other = {
         "dataset": "cats", "image_size": 48, "strategy": "ddp", "device": "cpu", "devices": 2, "precision": "bf16",
-        "width": 0.5, "steps_per_epoch": 7, "learning_rate": 0.25, "profiler": "none", "scaling": "strong",
+        "width_mult": 0.5, "steps_per_epoch": 7, "learning_rate": 0.25, "profiler": "none", "scaling": "strong",
         "loader": "dali", "layout": "nhwc", "binding": "numa", "preset": "tuned", "tf32": "off",
     }  # fmt: skip
     default = VisionParameters()
@@ -69,7 +71,9 @@ def test_every_parameter_shows_in_the_id(name: str) -> None:
 
 
 def test_the_id_reads_well_and_is_a_file_name() -> None:
-    parameters = VisionParameters(strategy="ddp-ds", device="cpu", devices=2, width=0.5, learning_rate=1e-5, repeat=3)
+    parameters = VisionParameters(
+        strategy="ddp-ds", device="cpu", devices=2, width_mult=0.5, learning_rate=1e-5, repeat=3
+    )
     assert run_id(parameters) == "vision_digits_32px_ddp-ds_cpu2_fp32_width0.5_lr1e-05_r3"
 
 
@@ -187,8 +191,12 @@ def test_cards_are_counted_on_a_machine_with_cards() -> None:
 def tuning(**fixed: Any) -> Any:
     texts = {"facts": {"source": "shipped-text", "texts": "instructions"}}
     models = {"tiny": {"architecture": "tiny"}, "big": {"architecture": "llama3_8b", "folder": "no/such"}}
-    scenario = {"question": "?", "figures": ["phases"], "fixed": {"workload": "llm", "dataset": "facts", **fixed}}
-    shared = {"device": "cpu", "width": 0.5, "threads": 2}
+    scenario = {
+        "question": "?",
+        "figures": ["step_breakdown"],
+        "fixed": {"workload": "llm", "dataset": "facts", **fixed},
+    }
+    shared = {"device": "cpu", "width_mult": 0.5, "threads": 2}
     return check({"fixed": shared, "datasets": texts, "models": models, "scenarios": {"a": scenario}}, "test")
 
 

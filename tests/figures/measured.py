@@ -10,9 +10,9 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.gathered import MEASURES, SCHEMAS, Gathered, store
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.scaling import add_scaling
+from multicard.analysis.scenario_tables import MEASURES, SCHEMAS, ScenarioTables, store
 from multicard.experiment.workloads import WORKLOADS
 
 
@@ -38,13 +38,13 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     return add_scaling(pd.DataFrame(filled))
 
 
-def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, Any]]) -> Gathered:
+def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, Any]]) -> ScenarioTables:
     """Store measures, and rows of gathered tables with the columns that matter, as a scenario's folder has them."""
     rows = {name: list(tables.get(name, [])) for name in SCHEMAS}
     folder.mkdir(parents=True, exist_ok=True)
     store({name: pa.Table.from_pylist(rows[name], with_run(SCHEMAS[name])) for name in SCHEMAS}, folder)
     measures.to_csv(folder / MEASURES, index=False)
-    return Gathered(folder)
+    return ScenarioTables(folder)
 
 
 def with_run(schema: pa.Schema) -> pa.Schema:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured
-from multicard.analysis.gathered import Gathered
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.figures.catalog import FIGURES
 
 
@@ -37,7 +37,7 @@ def api(**seconds: float) -> list[dict[str, Any]]:
     ]
 
 
-def axes_of(name: str, found: Gathered) -> tuple:
+def axes_of(name: str, found: ScenarioTables) -> tuple:
     """Panels of a drawn figure, the figure before them, and its numbers."""
     figure, data = FIGURES[name].draw(found)
     return closed(figure), *figure.axes, data
@@ -147,7 +147,7 @@ def test_the_four_shares_have_a_panel_each_and_say_of_what(tmp_path: Path) -> No
         *rows("run1", 2, share="nccl", total_s=0.0, of_s=2.0)[1:],
         *rows("run1", 2, share="kernel_launches", total_s=1.0, of_s=2.0),
     ]
-    _, *panels, data = axes_of("shares", gathered(tmp_path, two_runs(), shares=found, runs_info=info()))
+    _, *panels, data = axes_of("time_shares", gathered(tmp_path, two_runs(), shares=found, runs_info=info()))
     assert [heading(axes) for axes in panels] == [
         "Copies from the host", "Kernel launches", "Synchronizations", "NCCL kernels",
     ]  # fmt: skip

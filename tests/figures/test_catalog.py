@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from figures.measured import closed, gathered, group_names, heading, lengths, pictures, texts, words
-from multicard.analysis.gathered import OUTCOME_TABLE
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.provenance import notes
+from multicard.analysis.scenario_tables import OUTCOME_TABLE
 from multicard.analysis.statistics import Interval, median_of, ratio_of
 from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD, Figure
 from multicard.experiment.workloads import WORKLOADS
@@ -25,7 +25,7 @@ from multicard.figures.style import styled
 TABLES = {"vision": pictures, "llm": texts}
 # Figures of which measures alone give a row per configuration.
 OF_CONFIGURATIONS = {
-    "iteration_time", "phases", "speedup", "sizes", "precision", "techniques", "text_datasets",
+    "iteration_time", "step_breakdown", "speedup", "image_size_scaling", "precision", "techniques", "text_datasets",
 }  # fmt: skip
 DRAWN = [(name, work) for name in FIGURES for work in WORKLOADS if FIGURE_WORKLOAD.get(name, work) == work]
 
@@ -52,8 +52,8 @@ def test_every_figure_says_what_it_asks_and_how_it_is_read() -> None:
         assert entry.question.endswith("?")
         assert entry.caption.endswith(".")
         assert "  " not in entry.caption
-    assert FIGURES["sizes"].answers == "A, figure 2"
-    assert FIGURES["phases"].answers is None
+    assert FIGURES["image_size_scaling"].answers == "A, figure 2"
+    assert FIGURES["step_breakdown"].answers is None
 
 
 def test_captions_call_an_interval_of_95_percent_only_what_is_one() -> None:
@@ -183,7 +183,7 @@ def test_a_precision_that_did_not_complete_keeps_its_place() -> None:
 def test_runs_that_did_not_complete_are_counted_over_the_figure(tmp_path: Path) -> None:
     measures = pictures()
     measures.loc[0, "outcome"] = "out_of_memory"
-    assert "Not shown: 1 out of memory" in drawn("phases", measures, tmp_path)
+    assert "Not shown: 1 out of memory" in drawn("step_breakdown", measures, tmp_path)
 
 
 def test_runs_that_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_runs_that_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -
     scenario = gathered(tmp_path, measures)
     outcomes = pd.DataFrame({"run": ["a", "b", "c"], "outcome": ["completed", "not run", "not run"]})
     outcomes.to_csv(tmp_path / OUTCOME_TABLE, index=False)
-    draw("phases", scenario, tmp_path / "f")
+    draw("step_breakdown", scenario, tmp_path / "f")
     assert "Not shown: 1 diverged, 2 not run here" in words_of(tmp_path / "f.svg")
 
 
@@ -218,7 +218,7 @@ def test_one_number_of_devices_gives_no_efficiency(tmp_path: Path) -> None:
     assert "Completed runs on 2 CPU processes only: neither speed-up nor efficiency" in drawn(
         "speedup", alone, tmp_path
     )
-    svg = drawn("sizes", alone, tmp_path)
+    svg = drawn("image_size_scaling", alone, tmp_path)
     assert "no efficiency" in svg
     assert "Speed-up per device" in svg
 
@@ -231,20 +231,20 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
     other = {"run": "run1", "machine": "1 × H$200$", "versions": "python 3.11, torch 2.11"}
     both = gathered(tmp_path / "both", measures, runs_info=[*info, other])
     assert notes(both) == ["2 machines: 4 × H100; 1 × H$200$", "2 sets of versions: torch 2.10, torch 2.11"]
-    draw("phases", both, tmp_path / "f")
+    draw("step_breakdown", both, tmp_path / "f")
     assert "2 machines: 4 × H100; 1 × H$200$" in words_of(tmp_path / "f.svg")
 
 
 def test_a_figure_of_made_up_runs_says_so(tmp_path: Path) -> None:
     info = [{"run": "run0", "machine": "4 × synthetic card", "versions": "python 3.11"}]
-    draw("phases", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")
+    draw("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")
     assert "Synthetic: made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
     assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"all"}
     real = {"run": "run1", "machine": "4 × H100", "versions": "python 3.11"}
-    draw("phases", gathered(tmp_path, pictures()[:2], runs_info=[*info, real]), tmp_path / "f")
+    draw("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=[*info, real]), tmp_path / "f")
     assert "Synthetic: some are made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
     assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"some"}
-    draw("phases", gathered(tmp_path, pictures()[:2], runs_info=[real]), tmp_path / "f")
+    draw("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=[real]), tmp_path / "f")
     assert "synthetic" not in pd.read_csv(tmp_path / "f.csv")
 
 
@@ -265,9 +265,9 @@ def test_series_of_language_models_are_named_in_words() -> None:
         ("technique", ("lora", "qlora", "qat", "dpo", "full"), ["LoRA", "QLoRA", "QAT", "DPO", "full"]),
         ("qat_of", ("adapters", "weights"), ["QAT of adapters", "QAT of weights"]),
         ("packed", (True, False), ["packed", "not packed"]),
-        ("checkpointing", (True, False), ["recomputed activations", "kept activations"]),
+        ("activation_checkpointing", (True, False), ["recomputed activations", "kept activations"]),
         ("sequence_length", (256, 2048), ["256 tokens", "2048 tokens"]),
-        ("accumulation", (1, 4), ["1 batch per step", "4 batches per step"]),
+        ("gradient_accumulation_steps", (1, 4), ["1 batch per step", "4 batches per step"]),
         ("model", ("tiny", "llama3-8b"), ["tiny", "llama3-8b"]),
         ("dataset", ("articles", "chats"), ["articles", "chats"]),
         ("lora_rank", (8, 16), ["rank 8", "rank 16"]),

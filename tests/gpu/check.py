@@ -21,13 +21,13 @@ from once import ROOT, run_once, show
 from rich.table import Table
 from tuning import check_tuning
 
+from multicard.core.terminal import quantity
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
 from multicard.experiment.vision_parameters import VisionParameters
-from multicard.terminal import quantity
-from multicard.vision.prepare import prepare
+from multicard.workloads.vision.prepare import prepare
 
 SMALL: dict[str, Any] = {
     "image_size": 64, "batch_size": 32, "epochs": 1, "steps_per_epoch": 12, "warmup_steps": 4, "profiled_steps": 3,
@@ -48,7 +48,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     ON_ONE_CARD: {"strategy": "ddp-ds", "devices": 2},
     "dp, two cards": {"strategy": "dp", "devices": 2},
     "dp, two cards, bf16": {"strategy": "dp", "devices": 2, "precision": "bf16"},
-    "pinned memory": {"pin_memory": True, "workers": 2},
+    "pinned memory": {"pin_memory": True, "num_workers": 2},
     "nhwc": {"layout": "nhwc"},
     "DALI": {"loader": "dali"},
     "synthetic batches": {"dataset": "synthetic"},

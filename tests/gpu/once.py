@@ -10,7 +10,7 @@ from rich.table import Table
 
 from multicard.analysis.measures import measure_run
 from multicard.experiment.parameters import JobParameters, run_id
-from multicard.record.job import run_job
+from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 

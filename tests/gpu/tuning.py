@@ -8,6 +8,8 @@ from once import ROOT, run_once, show
 from rich.table import Table
 from safetensors.torch import save_file
 
+from multicard.core.files import write_json
+from multicard.core.terminal import quantity
 from multicard.experiment.architectures import ARCHITECTURES, Architecture
 from multicard.experiment.datasets import ShippedText
 from multicard.experiment.llm_parameters import LlmParameters
@@ -15,13 +17,11 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
-from multicard.files import write_json
-from multicard.llm.models import LLAMA3_SPECIAL_TOKENS, prepare_model
-from multicard.llm.texts import prepare_texts
-from multicard.llm.tiny import config_of, random_weights
-from multicard.llm.vocabulary import BYTES, write_vocabulary
-from multicard.llm.weights import ONE_FILE
-from multicard.terminal import quantity
+from multicard.workloads.llm.models import LLAMA3_SPECIAL_TOKENS, prepare_model
+from multicard.workloads.llm.texts import prepare_texts
+from multicard.workloads.llm.tiny import config_of, random_weights
+from multicard.workloads.llm.vocabulary import BYTES, write_vocabulary
+from multicard.workloads.llm.weights import ONE_FILE
 
 RESOURCES = ROOT / "resources"
 
@@ -31,7 +31,7 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 ROWS: dict[str, dict[str, Any]] = {
     "LoRA": {"packed": True},
-    "LoRA, recomputed": {"packed": True, "checkpointing": True},
+    "LoRA, recomputed": {"packed": True, "activation_checkpointing": True},
     "QLoRA": {"technique": "qlora", "packed": True},
     "QAT": {"technique": "qat", "packed": True},
     "DPO": {"technique": "dpo"},

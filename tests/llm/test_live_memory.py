@@ -12,7 +12,7 @@ from torchao.dtypes.nf4tensor import to_nf4
 from multicard.experiment.architectures import ARCHITECTURES, Architecture
 from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.memory import memory_of
-from multicard.llm.memory import count
+from multicard.workloads.llm.memory import count
 from tuning_jobs import TECHNIQUES, held_by_rank
 
 TINY = ARCHITECTURES["tiny"]

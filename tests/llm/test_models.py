@@ -15,11 +15,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.architectures import ARCHITECTURES, Architecture
 from multicard.experiment.models import Model
-from multicard.llm.models import check_folder, prepare_model, read_model
-from multicard.llm.weights import read_header
+from multicard.workloads.llm.models import check_folder, prepare_model, read_model
+from multicard.workloads.llm.weights import read_header
 
 FETCH = "fetch --it"
 # As the users' checkpoints are shaped, and quickly written.

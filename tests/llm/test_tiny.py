@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import ROOT
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.architectures import ARCHITECTURES
 from multicard.experiment.models import Model
-from multicard.llm.models import check_folder, prepare_model, read_model
-from multicard.llm.vocabulary import PIECES
-from multicard.llm.weights import tensor_shapes
+from multicard.workloads.llm.models import check_folder, prepare_model, read_model
+from multicard.workloads.llm.vocabulary import PIECES
+from multicard.workloads.llm.weights import tensor_shapes
 
 SHAPE = ARCHITECTURES["tiny"]
 SPECIAL = 16

@@ -19,18 +19,18 @@ from safetensors.torch import load_file
 from conftest import ROOT
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run
+from multicard.core.files import read_json
+from multicard.core.layout import PHASES
 from multicard.experiment.architectures import ARCHITECTURES
 from multicard.experiment.datasets import ShippedText, TextFile
 from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.memory import memory_of
 from multicard.experiment.models import Model
-from multicard.files import read_json
-from multicard.llm.models import prepare_model, read_model
-from multicard.llm.texts import prepare_texts, read_texts
-from multicard.record.job import run_job
-from multicard.record.names import PHASES
+from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
+from multicard.workloads.llm.models import prepare_model, read_model
+from multicard.workloads.llm.texts import prepare_texts, read_texts
 
 RESOURCES = ROOT / "resources"
 SMALL: dict[str, Any] = {
@@ -175,7 +175,7 @@ def make_model(folder: Path, technique: str, weights: str = "model.safetensors")
     from omegaconf import OmegaConf
     from torchtune import config, training
 
-    from multicard.llm.torchtune_backend import _model
+    from multicard.workloads.llm.torchtune_backend import _model
 
     model = config.instantiate(OmegaConf.create(_model(LlmParameters(technique=technique), "tiny")))
     checkpointer = training.FullModelHFCheckpointer(
@@ -207,7 +207,7 @@ def test_losses_are_those_of_the_untouched_recipe(
 ) -> None:
     from omegaconf import OmegaConf
 
-    from multicard.llm.torchtune_backend import _settings, recipe_name
+    from multicard.workloads.llm.torchtune_backend import _settings, recipe_name
 
     folder, data = tune(technique=technique, devices=1, save="keep"), texts("preferences")
     p = LlmParameters(**SMALL, technique=technique)
@@ -240,16 +240,16 @@ def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path
 
 
 def test_a_step_sums_up_its_batches(tune: Callable[..., Path]) -> None:
-    steps = steps_of(tune(technique="lora", accumulation=3, steps=4, dataset="instructions"))
+    steps = steps_of(tune(technique="lora", gradient_accumulation_steps=3, steps=4, dataset="instructions"))
     assert (steps["samples"] == 12).all()
-    assert (steps["tokens"] <= steps["positions"]).all()
-    assert (steps["positions"] <= 12 * SMALL["sequence_length"]).all()
+    assert (steps["tokens"] <= steps["padded_tokens"]).all()
+    assert (steps["padded_tokens"] <= 12 * SMALL["sequence_length"]).all()
 
 
 def test_packed_sequences_are_full_and_hold_several_samples(tune: Callable[..., Path]) -> None:
     steps = steps_of(tune(technique="lora", packed=True, sequence_length=512, batch_size=2, steps=4, dataset="grammar"))
-    assert (steps["positions"] == 2 * 512).all()
-    assert (steps["tokens"] > 0.8 * steps["positions"]).all()
+    assert (steps["padded_tokens"] == 2 * 512).all()
+    assert (steps["tokens"] > 0.8 * steps["padded_tokens"]).all()
     assert (steps["samples"] > 4).all()
 
 
@@ -278,8 +278,8 @@ def test_tokens_per_sample_are_counted_uncut(tune: Callable[..., Path], texts: C
     ("changes", "reason"),
     [
         (
-            {"batch_size": 400, "accumulation": 2},
-            r"rank 0: batch_size: 400 x accumulation 2 needs 800 samples of a rank, it has \d+",
+            {"batch_size": 400, "gradient_accumulation_steps": 2},
+            r"rank 0: batch_size: 400 x gradient_accumulation_steps 2 needs 800 samples of a rank, it has \d+",
         ),
         (
             {"sequence_length": 16, "dataset": "summaries"},

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from multicard.core.layout import STEP_COLUMNS
 from multicard.record import recorder as recorder_module
 from multicard.record.capture import Capture
 from multicard.record.memory import PeakMemory
-from multicard.record.names import STEP_COLUMNS
 from multicard.record.recorder import Diverged, Recorder
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ QUESTION = f"Does a second process help? {HOSTILE}"
 REASON = f"needs 8 GPUs, this machine has 0 {HOSTILE}"
 
 PLANS = {
-    "processes": Plan(QUESTION, ("iteration_time", "step_times", "phases")),
+    "processes": Plan(QUESTION, ("iteration_time", "step_times", "step_breakdown")),
     "techniques": Plan("What does each technique cost?", ("techniques",)),
     "cards": Plan("Do eight cards help?", ("speedup",)),
 }
@@ -75,7 +75,7 @@ def results(folder: Path) -> Path:
             path.write_text(json.dumps(record(row["run"], row["outcome"], row["reason"], row["devices"])))
     _figure(folder, "processes", "iteration_time", lines(), svg=True)
     _figure(folder, "processes", "step_times", boxes())
-    _figure(folder, "processes", "phases", pd.DataFrame({"nothing_to_show": ["no phases were recorded"]}))
+    _figure(folder, "processes", "step_breakdown", pd.DataFrame({"nothing_to_show": ["no phases were recorded"]}))
     _figure(folder, "techniques", "techniques", held(), svg=True)
     return folder
 

@@ -88,7 +88,7 @@ def test_pointing_at_a_mark_tells_its_numbers(opened: Browser) -> None:
 
 def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser) -> None:
     assert opened.run("[...document.querySelectorAll('figure')].map((figure) => figure.dataset.figure)") == [
-        "iteration_time", "step_times", "phases", "techniques",
+        "iteration_time", "step_times", "step_breakdown", "techniques",
     ]  # fmt: skip
     assert opened.run("[...document.querySelectorAll('figure img')].every((img) => img.complete && img.naturalWidth)")
     assert opened.run("[...document.querySelectorAll('figure img')].every((img) => img.alt.length > 40)")

@@ -11,7 +11,7 @@ import pytest
 from made import CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, held, judged, lines, record, results
 
 from conftest import ROOT
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
@@ -76,7 +76,7 @@ def test_without_a_plan_it_shows_what_the_folder_holds(folder: Path) -> None:
     found = read_results(folder)
     assert [each.name for each in found.scenarios] == sorted(PLANS)
     assert {figure.name for each in found.scenarios for figure in each.figures} == {
-        "iteration_time", "step_times", "phases", "techniques",
+        "iteration_time", "step_times", "step_breakdown", "techniques",
     }  # fmt: skip
 
 
@@ -238,7 +238,7 @@ def test_a_chart_of_boxes_has_the_quantiles() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["iteration_time", "speedup", "techniques", "step_times", "phases"])
+@pytest.mark.parametrize("name", ["iteration_time", "speedup", "techniques", "step_times", "step_breakdown"])
 def test_a_figure_with_nothing_to_show_has_no_chart(name: str) -> None:
     assert chart(name, pd.DataFrame({"nothing_to_show": ["no run completed"]})) is None
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.workflow
 CONFIG = "config/tiny.yaml"
 LIMIT_S = 900
 EMBEDDED: dict[str, Any] = yaml.safe_load((ROOT / "config/config.yaml").read_text(encoding="utf-8"))
-SHORT: dict[str, Any] = {"width": 0.25, "steps_per_epoch": 8, "warmup_steps": 2, "profiled_steps": 3}
+SHORT: dict[str, Any] = {"width_mult": 0.25, "steps_per_epoch": 8, "warmup_steps": 2, "profiled_steps": 3}
 SUFFIX = "warmup2_profiled3{}_width0.25_batch16_epochs1_steps8_r1"
 ON_ONE_NODE = f"vision_digits_32px_ddp-ds_cpu4_fp32_{SUFFIX.format('')}"
 ON_TWO_NODES = f"vision_digits_32px_ddp-ds_cpu4_fp32_nodes2_{SUFFIX.format('')}"
@@ -35,32 +35,32 @@ EXPERIMENT: dict[str, Any] = {
     "fixed": EMBEDDED["fixed"] | SHORT | {"image_size": 32, "strategy": "ddp-ds"},
     "scenarios": {
         "strategies": EMBEDDED["scenarios"]["strategies"]
-        | {"vary": {"strategy": ["ddp-ds"], "devices": [4]}, "repeats": 1, "figures": ["phases", "step_times"]},
+        | {"vary": {"strategy": ["ddp-ds"], "devices": [4]}, "repeats": 1, "figures": ["step_breakdown", "step_times"]},
         "techniques": {
             "question": EMBEDDED["scenarios"]["techniques"]["question"],
             "fixed": EMBEDDED["scenarios"]["techniques"]["fixed"]
             | {"technique": "lora", "devices": 2, "steps": 4, "warmup_steps": 1, "profiled_steps": 2},
             "vary": {"nodes": [1, 2]},
-            "figures": ["phases"],
+            "figures": ["step_breakdown"],
         },
         "network": {
             "question": "What does a network between four processes cost?",
             "fixed": {"devices": 4},
             "vary": {"nodes": [1, 2]},
-            "figures": ["phases"],
+            "figures": ["step_breakdown"],
         },
         "many": {
             "question": "Do eight processes on two nodes train?",
             "fixed": {"strategy": "ddp", "nodes": 2, "profiler": "none"},
             "vary": {"devices": [8]},
-            "figures": ["phases"],
+            "figures": ["step_breakdown"],
         },
         # Slurm has cards here, CUDA has none.
         "cards": {
             "question": "What do cards gain?",
             "fixed": {"device": "cuda"},
             "vary": {"devices": [4, 8]},
-            "figures": ["phases"],
+            "figures": ["step_breakdown"],
         },
     },
 }
@@ -82,9 +82,9 @@ ENDED: dict[str, Any] = {
     "timing": "shared",
     "fixed": TINY | {"strategy": "ddp-ds", "epochs": 100_000, "profiler": "none"},
     "scenarios": {
-        "preempted": {"question": "Is it repeated?", "fixed": {"devices": 1}, "figures": ["phases"]},
-        "cancelled": {"question": "Is it repeated?", "fixed": {"seed": 1}, "figures": ["phases"]},
-        "lost": {"question": "Does it end?", "fixed": {"devices": 2, "nodes": 2}, "figures": ["phases"]},
+        "preempted": {"question": "Is it repeated?", "fixed": {"devices": 1}, "figures": ["step_breakdown"]},
+        "cancelled": {"question": "Is it repeated?", "fixed": {"seed": 1}, "figures": ["step_breakdown"]},
+        "lost": {"question": "Does it end?", "fixed": {"devices": 2, "nodes": 2}, "figures": ["step_breakdown"]},
     },
 }
 

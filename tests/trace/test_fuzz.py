@@ -4,7 +4,7 @@ import random
 import time
 from pathlib import Path
 
-from multicard.launch.nsys import TraceError
+from multicard.core.errors import TraceError
 from multicard.trace.extract import read_trace
 from multicard.trace.tables import activity_tables
 from synthetic import add_messages, kineto_trace, nsys_export

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from multicard.trace.extract import read_trace
-from multicard.trace.tables import Found, activity_tables
+from multicard.trace.tables import ActivityTables, activity_tables
 from synthetic import OTHER, PID, ranks_in_collectives
 
 # Rank 0 joins at 0 and 50 µs, rank 1 at 10 and 45; both are done at 20 and 60.
 JOINS = {PID: [(0, 20_000), (50_000, 60_000)], OTHER: [(10_000, 20_000), (45_000, 60_000)]}
 
 
-def stragglers(*paths: Path) -> Found:
+def stragglers(*paths: Path) -> ActivityTables:
     return activity_tables([read_trace(path) for path in paths], only=["stragglers"])
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from multicard.trace.extract import read_trace
 from multicard.trace.range_names import shared_name
-from multicard.trace.tables import Found, activity_tables
+from multicard.trace.tables import ActivityTables, activity_tables
 
 FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @functools.cache
-def found(path: Path) -> Found:
+def found(path: Path) -> ActivityTables:
     return activity_tables([read_trace(path)])
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from multicard.files import described, write_json
-from multicard.launch.nsys import TraceError
-from multicard.record.names import ACTIVITY_TABLES
+from multicard.core.errors import TraceError
+from multicard.core.files import described, write_json
+from multicard.core.layout import ACTIVITY_TABLES
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run, read_trace
 from multicard.trace.tables import ACTIVITIES, activity_tables

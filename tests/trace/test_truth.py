@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 from multicard.trace import sqlite_file
 from multicard.trace.extract import read_trace
-from multicard.trace.tables import Found, activity_tables
+from multicard.trace.tables import ActivityTables, activity_tables
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -22,7 +22,9 @@ CASES = [(20_000, 3, 7, 250_000), (20_000, 3, 7, 1_000), (700, 1, 2, 100), (64, 
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, dict[str, Any]]:
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ActivityTables, dict[str, Any]]:
     kernels, devices, steps, part = request.param
     path = tmp_path_factory.mktemp("synthetic") / "t.sqlite"
     truth = generate(path, kernels, devices, steps)
@@ -50,7 +52,9 @@ def nanoseconds(row: dict[str, Any], name: str) -> float | None:
         ("memory_operations", ("process", "device", "operation", "host_memory")),
     ],
 )
-def test_statistics_are_the_true_ones(both: tuple[Found, dict[str, Any]], table: str, names: tuple[str, ...]) -> None:
+def test_statistics_are_the_true_ones(
+    both: tuple[ActivityTables, dict[str, Any]], table: str, names: tuple[str, ...]
+) -> None:
     ours, truth = keyed(both[0].rows[table], *names), keyed(both[1][table], *names)
     assert set(ours) == set(truth)
     for key, row in truth.items():
@@ -63,7 +67,7 @@ def test_statistics_are_the_true_ones(both: tuple[Found, dict[str, Any]], table:
             assert nanoseconds(ours[key], name) == true, (key, name)
 
 
-def test_launch_shapes_are_the_true_ones(both: tuple[Found, dict[str, Any]]) -> None:
+def test_launch_shapes_are_the_true_ones(both: tuple[ActivityTables, dict[str, Any]]) -> None:
     truth = {
         (r["process"], r["device"], r["kernel"], *("×".join(map(str, r[s])) for s in ("grid", "block"))):
         (r["calls"], r["total"])
@@ -73,13 +77,13 @@ def test_launch_shapes_are_the_true_ones(both: tuple[Found, dict[str, Any]]) -> 
     assert {key: (row["calls"], round(nanoseconds(row, "total"))) for key, row in ours.items()} == truth
 
 
-def test_ranges_are_the_true_ones(both: tuple[Found, dict[str, Any]]) -> None:
+def test_ranges_are_the_true_ones(both: tuple[ActivityTables, dict[str, Any]]) -> None:
     truth = {(r["process"], r["domain"], r["name"]): (r["calls"], r["total"]) for r in both[1]["ranges"]}
     ours = keyed(both[0].rows["ranges"], "process", "domain", "range")
     assert {key: (row["calls"], round(nanoseconds(row, "total"))) for key, row in ours.items()} == truth
 
 
-def test_kernels_are_joined_to_their_own_calls(both: tuple[Found, dict[str, Any]]) -> None:
+def test_kernels_are_joined_to_their_own_calls(both: tuple[ActivityTables, dict[str, Any]]) -> None:
     ours, truth = (keyed(rows, "process", "device") for rows in (both[0].rows["launches"], both[1]["launches"]))
     assert set(ours) == set(truth)
     for key, row in truth.items():
@@ -88,7 +92,7 @@ def test_kernels_are_joined_to_their_own_calls(both: tuple[Found, dict[str, Any]
             assert nanoseconds(ours[key], name) == pytest.approx(row[name], rel=1e-12)
 
 
-def test_every_share_of_every_timeline_is_the_true_one(both: tuple[Found, dict[str, Any]]) -> None:
+def test_every_share_of_every_timeline_is_the_true_one(both: tuple[ActivityTables, dict[str, Any]]) -> None:
     names = ("process", "device", "scope", "step")
     ours, truth = (keyed(rows, *names) for rows in (both[0].rows["timeline"], both[1]["timeline"]))
     assert set(ours) == set(truth)
@@ -97,7 +101,7 @@ def test_every_share_of_every_timeline_is_the_true_one(both: tuple[Found, dict[s
         assert {name: round(nanoseconds(ours[key], name)) for name in shares} == shares, key
 
 
-def test_ranks_are_read_from_their_marks(both: tuple[Found, dict[str, Any]]) -> None:
+def test_ranks_are_read_from_their_marks(both: tuple[ActivityTables, dict[str, Any]]) -> None:
     assert {(row["process"] - 4000, row["rank"]) for row in both[0].rows["kernels"]} == {
         (row["device"], row["device"]) for row in both[1]["kernels"]
     }

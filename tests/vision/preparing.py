@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from conftest import refused
 from multicard.experiment.datasets import Dataset
-from multicard.vision.data import read_provenance
-from multicard.vision.prepare import prepare
+from multicard.workloads.vision.data import read_provenance
+from multicard.workloads.vision.prepare import prepare
 
 
 def made(out: Path, name: str = "mine", **definition: Any) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import torch
 from conftest import TINY
 from multicard.experiment.datasets import Digits
 from multicard.experiment.vision_parameters import VisionParameters
-from multicard.vision import checkpoint as checkpoint_module
-from multicard.vision import train as training_program
-from multicard.vision.data import read_provenance
-from multicard.vision.prepare import prepare
-from multicard.vision.train import train
+from multicard.workloads.vision import checkpoint as checkpoint_module
+from multicard.workloads.vision import train as training_program
+from multicard.workloads.vision.data import read_provenance
+from multicard.workloads.vision.prepare import prepare
+from multicard.workloads.vision.train import train
 
 CPU = torch.device("cpu")
 EPOCHS = 3
@@ -82,8 +82,8 @@ def rows(path: Path) -> list[dict[str, str]]:
         {},
         {"precision": "fp64"},
         {"precision": "fp16"},
-        {"workers": 1},
-        {"workers": 1, "persistent_workers": False},
+        {"num_workers": 1},
+        {"num_workers": 1, "persistent_workers": False},
         {"loader": "dali"},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())) or "plain",

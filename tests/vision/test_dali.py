@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, SequentialSampler
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.datasets import ImageFolder
-from multicard.vision.dali import DaliLoader
-from multicard.vision.data import GreyImages, open_split, read_provenance
-from multicard.vision.prepare import prepare
+from multicard.workloads.vision.dali import DaliLoader
+from multicard.workloads.vision.data import GrayscaleDataset, open_split, read_provenance
+from multicard.workloads.vision.prepare import prepare
 
 BATCH = 8
 MEAN, STD = [0.3, 0.4, 0.5], [0.2, 0.25, 0.3]
@@ -35,7 +35,7 @@ def open_loader() -> Iterator[Open]:
     opened = []
 
     def open_one(dataset: Dataset, image_size: int, sampler: Any = None, **changes: Any) -> DaliLoader:
-        settings = {"device": "cpu", "threads": 2, "prefetch": 2, "drop_last": False} | changes
+        settings = {"device": "cpu", "threads": 2, "prefetch_factor": 2, "drop_last": False} | changes
         settings["device"] = torch.device(settings["device"])
         sampler = SequentialSampler(dataset) if sampler is None else sampler
         opened.append(DaliLoader(dataset, sampler, BATCH, image_size=image_size, mean=MEAN, std=STD, **settings))
@@ -46,7 +46,7 @@ def open_loader() -> Iterator[Open]:
         loader.close()
 
 
-def arrays(folder: Path, height: int, width: int, image_size: int, count: int = 20) -> GreyImages:
+def arrays(folder: Path, height: int, width: int, image_size: int, count: int = 20) -> GrayscaleDataset:
     """Noise, the hardest to resize alike."""
     rng = np.random.default_rng(height * width)
     np.save(folder / "train_images.npy", rng.integers(0, 256, (count, height, width), dtype=np.uint8))
@@ -174,11 +174,11 @@ def test_one_loader_makes_a_pass_per_epoch(digits: Path, open_loader: Open) -> N
         assert torch.cat([labels for _, labels in loader]).tolist() == dataset.labels[list(sampler)].tolist()
 
 
-@pytest.mark.parametrize("prefetch", [1, 2, 7])
+@pytest.mark.parametrize("prefetch_factor", [1, 2, 7])
 @pytest.mark.parametrize("taken", [0, 1, 2, 3])
-def test_a_pass_may_be_left_half_way(tmp_path: Path, open_loader: Open, prefetch: int, taken: int) -> None:
+def test_a_pass_may_be_left_half_way(tmp_path: Path, open_loader: Open, prefetch_factor: int, taken: int) -> None:
     dataset = arrays(tmp_path, 8, 8, 8)  # 3 batches
-    loader = open_loader(dataset, 8, prefetch=prefetch)
+    loader = open_loader(dataset, 8, prefetch_factor=prefetch_factor)
     unfinished = iter(loader)
     for _ in range(taken):
         next(unfinished)
@@ -189,7 +189,7 @@ def test_a_pass_may_be_left_half_way(tmp_path: Path, open_loader: Open, prefetch
 
 def test_batches_outlive_the_pass_and_the_loader(tmp_path: Path, open_loader: Open) -> None:
     dataset = arrays(tmp_path, 8, 8, 8)
-    loader = open_loader(dataset, 8, prefetch=1)
+    loader = open_loader(dataset, 8, prefetch_factor=1)
     kept = list(loader)
     copies = [images.clone() for images, _ in kept]
     list(open_loader(dataset, 8, list(range(19, -1, -1))))
@@ -216,7 +216,7 @@ def test_fewer_samples_than_a_batch_make_no_full_batch(tmp_path: Path, open_load
 def test_a_loader_leaves_no_thread_and_no_process(tmp_path: Path, open_loader: Open, end: str) -> None:
     dataset = pictures(tmp_path, (40, 30), 32)
     list(open_loader(dataset, 32))  # what DALI starts once for all loaders
-    settings = {"mean": MEAN, "std": STD, "device": torch.device("cpu"), "threads": 3, "prefetch": 2}
+    settings = {"mean": MEAN, "std": STD, "device": torch.device("cpu"), "threads": 3, "prefetch_factor": 2}
     before, others = threads(), psutil.Process().children()
     loader = DaliLoader(dataset, range(20), BATCH, image_size=32, drop_last=False, **settings)
     batches = iter(loader)
@@ -244,12 +244,12 @@ def test_a_program_ends_though_a_pass_is_not_finished(tmp_path: Path, open_loade
     arrays(tmp_path, 8, 8, 8)
     program = f"""
 import pathlib, torch
-from multicard.vision.dali import DaliLoader
-from multicard.vision.data import open_split
+from multicard.workloads.vision.dali import DaliLoader
+from multicard.workloads.vision.data import open_split
 facts = {{"source": "arrays", "mean": {MEAN}, "std": {STD}}}
 dataset = open_split(pathlib.Path({str(tmp_path)!r}), facts, "train", 8)
 loader = DaliLoader(dataset, range(20), 2, image_size=8, mean={MEAN}, std={STD}, device=torch.device("cpu"),
-                    threads=2, prefetch=2, drop_last=False)
+                    threads=2, prefetch_factor=2, drop_last=False)
 batches = iter(loader)
 print(next(batches)[1].tolist() == dataset.labels[:2].tolist())
 """
@@ -287,7 +287,7 @@ def test_memory_that_runs_out_is_told_from_a_broken_image(tmp_path: Path, open_l
 
 def test_without_dali_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)  # as if it were not installed
-    settings = {"mean": MEAN, "std": STD, "threads": 1, "prefetch": 1, "drop_last": True}
+    settings = {"mean": MEAN, "std": STD, "threads": 1, "prefetch_factor": 1, "drop_last": True}
     with pytest.raises(UserError) as caught:
         DaliLoader(arrays(tmp_path, 8, 8, 8), [0], 1, image_size=8, device=torch.device("cpu"), **settings)
     assert str(caught.value) == 'loader: dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'

@@ -11,10 +11,10 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.datasets import ImageFolder
-from multicard.vision.data import open_split, read_provenance
-from multicard.vision.prepare import prepare
+from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.workloads.vision.prepare import prepare
 
 SIZE = 16
 
@@ -114,11 +114,11 @@ def test_of_class_folders_alone_every_tenth_image_is_a_test_image(tmp_path: Path
 
 def test_dali_reads_the_same_part_of_class_folders_alone(tmp_path: Path) -> None:
     pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI: pip install 'multicard[dali]'")
-    from multicard.vision.dali import DaliLoader
+    from multicard.workloads.vision.dali import DaliLoader
 
     out = prepared(picture_folder(tmp_path, {"in": ["cat", "dog"]}) / "in", tmp_path / "out")
     facts = read_provenance(out)
-    settings = {"image_size": SIZE, "mean": facts["mean"], "std": facts["std"], "threads": 1, "prefetch": 1}
+    settings = {"image_size": SIZE, "mean": facts["mean"], "std": facts["std"], "threads": 1, "prefetch_factor": 1}
     for split, count in (("train", 20), ("test", 4)):
         data = open_split(out, facts, split, SIZE)
         loader = DaliLoader(data, range(len(data)), count, device=torch.device("cpu"), drop_last=False, **settings)
@@ -232,10 +232,10 @@ def test_a_jpeg_file_that_is_cut_anywhere_is_found(tmp_path: Path, kind: dict[st
     prepared(folder, tmp_path / "out")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("harm", ["cut", "removed"])
 def test_a_picture_that_breaks_after_its_preparation_is_named_in_training(
-    tmp_path: Path, workers: int, harm: str
+    tmp_path: Path, num_workers: int, harm: str
 ) -> None:
     folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
     out = prepared(folder, tmp_path / "out")
@@ -246,7 +246,7 @@ def test_a_picture_that_breaks_after_its_preparation_is_named_in_training(
     else:
         file.unlink()
     with pytest.raises(UserError) as caught:
-        list(DataLoader(data, batch_size=4, num_workers=workers))
+        list(DataLoader(data, batch_size=4, num_workers=num_workers))
     said = {"cut": "image file is truncated", "removed": "No such file or directory"}[harm]
     assert str(caught.value).startswith(f"{file}: cannot be read: {said}")
     assert str(caught.value).endswith("; expected an image")

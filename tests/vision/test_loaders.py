@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from conftest import TINY
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.datasets import Synthetic
 from multicard.experiment.vision_parameters import VisionParameters
-from multicard.vision.data import open_split, read_provenance
-from multicard.vision.loaders import evaluation_loader, evaluation_passes, training_loader
-from multicard.vision.prepare import prepare
+from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
+from multicard.workloads.vision.prepare import prepare
 
 CPU = torch.device("cpu")
 

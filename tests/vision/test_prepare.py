@@ -19,9 +19,9 @@ from preparing import made, numbered, refusal
 from torchvision.datasets import MNIST
 from torchvision.transforms import v2
 
-from multicard.errors import UserError
-from multicard.vision import sources
-from multicard.vision.data import GreyImages, open_split, read_provenance
+from multicard.core.errors import UserError
+from multicard.workloads.vision import sources
+from multicard.workloads.vision.data import GrayscaleDataset, open_split, read_provenance
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
@@ -289,7 +289,7 @@ def test_preparing_anew_replaces_what_was_stored_before(tmp_path: Path) -> None:
     (tmp_path / ".train-unfinished" / "0").mkdir(parents=True)  # as a killed preparation leaves it
     assert made(tmp_path, source="digits", limit=5, stored_size=24)["files"][0]["files"] == 5
     facts = made(tmp_path, source="digits")
-    assert isinstance(open_split(tmp_path, facts, "train", 16), GreyImages)
+    assert isinstance(open_split(tmp_path, facts, "train", 16), GrayscaleDataset)
     assert not list(tmp_path.glob("*train*/"))
 
 

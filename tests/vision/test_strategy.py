@@ -22,18 +22,18 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
 from multicard.experiment.vision_parameters import VisionParameters
-from multicard.record.job import run_job
-from multicard.vision import train as training_program
-from multicard.vision.data import read_provenance
-from multicard.vision.loaders import training_loader
-from multicard.vision.precision import autocast
-from multicard.vision.prepare import prepare
-from multicard.vision.strategy import distribute, joined
+from multicard.launch.job import run_job
+from multicard.workloads.vision import train as training_program
+from multicard.workloads.vision.data import read_provenance
+from multicard.workloads.vision.loaders import training_loader
+from multicard.workloads.vision.precision import autocast
+from multicard.workloads.vision.prepare import prepare
+from multicard.workloads.vision.strategy import distribute, joined
 
 STEPS, BATCH = 3, 8
 # Just enough training for the loss to fall.
 LEARNING = {
-    "profiler": "none", "image_size": 32, "width": 0.35, "batch_size": 32, "learning_rate": 0.003, "epochs": 3,
+    "profiler": "none", "image_size": 32, "width_mult": 0.35, "batch_size": 32, "learning_rate": 0.003, "epochs": 3,
     "steps_per_epoch": 20,
 }  # fmt: skip
 
@@ -235,8 +235,8 @@ def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     [
         {"strategy": "fsdp", "devices": 2},
         {"strategy": "ddp", "devices": 2},
-        {"strategy": "ddp-ds", "devices": 2, "scaling": "strong", "bucket_mb": 1},
-        {"layout": "nhwc", "workers": 1, "prefetch": 3, "persistent_workers": False},
+        {"strategy": "ddp-ds", "devices": 2, "scaling": "strong", "bucket_cap_mb": 1},
+        {"layout": "nhwc", "num_workers": 1, "prefetch_factor": 3, "persistent_workers": False},
         {"preset": "tuned"},
         {"precision": "fp64"},
         {"precision": "fp16", "image_size": 16},
@@ -278,4 +278,4 @@ def test_a_rank_without_test_samples_ends_as_the_others_do(tmp_path: Path) -> No
     ids=["fsdp with gradient scaling", "fsdp with the tuned preset", "compiled"],
 )
 def test_what_is_slow_here_runs_to_its_end(changes: dict[str, Any], digits: Path, tmp_path: Path) -> None:
-    outcome(digits, tmp_path / "run", **{"epochs": 1, "steps_per_epoch": 5, "width": 0.25} | changes)
+    outcome(digits, tmp_path / "run", **{"epochs": 1, "steps_per_epoch": 5, "width_mult": 0.25} | changes)

@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import TINY
 from multicard.experiment.vision_parameters import VisionParameters
-from multicard.vision import train as training_program
-from multicard.vision.data import read_provenance
-from multicard.vision.loaders import training_loader
-from multicard.vision.precision import autocast, gradient_scaler, memory_format, parameter_dtype, to_device
-from multicard.vision.train import evaluate, make_optimizer, train
+from multicard.workloads.vision import train as training_program
+from multicard.workloads.vision.data import read_provenance
+from multicard.workloads.vision.loaders import training_loader
+from multicard.workloads.vision.precision import autocast, gradient_scaler, memory_format, parameter_dtype, to_device
+from multicard.workloads.vision.train import evaluate, make_optimizer, train
 
 CPU = torch.device("cpu")
 ONE = {"epochs": 2, "steps_per_epoch": 4, "warmup_steps": 1, "profiled_steps": 2}

@@ -41,7 +41,7 @@ def test_hostile_names_pass_through_the_whole_street_as_text(tmp_path: Path) -> 
             "texts": {"source": "text-file", "path": str(texts), "samples": "completion"},
         },
         "fixed": TINY | {"dataset": "pictures"},
-        "scenarios": {"hostile": {"question": QUESTION, "vary": {"devices": [1]}, "figures": ["phases"]}},
+        "scenarios": {"hostile": {"question": QUESTION, "vary": {"devices": [1]}, "figures": ["step_breakdown"]}},
     }
     (folder / "config/tiny.yaml").write_text(json.dumps(experiment))
 
@@ -82,7 +82,7 @@ SLURM = {
 }
 ONE_RUN: dict[str, Any] = {
     "fixed": TINY | {"steps_per_epoch": 4, "profiler": "none"},
-    "scenarios": {"one": {"question": QUESTION, "vary": {"devices": [1]}, "figures": ["phases"]}},
+    "scenarios": {"one": {"question": QUESTION, "vary": {"devices": [1]}, "figures": ["step_breakdown"]}},
 }
 
 

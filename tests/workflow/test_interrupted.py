@@ -31,7 +31,7 @@ def experiment() -> dict[str, Any]:
     made["scenarios"]["formats"] = {
         "question": "Too fast?",
         "fixed": {"learning_rate": 1e30},
-        "figures": ["phases"],
+        "figures": ["step_breakdown"],
     }
     made["fixed"] = made["fixed"] | {"epochs": EPOCHS, "profiler": "none", "steps_per_epoch": 6, "batch_size": 16}
     return made

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, TINY
-from multicard.experiment.machine import usable_cpus
+from multicard.core.system import usable_cpus
 
 TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}
 

@@ -45,7 +45,7 @@ def modules(folder: Path) -> Path:
 
 def launched(folder: Path, kind: str, module: str) -> subprocess.CompletedProcess[str]:
     """Launch the only run of an experiment that asks for a module."""
-    scenario = {"question": "?", "fixed": TINY | {"profiler": "auto"}, "figures": ["phases"]}
+    scenario = {"question": "?", "fixed": TINY | {"profiler": "auto"}, "figures": ["step_breakdown"]}
     stated = {"results": str(folder / "results"), "modules": [module], "scenarios": {"a": scenario}}
     (folder / "mine.yaml").write_text(yaml.safe_dump(stated))
     known = modules(folder)

@@ -30,9 +30,9 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     assert outcomes.loc["completed", "host"] == "host-1"
     assert outcomes.loc["not run", "reason"] == "needs a CUDA GPU, none found"
     assert pd.read_csv(scenario / "measures.csv")["iteration_time_s"].notna().all()
-    assert (folder / "results/figures/recorded/phases.png").stat().st_size > 0
+    assert (folder / "results/figures/recorded/step_breakdown.png").stat().st_size > 0
     lines = "Not shown: 1 not run here"
-    assert lines in (folder / "results/figures/recorded/phases.svg").read_text()
+    assert lines in (folder / "results/figures/recorded/step_breakdown.svg").read_text()
     for suffix in ("md", "tex"):
         caption = (scenario / f"table_costs.{suffix}").read_text()
         assert f"Scenario recorded: time and memory of a step. {lines}." in caption
@@ -43,7 +43,7 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     # The archive that comes with the project has a page of its own, and a link from the experiment's.
     beside = folder / "results/recorded/two-cards"
     assert pd.read_csv(beside / "scenarios/recorded/runs.csv")["outcome"].tolist() == ["completed"]
-    drawn = "figures/recorded/phases.csv"
+    drawn = "figures/recorded/step_breakdown.csv"
     assert (beside / drawn).read_text() == (folder / "results" / drawn).read_text()
     assert '<a href="recorded/two-cards/report.html">two-cards</a>' in (folder / "results/report.html").read_text()
     assert "Recorded results" not in (beside / "report.html").read_text()

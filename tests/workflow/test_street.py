@@ -32,7 +32,7 @@ EXPERIMENT: dict[str, Any] = {
             "question": "Does a second process help?",
             "fixed": {"strategy": "ddp-ds"},
             "vary": {"devices": [1, 2]},
-            "figures": ["iteration_time", "speedup", "phases"],
+            "figures": ["iteration_time", "speedup", "step_breakdown"],
         },
         "formats": {
             "question": "Which format is <fast> & right?",
@@ -194,7 +194,7 @@ def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
         "question": "Do larger images help?",
         "fixed": {"strategy": "ddp-ds", "devices": 2},
         "vary": {"image_size": [16, 24]},
-        "figures": ["phases"],
+        "figures": ["step_breakdown"],
     }
     with changed_to(street, added):
         # The run with 16 px is there already, made for another scenario.
@@ -232,7 +232,7 @@ def test_a_scenario_taken_away_reruns_no_run_and_no_figure(street: Path) -> None
     ("change", "line"),
     [
         (
-            {"scenarios": {"a": {"question": "?", "fixed": {"strategy": "dpp"}, "figures": ["phases"]}}},
+            {"scenarios": {"a": {"question": "?", "fixed": {"strategy": "dpp"}, "figures": ["step_breakdown"]}}},
             "bad.yaml: scenarios.a.fixed.strategy: found 'dpp', expected one of single, dp, ddp, ddp-ds, fsdp",
         ),
         ({"results": "Makefile/results"}, "bad.yaml: results: cannot write to Makefile/results"),
@@ -270,7 +270,7 @@ def test_yaml_that_does_not_parse_stops_make_with_one_line(street: Path) -> None
 
 
 def test_runs_that_this_machine_starts_follow_each_other_though_a_cluster_is_stated(tmp_path: Path) -> None:
-    scenario = {"question": "Do they meet?", "vary": {"seed": [0, 1]}, "figures": ["phases"]}
+    scenario = {"question": "Do they meet?", "vary": {"seed": [0, 1]}, "figures": ["step_breakdown"]}
     cluster = {"cpus_per_node": 16}
     folder = project(tmp_path / "project", {"cluster": cluster, "fixed": TINY, "scenarios": {"neighbours": scenario}})
     done = snakemake(folder, "--until", "launch_run", "--cores", "2")

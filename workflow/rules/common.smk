@@ -16,7 +16,7 @@ from multicard.experiment.resources import (
 from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
 from multicard.figures.captions import CAPTIONS
-from multicard.record.names import SCENARIO_TABLES, WRITTEN_TABLES
+from multicard.core.layout import SCENARIO_TABLES, WRITTEN_TABLES
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
 

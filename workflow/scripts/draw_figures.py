@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from multicard.errors import reported
+from multicard.core.errors import reported
 from multicard.figures.catalog import FIGURES
 from multicard.figures.scenario import draw_scenario
 

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from multicard.core.errors import reported
 from multicard.draw import draw
-from multicard.errors import reported
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("archive", type=Path, help="the archive")

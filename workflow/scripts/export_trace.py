@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from multicard.errors import reported
+from multicard.core.errors import reported
 from multicard.trace.export import export_run
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -4,12 +4,12 @@ import argparse
 import socket
 from pathlib import Path
 
-from multicard.errors import UserError, reported
+from multicard.core.errors import UserError, reported
 from multicard.experiment.load import read_job
 from multicard.experiment.machine import Machine, slurm_job
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
-from multicard.record.job import CHECKPOINT_AFTER_S, refuse_job, run_job
+from multicard.launch.job import CHECKPOINT_AFTER_S, refuse_job, run_job
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from multicard.errors import reported
+from multicard.core.errors import reported
 from multicard.report.page import write_report
 from multicard.report.results import Plan
 

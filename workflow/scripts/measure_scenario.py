@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from multicard.analysis.written import write_scenario
-from multicard.errors import reported
+from multicard.analysis.outputs import write_scenario
+from multicard.core.errors import reported
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("folders", type=Path, nargs="*", help="run directories")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from multicard.errors import reported
+from multicard.core.errors import reported
+from multicard.core.files import report_full_disk
 from multicard.experiment.datasets import Dataset, Text
-from multicard.files import room_for
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--name", required=True, help="name of the data set")
@@ -16,12 +16,12 @@ parser.add_argument("--out", type=Path, required=True, help="folder to make")
 parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of the shipped texts")
 arguments = parser.parse_args()
 dataset = TypeAdapter(Dataset).validate_json(arguments.dataset)
-with reported(), room_for(arguments.out):
+with reported(), report_full_disk(arguments.out):
     if isinstance(dataset, Text):
-        from multicard.llm.texts import prepare_texts
+        from multicard.workloads.llm.texts import prepare_texts
 
         prepare_texts(arguments.name, dataset, arguments.out, arguments.resources)
     else:
-        from multicard.vision.prepare import prepare
+        from multicard.workloads.vision.prepare import prepare
 
         prepare(arguments.name, dataset, arguments.out)

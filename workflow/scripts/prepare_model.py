@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from multicard.errors import reported
+from multicard.core.errors import reported
 from multicard.experiment.models import Model
-from multicard.llm.models import prepare_model
+from multicard.workloads.llm.models import prepare_model
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--name", required=True, help="name of the model")

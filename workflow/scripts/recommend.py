@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from multicard.analysis.written import write_recommendations
-from multicard.errors import reported
+from multicard.analysis.outputs import write_recommendations
+from multicard.core.errors import reported
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("scenarios", nargs="*", help="names of the scenarios to read")

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from multicard.archive.unpack import place_runs
-from multicard.errors import reported
+from multicard.core.errors import reported
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--runs", required=True, help="ids of the runs to take from each archive, by its path, as JSON")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.hindrances import peak_memory
 from multicard.analysis.statistics import Interval, median_of, ratios_of, verdict
 from multicard.experiment.vision_parameters import TUNED
 
@@ -14,7 +14,7 @@ Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
 GOALS: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "energy", "memory")
 
 # What the configurations of one job share, of each workload; all else is there to be chosen.
-JOB = {"vision": ("dataset", "image_size", "model", "width"), "llm": ("model", "dataset", "sequence_length")}
+JOB = {"vision": ("dataset", "image_size", "model", "width_mult"), "llm": ("model", "dataset", "sequence_length")}
 
 # How long a run is and how it is watched: no choice of how to work.
 NO_CHOICE = (
@@ -169,7 +169,7 @@ def _words(job: tuple[Any, ...]) -> str:
     workload, preferences, values = job
     known = dict(values)
     if workload == "vision":
-        width = "" if known["width"] == 1 else f" of width {known['width']}"
+        width = "" if known["width_mult"] == 1 else f" of width {known['width_mult']}"
         return f"{known['dataset']}, {known['image_size']} px, {known['model']}{width}"
     kind = ", by preferences" if preferences else ""
     return f"{known['model']} on {known['dataset']}, {known['sequence_length']} tokens{kind}"

@@ -17,7 +17,7 @@ from multicard.analysis.claim_limits import Comparison, Where, fits
 from multicard.analysis.claim_tests import AnyTest
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
 

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from multicard.trace.tables import STEP, Found
+from multicard.trace.tables import STEP, ActivityTables
 
 PARTS = {"phases": "phase", "kernel_classes": "class", "memory_operations": "operation", "cuda_api": "function"}
 
 COLUMNS = ("table", "name", "a_s", "b_s", "difference_s", "ratio")
 
 
-def compare(a: Found, b: Found) -> tuple[list[dict[str, Any]], str]:
+def compare(a: ActivityTables, b: ActivityTables) -> tuple[list[dict[str, Any]], str]:
     """Compare the activity tables of two captures.
 
     Seconds are means over processes of the summed durations: per step where both captures show steps, else over the
@@ -49,7 +49,7 @@ def _effect(row: dict[str, Any]) -> float:
     return next(abs(value) for value in found if value is not None)
 
 
-def _steps_per_process(found: Found) -> float | None:
+def _steps_per_process(found: ActivityTables) -> float | None:
     """Number of steps that a capture shows per process; None when it shows none."""
     steps = [row for row in found.rows.get("phases", []) if row["phase"] == STEP]
     return len(steps) / _processes(steps) if steps else None

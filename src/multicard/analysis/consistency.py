@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from multicard.analysis.measures import trace_steps
-from multicard.record.names import PHASES, STEPS
+from multicard.core.layout import PHASES, STEPS
 
 TOLERANCE = 0.05
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.gathered import Gathered, machine, versions
-from multicard.errors import UserError
+from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
+from multicard.core.errors import UserError
+from multicard.core.files import read_json
+from multicard.core.layout import RUN
 from multicard.experiment.workloads import PARAMETERS, WORKLOADS
-from multicard.files import read_json
-from multicard.record.names import RUN
 
 SCENARIOS, RUNS = "scenarios", "runs"
 SYNTHETIC = "synthetic"  # made-up data carries this word
@@ -130,7 +130,7 @@ class Evidence:
     """The measured runs of several scenarios, each once, and their tables."""
 
     runs: list[MeasuredRun]
-    scenarios: list[Gathered] = field(default_factory=list)
+    scenarios: list[ScenarioTables] = field(default_factory=list)
 
     @cached_property
     def configurations(self) -> list[Configuration]:
@@ -171,7 +171,7 @@ def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evid
         raise UserError(f"{results}: no such folder, expected the results of an experiment")
     if scenarios is None:
         scenarios = sorted(path.parent.name for path in results.glob(f"{SCENARIOS}/*/measures.csv"))
-    gathered = [Gathered(results / SCENARIOS / name) for name in scenarios]
+    gathered = [ScenarioTables(results / SCENARIOS / name) for name in scenarios]
     runs: dict[str, MeasuredRun] = {}
     for each in gathered:
         for values in _rows(each):
@@ -181,7 +181,7 @@ def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evid
     return Evidence(list(runs.values()), gathered)
 
 
-def _rows(gathered: Gathered) -> list[dict[str, Any]]:
+def _rows(gathered: ScenarioTables) -> list[dict[str, Any]]:
     """Rows of the measures as Python values, without empty cells."""
     path = gathered.folder / "measures.csv"
     try:

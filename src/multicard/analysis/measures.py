@@ -5,12 +5,12 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.llm_measures import TUNING, tuning_measures
 from multicard.analysis.run_files import read_activity, read_record, read_table
-from multicard.analysis.tuning import TUNING, tuning_measures
-from multicard.errors import UserError
+from multicard.core.errors import UserError
+from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.experiment.workloads import PARAMETERS, WORKLOADS
-from multicard.record.names import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.trace.tables import STEP
 
 ACCURACY = 0.98  # the goal that the papers set
@@ -52,7 +52,7 @@ MEASURES = COMMON | VISION | TUNING
 
 # Columns of steps.csv without which a completed run has no measures.
 _OF_STEPS = ("step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES), "samples", "peak_memory_bytes")
-_NEEDED = {"vision": _OF_STEPS, "llm": (*_OF_STEPS, "tokens", "positions", "loss")}
+_NEEDED = {"vision": _OF_STEPS, "llm": (*_OF_STEPS, "tokens", "padded_tokens", "loss")}
 
 
 def measure_run(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 
 import pandas as pd
 
-from multicard.analysis.gathered import Gathered
+from multicard.analysis.scenario_tables import ScenarioTables
 
 # Functions of the CUDA API that the papers report on; others follow by their time.
 REPORTED = (
@@ -31,7 +31,7 @@ DEVICE_TIME = (
 )  # fmt: skip
 
 
-def cuda_api(gathered: Gathered, most: int = 9) -> pd.DataFrame:
+def cuda_api(gathered: ScenarioTables, most: int = 9) -> pd.DataFrame:
     """Seconds in each function of the CUDA API, per profiled step and process.
 
     Columns: the functions of `REPORTED` that were called, then those with most time, up to `most` in all, the rest as
@@ -43,12 +43,12 @@ def cuda_api(gathered: Gathered, most: int = 9) -> pd.DataFrame:
     return _leading(_per_step(gathered, rows, ["function"], "total_s", PROCESS), most, REPORTED)
 
 
-def kernel_classes(gathered: Gathered, most: int = 8) -> pd.DataFrame:
+def kernel_classes(gathered: ScenarioTables, most: int = 8) -> pd.DataFrame:
     """Seconds of the kernels of each class, per profiled step and card; the largest classes, the rest as `REST`."""
     return _leading(_per_step(gathered, gathered.table("kernel_classes"), ["class"], "total_s", CARD), most)
 
 
-def memory_operations(gathered: Gathered, value: str) -> pd.DataFrame:
+def memory_operations(gathered: ScenarioTables, value: str) -> pd.DataFrame:
     """Sum of `value` (`total_s` or `bytes`) per profiled step and card, for each direction and kind of host memory."""
     rows = gathered.table("memory_operations")
     kinds = [
@@ -59,14 +59,14 @@ def memory_operations(gathered: Gathered, value: str) -> pd.DataFrame:
     return found[found.sum().sort_values(ascending=False, kind="stable").index]
 
 
-def shares(gathered: Gathered) -> pd.DataFrame:
+def shares(gathered: ScenarioTables) -> pd.DataFrame:
     """The four shares of a run: summed over processes and cards, over the sum of what each is a share of."""
     rows = gathered.table("shares")
     sums = rows.groupby(["run", "share"], sort=False)[["total_s", "of_s"]].sum(min_count=1)
     return (sums["total_s"] / sums["of_s"].where(sums["of_s"] > 0)).unstack("share")
 
 
-def device_time(gathered: Gathered) -> pd.DataFrame:
+def device_time(gathered: ScenarioTables) -> pd.DataFrame:
     """Parts of each card's time over the capture: a row per run and card, the parts as shares of the span."""
     rows = gathered.table("timeline")
     rows = rows[(rows["scope"] == "capture") & (rows["span_s"] > 0) & rows["busy_s"].notna()]
@@ -84,21 +84,23 @@ def device_time(gathered: Gathered) -> pd.DataFrame:
     return pd.DataFrame({"run": rows["run"], "rank": rows["rank"], "device": rows["device"]} | shares_of_span)
 
 
-def measured_steps(gathered: Gathered) -> pd.DataFrame:
+def measured_steps(gathered: ScenarioTables) -> pd.DataFrame:
     """Duration of each measured step, of its slowest rank: columns `run`, `step`, `duration_s`."""
     steps = gathered.table("steps")
     measured = steps[steps["window"] == "measured"]
     return measured.groupby(["run", "step"], sort=False, as_index=False)["duration_s"].max()
 
 
-def accuracy_over_time(gathered: Gathered) -> pd.DataFrame:
+def accuracy_over_time(gathered: ScenarioTables) -> pd.DataFrame:
     """Test accuracy after each epoch against the training time up to it: `run`, `epoch`, `time_s`, `test_accuracy`."""
     epochs = gathered.table("epochs").sort_values(["run", "epoch"], kind="stable")
     time = epochs.groupby("run")["epoch_time_s"].cumsum()
     return epochs.assign(time_s=time)[["run", "epoch", "time_s", "test_accuracy"]]
 
 
-def _per_step(gathered: Gathered, rows: pd.DataFrame, key: list[str], value: str, place: list[str]) -> pd.DataFrame:
+def _per_step(
+    gathered: ScenarioTables, rows: pd.DataFrame, key: list[str], value: str, place: list[str]
+) -> pd.DataFrame:
     """Sum of `value` by `key`, one column each, per profiled step and per `place` that the run has rows of."""
     steps = gathered.table("runs_info").set_index("run")["traced_steps"]
     places = rows[["run", *place]].drop_duplicates().groupby("run", sort=False).size()

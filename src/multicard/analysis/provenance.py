@@ -3,14 +3,14 @@
 from typing import Literal
 
 from multicard.analysis.evidence import SYNTHETIC
-from multicard.analysis.gathered import Gathered
-from multicard.printable import printable
-from multicard.record.names import NOT_RUN
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.layout import NOT_RUN
+from multicard.core.text import printable
 
 LONGEST = 90  # characters that one machine is named by
 
 
-def notes(gathered: Gathered) -> list[str]:
+def notes(gathered: ScenarioTables) -> list[str]:
     """Lines about runs that have no numbers, that are made up, or that differ in their machine or versions.
 
     Each is one line of plain text, in part from files. There is none where all runs completed, on one machine.
@@ -18,7 +18,7 @@ def notes(gathered: Gathered) -> list[str]:
     return [*_not_shown(gathered), *_provenance(gathered)]
 
 
-def synthetic(gathered: Gathered) -> Literal["all", "some"] | None:
+def synthetic(gathered: ScenarioTables) -> Literal["all", "some"] | None:
     """How many of a scenario's completed runs are made up, by the name of their machine; None where none is."""
     made_up = gathered.table("runs_info")["machine"].dropna().str.lower().str.contains(SYNTHETIC, regex=False)
     if not made_up.any():
@@ -26,7 +26,7 @@ def synthetic(gathered: Gathered) -> Literal["all", "some"] | None:
     return "all" if made_up.all() else "some"
 
 
-def _not_shown(gathered: Gathered) -> list[str]:
+def _not_shown(gathered: ScenarioTables) -> list[str]:
     """A line about the runs without numbers: those that did not complete, and those that cannot run here."""
     outcomes = gathered.measures["outcome"]
     counts = outcomes[outcomes != "completed"].value_counts()
@@ -36,7 +36,7 @@ def _not_shown(gathered: Gathered) -> list[str]:
     return [f"Not shown: {', '.join(told)}"] if told else []
 
 
-def _provenance(gathered: Gathered) -> list[str]:
+def _provenance(gathered: ScenarioTables) -> list[str]:
     """Lines about completed runs that are made up, or differ in their machine or versions."""
     info = gathered.table("runs_info")
     machines = info["machine"].dropna().unique()

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from multicard.analysis.best import GOALS, Choice, Goal, choices
+from multicard.analysis.bottlenecks import Bottleneck, Held, bottlenecks, milliseconds
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.hindrances import Held, Hindrance, hindrances, milliseconds
 from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval, verdict
-from multicard.analysis.switches import Advice, Neighbours, Tried, advice, effect
+from multicard.analysis.tuning_options import Advice, Neighbours, Tried, advice, effect
 
 UNITS: dict[Goal, tuple[str, str]] = {
     "throughput": ("images per second", "tokens per second"),
@@ -27,10 +27,10 @@ _SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What holds one configuration back, each hindrance with what to try; `rest` is for what computing takes."""
+    """What holds one configuration back, each bottleneck with what to try; `rest` is for what computing takes."""
 
     held: Held
-    advised: list[tuple[Hindrance, list[Advice]]]
+    advised: list[tuple[Bottleneck, list[Advice]]]
     rest: list[Advice]
 
 
@@ -40,10 +40,10 @@ def recommendations(evidence: Evidence) -> list[Recommendation]:
     return [
         Recommendation(
             held,
-            [(each, advice(held.configuration, each.kind, neighbours)) for each in held.hindrances],
+            [(each, advice(held.configuration, each.kind, neighbours)) for each in held.bottlenecks],
             advice(held.configuration, "computation", neighbours) if held.computation else [],
         )
-        for held in hindrances(evidence)
+        for held in bottlenecks(evidence)
     ]
 
 
@@ -143,9 +143,9 @@ def _in_gb(value: Interval | None) -> Interval | None:
 
 
 def _overview(found: Sequence[Recommendation]) -> list[str]:
-    """How often each hindrance comes first."""
-    counts = Counter(each.held.hindrances[0].kind for each in found if each.held.hindrances)
-    free = sum(not each.held.hindrances and bool(each.held.configuration.completed) for each in found)
+    """How often each bottleneck comes first."""
+    counts = Counter(each.held.bottlenecks[0].kind for each in found if each.held.bottlenecks)
+    free = sum(not each.held.bottlenecks and bool(each.held.configuration.completed) for each in found)
     lines = [f"- {kind} comes first in {count} of {len(found)} configurations" for kind, count in counts.most_common()]
     if free:
         lines.append(f"- {free} of {len(found)}: nothing that was measured holds back 5 % of the step or more")
@@ -162,8 +162,8 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
         facts.append(f"{milliseconds(median(times))} per step")
     facts.append(escaped(where) if where else "machine unknown")
     lines += [", ".join(facts) + ".", ""]
-    for rank, (hindrance, advised) in enumerate(recommendation.advised, 1):
-        lines.append(f"{rank}. **{hindrance.kind}**: {escaped(hindrance.evidence)}.")
+    for rank, (bottleneck, advised) in enumerate(recommendation.advised, 1):
+        lines.append(f"{rank}. **{bottleneck.kind}**: {escaped(bottleneck.evidence)}.")
         lines += [f"   - {line}" for line in _advice_lines(advised)]
         if not advised:
             lines.append("   - no switch of this project is left to try")

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
+from multicard.core.files import read_json
+from multicard.core.layout import OUTCOMES, RUN
 from multicard.experiment.workloads import WORKLOADS
-from multicard.files import read_json
-from multicard.record.names import OUTCOMES, RUN
 
 Section = dict[str, Any] | None
 

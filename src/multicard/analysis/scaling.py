@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.laws import Fit, fit_laws, karp_flatt
+from multicard.analysis.scaling_models import Fit, fit_scaling_models, karp_flatt
 from multicard.analysis.statistics import Interval, medians_of, ratios_of
 from multicard.experiment.workloads import PARAMETERS
 
@@ -99,7 +99,7 @@ def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
         devices, seconds = compared["devices"].iloc[at].tolist(), times.iloc[at].tolist()
         if 1 not in devices:
             devices, seconds = [1, *devices], [compared["base_time_s"].iloc[at[0]], *seconds]
-        laws = fit_laws(devices, seconds, parameters["scaling"])
+        laws = fit_scaling_models(devices, seconds, parameters["scaling"])
         if pd.isna(compared["baseline"].iloc[at[0]]):
             laws = [replace(fit, reason="no completed run on one device to compare with") for fit in laws]
         found += [(parameters, fit) for fit in laws]

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.scaling import fits, over_repeats, speedups
+from multicard.core.files import atomic_write
+from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.vision_parameters import TUNED
 from multicard.experiment.workloads import PARAMETERS
-from multicard.files import whole
-from multicard.record.names import WRITTEN_TABLES
 
 UNKNOWN = "–"
 DIGITS = 3
@@ -91,7 +91,7 @@ def write_scenario_tables(
     costs = [name for name in COSTS if name in measures and not (words and name == "throughput_samples_per_s")]
     for name, table, caption in zip(
         WRITTEN_TABLES,
-        (measures_table(measures, costs), speedup_table(measures), laws_table(measures)),
+        (measures_table(measures, costs), speedup_table(measures), scaling_models_table(measures)),
         ("time and memory of a step.", "speed-up over one device.", "laws of scaling, fitted to the speed-up."),
         strict=True,
     ):
@@ -110,11 +110,12 @@ def speedup_table(measures: pd.DataFrame) -> pd.DataFrame:
     return _of_what_varies(speedups(measures), also=("scaling",))
 
 
-def laws_table(measures: pd.DataFrame) -> pd.DataFrame:
+def scaling_models_table(measures: pd.DataFrame) -> pd.DataFrame:
     """Fitted laws, one row per series and law, with the parameters that vary.
 
-    Columns: `scaling`, `law`, `formula`, the parameters of the laws with `…_error`, `residual`, `points`, `freedom`, as
-    in `laws.Fit`; `reason` where a law was not fitted; `others`, the residuals with other terms of communication.
+    Columns: `scaling`, `law`, `formula`, the parameters of the laws with `…_error`, `residual`, `points`,
+    `degrees_of_freedom`, as in `scaling_models.Fit`; `reason` where a law was not fitted; `others`, the residuals with
+    other terms of communication.
     """
     rows = []
     for parameters, fit in fits(measures):
@@ -122,10 +123,10 @@ def laws_table(measures: pd.DataFrame) -> pd.DataFrame:
         for name in NAMES:
             row |= {name: fit.parameters.get(name), f"{name}_error": fit.errors.get(name)}
         others = "; ".join(f"{formula}: {residual:.2%}" for formula, residual in fit.others.items())
-        row |= {"residual": fit.residual, "points": fit.points, "freedom": fit.freedom}
+        row |= {"residual": fit.residual, "points": fit.points, "degrees_of_freedom": fit.degrees_of_freedom}
         rows.append(row | {"reason": fit.reason, "others": others or None})
     numbers = [*(f"{name}{end}" for name in NAMES for end in ("", "_error")), "residual"]
-    columns = ["scaling", "law", "formula", *numbers, "points", "freedom", "reason", "others"]
+    columns = ["scaling", "law", "formula", *numbers, "points", "degrees_of_freedom", "reason", "others"]
     table = pd.DataFrame(rows, columns=None if rows else columns).astype(dict.fromkeys(numbers, float))
     # What no law here has is left out.
     empty = [name for name in (*NAMES, "reason", "others") if rows and table[name].isna().all()]
@@ -138,10 +139,10 @@ def write_table(table: pd.DataFrame, stem: Path, caption: str, label: str) -> No
 
     Text is escaped, whatever it holds. In LaTeX, letters that plain fonts lack lose their accents.
     """
-    with whole(stem.with_name(f"{stem.name}.csv")) as temporary:
+    with atomic_write(stem.with_name(f"{stem.name}.csv")) as temporary:
         table.to_csv(temporary, index=False)
     for suffix, text in (("md", markdown(table, caption)), ("tex", latex(table, caption, label))):
-        with whole(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
+        with atomic_write(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from multicard.archive.manifest import MANIFEST, Manifest, shown
 from multicard.archive.pack import PLACES
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.load import check

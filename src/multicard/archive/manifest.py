@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ACTIVITY_TABLES, EPOCHS, RUN, STEPS
 from multicard.experiment.config import ARCHIVES
-from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, ACTIVITY_TABLES, EPOCHS, RUN, STEPS
 
 MANIFEST = "manifest.json"
 FORMAT = 1  # of the manifest and of the members' names; a change that a reader must know of counts it up

@@ -20,15 +20,9 @@ from pydantic import ValidationError
 from multicard import __version__
 from multicard.archive.manifest import FILES, FORMAT, MANIFEST, check_suffix
 from multicard.archive.scrub import Scrubber
-from multicard.errors import UserError
-from multicard.experiment.config import Experiment
-from multicard.experiment.datasets import Dataset
-from multicard.experiment.models import Model
-from multicard.experiment.parameters import run_id
-from multicard.experiment.runs import distinct, expand
-from multicard.experiment.workloads import parameters_of
-from multicard.files import read_json, unwritable, whole
-from multicard.record.names import (
+from multicard.core.errors import UserError
+from multicard.core.files import atomic_write, read_json, unwritable
+from multicard.core.layout import (
     ACTIVITY,
     ACTIVITY_INDEX,
     ACTIVITY_TABLES,
@@ -38,6 +32,12 @@ from multicard.record.names import (
     STEP_COLUMNS,
     STEPS,
 )
+from multicard.experiment.config import Experiment
+from multicard.experiment.datasets import Dataset
+from multicard.experiment.models import Model
+from multicard.experiment.parameters import run_id
+from multicard.experiment.runs import distinct, expand
+from multicard.experiment.workloads import parameters_of
 
 # Names of kernels and functions are made by compilers: long words of letters and digits are no keys there.
 COMPILED = ("kernel", "function", "class", "operation", "collective", "api", "grid", "block")
@@ -103,7 +103,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         }
         spool.seek(0)
         members = ((file["name"], spool.read(file["bytes"])) for file in files)
-        with whole(out) as temporary, temporary.open("wb") as target:
+        with atomic_write(out) as temporary, temporary.open("wb") as target:
             (_write_zip if out.suffix == ".zip" else _write_tar)(target, _first(manifest, members))
     return packed
 

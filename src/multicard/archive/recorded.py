@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from multicard.archive.manifest import Manifest, RecordedRun
 from multicard.archive.pack import kind_of
 from multicard.archive.unpack import is_own, read_manifest
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.datasets import Dataset
 from multicard.experiment.machine import Machine

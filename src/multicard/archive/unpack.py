@@ -22,9 +22,9 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from multicard.archive.manifest import MANIFEST, MEMBER, Manifest, Member, check_suffix, shown
-from multicard.errors import UserError
-from multicard.files import read_json, sha256, write_json
-from multicard.record.names import RUN
+from multicard.core.errors import UserError
+from multicard.core.files import read_json, sha256, write_json
+from multicard.core.layout import RUN
 
 MANIFEST_LIMIT_BYTES = 64 << 20
 HEADERS_BYTES = 8192  # at most, of one member of a tar file: a header, and one more for a long name

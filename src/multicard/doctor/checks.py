@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from multicard.programs import Answer, ask
+from multicard.core.system import Answer, ask
 
 Verdict = Literal["ok", "note", "wrong"]
 TORCH_LIMIT_S = 120.0  # a first import from a shared file system takes long

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from multicard.core.files import unwritable
+from multicard.core.terminal import quantity
 from multicard.doctor.checks import Check
 from multicard.experiment.runs import Run
-from multicard.files import unwritable
-from multicard.terminal import quantity
 
 SHM = Path("/dev/shm")
 # A profiled window of a million kernels and their launches takes 194 MB as SQLite (measured on made traces); one of a
@@ -73,7 +73,7 @@ def handed_over_bytes(run: Run) -> int:
     p = run.parameters
     if p.workload != "vision" or p.loader != "torch":
         return 0
-    return p.loader_workers * p.prefetch * p.batch_of_rank * 3 * p.image_size**2 * 4
+    return p.loader_workers * p.prefetch_factor * p.batch_of_rank * 3 * p.image_size**2 * 4
 
 
 def _shared_memory(runs: list[Run]) -> Check:

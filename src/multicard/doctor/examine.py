@@ -8,12 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from multicard.core.terminal import plain
 from multicard.doctor import disk, experiment_runs, gpu, profiler, slurm, slurm_runs, software
 from multicard.doctor.checks import Check, torch_facts
 from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run, distinct, expand
-from multicard.terminal import plain
 
 PROFILE = Path("profiles/slurm")  # looked at where it is, unless another is named
 COLOURS = {"ok": "green", "note": "yellow", "wrong": "red"}
@@ -47,7 +47,7 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
 
 def _planned(runs: dict[str, Run], machine: Machine) -> tuple[int, list[Run]]:
     """How many of the runs can run on some machine, and which on this one."""
-    somewhere = sum(run.obstacle(machine.imagined()) is None for run in runs.values())
+    somewhere = sum(run.obstacle(machine.hypothetical()) is None for run in runs.values())
     return somewhere, [run for run in runs.values() if run.obstacle(machine) is None]
 
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from multicard.archive.recorded import find_recorded, obstacles
+from multicard.core.system import ask
 from multicard.doctor.checks import Check
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
-from multicard.programs import ask
 
 MODULES_LIMIT_S = 60.0
 SHOWN = 3

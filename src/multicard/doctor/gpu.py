@@ -4,8 +4,8 @@ import os
 import re
 from typing import Any
 
+from multicard.core.system import ask
 from multicard.doctor.checks import Check, cannot_tell, version_of
-from multicard.programs import ask
 
 # The first driver of each CUDA generation: docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility".
 FIRST_DRIVER = {11: 450, 12: 525, 13: 580}

@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from multicard.core.errors import TraceError
+from multicard.core.system import ask
 from multicard.doctor.checks import Check, version_of
-from multicard.launch import nsys
 from multicard.launch.commands import job_environment
 from multicard.launch.process import run
-from multicard.programs import ask
+from multicard.profilers import nsys
 
 RECORD_LIMIT_S = 90.0
 # The release of Nsight Systems that came with each CUDA toolkit: the folder nsight-systems-X that the toolkit installs
@@ -82,14 +83,14 @@ def _recording(facts: dict[str, Any], limit_s: float) -> Check:
         ended = run(command, environment, Path(scratch, "log.txt"), limit_s, lambda line: None)
         try:
             if ended.timed_out:
-                raise nsys.TraceError(f"did not end within {limit_s:g} s")
+                raise TraceError(f"did not end within {limit_s:g} s")
             nsys.check_report(report)
             # Not nsys.export, which waits an hour for large reports.
             exported = ask(["nsys", "export", "--type=sqlite", f"--output={database}", str(report)], limit_s)
             if not database.exists():
-                raise nsys.TraceError(exported.problem or "nsys export left no database")
+                raise TraceError(exported.problem or "nsys export left no database")
             rows = _rows(database, table)
-        except (nsys.TraceError, sqlite3.Error) as error:
+        except (TraceError, sqlite3.Error) as error:
             return Check(name, f"fails: {error}", "wrong", f"another version of nsys; {WITHOUT}")
     if not rows:
         what = "no kernel of the GPU" if on_gpu else "no range"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from multicard.core.system import Answer, ask
 from multicard.doctor.checks import Check, cannot_tell
-from multicard.programs import Answer, ask
 
 TOOLS = ("sbatch", "srun", "sinfo", "squeue")
 # --exact: else a smallest node stands for all.

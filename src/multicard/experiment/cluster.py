@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
 from multicard.experiment.datasets import Strict
 from multicard.experiment.machine import Machine
 

@@ -22,9 +22,9 @@ ARCHIVES = (".tar.gz", ".zip")  # how the name of an archive of recorded runs en
 Figure = Literal[
     "iteration_time",
     "speedup",
-    "sizes",
-    "phases",
-    "shares",
+    "image_size_scaling",
+    "step_breakdown",
+    "time_shares",
     "cuda_api",
     "kernel_classes",
     "memory_transfers",
@@ -48,7 +48,7 @@ Figure = Literal[
 FIGURE_AXIS: dict[str, str] = {
     "iteration_time": "devices",
     "speedup": "devices",
-    "sizes": "image_size",
+    "image_size_scaling": "image_size",
     "precision": "precision",
     "gain_precision": "precision",
     "gain_pin_memory": "pin_memory",
@@ -62,7 +62,7 @@ FIGURE_AXIS: dict[str, str] = {
 
 # The workload that a figure is about, where it is about one only.
 FIGURE_WORKLOAD: dict[str, str] = {
-    "sizes": "vision",
+    "image_size_scaling": "vision",
     "precision": "vision",
     "gain_pin_memory": "vision",
     "gain_loader": "vision",

@@ -35,7 +35,7 @@ class Source(Strict):
         return None
 
 
-class SmallGreys(Source):
+class GrayscaleSource(Source):
     """Base of the sets of small grey images: how many of them to take, and how to keep them."""
 
     stored_size: Annotated[
@@ -53,13 +53,13 @@ class SmallGreys(Source):
     ] = None
 
 
-class Digits(SmallGreys):
+class Digits(GrayscaleSource):
     """The 1797 handwritten 8×8 digits inside scikit-learn; nothing is downloaded."""
 
     source: Literal["digits"]
 
 
-class Mnist(SmallGreys):
+class Mnist(GrayscaleSource):
     """MNIST in its four IDX files, split as it is published."""
 
     source: Literal["mnist"]
@@ -88,7 +88,7 @@ class Mnist(SmallGreys):
         return None
 
 
-class KaggleMnist(SmallGreys):
+class KaggleMnist(GrayscaleSource):
     """MNIST as Kaggle ships it; every tenth sample is a test image, since Kaggle keeps the test labels."""
 
     source: Literal["kaggle-mnist"]

@@ -56,12 +56,12 @@ def _training_s(p: VisionParameters, dataset: Dataset) -> float | None:
     share = p.batch_of_device * (1 if p.strategy == "ddp" else p.devices)
     steps = min(samples // share if samples else p.steps_per_epoch, p.steps_per_epoch or 1 << 30)
     images = p.epochs * steps * p.batch_of_device
-    return images / (IMAGES_PER_S[p.precision] / p.width * (REFERENCE_PX / p.image_size) ** 2)
+    return images / (IMAGES_PER_S[p.precision] / p.width_mult * (REFERENCE_PX / p.image_size) ** 2)
 
 
 def _tuning_s(p: LlmParameters, shape: Architecture) -> float:
     """Seconds of all steps, as if every sequence were full."""
     sequences = 2 if p.technique == "dpo" else 1  # of a sample
-    tokens = p.total_steps * p.accumulation * p.batch_size * sequences * p.sequence_length
+    tokens = p.total_steps * p.gradient_accumulation_steps * p.batch_size * sequences * p.sequence_length
     per_weight = FLOP_PER_WEIGHT["full" if not p.adapted else p.technique]
     return tokens * per_weight * shape.parameters / FLOPS[p.precision]

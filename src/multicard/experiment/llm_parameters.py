@@ -46,7 +46,7 @@ class LlmParameters(JobParameters):
             json_schema_extra={"label": "batch"},
         ),
     ] = 2
-    accumulation: Annotated[
+    gradient_accumulation_steps: Annotated[
         int,
         Field(
             ge=1,
@@ -92,7 +92,7 @@ class LlmParameters(JobParameters):
             json_schema_extra={"label": "group"},
         ),
     ] = 256
-    checkpointing: Annotated[
+    activation_checkpointing: Annotated[
         bool,
         Field(
             description="Recompute activations in the backward pass instead of keeping them.",

@@ -9,14 +9,14 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
+from multicard.core.files import unwritable
 from multicard.experiment.config import ARCHIVES, FIGURE_WORKLOAD, Experiment
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.runs import Run, expand_scenario
 from multicard.experiment.workloads import WORKLOADS, parameters_of
-from multicard.files import unwritable
 
 
 class _Loader(yaml.SafeLoader):

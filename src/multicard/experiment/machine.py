@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from multicard.programs import Answer, ask
+from multicard.core.system import Answer, ask, usable_cpus
 
 # torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
@@ -24,11 +24,11 @@ class Machine:
     dali: bool = False
     torchtune: str | None = None  # why torchtune cannot be used; None where it can
     gpu_memory_bytes: int | None = None  # of the smallest card
-    weights_needed: bool = True  # of language models; a machine that is only imagined needs none
+    weights_needed: bool = True  # of language models; a machine that is only hypothetical needs none
     nodes: int = 1  # machines that one run may have
     unanswered: str | None = None  # what a tool said that is there and would not tell of cards or nodes; None: all told
 
-    def imagined(self) -> "Machine":
+    def hypothetical(self) -> "Machine":
         """A machine like this one with whatever it lacks, to plan for."""
         return replace(
             self,
@@ -57,13 +57,6 @@ class Machine:
             nodes=_count(nodes.lines),
             unanswered=next((answer.problem for answer in (cards, memory, nodes) if answer.problem), None),
         )
-
-
-def usable_cpus() -> int:
-    """Count the CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def slurm_job() -> str | None:

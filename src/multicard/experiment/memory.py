@@ -139,14 +139,14 @@ class _Job:
         Gradients exist from the beginning only where several batches make one step.
         """
         of_layer = self.kept_of_layer()
-        before = gradients if self.p.accumulation > 1 else 0
-        before += self.scales() + self.shape.layers * (self.stream if self.p.checkpointing else of_layer)
+        before = gradients if self.p.gradient_accumulation_steps > 1 else 0
+        before += self.scales() + self.shape.layers * (self.stream if self.p.activation_checkpointing else of_layer)
         working = self.in_use() + self.gathered()
-        again = of_layer if self.p.checkpointing else 0  # computed again, one layer at a time
+        again = of_layer if self.p.activation_checkpointing else 0  # computed again, one layer at a time
         return max(
             before + self.kept_of_head() + max(self.loss(), self.begin()),
             before + again + working + self.fresh(),
-            gradients + (self.stream if self.p.checkpointing else 0) + of_layer + working + self.undivided(),
+            gradients + (self.stream if self.p.activation_checkpointing else 0) + of_layer + working + self.undivided(),
             gradients + self.end(),
         )
 

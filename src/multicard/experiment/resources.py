@@ -89,6 +89,6 @@ def _rank_mb(run: Run) -> float:
 def _vision_rank_mb(p: VisionParameters) -> float:
     size = VALUE_BYTES[p.precision]
     image = 3 * p.image_size**2 * size
-    batches = p.workers * p.prefetch + 2  # loaded ahead; in use; being copied
-    kept = KEPT_VALUES * p.width * (p.image_size / REFERENCE_PX) ** 2 * size if p.device == "cpu" else 0
+    batches = p.num_workers * p.prefetch_factor + 2  # loaded ahead; in use; being copied
+    kept = KEPT_VALUES * p.width_mult * (p.image_size / REFERENCE_PX) ** 2 * size if p.device == "cpu" else 0
     return p.batch_of_rank * (batches * image + kept) / 1e6

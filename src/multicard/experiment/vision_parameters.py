@@ -26,7 +26,7 @@ class VisionParameters(JobParameters):
     """One image-classification training job.
 
     >>> from multicard.experiment.parameters import run_id
-    >>> run_id(VisionParameters(strategy="ddp-ds", device="cpu", devices=2, width=0.5, repeat=3))
+    >>> run_id(VisionParameters(strategy="ddp-ds", device="cpu", devices=2, width_mult=0.5, repeat=3))
     'vision_digits_32px_ddp-ds_cpu2_fp32_width0.5_r3'
     """
 
@@ -52,7 +52,7 @@ class VisionParameters(JobParameters):
     model: Annotated[Literal["mobilenet_v2"], Field(description="torchvision model, trained from scratch.")] = (
         "mobilenet_v2"
     )
-    width: Annotated[
+    width_mult: Annotated[
         float,
         Field(gt=0, le=4, description="Width multiplier of MobileNet v2.", json_schema_extra={"label": "width"}),
     ] = 1.0
@@ -82,7 +82,7 @@ class VisionParameters(JobParameters):
     learning_rate: Annotated[
         float, Field(gt=0, description="Of SGD with momentum 0.9.", json_schema_extra={"label": "lr"})
     ] = 0.01
-    workers: Annotated[
+    num_workers: Annotated[
         int,
         Field(ge=0, description="DataLoader worker processes per rank.", json_schema_extra={"label": "workers"}),
     ] = 0
@@ -90,7 +90,7 @@ class VisionParameters(JobParameters):
         bool,
         Field(description="Keep the workers from one epoch to the next.", json_schema_extra={"label": "persistent"}),
     ] = True
-    prefetch: Annotated[
+    prefetch_factor: Annotated[
         int,
         Field(ge=1, description="Batches that each worker loads ahead.", json_schema_extra={"label": "prefetch"}),
     ] = 2
@@ -153,7 +153,7 @@ class VisionParameters(JobParameters):
         bool,
         Field(description="Update all weights in one kernel.", json_schema_extra={"label": "fused"}),
     ] = False
-    bucket_mb: Annotated[
+    bucket_cap_mb: Annotated[
         int,
         Field(
             ge=1,
@@ -183,7 +183,7 @@ class VisionParameters(JobParameters):
     @property
     def loader_workers(self) -> int:
         """Processes that load data, of all ranks together."""
-        return self.workers * self.ranks
+        return self.num_workers * self.ranks
 
     @property
     def batch_of_device(self) -> int:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.analysis import per_run
-from multicard.analysis.gathered import Gathered
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.figures.bars import group_axis, stacked
 from multicard.figures.series import configuration_names, medians
 from multicard.figures.style import (
@@ -29,20 +29,20 @@ REST = ("#D9D9D9", "")
 Look = dict[str, tuple[str, str]]
 
 
-def cuda_api(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
+def cuda_api(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time that a process spends per step in each function of the CUDA API."""
     values = _recorded(gathered, per_run.cuda_api(gathered), "CUDA calls")
     return _times(gathered, values, "CUDA API time", "Summed time of calls per step and process")
 
 
-def kernel_classes(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
+def kernel_classes(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time that a card spends per step in each class of kernels."""
     values = _recorded(gathered, per_run.kernel_classes(gathered), "kernels")
     values.columns = [name.replace("_", " ") for name in values]
     return _times(gathered, values, "Kernel time by class", "Summed time of kernels per step and card")
 
 
-def memory_transfers(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
+def memory_transfers(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time and bytes of memory operations per step and card, by direction and kind of host memory."""
     times = _recorded(gathered, per_run.memory_operations(gathered, "total_s"), "memory operations")
     moved = per_run.memory_operations(gathered, "bytes").reindex(columns=times.columns)
@@ -64,7 +64,7 @@ def memory_transfers(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
     return figure, data.join(sizes[kinds].rename(columns={kind: f"{kind} (bytes)" for kind in kinds}))
 
 
-def device_time(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
+def device_time(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Busy, exposed communication and idle shares of the capture: mean over cards, with a mark for each card."""
     cards = per_run.device_time(gathered)
     parts = list(per_run.DEVICE_TIME)
@@ -101,7 +101,7 @@ def look_of(names: Sequence[str]) -> Look:
     return found | {per_run.REST: REST}
 
 
-def _times(gathered: Gathered, values: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
+def _times(gathered: ScenarioTables, values: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
     """Stack seconds of each column, one bar per configuration."""
     data = _medians(gathered, values)
     columns = list(values)
@@ -115,14 +115,14 @@ def _times(gathered: Gathered, values: pd.DataFrame, title: str, label: str) -> 
     return figure, data
 
 
-def _recorded(gathered: Gathered, values: pd.DataFrame, what: str) -> pd.DataFrame:
+def _recorded(gathered: ScenarioTables, values: pd.DataFrame, what: str) -> pd.DataFrame:
     """Values per run, of which there must be some."""
     if values.empty or values.isna().all(axis=None):
         raise NothingToShow(f"no {what} were recorded{why_not(gathered)}")
     return values
 
 
-def why_not(gathered: Gathered) -> str:
+def why_not(gathered: ScenarioTables) -> str:
     """Why the traces of the completed runs lack what only cards leave there, as far as that is known."""
     completed = gathered.measures[gathered.measures["outcome"] == "completed"]
     if set(completed["device"]) == {"cpu"}:
@@ -131,7 +131,7 @@ def why_not(gathered: Gathered) -> str:
     return f": {plain_text(reasons[0], 90)}" if len(reasons) else ""
 
 
-def _medians(gathered: Gathered, values: pd.DataFrame) -> pd.DataFrame:
+def _medians(gathered: ScenarioTables, values: pd.DataFrame) -> pd.DataFrame:
     """Median over repeats of each column, one row per configuration of which some are known."""
     columns = list(values)
     measures = gathered.with_values(values)
@@ -140,7 +140,7 @@ def _medians(gathered: Gathered, values: pd.DataFrame) -> pd.DataFrame:
     return data[data[columns].notna().any(axis=1)].reset_index(drop=True)
 
 
-def _places(gathered: Gathered, data: pd.DataFrame) -> dict[str, int]:
+def _places(gathered: ScenarioTables, data: pd.DataFrame) -> dict[str, int]:
     """Place of the bar of each completed run."""
     completed = gathered.measures[gathered.measures["outcome"] == "completed"]
     at = {name: place for place, name in enumerate(data["configuration"])}

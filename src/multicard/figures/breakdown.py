@@ -4,10 +4,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from multicard.core.layout import PHASES
 from multicard.figures.bars import group_axis, stacked
 from multicard.figures.series import configuration_names, medians
 from multicard.figures.style import HATCHES, PHASE_COLOURS, SECONDS, WIDTH_IN, NothingToShow, legend_below, unit_for
-from multicard.record.names import PHASES
 
 LOOK = {name: (PHASE_COLOURS[name], HATCHES[index % len(HATCHES)]) for index, name in enumerate((*PHASES, "other"))}
 

@@ -42,19 +42,19 @@ CAPTIONS: dict[str, Caption] = {
         f"scaling. Points are medians over repeats, whiskers {_RATIOS}; one repeat has none.",
         "A, figures 1 and 4",
     ),
-    "sizes": Caption(
+    "image_size_scaling": Caption(
         "Do more devices pay when images are larger?",
         "Time: of one pass over the training data, time per step × steps of a pass. Efficiency: the speed-up over one "
         "device per device; the dotted line is ideal scaling. Points are medians over repeats, whiskers of times "
         f"{_RANGE}; those of efficiency are {_RATIOS}.",
         "A, figure 2",
     ),
-    "phases": Caption(
+    "step_breakdown": Caption(
         "Where does the time of a step go?",
         "Mean time of an optimizer step, split into its phases as each rank's own clock measured them, mean over ranks "
         "and measured steps, median over repeats. On several ranks backward holds the gradient exchange.",
     ),
-    "shares": Caption(
+    "time_shares": Caption(
         "What part of the time do copies, launches, waiting and NCCL take?",
         "Four shares of summed time in the profiled steps, each of what its axis names: copies from the host of the "
         "time of all memory operations on the cards, kernel launches and synchronizations of the time of all CUDA API "

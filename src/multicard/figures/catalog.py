@@ -10,8 +10,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.gathered import Gathered
 from multicard.analysis.provenance import notes, synthetic
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.files import atomic_write
 from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD
 from multicard.figures import (
     activity,
@@ -28,7 +29,6 @@ from multicard.figures import (
 from multicard.figures.captions import CAPTIONS
 from multicard.figures.gains import ORDER, gain_of
 from multicard.figures.style import WIDTH_IN, NothingToShow, plain_text, styled
-from multicard.files import whole
 
 Drawn = tuple[Figure, pd.DataFrame]
 
@@ -62,9 +62,9 @@ class Entry:
     answers: str | None
     needs: str | None
     workload: str | None
-    drawing: Callable[[Gathered], Drawn]
+    drawing: Callable[[ScenarioTables], Drawn]
 
-    def draw(self, gathered: Gathered) -> Drawn:
+    def draw(self, gathered: ScenarioTables) -> Drawn:
         """Draw the figure of a scenario, with the numbers that it shows.
 
         Over it stand the runs without numbers, what differs among machines and versions, and the word synthetic where
@@ -89,17 +89,17 @@ class Entry:
         return figure, data
 
 
-def _of_measures(drawing: Callable[[pd.DataFrame], Drawn]) -> Callable[[Gathered], Drawn]:
+def _of_measures(drawing: Callable[[pd.DataFrame], Drawn]) -> Callable[[ScenarioTables], Drawn]:
     """Let a drawing that needs the measures alone take all the tables."""
     return lambda gathered: drawing(gathered.measures)
 
 
-_DRAWINGS: dict[str, Callable[[Gathered], Drawn]] = {
+_DRAWINGS: dict[str, Callable[[ScenarioTables], Drawn]] = {
     "iteration_time": _of_measures(scaling.iteration_time),
     "speedup": _of_measures(scaling.speedup),
-    "sizes": _of_measures(sizes.sizes),
-    "phases": _of_measures(breakdown.phases),
-    "shares": shares.shares,
+    "image_size_scaling": _of_measures(sizes.sizes),
+    "step_breakdown": _of_measures(breakdown.phases),
+    "time_shares": shares.shares,
     "cuda_api": activity.cuda_api,
     "kernel_classes": activity.kernel_classes,
     "memory_transfers": activity.memory_transfers,
@@ -128,7 +128,7 @@ FIGURES: dict[str, Entry] = {
 }
 
 
-def draw(name: str, gathered: Gathered, stem: Path) -> None:
+def draw(name: str, gathered: ScenarioTables, stem: Path) -> None:
     """Draw one figure of a scenario as `stem`.png, .svg and .pdf, and what it shows as `stem`.csv."""
     mpl.use("Agg")
     figure, data = FIGURES[name].draw(gathered)
@@ -138,9 +138,9 @@ def draw(name: str, gathered: Gathered, stem: Path) -> None:
         mpl.rcParams["figure.constrained_layout.use"] = False
         figure.set_layout_engine(None)
         for suffix in PICTURES:
-            with whole(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
+            with atomic_write(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
                 figure.savefig(temporary, metadata=_undated(suffix))
-        with whole(stem.with_name(f"{stem.name}.csv")) as temporary:
+        with atomic_write(stem.with_name(f"{stem.name}.csv")) as temporary:
             data.to_csv(temporary, index=False)
         plt.close(figure)
 

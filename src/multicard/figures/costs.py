@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from multicard.analysis.scaling import over_repeats
 from multicard.figures.bars import group_axis, whiskers
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
-from multicard.figures.series import configuration_names, labels, of_texts, varied
+from multicard.figures.series import configuration_names, is_llm, labels, varied
 from multicard.figures.style import WEAK, WIDTH_IN, NothingToShow, explain_marks, legend_below, unit_for
 
 JOULES = ((1.0, "J"), (1e-3, "mJ"))
@@ -15,7 +15,7 @@ JOULES = ((1.0, "J"), (1e-3, "mJ"))
 
 def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Energy of the cards per sample, or per token of texts, against devices."""
-    value, of = ("energy_per_token_j", "token") if of_texts(measures) else ("energy_per_sample_j", "sample")
+    value, of = ("energy_per_token_j", "token") if is_llm(measures) else ("energy_per_sample_j", "sample")
     if measures[value].isna().all():
         why = " (a CPU has no meter)" if set(measures["device"]) == {"cpu"} else ": the cards were not metered"
         raise NothingToShow(f"no energy was recorded{why}")

@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis import per_run
-from multicard.analysis.gathered import Gathered
 from multicard.analysis.measures import ACCURACY
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.figures.bars import group_axis
 from multicard.figures.series import configuration_names, device_labels, varied
 from multicard.figures.style import (
@@ -25,7 +25,7 @@ QUANTILES = {"p1_s": 0.01, "p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p99_s
 MINUTES = ((60.0, "min"), (1.0, "s"))
 
 
-def step_times(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
+def step_times(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Distribution of the measured steps' times: a box per configuration, all its repeats together."""
     steps = per_run.measured_steps(gathered)
     completed = gathered.measures[gathered.measures["outcome"] == "completed"]
@@ -69,7 +69,7 @@ def step_times(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
     return figure, data
 
 
-def accuracy(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
+def accuracy(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Test accuracy against training time, a line per run; the runs of a configuration share a colour and a name."""
     measures = gathered.measures[gathered.measures["outcome"] == "completed"]
     names = device_labels(measures, varied(gathered.measures, besides=("devices", "repeat")))

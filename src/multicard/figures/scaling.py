@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, Scala
 
 from multicard.analysis.scaling import over_repeats
 from multicard.figures.bars import Colour, whiskers
-from multicard.figures.series import device_axis, labels, of_texts, only_count, varied
+from multicard.figures.series import device_axis, is_llm, labels, only_count, varied
 from multicard.figures.style import (
     DASHES,
     MARKERS,
@@ -30,7 +30,7 @@ def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Iteration time and throughput against devices: of distinct samples, or of tokens where texts are learned."""
     rate, title, unit = (
         ("tokens_per_s", "Throughput, without padding", "Tokens per second")
-        if of_texts(measures)
+        if is_llm(measures)
         else ("throughput_samples_per_s", "Throughput", "Distinct samples per second")
     )
     data = _series(measures, ["iteration_time_s", rate])

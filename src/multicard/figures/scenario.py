@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from multicard.analysis.gathered import Gathered
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.figures.catalog import draw
 
 
@@ -15,6 +15,6 @@ def draw_scenario(figures: Iterable[str], scenario: Path, out: Path) -> None:
     UserError
         If they are not there, or cannot be read.
     """
-    gathered = Gathered(scenario)
+    gathered = ScenarioTables(scenario)
     for figure in figures:
         draw(figure, gathered, out / figure)

@@ -18,7 +18,8 @@ def unit(name: str, value: object) -> str:
     worded = {
         "image_size": f"{value} px",
         "batch_size": f"batch {value}",
-        "width": f"width {value}",
+        "num_workers": f"{value} workers",
+        "width_mult": f"width {value}",
         "layout": text.upper(),
         "loader": {"torch": "DataLoader", "dali": "DALI"}.get(text),
         "preset": f"{value} settings",
@@ -28,9 +29,9 @@ def unit(name: str, value: object) -> str:
         "lora_rank": f"rank {value}",
         "lora_alpha": f"alpha {value}",
         "packed": {"True": "packed", "False": "not packed"}.get(text),
-        "checkpointing": {"True": "recomputed activations", "False": "kept activations"}.get(text),
+        "activation_checkpointing": {"True": "recomputed activations", "False": "kept activations"}.get(text),
         "sequence_length": f"{value} tokens",
-        "accumulation": f"{value} batches per step" if text != "1" else "1 batch per step",
+        "gradient_accumulation_steps": f"{value} batches per step" if text != "1" else "1 batch per step",
     }.get(name)
     if worded:
         return worded
@@ -52,7 +53,7 @@ def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Label of each row, made of the parameters `names`; of what tells the jobs of a workload apart where none is."""
-    shown = names or ["technique" if of_texts(rows) else "strategy"]
+    shown = names or ["technique" if is_llm(rows) else "strategy"]
     return [", ".join(unit(name, row[name]) for name in shown) for _, row in rows.iterrows()]
 
 
@@ -107,7 +108,7 @@ def only_count(measures: pd.DataFrame) -> str | None:
     return f"completed runs on {devices(int(counts[0]), device_axis(completed))} only"
 
 
-def of_texts(measures: pd.DataFrame) -> bool:
+def is_llm(measures: pd.DataFrame) -> bool:
     """Whether the runs tune language models, so that tokens are what counts."""
     return set(measures["workload"]) == {"llm"}
 

@@ -5,8 +5,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis import per_run
-from multicard.analysis.gathered import Gathered
 from multicard.analysis.scaling import over_repeats
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.figures.activity import why_not
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import labels, varied
@@ -21,7 +21,7 @@ SHARES = {
 }
 
 
-def shares(gathered: Gathered) -> tuple[Figure, pd.DataFrame]:
+def shares(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Four shares of summed time against devices, a panel each."""
     found = per_run.shares(gathered).reindex(columns=list(SHARES))
     if found.isna().all(axis=None):

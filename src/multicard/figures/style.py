@@ -14,7 +14,7 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 
-from multicard.printable import printable
+from multicard.core.text import printable
 
 WIDTH_IN = 7.0  # text width of a journal page
 

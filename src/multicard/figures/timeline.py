@@ -12,10 +12,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from multicard.core.files import atomic_write
+from multicard.core.terminal import quantity
 from multicard.figures.bars import group_axis, stacked
 from multicard.figures.style import WIDTH_IN, plain_text, styled
-from multicard.files import whole
-from multicard.terminal import quantity
 
 Rows = list[dict[str, Any]]
 
@@ -55,7 +55,7 @@ def draw_timeline(rows: Rows, path: Path) -> None:
     """Draw the rows of a timeline table into a PNG."""
     with styled():
         figure = timeline(rows)
-        with whole(path) as temporary:
+        with atomic_write(path) as temporary:
             figure.savefig(temporary)
         plt.close(figure)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from multicard.files import room_for
+from multicard.core.files import report_full_disk
 
 GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
@@ -81,7 +81,7 @@ def run(
     started = time.monotonic()
     previous = {s: signal.signal(s, _leave) for s in (signal.SIGTERM, signal.SIGHUP)}
     unwritten: list[OSError] = []
-    with room_for(log), log.open("w", encoding="utf-8") as sink:
+    with report_full_disk(log), log.open("w", encoding="utf-8") as sink:
         process = subprocess.Popen(
             command,
             env=environment | {JOB_MARK: mark},

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from multicard.files import whole
-from multicard.launch.nsys import CAPTURE_RANGE
+from multicard.core.files import atomic_write
+from multicard.profilers.nsys import CAPTURE_RANGE
 
 
 class Capture:
@@ -92,7 +92,7 @@ class Capture:
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
             self._barrier()
-        with whole(self.folder / f"rank{self.rank}.json.gz") as temporary:
+        with atomic_write(self.folder / f"rank{self.rank}.json.gz") as temporary:
             profile.export_chrome_trace(str(temporary))
         self._barrier()
 

@@ -12,13 +12,12 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from multicard.errors import UserError
+from multicard.core.errors import UserError
+from multicard.core.files import read_json, write_json
+from multicard.core.layout import PROGRESS, rank_file
 from multicard.experiment.parameters import JobParameters
-from multicard.files import read_json, write_json
-from multicard.launch.binding import bind, bound
-from multicard.record import surroundings
-from multicard.record.job import PROGRESS
-from multicard.record.names import rank_file
+from multicard.record import environment
+from multicard.record.binding import bind, bound
 from multicard.record.recorder import Diverged
 
 # Runs one rank: takes the job, its parameters and the record so far, to which it may add as it goes; gives what else is
@@ -57,9 +56,9 @@ def run_rank(kind: type[JobParameters], training: Training) -> None:
     failure = None
     try:
         record |= {
-            "host": surroundings.host(),
-            "hardware": surroundings.hardware(),
-            "versions": surroundings.versions(),
+            "host": environment.host(),
+            "hardware": environment.hardware(),
+            "versions": environment.versions(),
         }
         record |= training(job, p, record)
     except BaseException as error:

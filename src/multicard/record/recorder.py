@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from multicard.files import write_csv
+from multicard.core.files import write_csv
+from multicard.core.layout import PHASES, STEP_COLUMNS
 from multicard.record.capture import Capture
 from multicard.record.clock import clock_for
 from multicard.record.memory import peak_memory
-from multicard.record.names import PHASES, STEP_COLUMNS
 
 
 class Diverged(Exception):
@@ -104,7 +104,7 @@ class _Step:
         self.number, self.epoch, self.window = number, epoch, window
         self.start = self.end = None
         self.phases: list[tuple[str, Any, Any]] = []
-        self.counts: dict[str, int | None] = {"samples": 0, "tokens": None, "positions": None}
+        self.counts: dict[str, int | None] = {"samples": 0, "tokens": None, "padded_tokens": None}
         self.losses: list[tuple[float, torch.Tensor]] = []
         self.peak_memory_bytes, self.peak_reserved_bytes = 0, None
 
@@ -114,7 +114,7 @@ class _Step:
         loss: torch.Tensor,
         weight: float = 1.0,
         tokens: int | None = None,
-        positions: int | None = None,
+        padded_tokens: int | None = None,
     ) -> None:
         """Tell what the step did with one batch.
 
@@ -124,11 +124,11 @@ class _Step:
             Mean loss of the batch; any further dimensions are averaged. It stays on its device until `settle`.
         weight
             Of this batch in the loss of the step.
-        tokens, positions
+        tokens, padded_tokens
             Of texts: the tokens that the model computed, without and with padding.
         """
         self.losses.append((weight, loss.detach()))
-        for name, count in (("samples", samples), ("tokens", tokens), ("positions", positions)):
+        for name, count in (("samples", samples), ("tokens", tokens), ("padded_tokens", padded_tokens)):
             if count is not None:
                 self.counts[name] = (self.counts[name] or 0) + count
 

@@ -12,8 +12,8 @@ import pandas as pd
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from multicard.core.files import atomic_write
 from multicard.figures.captions import CAPTIONS
-from multicard.files import whole
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
@@ -35,7 +35,7 @@ def write_report(
     It links to the pages of the recorded results that `recorded` names.
     """
     text = render(read_results(results, plans), recorded_pages(results, recorded))
-    with whole(out) as temporary:
+    with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from multicard.analysis.gathered import machine
-from multicard.errors import UserError
-from multicard.files import read_json
-from multicard.record.names import RUN
+from multicard.analysis.scenario_tables import machine
+from multicard.core.errors import UserError
+from multicard.core.files import read_json
+from multicard.core.layout import RUN
 from multicard.report.results import REPORT
 
 FOLDER = "recorded"

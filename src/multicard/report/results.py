@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.gathered import MEASURES, OUTCOME_TABLE, Gathered
 from multicard.analysis.provenance import notes
-from multicard.errors import UserError
-from multicard.files import read_json
-from multicard.record.names import NOT_RUN, OUTCOMES, RUN
+from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
+from multicard.core.errors import UserError
+from multicard.core.files import read_json
+from multicard.core.layout import NOT_RUN, OUTCOMES, RUN
 
 ORDER = (*OUTCOMES, NOT_RUN)
 
@@ -122,7 +122,7 @@ def _scenario(folder: Path, name: str, plan: Plan) -> Scenario:
     drawn = [_figure(folder / "figures" / name, name, figure) for figure in plan.figures]
     measures = _table(tables / MEASURES)
     figures = [one for one in drawn if one]
-    return Scenario(name, plan.question, runs, measures, figures, notes(Gathered(tables)))
+    return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables)))
 
 
 def _figure(folder: Path, scenario: str, name: str) -> FigureFiles | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.record.names import PHASES
+from multicard.core.layout import PHASES
 from multicard.trace.collect import Events, Progress, collect, cores
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import Launches

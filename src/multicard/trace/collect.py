@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from multicard.experiment.machine import usable_cpus
+from multicard.core.system import usable_cpus
 from multicard.trace.model import KINDS, Batch, Integers, Part, Source, Trace
 from multicard.trace.statistics import Grouped, Sorted, by_group
 

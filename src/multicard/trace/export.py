@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from multicard.files import described, read_json, sha256, write_json
-from multicard.launch import nsys
-from multicard.record.names import CAPTURED, EXPORTED, TRACE
+from multicard.core.errors import TraceError
+from multicard.core.files import described, read_json, sha256, write_json
+from multicard.core.layout import CAPTURED, EXPORTED, TRACE
+from multicard.profilers import nsys
 
 
 def export_run(folder: Path) -> None:
@@ -27,7 +28,7 @@ def export_run(folder: Path) -> None:
                 database = path.with_suffix(".sqlite")
                 nsys.export(path, database)
                 path, node = database, {key: entry[key] for key in ("node",) if key in entry}
-            except nsys.TraceError as error:
+            except TraceError as error:
                 missing = str(error)
         if missing is None:
             files.append(described(path) | node)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from multicard.files import read_json, whole, write_json
-from multicard.launch.nsys import TraceError
-from multicard.record.names import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
+from multicard.core.errors import TraceError
+from multicard.core.files import atomic_write, read_json, write_json
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
 from multicard.trace.model import Trace
-from multicard.trace.tables import ACTIVITIES, Found, activity_tables
+from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables
 
 
 def read_trace(path: Path) -> Trace:
@@ -39,7 +39,7 @@ def extract_run(folder: Path) -> None:
     """
     exported = read_json(folder / TRACE / EXPORTED)
     missing = exported["missing"]
-    found = Found({}, {})
+    found = ActivityTables({}, {})
     if missing is None:
         ranks = read_json(folder / RUN)["ranks"]
         try:
@@ -58,6 +58,6 @@ def extract_run(folder: Path) -> None:
         absent = None if name in found.rows else missing or found.absent[name]
         index[name] = {"rows": table.num_rows, "absent": absent, "says": activity.says}
         table = table.replace_schema_metadata({"multicard": json.dumps({"says": activity.says})})
-        with whole(folder / ACTIVITY / f"{name}.parquet") as temporary:
+        with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
     write_json(folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": exported["profiler"], "tables": index})

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.launch.nsys import TraceError
+from multicard.core.errors import TraceError
 from multicard.trace.kernel_classes import collective_call
 from multicard.trace.model import KINDS, NOT_RECORDED, Batch, Groups, Source, Trace, picked, rank_marks
 from multicard.trace.range_names import shared_name

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from multicard.launch.nsys import TraceError
+from multicard.core.errors import TraceError
 from multicard.trace.encoding import MISSING, as_arrow, encode, integers
 from multicard.trace.model import Batch, Groups, Integers, Part, Source, picked
 from multicard.trace.nsys_tables import process_of

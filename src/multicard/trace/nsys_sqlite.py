@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from multicard.launch.nsys import TraceError
+from multicard.core.errors import TraceError
 from multicard.trace.encoding import encode, integers
 from multicard.trace.model import KINDS, NOT_RECORDED, Batch, Groups, Part, Source, Trace, picked, rank_marks
 from multicard.trace.nsys_nccl import has_messages, messages

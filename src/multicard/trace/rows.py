@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.record.names import PHASES
+from multicard.core.layout import PHASES
 from multicard.trace import ranks
 from multicard.trace.capture import STEP, Capture, summed
 from multicard.trace.collect import Events

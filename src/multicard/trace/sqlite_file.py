@@ -11,7 +11,7 @@ import adbc_driver_manager as adbc
 import adbc_driver_sqlite
 import pyarrow as pa
 
-from multicard.launch.nsys import TraceError
+from multicard.core.errors import TraceError
 
 BATCH_ROWS = 32768
 PART_ROWS = 250_000

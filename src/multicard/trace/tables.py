@@ -14,7 +14,7 @@ from multicard.trace.ranks import CannotTell
 from multicard.trace.rows import Rows
 from multicard.trace.timeline import CAUSES, SHARES
 
-__all__ = ["ACTIVITIES", "STEP", "Activity", "Found", "activity_tables"]
+__all__ = ["ACTIVITIES", "STEP", "Activity", "ActivityTables", "activity_tables"]
 
 _COUNTS = {
     "rank", "process", "device", "step", "calls", "bytes", "kernels", "joined", "min_bytes", "max_bytes", "times_last",
@@ -33,7 +33,7 @@ class Activity:
     """One activity table.
 
     `events` are the kinds it is made of; it exists when all of them were recorded, or any of them if
-    `any_will_do`; `needs` are kinds that are used where they are there. Every table has `report` (the trace that the
+    `requires_any`; `needs` are kinds that are used where they are there. Every table has `report` (the trace that the
     row is from), `rank` (empty where the trace does not tell) and `process`. Statistics are over the calls of a row:
     total, mean, median, minimum, maximum and sample standard deviation of their durations in seconds. A total adds
     up calls that overlap; it is not wall time.
@@ -44,7 +44,7 @@ class Activity:
     make: Callable[[Capture], Rows]
     says: str
     needs: tuple[str, ...] = ()
-    any_will_do: bool = False
+    requires_any: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -54,11 +54,11 @@ class Activity:
     def why_absent(self, traces: Sequence[Trace]) -> str | None:
         """Why the traces do not give this table, None when they do."""
         there = [any(trace.has(kind) for trace in traces) for kind in self.events]
-        enough = any(there) if self.any_will_do else all(there)
+        enough = any(there) if self.requires_any else all(there)
         return None if enough else why_absent(traces, self.events)
 
 
-class Found(NamedTuple):
+class ActivityTables(NamedTuple):
     """The rows of the tables that a capture gives, by name, and the reason for each that it does not."""
 
     rows: dict[str, Rows]
@@ -78,7 +78,7 @@ def _type(column: str) -> pa.DataType:
 
 def activity_tables(
     traces: Sequence[Trace], only: Collection[str] | None = None, progress: Progress | None = None
-) -> Found:
+) -> ActivityTables:
     """Give the tables that the traces of one capture have events for.
 
     Parameters
@@ -105,7 +105,7 @@ def activity_tables(
                 tables[name] = _complete(activity, activity.make(capture), traces)
             except CannotTell as reason:
                 absent[name] = str(reason)
-    return Found(tables, {name: absent[name] for name in chosen if name in absent})
+    return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent})
 
 
 def events_to_read(traces: Sequence[Trace], only: Collection[str] | None = None) -> int:
@@ -245,13 +245,13 @@ ACTIVITIES: dict[str, Activity] = {
         of.timeline,
         "Where each device's time goes, for the whole capture and per step, by unions of intervals.",
         needs=("ranges", "api", "launches", "starts"),
-        any_will_do=True,
+        requires_any=True,
     ),
     "shares": Activity(
         ("api", "kernels", "memory"),
         ("device", "share", "total_s", "of", "of_s", "ratio"),
         of.shares,
         "Four shares of summed time: copies to the device, kernel launches, synchronizations, NCCL; each says of what.",
-        any_will_do=True,
+        requires_any=True,
     ),
 }

@@ -1,0 +1,64 @@
+"""The measures that only runs of language models have."""
+
+from typing import Any
+
+import pandas as pd
+
+from multicard.experiment.architectures import ARCHITECTURES
+from multicard.experiment.llm_parameters import LlmParameters
+from multicard.experiment.memory import memory_of
+
+ENDS = 5  # steps whose losses are averaged, since losses of single batches scatter
+
+TUNING: dict[str, str] = {
+    "tokens_per_s": "tokens, without padding, that all ranks together compute per second: tokens of the measured steps "
+    "over the sum of the slowest rank's times",
+    "tokens_per_s_per_device": "the same per device",
+    "tokens_per_step": "tokens, without padding, of a measured step, all ranks together, mean",
+    "padding_share": "part of the computed positions that is padding",
+    "tokens_per_sample": "mean over up to 1000 samples spread over the set, uncut",
+    "cut_share": "part of these samples that is longer than the sequence length",
+    "energy_per_token_j": "as energy_per_sample_j, per token",
+    "loss_at_start": f"mean over ranks and the first {ENDS} steps",
+    "loss_at_end": f"mean over ranks and the last {ENDS} steps",
+    "parameters": "weights of the model, adapters included",
+    "trainable_parameters": "those that are trained",
+    "weights_bytes": "the model's own weights, as the fullest rank holds them",
+    "adapters_bytes": "adapters, likewise",
+    "gradients_bytes": "gradients, likewise",
+    "optimizer_bytes": "optimizer state, likewise",
+    "estimated_memory_bytes": "estimate of a device's peak memory, made without running",
+    "save_time_s": "time of writing the adapters or weights after training",
+    "saved_bytes": "size of what was written",
+}
+
+
+def tuning_measures(record: dict[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
+    """Measures of one completed run from its record and its steps."""
+    p = LlmParameters.model_validate(record["parameters"])
+    measured = steps[steps["window"] == "measured"]
+    seconds = measured.groupby("step")["duration_s"].max().sum()
+    samples_per_s = measured["samples"].sum() / seconds
+    tokens = measured["tokens"].sum()
+    counted, saved = record["data"]["tokens_per_sample"], record["saved"] or {}
+    held = pd.DataFrame([rank["held_bytes"] for rank in record["ranks"]]).max()
+    losses = steps.groupby("step")["loss"].mean().sort_index()
+    return {
+        # Every sample goes to one rank only.
+        "throughput_samples_per_s": samples_per_s,
+        "processed_samples_per_s": samples_per_s,
+        "tokens_per_s": tokens / seconds,
+        "tokens_per_s_per_device": tokens / seconds / p.devices,
+        "tokens_per_step": tokens / measured["step"].nunique(),
+        "padding_share": 1 - tokens / measured["padded_tokens"].sum(),
+        "tokens_per_sample": counted["mean"],
+        "cut_share": counted["cut_share"],
+        "loss_at_start": losses.head(ENDS).mean(),
+        "loss_at_end": losses.tail(ENDS).mean(),
+        "parameters": int(held["parameters"]),
+        "trainable_parameters": int(held["trainable_parameters"]),
+        **{f"{part}_bytes": int(held[part]) for part in ("weights", "adapters", "gradients", "optimizer")},
+        "estimated_memory_bytes": memory_of(p, ARCHITECTURES[record["model"]["architecture"]]).total,
+        "save_time_s": saved.get("time_s"),
+        "saved_bytes": saved.get("bytes"),
+    }

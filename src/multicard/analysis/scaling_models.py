@@ -1,0 +1,234 @@
+"""Laws of scaling: the serial fraction that a speed-up implies, and laws fitted to times on several device counts.
+
+The laws, for the time T of a step on n devices:
+
+- strong scaling, where the devices share one batch: Amdahl's T1 (1 − p + p/n), and the same with a term of
+  communication, c (n − 1) or c log2 n;
+- weak scaling, where each device keeps its batch: Gustafson's T1 n / (n − s (n − 1)), whose speed-up is n − s (n − 1),
+  and T1 with a term of communication, c (n − 1), c log2 n or c (1 − 1/n). The last is the time of a ring all-reduce,
+  which moves 2 (1 − 1/n) times the gradients through each device. Under strong scaling it cannot be told from the
+  serial part.
+
+Of the terms of communication the one with the smallest residual is taken; with few device counts that choice is weak.
+Gene Amdahl, AFIPS 1967; John Gustafson, CACM 31(5), 1988; Alan Karp and Horace Flatt, CACM 33(5), 1990.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import nnls
+
+Term = Callable[[np.ndarray], np.ndarray]
+Scaling = Literal["strong", "weak"]
+
+COMMUNICATION: dict[str, Term] = {
+    "(n − 1)": lambda n: n - 1,
+    "log2 n": np.log2,
+    "(1 − 1/n)": lambda n: 1 - 1 / n,
+}
+
+
+@dataclass(frozen=True)
+class ScalingModel:
+    """A law that is a sum of terms in n, each with a coefficient that is not negative.
+
+    Such a fit has one best solution, which needs no first guess, and keeps shares between 0 and 1. The sum is T, or
+    with `of_rate` 1/T.
+    """
+
+    name: str
+    formula: str
+    terms: tuple[Term, ...]
+    parameters: tuple[str, ...]
+    of_rate: bool = False
+
+    def times(self, coefficients: Sequence[float], devices: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Give T for each number of devices."""
+        total = self.matrix(devices) @ np.asarray(coefficients)
+        return 1 / total if self.of_rate else total
+
+    def matrix(self, devices: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Values of the terms: a row per number of devices, a column per term."""
+        n = np.asarray(devices, dtype=float)
+        return np.column_stack([term(n) for term in self.terms])
+
+    def told(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Parameters that coefficients stand for, and their derivatives by the coefficients.
+
+        Beside a constant a and a term b/n, T1 is a + b (as a rate 1/(a + b)) and the share is b/(a + b). All other
+        coefficients are parameters themselves.
+        """
+        jacobian = np.eye(len(coefficients))
+        found = coefficients.astype(float)
+        if _shared in self.terms:
+            a, b = coefficients[:2]
+            total = a + b
+            found[:2] = 1 / total if self.of_rate else total, b / total
+            jacobian[:2, :2] = [[-1 / total**2] * 2 if self.of_rate else [1, 1], [-b / total**2, a / total**2]]
+        return found, jacobian
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law fitted to measured times, or the reason why it could not be.
+
+    Attributes
+    ----------
+    law
+        The law; of communication the one with the best term.
+    parameters
+        By name: `one_device_s` (T1), `parallel_share` (p), `serial_share` (s), `communication_s` (c); none if refused.
+    errors
+        Standard errors of these, in their units; None where a parameter is at its bound, or no point is left over.
+    residual
+        Root mean square of predicted over measured time, less 1.
+    points
+        Numbers of devices with a measured time.
+    degrees_of_freedom
+        Points less parameters. With 0 the law goes through nearly any points, so its residual says nothing.
+    reason
+        Why there is no fit.
+    others
+        Residuals with the terms of communication that fitted less well, by formula.
+    """
+
+    law: ScalingModel
+    parameters: dict[str, float]
+    errors: dict[str, float | None]
+    residual: float | None
+    points: int
+    degrees_of_freedom: int
+    reason: str | None = None
+    others: dict[str, float] = field(default_factory=dict)
+    coefficients: tuple[float, ...] = ()
+
+    def times(self, devices: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Seconds per step that the law gives for each number of devices."""
+        return self.law.times(self.coefficients, devices)
+
+
+def _constant(n: np.ndarray) -> np.ndarray:
+    return np.ones_like(n)
+
+
+def _shared(n: np.ndarray) -> np.ndarray:
+    return 1 / n
+
+
+AMDAHL = ScalingModel("Amdahl", "T1 (1 − p + p/n)", (_constant, _shared), ("one_device_s", "parallel_share"))
+GUSTAFSON = ScalingModel(
+    "Gustafson", "T1 n / (n − s (n − 1))", (_constant, _shared), ("one_device_s", "serial_share"), of_rate=True
+)
+AMDAHL_AND_COMMUNICATION = tuple(
+    ScalingModel(
+        "Amdahl and communication",
+        f"{AMDAHL.formula} + c {name}",
+        (*AMDAHL.terms, COMMUNICATION[name]),
+        (*AMDAHL.parameters, "communication_s"),
+    )
+    for name in ("(n − 1)", "log2 n")
+)
+ADDED_COMMUNICATION = tuple(
+    ScalingModel("Communication", f"T1 + c {name}", (_constant, term), ("one_device_s", "communication_s"))
+    for name, term in COMMUNICATION.items()
+)
+SCALING_MODELS: dict[Scaling, tuple[tuple[ScalingModel, ...], ...]] = {
+    "strong": ((AMDAHL,), AMDAHL_AND_COMMUNICATION),
+    "weak": ((GUSTAFSON,), ADDED_COMMUNICATION),
+}
+
+
+def karp_flatt(speedup: Sequence[float] | np.ndarray, devices: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Serial fraction that a speed-up S on n devices implies: (1/S − 1/n) / (1 − 1/n).
+
+    It is 0 for the ideal speed-up, 1 for none, more than 1 where devices slow the job down, and below 0 where the
+    speed-up is over n. One that grows with n points at communication or other overhead, one that stays at serial work.
+    Not a number on one device, and where the speed-up is not known.
+
+    >>> karp_flatt([4.0, 2.0, 1.0], [4, 4, 4]).round(3).tolist()
+    [0.0, 0.333, 1.0]
+    """
+    s, n = np.asarray(speedup, dtype=float), np.asarray(devices, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fraction = (1 / s - 1 / n) / (1 - 1 / n)
+    return np.where((n > 1) & (s > 0), fraction, np.nan)
+
+
+def fit_scaling_models(devices: Sequence[float], times_s: Sequence[float], scaling: Scaling) -> list[Fit]:
+    """Fit the laws of strong or weak scaling to measured times: without communication, and with it.
+
+    The median time on each number of devices is one point. It counts by its relative error, so that short times
+    weigh as much as long ones.
+
+    Parameters
+    ----------
+    devices
+        Number of devices of each time.
+    times_s
+        Seconds of a step; what is not known is left out.
+    scaling
+        What stays the same: the batch of all devices together (`strong`) or of each (`weak`).
+    """
+    n, t = np.asarray(devices, dtype=float), np.asarray(times_s, dtype=float)
+    known = np.isfinite(t) & (n >= 1) & (t > 0)
+    counts = np.unique(n[known])
+    medians = np.array([np.median(t[known & (n == count)]) for count in counts])
+    return [_best([_fit(law, counts, medians) for law in alike]) for alike in SCALING_MODELS[scaling]]
+
+
+def _best(fits: list[Fit]) -> Fit:
+    """Give the fit with the smallest residual, with those of the others; a refused one where all are."""
+    refused, fits = fits[0], [fit for fit in fits if not fit.reason]
+    if not fits:
+        return refused
+    # Residuals that differ by rounding only, as of laws that go through all points, keep their order.
+    first, *others = sorted(fits, key=lambda fit: round(fit.residual, 9))
+    return replace(first, others={fit.law.formula: fit.residual for fit in others})
+
+
+def _fit(law: ScalingModel, n: np.ndarray, t: np.ndarray) -> Fit:
+    degrees_of_freedom = len(n) - len(law.terms)
+    refused = Fit(law, {}, {}, None, len(n), degrees_of_freedom, _refusal(len(n), len(law.terms)))
+    if refused.reason:
+        return refused
+    matrix = law.matrix(n) * (t if law.of_rate else 1 / t)[:, np.newaxis]
+    # The longest time becomes 1, so that the tolerances of the solver do not depend on the unit.
+    unit = t.max() if law.of_rate else 1 / t.max()
+    coefficients, misfit = nnls(matrix / unit, np.ones_like(t))
+    coefficients = coefficients / unit
+    if not coefficients[: 2 if _shared in law.terms else 1].any():
+        return replace(refused, reason="the times leave none for one device")
+    parameters, jacobian = law.told(coefficients)
+    errors = dict.fromkeys(law.parameters)
+    if degrees_of_freedom > 0:
+        free = coefficients > 0
+        used = matrix[:, free]
+        covariance = np.linalg.inv(used.T @ used) * misfit**2 / degrees_of_freedom
+        variances = np.diag(jacobian[:, free] @ covariance @ jacobian[:, free].T)
+        # A share is made of two coefficients, and at its bound with either.
+        inside = [True, free[:2].all(), *free[2:]] if _shared in law.terms else free
+        errors |= {
+            name: float(np.sqrt(variance))
+            for name, variance, known in zip(law.parameters, variances, inside, strict=True)
+            if known
+        }
+    return replace(
+        refused,
+        parameters=dict(zip(law.parameters, parameters.tolist(), strict=True)),
+        errors=errors,
+        residual=float(np.sqrt(np.mean((law.times(coefficients, n) / t - 1) ** 2))),
+        coefficients=tuple(coefficients.tolist()),
+    )
+
+
+def _refusal(counts: int, parameters: int) -> str | None:
+    """Why so many distinct device counts do not decide so many parameters; None where they do."""
+    if counts >= parameters:
+        return None
+    if counts == 0:
+        return "no measured time"
+    if counts == 1:
+        return "one device count only: no efficiency claim"
+    return f"{counts} device counts only, the law has {parameters} parameters"

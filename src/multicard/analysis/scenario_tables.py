@@ -1,0 +1,202 @@
+"""A scenario's tables in one folder: the measures, and what its completed runs recorded, run by run.
+
+Whoever draws or judges a scenario reads these and opens neither run directories nor traces.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from multicard.analysis.measures import trace_steps
+from multicard.analysis.run_files import read_activity, read_record
+from multicard.core.errors import UserError
+from multicard.core.files import atomic_write
+from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, STEP_COLUMNS
+from multicard.trace.tables import ACTIVITIES
+
+MEASURES = "measures.csv"
+OUTCOME_TABLE = "runs.csv"
+
+_INTEGERS = ("rank", "epoch", "step")
+
+
+def _recorded(columns: Iterable[str]) -> pa.Schema:
+    """Columns of a table that the job itself wrote."""
+    kinds = {"window": pa.string()} | dict.fromkeys(_INTEGERS, pa.int64())
+    return pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
+
+
+# Columns of each table, without `run`, which comes first in all of them. Of `runs_info` there is a row per run.
+SCHEMAS: dict[str, pa.Schema] = {
+    **{name: ACTIVITIES[name].schema for name in GATHERED_ACTIVITIES},
+    "steps": _recorded(STEP_COLUMNS),
+    "epochs": _recorded(EPOCH_COLUMNS),
+    "runs_info": pa.schema(
+        [
+            ("machine", pa.string()),
+            ("versions", pa.string()),
+            ("traced_steps", pa.float64()),
+            ("trace_missing", pa.string()),
+        ]
+    ),
+}
+
+
+class ScenarioTables:
+    """The tables of one scenario, as its folder `results/scenarios/<scenario>/` holds them.
+
+    Parameters
+    ----------
+    folder
+        Holds `measures.csv`, `runs.csv` and a Parquet file per name in `SCHEMAS`.
+
+    Attributes
+    ----------
+    folder
+        The same.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._tables: dict[str, pd.DataFrame] = {}
+
+    @cached_property
+    def measures(self) -> pd.DataFrame:
+        """One row per run: outcome, parameters and measures.
+
+        Raises
+        ------
+        UserError
+            If they are not there.
+        """
+        path = self.folder / MEASURES
+        if not path.is_file():
+            raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
+        return pd.read_csv(path)
+
+    @cached_property
+    def not_run(self) -> int:
+        """Number of the scenario's runs that cannot run here; 0 where the table of outcomes is not there."""
+        path = self.folder / OUTCOME_TABLE
+        if not path.is_file():
+            return 0
+        return int((pd.read_csv(path, dtype=str)["outcome"] == NOT_RUN).sum())
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Rows of one table of all completed runs, `run` in the first column.
+
+        Where nothing was recorded there are columns without rows.
+
+        Raises
+        ------
+        KeyError
+            If no table has that name.
+        UserError
+            If its file cannot be read, or lacks a column.
+        """
+        if name not in self._tables:
+            self._tables[name] = _read(self.folder / f"{name}.parquet", SCHEMAS[name])
+        return self._tables[name]
+
+    def with_values(self, values: pd.DataFrame) -> pd.DataFrame:
+        """The measures with further columns: `values` has a row per run, named by its index."""
+        return self.measures.merge(values, how="left", left_on="run", right_index=True)
+
+
+def gather(folders: Iterable[Path]) -> dict[str, pa.Table]:
+    """Tables of the completed ones among some runs, by name.
+
+    Raises
+    ------
+    UserError
+        If a file of a run is missing or damaged.
+    """
+    parts: dict[str, list[pa.Table]] = {name: [_with_run(schema).empty_table()] for name, schema in SCHEMAS.items()}
+    for folder in folders:
+        record = read_record(folder)
+        if record["outcome"] != "completed":
+            continue
+        found = {
+            name: read_activity(folder / ACTIVITY / f"{name}.parquet", SCHEMAS[name].names)
+            for name in GATHERED_ACTIVITIES
+        }
+        found |= {name: _csv(folder / f"{name}.csv", SCHEMAS[name]) for name in ("steps", "epochs")}
+        found["runs_info"] = pa.Table.from_pylist([_info(folder, record)], SCHEMAS["runs_info"])
+        for name, table in found.items():
+            names = pa.array([record["run"]] * table.num_rows, pa.string())
+            own = table.replace_schema_metadata(None).select(SCHEMAS[name].names)
+            parts[name].append(own.add_column(0, "run", names))
+    return {name: pa.concat_tables(tables) for name, tables in parts.items()}
+
+
+def store(tables: dict[str, pa.Table], folder: Path) -> None:
+    """Write gathered tables into a scenario's folder."""
+    for name, table in tables.items():
+        with atomic_write(folder / f"{name}.parquet") as temporary:
+            pq.write_table(table, temporary)
+
+
+def machine(hardware: dict[str, Any]) -> str:
+    """Name the kind of machine that `hardware` of a run's record describes: cards, processor, CPUs.
+
+    >>> machine({"gpus": [{"name": "NVIDIA H100"}] * 4, "processor": "AMD EPYC 9334", "logical_cpus": 128})
+    '4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs'
+    """
+    names = [card["name"] for card in hardware.get("gpus") or []]
+    cards = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
+    return ", ".join([*cards, f"{hardware.get('processor')}", f"{hardware.get('logical_cpus')} CPUs"])
+
+
+def versions(record: dict[str, Any]) -> str:
+    """Name the versions that a run's record lists, with the profiler that was used."""
+    found = (record.get("versions") or {}) | {"profiler": (record.get("profiler") or {}).get("used")}
+    return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
+
+
+def _info(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Where a run took place, and how many steps its trace shows per process; empty where it shows none."""
+    steps = trace_steps(folder)
+    processes = len(steps[["report", "process"]].drop_duplicates())
+    return {
+        "machine": machine(record.get("hardware") or {}),
+        "versions": versions(record),
+        "traced_steps": len(steps) / processes if processes else None,
+        "trace_missing": record["profiler"].get("trace_missing"),
+    }
+
+
+def _with_run(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([("run", pa.string()), *schema])
+
+
+def _csv(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read a job's own table; columns that it lacks are empty."""
+    options = pa.csv.ConvertOptions(
+        column_types=schema, include_columns=schema.names, include_missing_columns=True, strings_can_be_null=True
+    )
+    try:
+        return pa.csv.read_csv(path, convert_options=options)
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing") from None
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path}: does not parse as CSV: {str(error).splitlines()[0]}") from None
+
+
+def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:
+    expected = _with_run(schema)
+    if not path.exists():  # a result of a version that did not gather this yet
+        return expected.empty_table().to_pandas()
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
+    missing = [name for name in expected.names if name not in table.column_names]
+    if missing:
+        raise UserError(f"{path}: found no column {missing[0]}, expected {', '.join(expected.names)}")
+    return table.to_pandas()

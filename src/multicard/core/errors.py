@@ -1,0 +1,30 @@
+"""Errors that the user can mend: one line that names what, where and what was expected."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class UserError(Exception):
+    """Bad input, named in one line; several faults make several lines."""
+
+    def __init__(self, *lines: str):
+        super().__init__("\n".join(lines))
+
+
+class TraceError(Exception):
+    """A trace could not be captured, exported or read; the message is one line, whatever the trace holds."""
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.split()))
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """End the program with the lines of a `UserError` and exit code 1; a traceback stays for bugs."""
+    try:
+        yield
+    except UserError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell reports an end by Ctrl-C

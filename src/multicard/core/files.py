@@ -1,0 +1,105 @@
+"""Files that appear whole or not at all, and their checksums."""
+
+import csv
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from multicard.core.errors import UserError
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def report_full_disk(path: Path) -> Iterator[None]:
+    """Say in one line that there is no room for `path`, where the block finds none: the user can make some."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        reason = os.strerror(error.errno)
+        raise UserError(f"{path}: cannot be written: {reason}; make room and start again") from error
+
+
+def mentions_full_disk(text: str) -> bool:
+    """Tell whether a message says that a disk, a quota or a file is full."""
+    return any(os.strerror(code) in text for code in DISK_FULL)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Give a temporary name beside `path` to write to; it becomes `path` only when the block succeeds.
+
+    The temporary name keeps the suffix of `path`, since some writers choose the format by it.
+
+    Raises
+    ------
+    UserError
+        If there is no room for the file.
+    """
+    with report_full_disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    # mkstemp makes files private; results are shared like any other file.
+    umask = os.umask(0)
+    os.umask(umask)
+    temporary.chmod(0o666 & ~umask)
+    try:
+        with report_full_disk(path):
+            yield temporary
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV under a header; None becomes an empty cell."""
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def described(path: Path) -> dict[str, Any]:
+    """Name, size and checksum of a file, as the manifests of data and traces list it."""
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def unwritable(folder: Path) -> str | None:
+    """Say why files cannot be made in `folder`, which need not exist yet; None when they can."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    try:
+        with tempfile.TemporaryDirectory(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder}: {error.strerror}"

@@ -1,0 +1,57 @@
+"""Names inside a run directory, and the vocabulary of its columns."""
+
+RUN = "run.json"
+STEPS = "steps.csv"
+EPOCHS = "epochs.csv"
+LOG = "log.txt"
+SAVED = "saved"
+CHECKPOINT = "checkpoint.pt"
+TRACE = "trace"
+CAPTURED = "captured.json"
+EXPORTED = "exported.json"
+ACTIVITY = "activity"
+ACTIVITY_INDEX = "tables.json"
+ACTIVITY_TABLES = (
+    "phases", "ranges", "cuda_api", "synchronizations", "kernels", "kernel_shapes", "kernel_classes", "launches",
+    "collectives", "stragglers", "memory_operations", "memory_use", "metrics", "metric_samples",
+    "timeline", "shares",
+)  # fmt: skip
+
+# Activity tables that a question about several runs needs.
+GATHERED_ACTIVITIES = (
+    "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
+)  # fmt: skip
+# What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
+SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
+WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
+
+JOB = "job.json"  # in the scratch folder only
+NODE = "node.json"  # likewise, of each of several nodes
+REPORT = "report.nsys-rep"
+
+PROGRESS = "multicard: "  # prefix of the log lines that are shown while a job runs
+
+PHASES = ("data", "transfer", "forward", "backward", "optimizer", "checkpoint")
+OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
+NOT_RUN = "not run"  # of a run that cannot run here
+
+STEP_COLUMNS = (
+    "rank", "epoch", "step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES),
+    "samples", "tokens", "padded_tokens", "loss", "peak_memory_bytes", "peak_reserved_bytes",
+)  # fmt: skip
+EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
+
+
+def node_file(kind: str, node: int) -> str:
+    """Name of the part that one of several nodes leaves, with the suffix of `kind`.
+
+    >>> node_file("report.nsys-rep", 1)
+    'report-node1.nsys-rep'
+    """
+    stem, dot, suffix = kind.partition(".")
+    return f"{stem}-node{node}{dot}{suffix}"
+
+
+def rank_file(kind: str, rank: int) -> str:
+    """Name of the part that one rank leaves in the scratch folder."""
+    return f"{kind}.rank{rank}"

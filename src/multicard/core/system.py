@@ -1,0 +1,85 @@
+"""What the system offers: its CPUs, and external programs, which may be missing, hang, fail or print nonsense."""
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+LIMIT_S = 20.0
+READ_BYTES = 1 << 20  # of an endless answer
+FILE_BYTES = 1 << 28  # that one file of the program may take: an endless answer must not fill the disk
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program printed, and in one line why that cannot be relied on; None where it ended with 0."""
+
+    output: str
+    problem: str | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines of the output, without those that are blank."""
+        return [line.strip() for line in self.output.splitlines() if line.strip()]
+
+
+def ask(command: Sequence[str], limit_s: float | None = None, environment: Mapping[str, str] | None = None) -> Answer:
+    """Run a program and give what it prints; whatever goes wrong is a `problem`, never an exception.
+
+    The answer goes through a file: a process that the program left behind could hold a pipe open for ever.
+    """
+    name, limit_s = command[0], limit_s or LIMIT_S
+    if shutil.which(name) is None:
+        return Answer("", f"{name} is not on the PATH")
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_limit_files,
+            )
+        except OSError as error:
+            return Answer("", f"{name} cannot be started: {error.strerror}")
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output, said = _text(out), _text(err).split("\n")
+    if code is None:
+        return Answer(output, f"{name} did not end within {limit_s:g} s")
+    if code == 0:
+        return Answer(output)
+    # The last line that says something: what comes before is often only how it got there.
+    last = next((" ".join(line.split()) for line in reversed([*output.split("\n"), *said]) if line.strip()), "nothing")
+    return Answer(output, f"{name} ended with {code}, saying: {last[:200]}")
+
+
+def usable_cpus() -> int:
+    """Count the CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _limit_files() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES if hard < 0 else min(FILE_BYTES, hard), hard))
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read(READ_BYTES).decode("utf-8", errors="replace")

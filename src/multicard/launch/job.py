@@ -1,0 +1,291 @@
+"""Run one job to its outcome and leave its run directory whole."""
+
+import contextlib
+import csv
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from multicard.core.errors import UserError
+from multicard.core.files import mentions_full_disk, read_json, report_full_disk, write_csv, write_json
+from multicard.core.layout import (
+    CHECKPOINT,
+    EPOCH_COLUMNS,
+    EPOCHS,
+    JOB,
+    LOG,
+    NODE,
+    OUTCOMES,
+    PROGRESS,
+    REPORT,
+    RUN,
+    SAVED,
+    STEP_COLUMNS,
+    STEPS,
+    TRACE,
+    node_file,
+    rank_file,
+)
+from multicard.experiment.machine import slurm_job
+from multicard.experiment.parameters import JobParameters, run_id
+from multicard.experiment.resources import cpus
+from multicard.launch import slurm
+from multicard.launch.attempts import is_spent, scratch_in, written
+from multicard.launch.commands import LOOPBACK, Place, job_environment, training_command
+from multicard.launch.outcome import judge
+from multicard.launch.process import GRACE_S, Wrapped, run
+from multicard.launch.trace_files import keep_trace
+from multicard.profilers import nsys
+
+TRAINERS = {"vision": "multicard.workloads.vision.train", "llm": "multicard.workloads.llm.train"}
+OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
+FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved", "resumed")
+# Training after which a checkpoint is worth its place: to start anew costs no more than this.
+CHECKPOINT_AFTER_S = 30.0
+
+
+def run_job(
+    parameters: JobParameters,
+    data: Path,
+    folder: Path,
+    time_limit_s: float,
+    model: Path | None = None,
+    checkpoint_after_s: float = CHECKPOINT_AFTER_S,
+) -> dict[str, Any]:
+    """Run the job and write its run directory; return what run.json holds.
+
+    Whatever becomes of the job is an outcome and is written down: `completed`, `out_of_memory`, `diverged`,
+    `timed_out` or `failed`. run.json comes last, so a directory that has one is whole. A job that was interrupted has
+    no outcome; started again, it goes on from its checkpoint, if it has one.
+
+    Parameters
+    ----------
+    data
+        Folder of the prepared data set.
+    folder
+        The run directory. What an earlier attempt left in it is removed, but for its checkpoint.
+    time_limit_s
+        Seconds after which the job is ended.
+    model
+        Folder of the prepared model, of a language model's tuning.
+    checkpoint_after_s
+        Least time between two checkpoints, and before the first; with 0 there is one after every epoch.
+
+    Raises
+    ------
+    UserError
+        If the profiler that is demanded cannot be had, or a disk is full: that is no outcome of the job.
+    """
+    name, several = run_id(parameters), parameters.nodes > 1
+    profiler, why = choose_profiler(parameters.profiler)
+    with report_full_disk(folder), scratch_in(folder) as shared, _near(shared, several) as scratch:
+        checkpoint = folder / CHECKPOINT
+        before = written(checkpoint)
+        write_json(
+            scratch / JOB,
+            {
+                "parameters": parameters.stated(),
+                "profiler": profiler,
+                "data": str(data.absolute()),
+                "model": str(model.absolute()) if model else None,
+                "keep": str((folder / SAVED).absolute()),
+                "scratch": str(scratch.absolute()),
+                "shared": str(shared.absolute()),
+                "time_limit_s": time_limit_s,
+                "port": slurm.free_port() if several else None,
+                "checkpoint": str(checkpoint.absolute()),
+                "checkpoint_after_s": checkpoint_after_s,
+                "resume": before is not None,
+            },
+        )
+        command, environment = node_command(parameters, profiler, scratch), environment_of(parameters, profiler)
+        if several:
+            program = [sys.executable, "-m", "multicard.launch.node", "--job", str((scratch / JOB).absolute())]
+            gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
+            command = slurm.srun_command(program, parameters.nodes, cpus(parameters), gpus)
+            environment |= slurm.srun_environment()
+        start = datetime.now(UTC)
+        _say(f"{PROGRESS}{name}: starts, profiler {profiler}")
+        # Beyond their own grace, for nodes to end what they started.
+        grace_s = 2 * GRACE_S if several else None
+        watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
+        ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched)
+        end = datetime.now(UTC)
+
+        ranks = _rank_records(scratch, parameters)
+        nodes = _nodes(scratch, parameters, ranks) if several else []
+        node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
+        outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
+        if outcome == "failed" and _ran_out_of_room(reason, folder / LOG):
+            raise UserError(f"{folder}: no room for what the run writes; make room and start again")
+        _gather(scratch, folder, parameters.ranks)
+        captured = keep_trace(scratch, folder / TRACE, profiler, outcome, parameters, ended)
+        record = {
+            "run": name,
+            "outcome": outcome,
+            "reason": reason,
+            "parameters": parameters.model_dump(),
+            "started": start.isoformat(timespec="milliseconds"),
+            "ended": end.isoformat(timespec="milliseconds"),
+            "wall_time_s": round(ended.wall_time_s, 3),
+            "exit_code": ended.exit_code,
+            "profiler": {"used": profiler, "why": why, "trace_missing": captured["missing"]},
+            "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
+            **_told_by(ranks),
+            **({"nodes": nodes} if several else {}),
+        }
+        if is_spent(outcome, before, written(checkpoint)):
+            checkpoint.unlink(missing_ok=True)
+        write_json(folder / RUN, record)
+        _say(f"{PROGRESS}{name}: {outcome}{f', {reason}' if reason else ''} ({ended.wall_time_s:.0f} s)")
+        return record
+
+
+@contextlib.contextmanager
+def _near(shared: Path, several: bool) -> Iterator[Path]:
+    """Give the folder that ranks write to.
+
+    On a cluster that is one of the node, since what is written over a network disturbs what is measured; of several
+    nodes each makes its own and hands over to `shared`.
+    """
+    if several or not slurm_job():
+        yield shared
+        return
+    with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
+        yield Path(folder)
+
+
+def refuse_job(parameters: JobParameters, folder: Path, reason: str) -> dict[str, Any]:
+    """Leave the run directory of a job that the machine which it was sent to cannot run: its outcome is `failed`."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    with scratch_in(folder) as scratch:
+        (folder / LOG).write_text(f"{reason}\n", encoding="utf-8")
+        _gather(scratch, folder, 0)
+        captured = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
+    record = {
+        "run": run_id(parameters),
+        "outcome": "failed",
+        "reason": reason,
+        "parameters": parameters.model_dump(),
+        "started": now,
+        "ended": now,
+        "wall_time_s": 0.0,
+        "exit_code": None,
+        "profiler": {"used": "none", "why": "nothing ran", "trace_missing": captured["missing"]},
+        "command": [],
+        **_told_by([]),
+    }
+    write_json(folder / RUN, record)
+    _say(f"{PROGRESS}{record['run']}: failed, {reason}")
+    return record
+
+
+def _told_by(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the record takes from those of the ranks."""
+    told = {key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK}
+    return told | {"ranks": [{key: rank.get(key) for key in OF_EVERY_RANK} for rank in ranks]}
+
+
+def choose_profiler(wanted: str) -> tuple[str, str]:
+    """Resolve `auto`; return the profiler and the reason.
+
+    Raises
+    ------
+    UserError
+        If nsys is demanded and cannot be had.
+    """
+    if wanted in ("kineto", "none"):
+        return wanted, "as configured"
+    version = nsys.version()
+    if version:
+        return "nsys", f"nsys {version} is on the PATH"
+    if wanted == "nsys":
+        raise UserError("profiler: nsys is demanded, but no working nsys is on the PATH")
+    return "kineto", f"no nsys on the PATH{' that works' if nsys.is_there() else ''}"
+
+
+def node_command(parameters: JobParameters, profiler: str, scratch: Path, place: Place | None = None) -> list[str]:
+    """Command that runs the ranks of one node, under nsys where that is the profiler."""
+    command = training_command(
+        TRAINERS[parameters.workload],
+        ["--job", str((scratch / JOB).absolute())],
+        parameters.ranks_per_node,
+        distributed=parameters.distributed,
+        place=place,
+    )
+    if profiler == "nsys":
+        command = nsys.profile_command(command, (scratch / REPORT).absolute(), parameters.device)
+    return command
+
+
+def environment_of(parameters: JobParameters, profiler: str) -> dict[str, str]:
+    """Environment of the ranks of one node."""
+    # Ranks that are all on this machine talk inside it, unless the user chose otherwise.
+    inside = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    environment = {} if parameters.nodes > 1 else dict.fromkeys(inside, LOOPBACK)
+    environment |= job_environment() | {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
+    return environment | (nsys.PROFILE_ENVIRONMENT if profiler == "nsys" else {})
+
+
+def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
+    """The job that a profiler runs inside itself: these ranks, which leave their last words in `scratch`."""
+    if profiler != "nsys":
+        return None
+    words = [scratch / rank_file("rank.json", rank) for rank in ranks]
+    return Wrapped(str((scratch / JOB).absolute()), lambda: all(path.exists() for path in words))
+
+
+def _ran_out_of_room(reason: str, log: Path) -> bool:
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return mentions_full_disk(reason) or mentions_full_disk(said[-20_000:])
+
+
+def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, Any]]:
+    paths = [scratch / rank_file("rank.json", rank) for rank in range(parameters.ranks)]
+    records = [read_json(path) for path in paths if path.exists()]
+    assert all(record["outcome"] in OUTCOMES for record in records)
+    return [record | {"node": record["rank"] // parameters.ranks_per_node} for record in records]
+
+
+def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Name, host, hardware and ranks of every node; None for what a node did not live to say."""
+    nodes = []
+    for node in range(parameters.nodes):
+        file, first = scratch / node_file(NODE, node), node * parameters.ranks_per_node
+        said = next((record for record in ranks if record["node"] == node), {})
+        nodes.append(
+            {
+                "name": read_json(file)["name"] if file.exists() else f"node {node}",
+                "host": said.get("host"),
+                "hardware": said.get("hardware"),
+                "ranks": list(range(first, first + parameters.ranks_per_node)),
+            }
+        )
+    return nodes
+
+
+def _gather(scratch: Path, folder: Path, count: int) -> None:
+    """Join the parts of the ranks, in the order of the ranks; what no rank wrote stays an empty table."""
+    steps = [scratch / rank_file(STEPS, rank) for rank in range(count)]
+    write_csv(folder / STEPS, STEP_COLUMNS, _rows(steps))
+    write_csv(folder / EPOCHS, EPOCH_COLUMNS, _rows([scratch / rank_file(EPOCHS, 0)]))
+
+
+def _rows(parts: list[Path]) -> Iterator[dict[str, str]]:
+    for part in parts:
+        if part.exists():
+            with part.open(newline="", encoding="utf-8") as source:
+                yield from csv.DictReader(source)
+
+
+def _follow(line: str) -> None:
+    if line.startswith(PROGRESS):
+        _say(line)
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # a terminal that was closed takes nothing from the run
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,87 @@
+"""One node's part of a job on several: `python -m multicard.launch.node --job FILE`, which srun starts once on each.
+
+What the ranks of the node write stays on the node until they have ended; then it is copied to the scratch folder of the
+run, which all nodes see.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from multicard.core.files import atomic_write, read_json, write_json
+from multicard.core.layout import JOB, LOG, NODE, REPORT, node_file, rank_file
+from multicard.experiment.parameters import JobParameters
+from multicard.experiment.workloads import parameters_of
+from multicard.launch.commands import Place
+from multicard.launch.job import environment_of, node_command, wrapped
+from multicard.launch.process import run
+
+
+def run_node(job: dict[str, Any], p: JobParameters, place: Place) -> int:
+    """Run the ranks of this node and hand over what they leave; give this program's exit code.
+
+    It is 0 when all of them completed, however a profiler ended after them: any other ends the whole job.
+    """
+    shared = Path(job["scratch"])
+    ranks = range(place.node * p.ranks_per_node, (place.node + 1) * p.ranks_per_node)
+    with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
+        scratch = Path(folder)
+        write_json(scratch / JOB, job | {"scratch": folder})
+        command = node_command(p, job["profiler"], scratch, place)
+        environment = environment_of(p, job["profiler"])
+        try:
+            ended = run(
+                command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
+                wrapped=wrapped(job["profiler"], scratch, ranks),
+            )  # fmt: skip
+        finally:  # when this program is told to end, too
+            _hand_over(scratch, shared, place.node)
+        records = [scratch / rank_file("rank.json", rank) for rank in ranks]
+        if all(path.exists() and read_json(path)["outcome"] == "completed" for path in records):
+            return 0
+    return ended.exit_code if ended.exit_code > 0 else 128 - ended.exit_code if ended.exit_code else 1
+
+
+def _hand_over(scratch: Path, shared: Path, node: int) -> None:
+    """Copy what the ranks and the profiler left; each file appears whole."""
+    for path in [*scratch.glob("*.rank[0-9]*"), *scratch.glob("rank[0-9]*.json.gz"), scratch / REPORT]:
+        if path.exists():
+            name = node_file(REPORT, node) if path.name == REPORT else path.name
+            with atomic_write(shared / name) as temporary:
+                shutil.copyfile(path, temporary)
+
+
+def end_orphaned_job(address: str, port: int) -> None:
+    """End the job of Slurm that this program belongs to if nobody waits for it any more.
+
+    The job outlives the loss of a node, so that the launcher on the first one can write down what happened. When that
+    is the node which is lost, Slurm would let the others wait until the job's time limit.
+    """
+    try:
+        socket.create_connection((address, port), timeout=30).close()
+    except OSError:
+        subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=False, timeout=60)
+
+
+if __name__ == "__main__":
+    # Whenever this program is told to end, its folder on the node is to go too.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
+    job = read_json(parser.parse_args().job)
+    p = parameters_of(job["parameters"])
+    # srun gives its tasks the number of theirs, and the address of the node that it was started on, which is the first.
+    place = Place(int(os.environ["SLURM_PROCID"]), p.nodes, os.environ["SLURM_LAUNCH_NODE_IPADDR"], job["port"])
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    write_json(Path(job["scratch"]) / node_file(NODE, place.node), {"name": name})
+    code = run_node(job, p, place)
+    if code != 0 and place.node > 0:
+        end_orphaned_job(place.address, int(os.environ["SLURM_SRUN_COMM_PORT"]))
+    sys.exit(code)

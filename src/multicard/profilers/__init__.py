@@ -1,0 +1,1 @@
+"""Profilers: how each wraps a job, and what it leaves."""

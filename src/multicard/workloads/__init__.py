@@ -1,0 +1,1 @@
+"""Workloads: the kinds of jobs that multicard runs."""

@@ -1,0 +1,175 @@
+"""Times a tuning recipe from outside: feeds it batches, and watches its model, loss and optimizer."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+from multicard.core.errors import UserError
+from multicard.experiment.llm_parameters import LlmParameters
+from multicard.record.capture import Capture
+from multicard.record.energy import EnergyMeter
+from multicard.record.rank import say
+from multicard.record.recorder import Recorder
+from multicard.workloads.llm.memory import Held, count
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a batch holds: samples, tokens without and with padding, and the tokens that its loss averages over."""
+
+    samples: int
+    tokens: int
+    padded_tokens: int
+    weight: float
+
+
+class Observer:
+    """Runs the windows of a job inside a recipe that knows nothing of them.
+
+    A back end trains on the batches of `feed`, which opens and ends the steps; `watch` then sees the phases. A step
+    lasts from the request for its first batch to the request for the next step's, so nothing is left out: phases are
+    `data` (until a batch is there), `transfer` (until the model begins), `forward` (until the backward pass begins, so
+    with the loss), `backward`, and `optimizer` (from the last backward pass to the end of the update, so with what
+    ranks exchange about it). What comes after, such as logging, is in no phase.
+
+    Attributes
+    ----------
+    held
+        Bytes that the model and its optimizer hold on this rank, after the first update.
+    saved
+        Seconds that writing the weights took, by the wall clock.
+    """
+
+    def __init__(self, p: LlmParameters, rank: int, recorder: Recorder, capture: Capture, meter: EnergyMeter):
+        self.p, self.rank, self.recorder, self.capture, self.meter = p, rank, recorder, capture, meter
+        self.held: Held | None = None
+        self.save_time_s: float | None = None
+        self._open: dict[str, AbstractContextManager[Any]] = {}  # the window, the step and the phase that are open
+        self._phase: str | None = None
+        self._step: Any = None
+        self._contents: Contents | None = None
+        self._last_batch = False
+
+    def feed(self, loader: Iterable[Any], contents: Callable[[Any], Contents]) -> Iterator[Any]:
+        """Give the batches of all steps, passing over the data as often as they need."""
+        batches = self._passes(loader)
+        for number in range(1, self.p.total_steps + 1):
+            self._end_step()
+            self._begin_step(number)
+            for part in range(1, self.p.gradient_accumulation_steps + 1):
+                self._enter("data")
+                self._step.epoch, batch = next(batches)
+                self._contents = contents(batch)
+                if not self._contents.weight:
+                    raise UserError(
+                        f"sequence_length: {self.p.sequence_length} cuts off every answer of a batch of "
+                        f"{self.p.dataset}"
+                    )
+                self._last_batch = part == self.p.gradient_accumulation_steps
+                self._enter("transfer")
+                yield batch
+        self._end_step()
+        self._close("window")
+        self.recorder.settle()
+
+    @contextmanager
+    def watch(self, model: nn.Module, loss: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """See the phases of a recipe that calls these, while the block runs."""
+        plain_backward = torch.Tensor.backward
+
+        @wraps(plain_backward)
+        def backward(*arguments: Any, **options: Any) -> None:
+            self._enter("backward")
+            plain_backward(*arguments, **options)
+            self._leave()
+            if self._last_batch:
+                self._enter("optimizer")
+
+        def begin_forward(*_: Any) -> None:
+            if self._phase != "forward":  # DPO asks the model twice
+                self._enter("forward")
+
+        def note_loss(_module: nn.Module, _inputs: Any, found: Any) -> None:
+            c = self._contents
+            value = found[0] if isinstance(found, tuple) else found
+            self._step.add(c.samples, value, c.weight, c.tokens, c.padded_tokens)
+
+        def end_update(*_: Any) -> None:
+            if self.held is None:
+                self.held = count(model, optimizer)
+            self._leave()
+
+        hooks = [
+            # Before those of FSDP, whose gathering of weights belongs to the forward pass.
+            model.register_forward_pre_hook(begin_forward, prepend=True),
+            loss.register_forward_hook(note_loss),
+            optimizer.register_step_post_hook(end_update),
+        ]
+        torch.Tensor.backward = backward
+        try:
+            yield
+        finally:
+            torch.Tensor.backward = plain_backward
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Time the writing of weights."""
+        started = time.perf_counter()
+        with self.capture.range("checkpoint"):
+            yield
+        self.save_time_s = time.perf_counter() - started
+
+    def _passes(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """Batches without end, each with the number of its pass over the data."""
+        sampler = getattr(loader, "sampler", None)
+        for epoch in itertools.count(1):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch - 1)
+            for batch in loader:
+                yield epoch, batch
+
+    def _begin_step(self, number: int) -> None:
+        p = self.p
+        window = "warmup" if number <= p.warmup_steps else "measured"
+        if number > p.warmup_steps + p.steps:
+            window = "profiled"
+        if number == p.warmup_steps + 1:
+            self.meter.start()
+        if window == "profiled" and "window" not in self._open:
+            self.recorder.settle()
+            self.meter.stop()
+            self._enter_context("window", self.capture.window())
+        if self.rank == 0 and number in (p.warmup_steps + 1, p.warmup_steps + p.steps // 2):
+            say(f"step {number} of {p.total_steps}")
+        self._step = self._enter_context("step", self.recorder.step(1, window))
+
+    def _end_step(self) -> None:
+        self._leave()
+        self._close("step")
+
+    def _enter(self, phase: str) -> None:
+        self._leave()
+        self._phase = phase
+        self._enter_context("phase", self.recorder.phase(phase))
+
+    def _leave(self) -> None:
+        self._phase = None
+        self._close("phase")
+
+    def _enter_context(self, name: str, context: AbstractContextManager[Any]) -> Any:
+        self._open[name] = context
+        return context.__enter__()
+
+    def _close(self, name: str) -> None:
+        context = self._open.pop(name, None)
+        if context:
+            context.__exit__(None, None, None)

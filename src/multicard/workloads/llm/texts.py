@@ -1,0 +1,102 @@
+"""Make a set of texts ready to tune on, with a checksum and a statement of where it comes from."""
+
+import json
+import tempfile
+from array import array
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from multicard.core.errors import UserError
+from multicard.core.files import atomic_write, described, write_json
+from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
+from multicard.experiment.datasets import PublishedText, Text
+from multicard.workloads.llm.samples import MissingColumns, Unfit, characters, to_sample
+from multicard.workloads.llm.text_sources import TextSource, open_source
+
+TRAIN = "train.jsonl"
+
+
+def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> None:
+    """Write the samples into `folder`/train.jsonl in the form of their kind; provenance.json comes last.
+
+    Samples are read and written one after the other. Of a published set, which nobody here can mend, samples that
+    are not what they should be are left out and counted; a user's file is refused for them.
+
+    Parameters
+    ----------
+    resources
+        Folder of the shipped inputs.
+
+    Raises
+    ------
+    UserError
+        At the first fault, in one line; nothing half-written stays.
+    """
+    fault = dataset.fault()
+    if fault:
+        raise UserError(f"datasets.{name}.{fault}")
+    folder.mkdir(parents=True, exist_ok=True)
+    # What was there before must not speak for what is not there yet.
+    (folder / PROVENANCE).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".huggingface-", ignore_cleanup_errors=True) as scratch:
+        source = open_source(name, dataset, resources, Path(scratch))
+        with atomic_write(folder / TRAIN) as temporary:
+            counts = _write(source, dataset, temporary)
+    write_json(
+        folder / PROVENANCE,
+        {
+            "dataset": name,
+            "source": dataset.source,
+            "kind": dataset.kind,
+            **source.facts,
+            "limit": dataset.limit,
+            **counts,
+            "files": [described(folder / TRAIN)],
+        },
+    )
+
+
+def _write(source: TextSource, dataset: Text, path: Path) -> dict[str, Any]:
+    """Write the samples to `path`; give their number and lengths."""
+    lengths, faults, first_fault = array("Q"), 0, None
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for place, row in islice(source.rows, dataset.limit):
+            try:
+                sample = to_sample(dataset.kind, row)
+            except Unfit as error:
+                fault = f"{place}: {error}" if isinstance(error, MissingColumns) else f"{place}, {error}"
+                if isinstance(error, MissingColumns) or not isinstance(dataset, PublishedText):
+                    raise UserError(fault) from None
+                faults, first_fault = faults + 1, first_fault or fault
+                continue
+            file.write(json.dumps(sample, ensure_ascii=False) + "\n")
+            lengths.append(characters(sample))
+    if not lengths:
+        raise UserError(first_fault or f"{source.place}: found no samples, expected some")
+    left_out = {"left_out": faults, "first_left_out": first_fault} if isinstance(dataset, PublishedText) else {}
+    return {
+        "train_samples": len(lengths),
+        "test_samples": 0,
+        **left_out,
+        "characters_per_sample": {
+            "mean": round(float(np.mean(lengths)), 1),
+            "median": float(np.median(lengths)),
+            "max": max(lengths),
+        },
+    }
+
+
+def read_texts(folder: Path) -> dict[str, Any]:
+    """Read provenance.json of a prepared set of texts, and check its file against it.
+
+    Raises
+    ------
+    UserError
+        If the file is missing or not the one that was prepared.
+    """
+    facts = read_prepared(folder, "set of texts")
+    refuse_changed(folder, folder, facts["files"])
+    return facts

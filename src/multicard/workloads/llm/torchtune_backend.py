@@ -1,0 +1,329 @@
+"""The back end that tunes by torchtune's stock recipes; the only module that knows torchtune.
+
+docs/backends.md states what a back end does. This one loads a stock recipe from torchtune's installation, subclasses it
+to let an `Observer` feed and watch it, and runs it as torchtune would; no recipe is copied. What the recipes lack to
+run here is given to them from outside: `_mend_torchao` renames what torchao renamed since, `_mend_for_cpu` replaces
+three functions that have no CPU side.
+"""
+
+import gc
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torchtune
+from omegaconf import OmegaConf
+from torchtune import config, training
+from torchtune._recipe_registry import get_all_recipes
+from torchtune.data import CROSS_ENTROPY_IGNORE_IDX
+
+from multicard.core.errors import UserError
+from multicard.experiment.architectures import ARCHITECTURES
+from multicard.experiment.llm_parameters import LlmParameters
+from multicard.experiment.machine import unsupported
+from multicard.workloads.llm.observer import Contents, Observer
+
+LORA = {
+    # torchtune's own choice in its configurations of Llama 3.
+    "lora_attn_modules": ["q_proj", "v_proj", "output_proj"],
+    "apply_lora_to_mlp": True,
+    "apply_lora_to_output": False,
+    "lora_dropout": 0.0,
+}
+
+# torchtune's modules of models, the ends of their builders' names, and the type of their checkpoints.
+MODELS = {
+    "llama3_8b": ("llama3", "llama3_8b", "LLAMA3"),
+    "llama3_1_8b": ("llama3_1", "llama3_1_8b", "LLAMA3"),
+    "llama3_2_1b": ("llama3_2", "llama3_2_1b", "LLAMA3_2"),
+}
+
+# torchtune's data sets by the kind of samples, which lie in the file in their normal form (docs/datasets.md).
+DATASETS: dict[str, dict[str, Any]] = {
+    "instruction": {"_component_": "alpaca_dataset"},
+    "chat": {"_component_": "chat_dataset", "conversation_column": "messages", "conversation_style": "openai"},
+    "summary": {"_component_": "samsum_dataset"},
+    "grammar": {"_component_": "grammar_dataset"},
+    "completion": {"_component_": "text_completion_dataset", "column": "text"},
+    # What all techniques but DPO learn from preferences: the chosen answers.
+    "preference": {"_component_": "chat_dataset", "conversation_column": "chosen", "conversation_style": "openai"},
+}
+PAIRS = {"_component_": "preference_dataset"}
+
+COUNTED_SAMPLES = 1000  # for the tokens per sample
+
+
+def tune(
+    p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, observer: Observer, output: Path
+) -> int:
+    """Run one rank of the job; return the number of steps of one pass over the data.
+
+    Parameters
+    ----------
+    model, texts
+        What `read_model` and `read_texts` tell of the prepared model and data.
+    train_file
+        The samples.
+    output
+        Folder that takes what torchtune writes: its log of losses, adapters or weights.
+    """
+    wrong = unsupported()
+    if wrong:
+        raise UserError(wrong)
+    _mend_torchao()
+    settings = OmegaConf.create(_settings(p, model, texts, train_file, output))
+    recipe = _load_recipe(recipe_name(p))
+    if p.device == "cpu":
+        _mend_for_cpu(recipe)
+    passes: list[int] = []
+    observed = _observed(recipe, p, observer, passes)
+    # The recipe's entry looks its class up by name; its decorator, which reads the command line, is left out.
+    setattr(recipe, observed.__name__, observed)
+    recipe.recipe_main.__wrapped__(settings)
+    return passes[0]
+
+
+def recipe_name(p: LlmParameters) -> str:
+    """Name of the stock recipe of a technique."""
+    kind = {
+        "lora": "lora_finetune",
+        "qlora": "lora_finetune",
+        "qat": "qat_lora_finetune" if p.qat_of == "adapters" else "qat",
+        "dpo": "lora_dpo",
+        "full": "full_finetune",
+    }[p.technique]
+    return f"{kind}_distributed" if p.distributed else f"{kind}_single_device"
+
+
+def tokens_per_sample(
+    p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path
+) -> dict[str, float]:
+    """Count the tokens of up to 1000 samples evenly spread over the set, as the technique reads them, uncut.
+
+    Gives `counted_samples`, `mean`, `median`, `p95`, `max`, and `cut_share`: the part of samples longer than the
+    sequence length. A sample of DPO is both its answers, each with the prompt.
+    """
+    tokenizer = config.instantiate(OmegaConf.create(_tokenizer(model, None)))
+    samples = config.instantiate(OmegaConf.create(_dataset(p, texts, train_file) | {"packed": False}), tokenizer)
+    step = max(1, len(samples) // COUNTED_SAMPLES)
+    lengths, cut = [], 0
+    for index in range(0, len(samples), step)[:COUNTED_SAMPLES]:
+        sample = samples[index]
+        parts = [len(sample[key]) for key in ("tokens", "chosen_input_ids", "rejected_input_ids") if key in sample]
+        lengths.append(float(sum(parts)))
+        cut += max(parts) > p.sequence_length
+    found = torch.tensor(lengths, dtype=torch.float64)
+    return {
+        "counted_samples": len(lengths),
+        "mean": found.mean().item(),
+        "median": found.quantile(0.5).item(),
+        "p95": found.quantile(0.95).item(),
+        "max": found.max().item(),
+        "cut_share": cut / len(lengths),
+    }
+
+
+def _settings(
+    p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path
+) -> dict[str, Any]:
+    """The configuration of the stock recipe."""
+    settings: dict[str, Any] = {
+        "output_dir": str(output),
+        "tokenizer": _tokenizer(model, p.sequence_length),
+        "model": _model(p, model["architecture"]),
+        "checkpointer": {
+            "_component_": "torchtune.training.FullModelHFCheckpointer",
+            "checkpoint_dir": model["folder"],
+            "checkpoint_files": model["checkpoint_files"],
+            "recipe_checkpoint": None,
+            "output_dir": str(output),
+            "model_type": MODELS.get(model["architecture"], ("", "", "LLAMA3"))[2],
+        },
+        "resume_from_checkpoint": False,
+        "save_adapter_weights_only": True,
+        "dataset": _dataset(p, texts, train_file),
+        "seed": p.seed + p.repeat - 1,
+        "shuffle": True,
+        "batch_size": p.batch_size,
+        "optimizer": {"_component_": "torch.optim.AdamW", "fused": True, "weight_decay": 0.01, "lr": p.learning_rate},
+        "lr_scheduler": {
+            "_component_": "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup",
+            "num_warmup_steps": p.warmup_steps,
+        },
+        "loss": {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"},
+        "epochs": 1,
+        "max_steps_per_epoch": None,
+        "gradient_accumulation_steps": p.gradient_accumulation_steps,
+        "optimizer_in_bwd": False,
+        "compile": p.compile,
+        "metric_logger": {
+            "_component_": "torchtune.training.metric_logging.DiskLogger",
+            "log_dir": str(output),
+            "filename": "losses.txt",
+        },
+        "log_every_n_steps": 1,
+        "log_peak_memory_stats": False,  # the recorder reads and resets these counters
+        "device": p.device,
+        "dtype": p.precision,
+        "enable_activation_checkpointing": p.activation_checkpointing,
+        "enable_activation_offloading": False,
+    }
+    if p.technique == "dpo":
+        settings["loss"] = {"_component_": "torchtune.rlhf.loss.DPOLoss", "beta": 0.1, "label_smoothing": 0}
+    if p.technique == "qat":
+        settings["quantizer"] = {
+            "_component_": "torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer",
+            "groupsize": p.qat_group,
+        }
+    return settings
+
+
+def _tokenizer(model: dict[str, Any], longest: int | None) -> dict[str, Any]:
+    return {
+        "_component_": "torchtune.models.llama3.llama3_tokenizer",
+        "path": model["tokenizer"],
+        "special_tokens_path": model["special_tokens"],
+        "max_seq_len": longest,
+    }
+
+
+def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
+    adapters: dict[str, Any] = {}
+    if p.adapted:
+        adapters = LORA | {"lora_rank": p.lora_rank, "lora_alpha": p.lora_alpha}
+        adapters["quantize_base"] = p.technique == "qlora"
+    prefix = "lora_" if p.adapted else ""
+    if architecture in MODELS:
+        module, name, _ = MODELS[architecture]
+        return {"_component_": f"torchtune.models.{module}.{prefix}{name}", **adapters}
+    shape = ARCHITECTURES[architecture]
+    return {
+        "_component_": f"torchtune.models.llama3.{prefix}llama3",
+        "vocab_size": shape.vocabulary,
+        "num_layers": shape.layers,
+        "num_heads": shape.heads,
+        "num_kv_heads": shape.kv_heads,
+        "embed_dim": shape.embedding,
+        "intermediate_dim": shape.feed_forward,
+        "max_seq_len": shape.max_sequence,
+        "norm_eps": shape.norm_epsilon,
+        "rope_base": int(shape.rope_base),
+        **adapters,
+    }
+
+
+def _dataset(p: LlmParameters, texts: dict[str, Any], train_file: Path) -> dict[str, Any]:
+    kind = PAIRS if p.technique == "dpo" else DATASETS[texts["kind"]]
+    where = {"source": "json", "data_files": str(train_file), "split": "train"}
+    if p.technique != "dpo":
+        where["packed"] = p.packed
+    return {**kind, "_component_": f"torchtune.datasets.{kind['_component_']}", **where}
+
+
+def _load_recipe(name: str) -> types.ModuleType:
+    """Load a stock recipe from its file, as a module of our own."""
+    file = next(recipe.file_path for recipe in get_all_recipes() if recipe.name == name)
+    path = Path(torchtune.__file__).parent.parent / "recipes" / file
+    spec = importlib.util.spec_from_file_location(f"stock_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _observed(recipe: types.ModuleType, p: LlmParameters, observer: Observer, passes: list[int]) -> type:
+    """Subclass the recipe's class so that the observer feeds, watches and times it.
+
+    The steps of one pass over the data are put into `passes`.
+    """
+    own = [cls for _, cls in inspect.getmembers(recipe, inspect.isclass) if cls.__module__ == recipe.__name__]
+    [stock] = [cls for cls in own if hasattr(cls, "train")]
+
+    class Observed(stock):
+        def _setup_data(self, *arguments: Any, **options: Any) -> Any:
+            made = super()._setup_data(*arguments, **options)
+            loader = made[1] if isinstance(made, tuple) else made
+            if len(loader) < p.gradient_accumulation_steps:
+                needed, found = p.batch_size * p.gradient_accumulation_steps, len(loader.sampler)
+                raise UserError(
+                    f"batch_size: {p.batch_size} x gradient_accumulation_steps {p.gradient_accumulation_steps} needs "
+                    f"{needed} samples per rank, found {found}"
+                )
+            passes.append(len(loader) // p.gradient_accumulation_steps)
+            feed = _Feed(loader, observer, p, self._tokenizer.pad_id)
+            return (made[0], feed) if isinstance(made, tuple) else feed
+
+        def train(self) -> None:
+            owner = getattr(self, "_checkpoint_client", self)
+            owner.save_checkpoint = partial(_save, observer, p, owner.save_checkpoint)
+            with observer.watch(self._model, self._loss_fn, self._optimizer):
+                super().train()
+
+    Observed.__name__ = stock.__name__
+    return Observed
+
+
+def _save(observer: Observer, p: LlmParameters, save: Any, *arguments: Any, **options: Any) -> None:
+    if p.save != "none":
+        with observer.saving():
+            save(*arguments, **options)
+
+
+class _Feed:
+    """Stands in for a recipe's data loader: as long as the job, whatever the length of the data."""
+
+    def __init__(self, loader: Any, observer: Observer, p: LlmParameters, padding: int):
+        self._loader, self._observer, self._p, self._padding = loader, observer, p, padding
+
+    def __len__(self) -> int:
+        return self._p.total_steps * self._p.gradient_accumulation_steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._observer.feed(self._loader, self._contents)
+
+    def _contents(self, batch: Any) -> Contents:
+        """Count a batch while it is on the host: a dict of (b, s) tensors, or DPO's (2b, s) tokens and labels."""
+        if isinstance(batch, dict):
+            tokens, labels = batch["tokens"], batch["labels"]
+            # A packed sequence holds one sample for each position 0.
+            samples = int((batch["input_pos"] == 0).sum()) if "input_pos" in batch else len(tokens)
+            weight = float((labels != CROSS_ENTROPY_IGNORE_IDX).sum())
+        else:
+            tokens, _ = batch
+            samples, weight = len(tokens) // 2, 1.0
+        return Contents(samples, int((tokens != self._padding).sum()), tokens.numel(), weight)
+
+
+def _mend_torchao() -> None:
+    """Give torchao's classes of fake quantization the names by which torchtune 0.6.1 asks for them.
+
+    torchao 0.13 renamed them; its deprecated subclass of the old name fails an assertion of torchtune.
+    """
+    from torchao.quantization.qat import IntxFakeQuantizeConfig, IntxFakeQuantizer, api, fake_quantizer
+
+    api.FakeQuantizeConfig = IntxFakeQuantizeConfig
+    fake_quantizer.FakeQuantizer = IntxFakeQuantizer
+
+
+def _mend_for_cpu(recipe: types.ModuleType) -> None:
+    """Replace what the recipes call without asking for the kind of device."""
+
+    def join(*_arguments: Any, **_options: Any) -> None:
+        dist.init_process_group("gloo")  # the recipes name NCCL
+
+    recipe.init_process_group = join
+    training.get_memory_stats = lambda **_: dict.fromkeys(
+        ("peak_memory_active", "peak_memory_alloc", "peak_memory_reserved"), 0.0
+    )
+    training.log_memory_stats = lambda *_: None
+    training.cleanup_before_training = gc.collect

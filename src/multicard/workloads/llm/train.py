@@ -1,0 +1,74 @@
+"""The tuning program of one rank: `python -m multicard.workloads.llm.train --job FILE`, alone or under torchrun."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multicard.core.layout import STEPS, rank_file
+from multicard.experiment.llm_parameters import LlmParameters
+from multicard.record.capture import Capture
+from multicard.record.energy import EnergyMeter, device_memory_used_bytes
+from multicard.record.rank import bind_rank, run_rank
+from multicard.record.recorder import Recorder
+from multicard.workloads.llm.models import read_model
+from multicard.workloads.llm.observer import Observer
+from multicard.workloads.llm.texts import read_texts
+
+WEIGHTS = (".safetensors", ".pt", ".bin")
+
+
+def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[str, Any]:
+    """Run the windows of one rank through the back end; leave its steps in the scratch, give what is to be recorded."""
+    scratch = Path(job["scratch"])
+    model, texts = read_model(Path(job["model"])), read_texts(Path(job["data"]))
+    record["data"] = {key: texts[key] for key in ("dataset", "source", "kind", "train_samples", "files")}
+    record["model"] = {key: model[key] for key in ("model", "architecture", "parameters", "files")}
+    record["binding"] = bind_rank(p)
+    torch.set_num_threads(p.threads)
+    rank, device = record["rank"], torch.device("cpu")
+    if p.device == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    _stay_offline(scratch, rank)
+    from multicard.workloads.llm import torchtune_backend
+
+    capture, meter = Capture(job["profiler"], scratch, rank, device), EnergyMeter(device)
+    recorder = Recorder(rank, device, capture)
+    observer = Observer(p, rank, recorder, capture, meter)
+    train_file, output = Path(job["data"]) / texts["files"][0]["name"], scratch / "output"
+    if rank == 0:
+        record["data"]["tokens_per_sample"] = torchtune_backend.tokens_per_sample(p, model, texts, train_file)
+    try:
+        steps_per_pass = torchtune_backend.tune(p, model, texts, train_file, observer, output)
+    finally:
+        recorder.write(scratch / rank_file(STEPS, rank))
+    found = {
+        "steps_per_pass": steps_per_pass,
+        "held_bytes": observer.held.record() if observer.held else None,
+        "energy": [meter.record()],
+        "device_memory_used_bytes": [device_memory_used_bytes(device)],
+    }
+    if rank == 0 and p.save != "none":
+        weights = [path for path in output.rglob("*") if path.suffix in WEIGHTS]
+        found["saved"] = {"time_s": observer.save_time_s, "bytes": sum(path.stat().st_size for path in weights)}
+        if p.save == "keep":
+            shutil.move(output, job["keep"])
+    return found
+
+
+def _stay_offline(scratch: Path, rank: int) -> None:
+    """Have the libraries of Hugging Face fetch nothing, and write into the scratch folder."""
+    os.environ |= {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_HOME": str(scratch / f"huggingface-{rank}"),
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "TIKTOKEN_CACHE_DIR": "",  # else tiktoken keeps tokenizers by their path, whatever becomes of the file
+    }
+
+
+if __name__ == "__main__":
+    run_rank(LlmParameters, tune)

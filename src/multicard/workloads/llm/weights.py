@@ -1,0 +1,201 @@
+"""The weights of a Llama-3 checkpoint as Hugging Face ships them; of its safetensors files only headers are read.
+
+The format, and what makes a file invalid, is that of https://github.com/huggingface/safetensors: 8 bytes with the
+length of the header, the header as JSON, and the tensors' bytes without holes.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from multicard.core.errors import UserError
+from multicard.experiment.architectures import Architecture
+from multicard.workloads.llm.vocabulary import LFS_POINTER
+
+ONE_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
+MAX_HEADER_BYTES = 100_000_000  # as the format's own reader takes
+BYTES_OF = {"BF16": 2, "F16": 2, "F32": 4}  # of the types that weights to be tuned may have
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as a header describes it; `begin` and `end` count bytes from the end of the header."""
+
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def tensor_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors of a checkpoint, by Hugging Face's names."""
+    linear = shape.linear_shapes
+    layer = {
+        "self_attn.q_proj": linear["q_proj"],
+        "self_attn.k_proj": linear["k_proj"],
+        "self_attn.v_proj": linear["v_proj"],
+        "self_attn.o_proj": linear["output_proj"],
+        "mlp.gate_proj": linear["w1"],
+        "mlp.down_proj": linear["w2"],
+        "mlp.up_proj": linear["w3"],
+        "input_layernorm": (shape.embedding,),
+        "post_attention_layernorm": (shape.embedding,),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocabulary, shape.embedding)}
+    for number in range(shape.layers):
+        shapes |= {f"model.layers.{number}.{name}.weight": size for name, size in layer.items()}
+    shapes["model.norm.weight"] = (shape.embedding,)
+    if not shape.tied:
+        shapes["lm_head.weight"] = (shape.vocabulary, shape.embedding)
+    return shapes
+
+
+def weight_files(folder: Path) -> list[str]:
+    """Names of the files that hold the weights, in order, present or not.
+
+    They are those of the index; without an index model.safetensors, or the shards that the present ones count.
+    """
+    index = folder / INDEX
+    if index.is_file():
+        return _indexed_files(index)
+    if (folder / ONE_FILE).is_file():
+        return [ONE_FILE]
+    counts = sorted({match[2] for file in folder.iterdir() if (match := SHARD.fullmatch(file.name))})
+    if not counts:
+        return [ONE_FILE]
+    if len(counts) > 1:
+        raise UserError(f"{folder}: found shards of {' and of '.join(counts)}, expected those of one checkpoint")
+    return [f"model-{number:05}-of-{counts[0]}.safetensors" for number in range(1, max(1, int(counts[0])) + 1)]
+
+
+def _indexed_files(index: Path) -> list[str]:
+    places = read_object(index).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise UserError(f"{index}: found no weight_map, expected the file of each tensor")
+    for tensor, file in places.items():
+        # Only names: an index does not lead out of its folder.
+        if not isinstance(file, str) or file in ("", ".", "..") or Path(file).name != file or not file.isprintable():
+            raise UserError(f"{index}, {tensor!r}: found {file!r}, expected the name of a file beside it")
+    return sorted(set(places.values()))
+
+
+def count_parameters(files: list[Path], shape: Architecture) -> int:
+    """Number of weights in the files, once they are found to be those of the architecture.
+
+    Raises
+    ------
+    UserError
+        If a file is corrupt, or a tensor is missing, surplus, of another shape or not of floating-point numbers.
+    """
+    expected = tensor_shapes(shape)
+    seen: dict[str, Path] = {}
+    total = 0
+    for file in files:
+        for name, tensor in read_header(file).items():
+            if name.endswith("rotary_emb.inv_freq"):
+                continue  # older checkpoints store what follows from the base; torchtune skips it
+            if name not in expected:
+                raise UserError(f"{file}: found the tensor {name}, expected none of this name")
+            if name in seen:
+                raise UserError(f"{file}: found the tensor {name} again, expected it in {seen[name].name} alone")
+            if tensor.shape != expected[name]:
+                raise UserError(
+                    f"{file}, {name}: found the shape {_product(tensor.shape)}, expected {_product(expected[name])}"
+                )
+            if tensor.kind not in BYTES_OF:
+                raise UserError(f"{file}, {name}: found the type {tensor.kind}, expected {', '.join(BYTES_OF)}")
+            seen[name] = file
+            total += math.prod(tensor.shape)
+    missing = [name for name in expected if name not in seen]
+    if missing:
+        where = files[0] if len(files) == 1 else files[0].parent
+        raise UserError(
+            f"{where}: found {len(seen)} of {len(expected)} tensors, expected {missing[0]}"
+            + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        )
+    return total
+
+
+def read_header(file: Path) -> dict[str, Tensor]:
+    """Read what a safetensors file holds, by name, and check that its data is all there.
+
+    Raises
+    ------
+    UserError
+        If the file is not a whole safetensors file.
+    """
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        if start == LFS_POINTER[:8]:
+            raise UserError(f"{file}: found a Git LFS pointer, expected the weights themselves")
+        length = int.from_bytes(start, "little")
+        if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+            raise UserError(
+                f"{file}: found a header of {length} bytes in a file of {size}, expected a whole safetensors file"
+            )
+        content = stream.read(length)
+    header = _parsed(content)
+    if header is None:
+        raise UserError(f"{file}: found a header that is no JSON object, expected that of a safetensors file")
+    odd = next((name for name in header if not name.isprintable()), None)
+    if odd is not None:
+        raise UserError(f"{file}: found a tensor named {odd!r}, expected a name that can be printed")
+    tensors = {name: _tensor(file, name, entry) for name, entry in header.items() if name != "__metadata__"}
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if tensor.begin != end:
+            raise UserError(f"{file}, {name}: found its data at byte {tensor.begin}, expected {end}")
+        end = tensor.end
+    if end != size - 8 - length:
+        raise UserError(f"{file}: found {size - 8 - length} bytes of data, expected {end}")
+    return tensors
+
+
+def _tensor(file: Path, name: str, entry: Any) -> Tensor:
+    match entry:
+        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
+            all(type(length) is int and length >= 0 for length in shape) and 0 <= begin <= end
+        ):
+            # A type without a size here is refused later, by its name.
+            needed = math.prod(shape) * BYTES_OF[kind] if kind in BYTES_OF else end - begin
+            if end - begin != needed:
+                raise UserError(f"{file}, {name}: found {end - begin} bytes, expected {needed} of its shape and type")
+            return Tensor(kind, tuple(shape), begin, end)
+    raise UserError(f"{file}, {name}: found {_cut(entry)}, expected dtype, shape and data_offsets")
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises
+    ------
+    UserError
+        If it holds anything else.
+    """
+    found = _parsed(file.read_bytes())
+    if found is None:
+        raise UserError(f"{file}: found no JSON object, expected one")
+    return found
+
+
+def _parsed(content: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _product(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape)) or "of a single number"
+
+
+def _cut(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,149 @@
+"""Data sets as the training loop reads them."""
+
+import functools
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import pil_loader
+from torchvision.transforms import v2
+
+from multicard.core.errors import UserError
+from multicard.core.prepared import Entry, is_unchanged, read_prepared, refuse_changed
+from multicard.workloads.vision.images import reason_in_one_line, share, tree_is_unchanged
+
+
+class GrayscaleDataset(Dataset):
+    """Grey images from arrays, upsampled to 3 × S × S when they are read.
+
+    Each item is a float32 tensor of shape (3, S, S), normalized, and its class as an int.
+    """
+
+    def __init__(self, folder: Path, split: str, transform: v2.Transform):
+        self.images = np.load(folder / f"{split}_images.npy", mmap_mode="r", allow_pickle=False)
+        self.labels = np.load(folder / f"{split}_labels.npy", allow_pickle=False)
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = torch.from_numpy(np.array(self.images[index])).unsqueeze(0).expand(3, -1, -1)
+        return self.transform(image), int(self.labels[index])
+
+
+class SyntheticImages(Dataset):
+    """Random images that cost nothing to load: every item is the same normal float32 tensor of shape (3, S, S).
+
+    Its label is random. A loader may see `synthetic` and make batches on the device instead.
+    """
+
+    synthetic = True
+
+    def __init__(self, samples: int, classes: int, image_size: int, seed: int):
+        self.image = _random_image(image_size, seed)
+        self.labels = np.random.default_rng(seed).integers(classes, size=samples)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.image, int(self.labels[index])
+
+
+class UnreadableImage(UserError):
+    """An image file that cannot be decoded.
+
+    A worker of a DataLoader hands an error on as its class and its traceback, whose last line is what the error said.
+    """
+
+    def __init__(self, said: str):
+        own = said.strip().rsplit("\n", 1)[-1]
+        super().__init__(own.removeprefix(f"{__name__}.{type(self).__name__}: "))
+
+
+@functools.cache
+def _random_image(size: int, seed: int) -> torch.Tensor:
+    """One random image, which the splits of a process share."""
+    return torch.randn(3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Read provenance.json of a prepared data set, and check its files against it.
+
+    Of many small image files only names and sizes are compared: every rank does this, and reading a hundred thousand
+    files would take longer than some runs.
+
+    Raises
+    ------
+    UserError
+        If a file is missing or not the one that was prepared.
+    """
+    facts = read_prepared(folder, "data set")
+    refuse_changed(folder, folder, facts["files"], _unchanged)
+    return facts
+
+
+def _unchanged(path: Path, entry: Entry) -> bool:
+    return tree_is_unchanged(path, entry) if "files" in entry else is_unchanged(path, entry)
+
+
+def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> Dataset:
+    """Open the `train` or `test` part of a prepared data set; `seed` is that of synthetic images.
+
+    Raises
+    ------
+    UserError
+        If a user's folder is no longer what it was.
+    """
+    if facts["source"] == "synthetic":
+        return SyntheticImages(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
+    resize = v2.Resize((image_size, image_size), antialias=True)
+    normalize = v2.Normalize(facts["mean"], facts["std"])
+    to_float = v2.ToDtype(torch.float32, scale=True)
+    if facts["source"] == "imagefolder" or facts.get("stored_size"):
+        transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
+        root = Path(facts["folder"]) if facts["source"] == "imagefolder" else folder
+        return _open_pictures(root, facts, split, transform)
+    return GrayscaleDataset(folder, split, v2.Compose([to_float, resize, normalize]))
+
+
+def _open_pictures(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
+    """Open a folder of image files, less those that could not be read when it was prepared."""
+    parts = facts.get("parts", {split: split})
+    place = root / parts.get(split, "")
+    try:
+        # A small part of a prepared set may lack a class; a user's folder was refused for that.
+        pictures = ImageFolder(place, transform, loader=_decoded, allow_empty=True)
+    except OSError as error:
+        raise UserError(f"{place}: cannot be read: {error.strerror or error}") from error
+    unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
+    samples = [sample for sample in pictures.samples if sample[0] not in unreadable]
+    if not parts:
+        by_class = itertools.groupby(samples, key=lambda sample: sample[1])
+        samples = [sample for _, images in by_class for sample in share(list(images), split)]
+    pictures.samples = pictures.imgs = samples
+    pictures.targets = [label for _, label in samples]
+    found, expected = (len(pictures), pictures.classes), (facts[f"{split}_samples"], facts["classes"])
+    if found != expected:
+        raise UserError(
+            f"{place}: found {found[0]} {split} images of {len(found[1])} classes, expected the {expected[0]} of "
+            f"{len(expected[1])} classes that were there when {facts['dataset']} was prepared"
+        )
+    return pictures
+
+
+def _decoded(file: str) -> Image.Image:
+    """Read an image file as torchvision does."""
+    try:
+        return pil_loader(file)
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders of damaged files raise whatever they stumble over
+        reason = reason_in_one_line(error, Path(file))
+        raise UnreadableImage(f"{file}: cannot be read: {reason}; expected an image") from error

@@ -1,0 +1,101 @@
+"""Make a data set ready to train on, with checksums and a statement of where it comes from."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from multicard.core.errors import UserError
+from multicard.core.files import atomic_write, described, write_json
+from multicard.core.prepared import PROVENANCE
+from multicard.experiment.datasets import Dataset, Digits, ImageFolder, KaggleMnist, Mnist, Synthetic
+from multicard.workloads.vision.images import SPLITS, clear_trees, index_folder, write_tree
+from multicard.workloads.vision.kaggle import read_kaggle
+from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples, read_digits, read_mnist
+
+
+def prepare(name: str, dataset: Dataset, folder: Path) -> None:
+    """Prepare one data set in `folder`; provenance.json comes last and lists what is there.
+
+    Raises
+    ------
+    UserError
+        If the user's files are not what they should be.
+    """
+    fault = dataset.fault()
+    if fault:
+        raise UserError(f"datasets.{name}.{fault}")
+    folder.mkdir(parents=True, exist_ok=True)
+    match dataset:
+        case ImageFolder():
+            facts = index_folder(dataset, name)
+        case Synthetic():
+            facts = _describe_synthetic(dataset)
+        case Digits():
+            facts = _keep(read_digits(), dataset, folder)
+        case Mnist():
+            facts = _keep(read_mnist(dataset, name), dataset, folder)
+        case KaggleMnist():
+            facts = _keep(read_kaggle(Path(dataset.path)), dataset, folder)
+    write_json(folder / PROVENANCE, {"dataset": name, "source": dataset.source, **facts})
+
+
+def _keep(grey: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder: Path) -> dict[str, Any]:
+    """Write both splits, as arrays or as image files."""
+    train, test = grey.train, grey.test
+    if dataset.limit:
+        train, test = train.first(dataset.limit), test.first(max(1, dataset.limit // 5))
+    clear_trees(folder, wanted=dataset.stored_size is not None)
+    files = []
+    for split, samples in zip(SPLITS, (train, test), strict=True):
+        if dataset.stored_size:
+            files.append(write_tree(folder, split, samples, dataset.stored_size))
+        else:
+            files += _write_arrays(folder, split, samples)
+    mean, deviation = _statistics(train.images)
+    return {
+        **grey.facts,
+        "limit": dataset.limit,
+        "stored_size": dataset.stored_size,
+        "classes": CLASSES,
+        "train_samples": len(train),
+        "test_samples": len(test),
+        # Of the small images: upsampling keeps the mean and lowers the deviation a little.
+        "mean": [round(mean, 6)] * 3,
+        "std": [round(deviation, 6)] * 3,
+        "files": files,
+    }
+
+
+def _write_arrays(folder: Path, split: str, samples: Samples) -> list[dict[str, Any]]:
+    entries = []
+    for kind, values in (("images", samples.images), ("labels", samples.labels)):
+        path = folder / f"{split}_{kind}.npy"
+        with atomic_write(path) as temporary:
+            np.save(temporary, values, allow_pickle=False)
+        entries.append(described(path))
+    return entries
+
+
+def _statistics(images: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation of the pixels, as parts of 255; counted, since they may be too many to convert."""
+    counts = np.zeros(256, np.int64)
+    for part in np.array_split(images, max(1, len(images) // 1000)):
+        counts += np.bincount(part.ravel(), minlength=256)
+    levels = np.arange(256) / 255
+    mean = float(np.average(levels, weights=counts))
+    # Of equal pixels the deviation is zero, by which nothing can be normalized.
+    return mean, float(np.sqrt(np.average((levels - mean) ** 2, weights=counts))) or 1.0
+
+
+def _describe_synthetic(dataset: Synthetic) -> dict[str, Any]:
+    return {
+        "origin": "random numbers, made when they are needed",
+        "split": "a tenth as many test images as training images",
+        "classes": [str(label) for label in range(dataset.classes)],
+        "train_samples": dataset.samples,
+        "test_samples": max(1, dataset.samples // 10),
+        "mean": [0.0] * 3,
+        "std": [1.0] * 3,
+        "files": [],
+    }

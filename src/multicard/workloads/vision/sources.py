@@ -1,0 +1,187 @@
+"""Sets of small grey images, read whole and checked: scikit-learn's digits and MNIST in its own files."""
+
+import fcntl
+import gzip
+import hashlib
+import http.client
+import math
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from multicard.core.errors import UserError
+from multicard.core.files import described
+from multicard.experiment.datasets import Mnist
+
+CLASSES = [str(digit) for digit in range(10)]
+
+# First four bytes of an IDX file: two zeros, 8 for unsigned bytes, and the number of dimensions.
+IMAGES_MAGIC, LABELS_MAGIC = 0x00000803, 0x00000801
+
+EDGE = 28  # pixels, of MNIST's images
+
+# MD5 of MNIST's files as published, unpacked, since the same content can be packed in many ways. torchvision has those
+# of the published .gz files; several projects that check a download list both.
+MNIST_MD5 = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images of one split, uint8 of shape (N, H, W), and their classes, int64 of shape (N,)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def first(self, count: int) -> "Samples":
+        """The first `count` samples, or all where there are fewer."""
+        return Samples(self.images[:count], self.labels[:count])
+
+
+@dataclass(frozen=True)
+class GrayscaleSplits:
+    """Both splits of a set, and what its provenance says of where they come from."""
+
+    train: Samples
+    test: Samples
+    facts: dict[str, Any]
+
+
+def every_nth_is_a_test_image(samples: Samples, n: int, facts: dict[str, Any]) -> GrayscaleSplits:
+    """Split a set that has no test part: samples n, 2n, … are test images."""
+    is_test = np.arange(len(samples)) % n == n - 1
+    train, test = (Samples(samples.images[chosen], samples.labels[chosen]) for chosen in (~is_test, is_test))
+    return GrayscaleSplits(train, test, facts)
+
+
+def read_digits() -> GrayscaleSplits:
+    """Scikit-learn's handwritten digits."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)  # 17 grey levels, kept apart
+    facts = {
+        "origin": "scikit-learn's copy of the test set of the UCI Optical Recognition of Handwritten Digits "
+        "data (E. Alpaydin, C. Kaynak, 1998; doi 10.24432/C50P49; CC BY 4.0)",
+        "split": "every fifth image is a test image",
+    }
+    return every_nth_is_a_test_image(Samples(images, digits.target.astype(np.int64)), 5, facts)
+
+
+def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
+    """MNIST from its four IDX files, fetched first where that is wanted and needed.
+
+    Files of another content than those published are refused where a download is wanted; else they are used as they
+    are, and the set does not claim to be MNIST.
+
+    Raises
+    ------
+    UserError
+        If files are missing, cannot be fetched, or are not what MNIST's files are.
+    """
+    if dataset.download and None in dataset.files().values():
+        _download_mnist(dataset, name)
+    files = {short: path for short, path in dataset.files().items() if path}
+    contents = {short: _unpacked(path) for short, path in files.items()}
+    train, test = (_mnist_samples(prefix, files, contents) for prefix in ("train", "t10k"))
+    others = [path for short, path in files.items() if _md5(contents[short]) != MNIST_MD5[short]]
+    if others and dataset.download:
+        raise UserError(
+            f"{others[0]}: found another content than that of MNIST's file; remove it to have it fetched anew, or use "
+            f"it as it is by datasets.{name}.download: false"
+        )
+    if others:
+        print(
+            f"datasets.{name}.folder: used as it is, though {len(others)} of its {len(files)} files are not MNIST's as "
+            f"published, the first is {others[0]}",
+            file=sys.stderr,
+        )
+    return GrayscaleSplits(
+        train,
+        test,
+        facts={
+            "origin": "a folder of the user, with IDX files that are not MNIST's as published"
+            if others
+            else "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user",
+            "verified": not others,
+            "split": "as the files are named" if others else "as MNIST is published",
+            "folder": str(Path(dataset.folder).absolute()),
+            "source_files": [described(path) for path in files.values()],
+        },
+    )
+
+
+def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, bytes]) -> Samples:
+    """Images and labels of one of MNIST's parts, checked against each other."""
+    short_images, short_labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
+    image_file, label_file = files[short_images], files[short_labels]
+    images = _idx_values(image_file, contents[short_images], IMAGES_MAGIC)
+    labels = _idx_values(label_file, contents[short_labels], LABELS_MAGIC)
+    _, height, width = images.shape
+    if (height, width) != (EDGE, EDGE):
+        raise UserError(f"{image_file}: found images of {height}×{width} pixels, expected {EDGE}×{EDGE}")
+    if len(labels) != len(images):
+        raise UserError(f"{label_file}: found {len(labels)} labels, expected {len(images)} as {image_file} has")
+    if labels.max() > 9:
+        where = int(np.argmax(labels > 9)) + 1
+        raise UserError(f"{label_file}: found the label {labels[where - 1]} of sample {where}, expected 0 to 9")
+    return Samples(images, labels.astype(np.int64))
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def _download_mnist(dataset: Mnist, name: str) -> None:
+    """Let torchvision fetch MNIST into the folder's MNIST/raw, with the checksums it knows.
+
+    Several data sets may be made of one folder at the same time: one of them fetches, the others wait.
+    """
+    from torchvision.datasets import MNIST
+
+    folder = Path(dataset.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".download.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if None in dataset.files().values():
+                MNIST(str(folder), download=True)
+    except (OSError, RuntimeError, http.client.HTTPException) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"datasets.{name}.download: cannot fetch MNIST into {folder}: {reason}") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        found = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read: {found}; expected a whole IDX file") from error
+
+
+def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:
+    """Values of an IDX file of unsigned bytes (http://yann.lecun.com/exdb/mnist/), of the file's own shape."""
+    found = int.from_bytes(content[:4], "big")
+    kind = "images" if magic == IMAGES_MAGIC else "labels"
+    if len(content) < 4 or found != magic:
+        raise UserError(f"{path}: found the first bytes {content[:4].hex() or 'none'}, expected {magic:08x} ({kind})")
+    start = 4 + 4 * (magic & 0xFF)
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
+    expected = start + math.prod(shape)
+    if len(content) != max(start, expected):
+        wanted = f"{expected} for {'×'.join(str(n) for n in shape)}" if len(content) >= start else f"{start} or more"
+        raise UserError(f"{path}: found {len(content)} bytes, expected {wanted} {kind}")
+    if expected == start:
+        raise UserError(f"{path}: found no {kind}, expected some")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

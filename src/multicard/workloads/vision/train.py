@@ -1,0 +1,205 @@
+"""Training program of one rank: `python -m multicard.workloads.vision.train --job FILE`, alone or under torchrun."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.models.mobilenetv2 import MobileNetV2
+
+from multicard.core.errors import UserError
+from multicard.core.files import write_csv
+from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.record.capture import Capture
+from multicard.record.energy import EnergyMeter, device_memory_used_bytes
+from multicard.record.rank import bind_rank, run_rank, say
+from multicard.record.recorder import Recorder
+from multicard.workloads.vision.checkpoint import Checkpoints, State
+from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
+from multicard.workloads.vision.precision import (
+    autocast,
+    choose_fp32,
+    gradient_scaler,
+    memory_format,
+    parameter_dtype,
+    to_device,
+)
+from multicard.workloads.vision.strategy import distribute, joined, sum_over_ranks
+
+
+def train(
+    job: dict[str, Any], p: VisionParameters, rank: int, device: torch.device, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """Train, evaluate after every epoch, then run the profiled window; leave steps and epochs in the scratch.
+
+    The profiled steps begin a pass of their own, after a warm-up step in which the loader starts. A run that goes on
+    from a checkpoint warms up again.
+
+    Returns what else is to be recorded: `steps_per_pass`, the steps that this rank needs for one pass over its
+    training data; energy and memory of each of its cards; `resumed`, from where the run went on.
+    """
+    scratch = Path(job["scratch"])
+    torch.set_num_threads(p.threads)
+    torch.manual_seed(p.seed + p.repeat - 1)
+
+    dtype, layout = parameter_dtype(p.precision), memory_format(p.layout)
+    choose_fp32(p.tf32)
+    model = MobileNetV2(num_classes=len(facts["classes"]), width_mult=p.width_mult)
+    model = distribute(model.to(device, dtype, memory_format=layout), p, device)
+    optimizer = make_optimizer(model, p)
+    scaler = gradient_scaler(p.precision, device)
+    loss_of = nn.CrossEntropyLoss()
+    forward = model
+    if p.compile or p.cuda_graphs:
+        forward = torch.compile(model, mode="reduce-overhead" if p.cuda_graphs else None)
+
+    data = Path(job["data"])
+    training_data, test_data = (open_split(data, facts, split, p.image_size) for split in ("train", "test"))
+    training = training_loader(training_data, facts, p, rank, device)
+    testing = evaluation_loader(test_data, p, rank)
+    steps_per_epoch = min(len(training), p.steps_per_epoch or len(training))
+    if p.epochs * steps_per_epoch <= p.warmup_steps:
+        raise UserError(f"warmup_steps: {p.warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps")
+
+    cards = [torch.device("cuda", i) for i in range(p.devices)] if p.strategy == "dp" else [device]
+    meters = [EnergyMeter(card) for card in cards]
+    capture = Capture(job["profiler"], scratch, rank, device)
+    recorder = Recorder(rank, device, capture, cards)
+    epochs: list[dict[str, float]] = []
+    memory_used: list[int | None] = []
+
+    def run_step(batches: Iterator[Any], epoch: int, window: str) -> None:
+        with recorder.step(epoch, window) as step:
+            with recorder.phase("data"):
+                images, labels = next(batches)
+            with recorder.phase("transfer"):
+                images = to_device(images, device, dtype, layout, p.non_blocking)
+                labels = labels.to(device, non_blocking=p.non_blocking)
+            with recorder.phase("forward"), autocast(p.precision, device):
+                loss = loss_of(forward(images), labels)
+            with recorder.phase("backward"):
+                scaler.scale(loss).backward()
+            with recorder.phase("optimizer"):
+                scaler.step(optimizer)  # with fp16 this waits for the GPU: whether to step is decided on the host
+                scaler.update()
+                optimizer.zero_grad()
+            step.add(len(labels), loss)
+
+    state = State(model, optimizer, scaler, training, recorder, meters, epochs, memory_used)
+    checkpoints = Checkpoints(job, p, rank, device, facts, state)
+    resumed = checkpoints.resume()
+    try:
+        done = len(epochs) * steps_per_epoch
+        warm = done + p.warmup_steps
+        for epoch in range(len(epochs) + 1, p.epochs + 1):
+            started = time.perf_counter()
+            model.train()
+            batches = shuffled(training, epoch)
+            for number in range(1, steps_per_epoch + 1):
+                if done == max(warm, (epoch - 1) * steps_per_epoch):  # the first measured step of an epoch
+                    for meter in meters:
+                        meter.start()
+                run_step(batches, epoch, "warmup" if done < warm else "measured")
+                done += 1
+                if rank == 0 and number in (steps_per_epoch // 2, steps_per_epoch):
+                    say(f"epoch {epoch} of {p.epochs}, step {number} of {steps_per_epoch}")
+            losses = [row["loss"] for row in recorder.settle()]
+            for meter in meters:
+                meter.stop()
+            epoch_time = time.perf_counter() - started
+            if epoch == 1:  # of training alone: what a test takes, PyTorch keeps
+                memory_used += [device_memory_used_bytes(card) for card in cards]
+            test_loss, test_accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
+            train_loss, count, due = sum_over_ranks([sum(losses), len(losses), checkpoints.due()], device)
+            epochs.append(
+                {
+                    "epoch": epoch,
+                    "train_loss": train_loss / count,
+                    "test_loss": test_loss,
+                    "test_accuracy": test_accuracy,
+                    "epoch_time_s": epoch_time,
+                }
+            )
+            if due:
+                checkpoints.write()
+
+        model.train()
+        endless = itertools.chain.from_iterable(shuffled(training, p.epochs + 1 + again) for again in itertools.count())
+        # The loader starts here, and not in the window, where its start would be an iteration like no other.
+        for _ in range(max(1, warm - done)):
+            run_step(endless, p.epochs + 1, "warmup")
+        with capture.window():
+            for _ in range(p.profiled_steps):
+                run_step(endless, p.epochs + 1, "profiled")
+        recorder.settle()
+    finally:
+        recorder.write(scratch / rank_file(STEPS, rank))
+        if rank == 0:
+            write_csv(scratch / rank_file(EPOCHS, rank), EPOCH_COLUMNS, epochs)
+    if rank == 0:
+        say(f"test accuracy {epochs[-1]['test_accuracy']:.1%}")
+    return {
+        "steps_per_pass": len(training),
+        "energy": [meter.record() for meter in meters],
+        "device_memory_used_bytes": memory_used,
+        "resumed": resumed,
+    }
+
+
+def make_optimizer(model: nn.Module, p: VisionParameters) -> torch.optim.SGD:
+    """SGD with momentum; without a wish for the fused one PyTorch chooses, on a GPU the one of many tensors at once."""
+    # False would be an answer: PyTorch would then update weight by weight.
+    return torch.optim.SGD(model.parameters(), lr=p.learning_rate, momentum=0.9, fused=p.fused_optimizer or None)
+
+
+def shuffled(loader: Any, epoch: int) -> Iterator[Any]:
+    """Begin a pass over the data, in an order of its own."""
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(epoch)
+    return iter(loader)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, loader: DataLoader, p: VisionParameters, device: torch.device, passes: int
+) -> tuple[float, float]:
+    """Mean cross-entropy and accuracy over the whole test set, all ranks taken together.
+
+    Every rank makes `passes` forward passes, since those of a sharded model need all ranks; a rank with less to
+    evaluate repeats its last batch, one without test samples an image of zeros; neither counts.
+    """
+    model.eval()
+    total_loss = correct = count = 0.0
+    dtype, layout = parameter_dtype(p.precision), memory_format(p.layout)
+    images = torch.zeros(1, 3, p.image_size, p.image_size, dtype=dtype, device=device)
+    for batch in itertools.islice(itertools.chain(loader, itertools.repeat(None)), passes):
+        if batch is not None:
+            images, labels = to_device(batch[0], device, dtype, layout, False), batch[1].to(device)
+        with autocast(p.precision, device):
+            scores = model(images)
+        if batch is not None:
+            total_loss += nn.functional.cross_entropy(scores.double(), labels, reduction="sum").item()
+            correct += (scores.argmax(1) == labels).sum().item()
+            count += len(labels)
+    total_loss, correct, count = sum_over_ranks([total_loss, correct, count], device)
+    return total_loss / count, correct / count
+
+
+def _train_rank(job: dict[str, Any], p: VisionParameters, record: dict[str, Any]) -> dict[str, Any]:
+    """Run one rank; give what is to be recorded of it."""
+    facts = read_provenance(Path(job["data"]))
+    record["data"] = {key: facts[key] for key in ("dataset", "source", "train_samples", "test_samples", "files")}
+    cards = list(range(p.devices)) if p.strategy == "dp" else None
+    record["binding"] = bind_rank(p, cards)
+    with joined(p) as (rank, device):
+        return train(job, p, rank, device, facts)
+
+
+if __name__ == "__main__":
+    run_rank(VisionParameters, _train_rank)

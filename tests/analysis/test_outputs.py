@@ -1,0 +1,265 @@
+"""Tables say what the measures say, in every format, whatever text they hold."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from multicard.analysis.measures import MEASURES_OF, measure_scenario
+from multicard.analysis.scaling import add_scaling
+from multicard.analysis.tables import (
+    latex,
+    markdown,
+    measures_table,
+    number,
+    scaling_models_table,
+    speedup_table,
+    write_scenario_tables,
+    write_table,
+)
+from multicard.core.layout import WRITTEN_TABLES
+from multicard.experiment.vision_parameters import VisionParameters
+
+HOSTILE = r"a|b & 50% $x$ #1 _y_ {z} ~ ^ \input{evil} <script> [1]* `c` żółw µs — 中" + "\n\x1b[31m"
+
+
+def measures(*rows: dict[str, Any]) -> pd.DataFrame:
+    """Synthetic measures of runs, with speed-up: parameters and measures given, the rest defaults or empty."""
+    filled = []
+    for row in rows:
+        given = {name: value for name, value in row.items() if name in VisionParameters.model_fields}
+        parameters = VisionParameters.model_validate({"device": "cpu", **given}).model_dump()
+        known = {name: value for name, value in row.items() if name not in given}
+        empty = dict.fromkeys(MEASURES_OF["vision"])
+        filled.append({"run": "r", "outcome": "completed", "reason": None, **parameters, **empty, **known})
+    return add_scaling(pd.DataFrame(filled))
+
+
+def synthetic() -> pd.DataFrame:
+    """One strategy on one, two and four devices, three repeats on one and two."""
+    rows = [
+        {
+            "strategy": "ddp-ds", "devices": devices, "repeat": repeat, "iteration_time_s": seconds,
+            "throughput_samples_per_s": 64 * devices / seconds, "peak_memory_bytes": 1_500_000_000, "data_share": 0.125,
+        }
+        for devices, times in ((1, (0.100, 0.104, 0.098)), (2, (0.110, 0.112, 0.111)), (4, (0.130,)))
+        for repeat, seconds in enumerate(times, 1)
+    ]  # fmt: skip
+    return measures(*rows)
+
+
+def cells(text: str) -> list[list[str]]:
+    """Cells of a Markdown table, the headings first."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows if "---" not in row]
+
+
+def test_a_table_of_measures_has_units_in_its_headings_and_intervals_in_its_cells() -> None:
+    table = measures_table(synthetic(), ["iteration_time_s", "peak_memory_bytes", "data_share", "speedup"])
+    headings, one, two, four = cells(markdown(table, "Times"))
+    assert headings == [
+        "strategy", "devices", "repeats", "iteration time (ms)", "peak memory (GB)", "data share (%)", "speed-up"
+    ]  # fmt: skip
+    assert one[:5] == ["ddp-ds", "1", "3", "100 [98, 104]", "1.50 [1.50, 1.50]"]
+    # 2 × 100 / 111, 2 × 98 / 112 and 2 × 104 / 110
+    assert two[3:] == ["111 [110, 112]", "1.50 [1.50, 1.50]", "12.5 [12.5, 12.5]", "1.80 [1.75, 1.89]"]
+    assert four[2:] == ["1", "130", "1.50", "12.5", "3.08"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ((12.345, 11.9, 12.81), "12.3 [11.9, 12.8]"),
+        ((0.0123456,), "0.0123"),
+        ((123456.7,), "123457"),
+        ((20.004, 20.001, 20.006), "20.004 [20.001, 20.006]"),
+        ((5.0, 4.9999999999, 5.0000000001), "5.00000 [5.00000, 5.00000]"),
+        ((-0.5, -1.0, 0.25), "−0.500 [−1.000, 0.250]"),
+        ((0.0,), "0"),
+        ((1e-17,), "0"),
+        ((float("nan"),), "–"),
+        ((3.0, float("nan"), float("nan")), "3.00"),
+        ((150.0, 20.0, 900.0), "150 [20, 900]"),
+    ],
+)
+def test_a_number_has_three_digits_or_as_many_as_its_interval_needs(given: tuple[float, ...], text: str) -> None:
+    assert number(*given) == text
+
+
+def test_units_suit_the_middle_value_of_a_column() -> None:
+    table = pd.DataFrame(
+        {
+            "short_s": [2e-6, 5e-6, 0.1], "long_s": [0.5, 7.0, 90.0], "moved_bytes": [4096, 8192, 100],
+            "bandwidth_bytes_per_s": [2e9, 3e9, 4e9], "tokens_per_s": [1234.5, 10.0, 20.0],
+            "energy_per_token_j": [0.002, 0.003, 0.004], "efficiency": [0.5, 0.25, 1.0],
+            "unknown_s": [float("nan")] * 3, "test_accuracy": [0.981, 0.992, 0.5],
+        }
+    )  # fmt: skip
+    headings, first, *_ = cells(markdown(table, "Units"))
+    assert headings == [
+        "short (µs)", "long (s)", "moved (kB)", "bandwidth (GB/s)", "tokens (per s)", "energy per token (mJ)",
+        "efficiency (%)", "unknown (s)", "test accuracy (%)",
+    ]  # fmt: skip
+    assert first == ["2.00", "0.500", "4.10", "2.00", "1234", "2.00", "50.0", "–", "98.1"]
+
+
+def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> None:
+    rows = [
+        {"strategy": "ddp-ds", "preset": preset, "image_size": size, "throughput_samples_per_s": 1.0}
+        for preset in ("paper", "tuned")
+        for size in (32, 64)
+    ]
+    table = measures_table(measures(*rows), ["throughput_samples_per_s"])
+    assert list(table)[:4] == ["image_size", "preset", "devices", "repeats"]
+    [_, first, *_] = cells(markdown(table, "Presets"))
+    assert first[:3] == ["32", "paper", "1"]
+
+
+def test_switches_are_worded_yes_and_no_and_small_parameters_keep_their_digits() -> None:
+    rows = [{"pin_memory": pin, "learning_rate": rate} for pin, rate in ((True, 0.0003), (False, 0.01))]
+    _, on, off = cells(markdown(measures_table(measures(*rows), ["iteration_time_s"]), "Pinned"))
+    assert on[:2] == ["0.0003", "yes"]
+    assert off[:2] == ["0.01", "no"]
+
+
+def test_the_table_of_speedups_tells_scaling_baseline_and_serial_fraction() -> None:
+    headings, _, two, four = cells(markdown(speedup_table(synthetic()), "Scaling"))
+    told = dict(zip(headings, two, strict=True))
+    assert (told["scaling"], told["baseline"]) == ("weak", "ddp-ds, 1 device")
+    # (1/1.802 − 1/2) / (1/2) = 11 %
+    assert told["serial fraction (%)"].startswith("11.0 [")
+    assert dict(zip(headings, four, strict=True))["serial fraction (%)"] == "10.0"
+
+
+def test_the_table_of_laws_tells_parameters_errors_residual_and_reason() -> None:
+    table = scaling_models_table(synthetic())
+    assert table["formula"].tolist() == ["T1 n / (n − s (n − 1))", "T1 + c (n − 1)"]
+    assert (table["points"].tolist(), table["degrees_of_freedom"].tolist()) == ([3, 3], [1, 1])
+    assert "parallel_share" not in table
+    headings, gustafson, linear = cells(markdown(table, "Laws"))
+    assert headings[headings.index("formula") + 1 : headings.index("points")] == [
+        "T1 (ms)", "s (%)", "c (ms)", "residual (%)"
+    ]  # fmt: skip
+    assert re.fullmatch(r"[\d.]+ ± [\d.]+", linear[headings.index("c (ms)")])
+    assert gustafson[headings.index("c (ms)")] == "–"
+    assert "law" not in headings
+    assert table["others"].iloc[1].startswith("T1 + c ")
+    alone = scaling_models_table(synthetic()[lambda m: m["devices"] == 1])
+    assert set(alone["reason"]) == {"one device count only: no efficiency claim"}
+
+
+def test_a_caption_says_what_brackets_and_errors_are_where_there_are_any() -> None:
+    ratios = markdown(speedup_table(synthetic()), "Scaling.").splitlines()[0]
+    assert "the range of the ratios of single repeats, from four repeats on the 95 % bootstrap interval" in ratios
+    medians = markdown(measures_table(synthetic(), ["iteration_time_s"]), "Times").splitlines()[0]
+    assert "their range, from six repeats on their 95 % bootstrap interval" in medians
+    assert "standard error" in markdown(scaling_models_table(synthetic()), "Laws")
+    assert markdown(pd.DataFrame({"a": [1]}), "Plain").splitlines()[0] == "Plain."
+
+
+def test_csv_has_the_numbers_as_they_are(tmp_path: Path) -> None:
+    table = speedup_table(synthetic())
+    write_table(table, tmp_path / "speedup", "Scaling", "speedup")
+    assert {path.name for path in tmp_path.iterdir()} == {"speedup.csv", "speedup.md", "speedup.tex"}
+    pd.testing.assert_frame_equal(
+        pd.read_csv(tmp_path / "speedup.csv"), table, check_dtype=False, check_column_type=False
+    )
+
+
+def test_tables_of_several_scenarios_can_stand_in_one_document(tmp_path: Path) -> None:
+    for scenario in ("one", "an_other", "an-other"):
+        (tmp_path / scenario).mkdir()
+        write_scenario_tables(synthetic(), tmp_path / scenario)
+    written = {path: path.read_text() for path in tmp_path.glob("*/*.tex")}
+    labels = [re.search(r"\\label\{(.*?)\}", text)[1] for text in written.values()]
+    assert len(labels) == len(set(labels)) == 9
+    assert "tab:an_other-table_speedup" in labels
+    for path, text in written.items():
+        name = path.parent.name.replace("_", r"\_")
+        assert rf"\caption{{Scenario {name}: " in text
+    assert (tmp_path / "one/table_scaling_models.md").read_text().startswith("Scenario one: laws of scaling")
+
+
+def test_captions_and_a_column_tell_of_made_up_runs_and_unlike_machines(tmp_path: Path) -> None:
+    notes = ["Synthetic: made-up runs, on no real machine", "2 machines: A & B; C"]
+    write_scenario_tables(synthetic(), tmp_path, notes, "all")
+    for name in WRITTEN_TABLES:
+        caption = (tmp_path / f"{name}.md").read_text().splitlines()[0]
+        assert notes[0] in caption and r"2 machines: A \& B; C." in caption
+        assert r"2 machines: A \& B; C." in (tmp_path / f"{name}.tex").read_text()
+        assert set(pd.read_csv(tmp_path / f"{name}.csv")["synthetic"]) == {"all"}
+        assert "synthetic" not in cells((tmp_path / f"{name}.md").read_text())[0]
+    write_scenario_tables(synthetic(), tmp_path)
+    assert all("synthetic" not in pd.read_csv(tmp_path / f"{name}.csv") for name in WRITTEN_TABLES)
+
+
+def test_hostile_text_stays_in_its_markdown_cell() -> None:
+    text = markdown(pd.DataFrame({"name": [HOSTILE], HOSTILE: [1.5]}), HOSTILE)
+    assert [len(row) for row in cells(text)] == [2, 2]
+    assert len(text.splitlines()) == 5
+    assert not re.search(r"(?<!\\)[<>`$]", text)
+    assert "\x1b" not in text
+
+
+def unescaped(text: str) -> str:
+    """LaTeX without its escaped characters and the commands that stand for characters."""
+    return re.sub(
+        r"\\[&%$#_{}]|\\text(backslash|asciitilde|asciicircum)\{\}|\$(-|<|>|\||\\pm|\\times|\\mu)\$", "", text
+    )
+
+
+def test_hostile_text_stays_in_its_latex_cell() -> None:
+    text = latex(pd.DataFrame({"name": [HOSTILE, "[x]"], "value": [1.5, -2.5]}), HOSTILE, "a b_{c}")
+    lines = text.splitlines()
+    top, middle, bottom = (lines.index(rf"\{rule}rule") for rule in ("top", "mid", "bottom"))
+    rows = lines[top + 1 : middle] + lines[middle + 1 : bottom]
+    for row in rows:
+        assert unescaped(row).count("&") == 1
+        assert row.endswith(r" \\")
+        assert not re.search(r"[%$#~^]|\\input", unescaped(row))
+        assert row.isascii()
+    # A bracket after the end of a row would be its option.
+    assert rows[-1] == r"{[}x{]} & $-$2.50 \\"
+    assert r"\label{tab:a-b_-c-}" in lines
+    assert r"zo\l{}w" in text
+
+
+def test_latex_is_a_booktabs_table() -> None:
+    lines = latex(speedup_table(synthetic()), "Scaling", "scaling").splitlines()
+    commands = [re.match(r"\\\w+(\{[a-z]+\})?", line)[0] for line in lines if re.match(r"\\[a-z]", line)]
+    assert commands == [
+        r"\begin{table}", r"\centering", r"\caption", r"\label", r"\smallskip", r"\begin{tabular}", r"\toprule",
+        r"\midrule", r"\bottomrule", r"\end{tabular}", r"\end{table}",
+    ]  # fmt: skip
+    columns = re.search(r"tabular\}\{([lr]+)\}", "\n".join(lines))[1]
+    assert {row.count(" & ") for row in lines if row.endswith(r"\\")} == {len(columns) - 1}
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs LaTeX")
+def test_latex_compiles(tmp_path: Path) -> None:
+    tables = {
+        "speedup": speedup_table(synthetic()),
+        "laws": scaling_models_table(synthetic()),
+        "hostile": pd.DataFrame({"name": [HOSTILE, "[x]", "*"], HOSTILE: [1.5, -2.5, None]}),
+        "empty": scaling_models_table(add_scaling(measure_scenario([]))),
+    }
+    document = [r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}"]
+    for name, table in tables.items():
+        write_table(table, tmp_path / name, HOSTILE, name)
+        document.append(rf"\input{{{name}}}")
+    (tmp_path / "all.tex").write_text("\n".join([*document, r"\end{document}"]))
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_a_table_without_rows_has_its_headings() -> None:
+    none = add_scaling(measure_scenario([]))
+    for table in (measures_table(none, ["iteration_time_s"]), speedup_table(none), scaling_models_table(none)):
+        assert table.empty
+        [headings] = cells(markdown(table, "Nothing"))
+        assert len(headings) >= 4

@@ -1,0 +1,159 @@
+"""Laws of scaling: known parameters come back from synthetic times."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.optimize import curve_fit
+from scipy.stats import t as student
+
+from multicard.analysis.scaling_models import Fit, Scaling, fit_scaling_models, karp_flatt
+
+N = np.array([1, 2, 3, 4, 6, 8], dtype=float)
+
+
+def amdahl(n: np.ndarray, t1: float, p: float) -> np.ndarray:
+    return t1 * (1 - p + p / n)
+
+
+# Name of the law, scaling, place among the fits, times for true parameters, these.
+TRUTHS: list[tuple[str, Scaling, int, Callable[[np.ndarray], np.ndarray], dict[str, float]]] = [
+    ("T1 (1 − p + p/n)", "strong", 0, lambda n: amdahl(n, 0.2, 0.9), {"one_device_s": 0.2, "parallel_share": 0.9}),
+    (
+        "T1 (1 − p + p/n) + c (n − 1)", "strong", 1, lambda n: amdahl(n, 0.2, 0.9) + 0.003 * (n - 1),
+        {"one_device_s": 0.2, "parallel_share": 0.9, "communication_s": 0.003},
+    ),
+    (
+        "T1 (1 − p + p/n) + c log2 n", "strong", 1, lambda n: amdahl(n, 0.2, 0.9) + 0.02 * np.log2(n),
+        {"one_device_s": 0.2, "parallel_share": 0.9, "communication_s": 0.02},
+    ),
+    (
+        "T1 n / (n − s (n − 1))", "weak", 0, lambda n: 0.1 * n / (n - 0.25 * (n - 1)),
+        {"one_device_s": 0.1, "serial_share": 0.25},
+    ),
+    ("T1 + c (n − 1)", "weak", 1, lambda n: 0.1 + 0.004 * (n - 1), {"one_device_s": 0.1, "communication_s": 0.004}),
+    ("T1 + c log2 n", "weak", 1, lambda n: 0.1 + 0.01 * np.log2(n), {"one_device_s": 0.1, "communication_s": 0.01}),
+    ("T1 + c (1 − 1/n)", "weak", 1, lambda n: 0.1 + 0.03 * (1 - 1 / n), {"one_device_s": 0.1, "communication_s": 0.03}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("formula", "scaling", "place", "times", "truth"), TRUTHS)
+def test_times_without_noise_give_the_true_parameters(
+    formula: str, scaling: Scaling, place: int, times: Callable, truth: dict[str, float]
+) -> None:
+    fit = fit_scaling_models(N, times(N), scaling)[place]
+    assert fit.law.formula == formula
+    assert fit.parameters == pytest.approx(truth, rel=1e-9)
+    assert fit.residual == pytest.approx(0, abs=1e-12)
+    assert fit.times([5, 16]) == pytest.approx(times(np.array([5.0, 16.0])))
+    assert (fit.points, fit.degrees_of_freedom, fit.reason) == (6, 6 - len(truth), None)
+    assert all(residual > 1e-3 for residual in fit.others.values())
+
+
+@pytest.mark.parametrize(("formula", "scaling", "place", "times", "truth"), TRUTHS)
+def test_true_parameters_are_within_the_standard_errors_as_often_as_they_should_be(
+    formula: str, scaling: Scaling, place: int, times: Callable, truth: dict[str, float]
+) -> None:
+    generator = np.random.default_rng(0)
+    inside: list[bool] = []
+    for _ in range(300):
+        fit = fit_scaling_models(N, times(N) * generator.normal(1, 0.002, len(N)), scaling)[place]
+        if fit.law.formula == formula:
+            reach = student.ppf(0.975, fit.degrees_of_freedom)
+            inside += [
+                abs(fit.parameters[name] - true) <= reach * fit.errors[name]
+                for name, true in truth.items()
+                if fit.errors[name] is not None
+            ]
+    assert len(inside) > 550
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.03)
+
+
+def test_standard_errors_are_those_of_curve_fit() -> None:
+    times = amdahl(N, 0.2, 0.8) * np.array([1.01, 0.99, 1.02, 0.98, 1.0, 1.01])
+    fit = fit_scaling_models(N, times, "strong")[0]
+    found, covariance = curve_fit(amdahl, N, times, p0=(0.2, 0.5), sigma=times)
+    assert list(fit.parameters.values()) == pytest.approx(found, rel=1e-5)
+    assert list(fit.errors.values()) == pytest.approx(np.sqrt(np.diag(covariance)), rel=1e-3)
+    assert fit.residual == pytest.approx(np.sqrt(np.mean((amdahl(N, *found) / times - 1) ** 2)))
+
+
+def test_the_median_of_several_times_on_a_device_count_is_one_point() -> None:
+    fit = fit_scaling_models([1, 1, 1, 2, 4], [0.2, 0.1, 9.0, 0.1, 0.05], "strong")[0]
+    assert fit.points == 3
+    assert fit.parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 1.0})
+
+
+def test_shares_stay_between_none_and_all() -> None:
+    better_than_ideal = fit_scaling_models([1, 2, 4], [0.4, 0.15, 0.05], "strong")[0]
+    assert better_than_ideal.parameters["parallel_share"] == 1.0
+    assert better_than_ideal.errors["parallel_share"] is None
+    assert better_than_ideal.errors["one_device_s"] > 0
+    assert better_than_ideal.residual > 0.05
+    slower = fit_scaling_models([1, 2, 4], [0.1, 0.3, 0.9], "weak")[0]
+    assert slower.parameters["serial_share"] == 1.0
+    faster, _ = fit_scaling_models([1, 2, 4], [0.1, 0.09, 0.08], "weak")
+    assert faster.parameters["serial_share"] == 0.0
+
+
+def test_communication_that_is_not_there_is_zero_without_an_error() -> None:
+    fit = fit_scaling_models(N, amdahl(N, 0.2, 0.9) * (1 - 0.03 * N), "strong")[1]
+    assert (fit.parameters["communication_s"], fit.errors["communication_s"]) == (0.0, None)
+
+
+@pytest.mark.parametrize("scaling", ["strong", "weak"])
+def test_one_device_count_is_no_claim(scaling: Scaling) -> None:
+    for fit in fit_scaling_models([2, 2, 2], [0.1, 0.11, 0.12], scaling):
+        assert fit.reason == "one device count only: no efficiency claim"
+        assert (fit.parameters, fit.residual) == ({}, None)
+
+
+def test_a_law_with_more_parameters_than_device_counts_is_refused() -> None:
+    amdahls, with_communication = fit_scaling_models([1, 2], [0.2, 0.12], "strong")
+    assert amdahls.parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.8})
+    assert amdahls.degrees_of_freedom == 0
+    assert set(amdahls.errors.values()) == {None}
+    assert with_communication.reason == "2 device counts only, the law has 3 parameters"
+
+
+def test_terms_that_go_through_all_points_keep_their_order() -> None:
+    for seconds in np.random.default_rng(1).uniform(0.1, 0.2, 20):
+        fit = fit_scaling_models([1, 2], [0.1, seconds], "weak")[1]
+        assert fit.law.formula == "T1 + c (n − 1)"
+
+
+@pytest.mark.parametrize("times", [[], [float("nan")] * 2, [0.0, -1.0]])
+def test_times_that_are_not_known_are_left_out(times: list[float]) -> None:
+    def reasons(fits: list[Fit]) -> set[str | None]:
+        return {fit.reason for fit in fits}
+
+    assert reasons(fit_scaling_models([1, 2][: len(times)], times, "weak")) == {"no measured time"}
+    assert reasons(fit_scaling_models([1, 2, 4], [0.1, float("nan"), 0.2], "weak")) == {None}
+
+
+def test_times_that_leave_none_for_one_device_are_refused() -> None:
+    fit = fit_scaling_models([2, 4, 8], [0.001, 0.1, 10.0], "weak")[1]
+    assert fit.reason == "the times leave none for one device"
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_a_fit_does_not_depend_on_the_unit(unit: float) -> None:
+    times = amdahl(N, 0.2, 0.9) + 0.003 * (N - 1)
+    fit = fit_scaling_models(N, times * unit, "strong")[1]
+    assert fit.parameters["communication_s"] / unit == pytest.approx(0.003, rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_the_serial_fraction_of_amdahls_speedup_is_the_serial_share(share: float) -> None:
+    n = np.array([2, 4, 64])
+    assert karp_flatt(1 / (share + (1 - share) / n), n) == pytest.approx([share] * 3)
+
+
+def test_the_serial_fraction_tells_slow_downs_from_more_than_ideal() -> None:
+    slower, faster = karp_flatt([0.5, 5.0], [4, 4])
+    assert slower == pytest.approx((2 - 0.25) / 0.75)
+    assert faster == pytest.approx((0.2 - 0.25) / 0.75)
+
+
+def test_one_device_and_an_unknown_speedup_have_no_serial_fraction() -> None:
+    assert np.isnan(karp_flatt([1.0, np.nan, 0.0], [1, 2, 2])).all()

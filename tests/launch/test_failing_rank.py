@@ -1,0 +1,241 @@
+"""What becomes of a rank that fails is kept, whatever becomes of the others."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from conftest import TINY
+from multicard.core.errors import UserError
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.launch import job
+from multicard.launch.job import run_job
+from multicard.launch.outcome import judge
+from multicard.launch.process import Ended
+from multicard.record.rank import LONGEST_REASON, _reason, is_out_of_memory
+
+# A program that stands in for training. Its last rank has a fault, and there neither would taking down the process
+# group end, nor Python itself, as under NCCL they may not.
+STAND_IN = """
+import atexit, os, signal, time
+import torch
+import torch.distributed as dist
+from multicard.core.errors import UserError
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.record.rank import run_rank
+from multicard.record.recorder import Diverged
+from multicard.workloads.vision.strategy import joined
+
+def train(job, p, record):
+    with joined(p) as (rank, device):
+        if rank == p.ranks - 1:
+            dist.destroy_process_group = lambda: time.sleep(1000)
+            atexit.register(time.sleep, 1000)
+            {fault}
+        dist.barrier()
+    return {{}}
+
+run_rank(VisionParameters, train)
+"""
+# Real training, with little more memory than its imports take.
+CONFINED = """
+import resource
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.record.rank import run_rank
+from multicard.workloads.vision.train import _train_rank
+
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 400 * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+run_rank(VisionParameters, _train_rank)
+"""
+
+
+@pytest.fixture
+def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a job whose ranks run another program than vision training."""
+
+    def run_program(program: str, **changes: Any) -> dict[str, Any]:
+        (tmp_path / "stand_in.py").write_text(program)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+        monkeypatch.setitem(job.TRAINERS, "vision", "stand_in")
+        parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
+        return run_job(parameters, digits, tmp_path / "run", time_limit_s=120)
+
+    return run_program
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "reason"),
+    [
+        ("raise RuntimeError('the second of two')", "failed", "rank 1: RuntimeError: the second of two"),
+        ("raise UserError('batch_size: too much')", "failed", "rank 1: batch_size: too much"),
+        ("raise Diverged('the loss of rank 1 is nan')", "diverged", "the loss of rank 1 is nan"),
+        # Simulated: no card of this machine runs out of memory.
+        ("raise torch.OutOfMemoryError('CUDA out of memory')", "out_of_memory", "OutOfMemoryError: CUDA out of memory"),
+        ("raise SystemExit(0)", "failed", "rank 1: SystemExit: 0"),
+    ],
+)
+def test_the_outcome_is_that_of_the_rank_that_failed_and_nothing_waits(
+    run_instead: Any, fault: str, outcome: str, reason: str
+) -> None:
+    record = run_instead(STAND_IN.format(fault=fault), strategy="ddp", devices=2)
+    assert (record["outcome"], record["reason"]) == (outcome, reason)
+    assert record["wall_time_s"] < 60
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "single"])
+def test_a_rank_that_the_system_kills_is_named_as_such(run_instead: Any, strategy: str) -> None:
+    devices = 2 if strategy == "ddp" else 1
+    program = STAND_IN.format(fault="os.kill(os.getpid(), signal.SIGKILL)")
+    record = run_instead(program, strategy=strategy, devices=devices)
+    assert record["outcome"] == "failed"
+    assert record["reason"].startswith(f"rank {devices - 1}: ended by SIGKILL, as the system does when memory runs out")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a limit of the address space that holds")
+def test_a_job_that_wants_more_memory_than_there_is_ends_as_out_of_memory(run_instead: Any) -> None:
+    record = run_instead(CONFINED, image_size=512, batch_size=64)
+    assert record["outcome"] == "out_of_memory", record["reason"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        dist.DistBackendError("ncclUnhandledCudaError: Call to CUDA function failed. Cuda failure 2 'out of memory'"),
+        MemoryError(),
+        OSError(12, "Cannot allocate memory"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error}"[:60],
+)
+def test_running_out_of_memory_is_recognized_however_it_is_said(error: BaseException) -> None:
+    assert is_out_of_memory(error)
+
+
+def test_running_out_of_memory_is_told_from_other_errors() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(caught.value)
+    for other in (RuntimeError("shapes do not match"), ValueError("out of memory"), OSError(2, "No such file")):
+        assert not is_out_of_memory(other)
+
+
+# As gloo, NCCL and the store of a process group say it.
+LOST = [
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:4120",
+    "RuntimeError: [pair.cc:552] Read error [127.0.0.1]:30: Connection reset by peer",
+    "DistBackendError: NCCL error, remote process exited or there was a network error, NCCL version 2.28.9",
+    "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown?",
+]
+
+
+def failed(rank: int, reason: str) -> dict[str, Any]:
+    return {"rank": rank, "outcome": "failed", "reason": reason}
+
+
+@pytest.mark.parametrize("lost", LOST, ids=range(len(LOST)))
+def test_a_broken_connection_is_the_reason_only_where_there_is_no_other(lost: str, tmp_path: Path) -> None:
+    ended = Ended(exit_code=1, timed_out=False, wall_time_s=1.0)
+    both = [failed(0, lost), failed(1, "ValueError: the cause")]
+    assert judge(ended, both, 2, 60.0, tmp_path / "log.txt") == ("failed", "rank 1: ValueError: the cause")
+    alone = [failed(0, lost), {"rank": 1, "outcome": "completed", "reason": None}]
+    assert judge(ended, alone, 2, 60.0, tmp_path / "log.txt") == ("failed", f"rank 0: {lost}")
+
+
+FAILURES = """
+Failures:
+[1]:
+  time      : 2026-11-21_04:00:00
+  host      : node
+  rank      : {} (local_rank: {})
+  exitcode  : {} (pid: 11)
+  error_file: <N/A>
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_04:00:00
+  host      : node
+  rank      : {} (local_rank: {})
+  exitcode  : {} (pid: 10)
+  error_file: <N/A>
+"""
+
+
+@pytest.mark.parametrize(
+    ("records", "other", "first", "reason"),
+    [
+        # Both ended between two looks of torchrun: it takes the one of the lower rank for the first.
+        ([failed(0, LOST[0])], (1, -9), (0, 1), "rank 1: ended by SIGKILL, as the system does when memory runs out"),
+        # torchrun kills what does not end by itself; that is not what went wrong.
+        ([], (0, -9), (1, -11), "rank 1: ended by SIGSEGV"),
+        ([], (0, -9), (1, 1), "exit code 1, no word from rank 0, 1"),
+        ([failed(1, "ValueError: x")], (0, -9), (1, 1), "rank 1: ValueError: x"),
+    ],
+)
+def test_of_ranks_that_left_no_word_the_first_to_end_is_named(
+    records: list[dict[str, Any]], other: tuple[int, int], first: tuple[int, int], reason: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(FAILURES.format(other[0], *other, first[0], *first))
+    _, said = judge(Ended(1, timed_out=False, wall_time_s=1.0), records, 2, 60.0, log)
+    assert said.partition("; see")[0] == reason
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "reason"),
+    [
+        ([], -9, "rank 0, 1: ended by SIGKILL, as the system does when memory runs out"),  # torchrun itself
+        ([], 128 + 11, "rank 0, 1: ended by SIGSEGV"),  # as nsys tells it
+        ([], 3, "exit code 3, no word from rank 0, 1"),
+        ([failed(0, LOST[0]), failed(1, LOST[1])], -9, f"rank 0: {LOST[0]}"),
+    ],
+)
+def test_without_the_list_of_torchrun_the_exit_code_tells(
+    records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
+) -> None:
+    _, said = judge(Ended(exit_code, timed_out=False, wall_time_s=1.0), records, 2, 60.0, tmp_path / "log.txt")
+    assert said.partition("; see")[0] == reason
+
+
+def test_a_rank_out_of_memory_is_the_outcome_though_the_others_wait_for_it_to_the_end(tmp_path: Path) -> None:
+    record = {"rank": 1, "outcome": "out_of_memory", "reason": "no more"}
+    ended = Ended(exit_code=1, timed_out=True, wall_time_s=60.0)
+    assert judge(ended, [record], 2, 60.0, tmp_path / "log.txt") == ("out_of_memory", "no more")
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "reason"),
+    [
+        ([failed(0, LOST[0])], 1, f"no word from rank 1 on n2; rank 0 on n1: {LOST[0]}"),
+        ([failed(0, "ValueError: x")], 1, "rank 0 on n1: ValueError: x"),
+        ([failed(0, LOST[0]), failed(1, "ValueError: x")], 1, "rank 1 on n2: ValueError: x"),
+        ([], 1, "exit code 1, no word from rank 0 on n1, 1 on n2"),
+        ([], 128 + 15, "rank 0 on n1, 1 on n2: ended by SIGTERM"),
+    ],
+)
+def test_of_several_nodes_the_reason_names_the_one(
+    records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
+) -> None:
+    ended = Ended(exit_code, timed_out=False, wall_time_s=1.0)
+    _, said = judge(ended, records, 2, 60.0, tmp_path / "log.txt", {0: "n1", 1: "n2"})
+    assert said.partition("; see")[0] == reason
+
+
+def test_of_a_long_reason_the_beginning_and_the_end_are_kept() -> None:
+    # As PyTorch hands on what a worker of a DataLoader said: the cause comes last.
+    error = RuntimeError(
+        "Caught RuntimeError in DataLoader worker.\n" + "  File\n" * 200 + "RuntimeError: no shared memory"
+    )
+    reason = _reason(error)
+    assert reason.startswith("RuntimeError: Caught RuntimeError in DataLoader worker.")
+    assert reason.endswith("RuntimeError: no shared memory")
+    assert len(reason) < LONGEST_REASON + 30
+    assert _reason(UserError("short")) == "short"

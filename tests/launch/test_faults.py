@@ -1,0 +1,289 @@
+"""What a cluster does to a run: its profiler hangs or is killed, its disk is full. The run is kept, or said to be lost.
+
+Time limits, memory, divergence and lost ranks are in test_job.py and test_failing_rank.py; whole pipelines that are
+interrupted in tests/workflow/test_interrupted.py.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from conftest import ROOT, TINY, path_without_nsys
+from multicard.core.errors import TraceError
+from multicard.core.files import described, write_json
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.launch import job, process, trace_files
+from multicard.launch.job import run_job
+from multicard.profilers import nsys
+from multicard.trace.export import export_run
+from multicard.trace.extract import extract_run
+
+WATCHED = TINY | {"profiler": "nsys"}
+
+# A fake nsys: it runs the job that it is given, as far as a case wants, and leaves what a case wants.
+FAKE = """#!/usr/bin/env python3
+import subprocess, sys, time
+from pathlib import Path
+if sys.argv[1] == "--version":
+    print("NVIDIA Nsight Systems version 0.0-fake"); sys.exit()
+[report] = [a.partition("=")[2] for a in sys.argv if a.startswith("--output=")]
+command = sys.argv[sys.argv.index(f"--output={report}") + 1 :]
+"""
+
+
+def fake_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, head: str = FAKE) -> None:
+    """Put a program that says it is nsys first on the PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / "nsys").write_text(head + program)
+    (folder / "nsys").chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(folder), str(Path(sys.executable).parent), path_without_nsys()]))
+
+
+def watched(digits: Path, folder: Path, limit: float = 120, **changes: Any) -> dict[str, Any]:
+    return run_job(VisionParameters(**(WATCHED | changes)), digits, folder, limit)
+
+
+def measured_without_trace(folder: Path, reason: str) -> None:
+    """The record and its steps are kept; the trace is missing for that reason, and its tables are empty and say so."""
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["outcome"], record["reason"]) == ("completed", None)
+    assert record["profiler"]["trace_missing"] == reason
+    assert len((folder / "steps.csv").read_text().splitlines()) == 1 + 8 + 1 + 3
+    export_run(folder)
+    extract_run(folder)
+    tables = json.loads((folder / "activity" / "tables.json").read_text())["tables"]
+    assert {table["absent"] for table in tables.values()} == {reason}
+
+
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        ("#!/bin/sh\nsleep 1000\n", "hangs, and so does a child that holds its output"),
+        ("#!/bin/sh\nprintf '\\377\\376\\000\\001 version'\n", "says what is no text"),
+        ("#!/bin/sh\necho 'NVIDIA Nsight Systems version 1'\nexit 3\n", "fails"),
+        ("no program\x00", "cannot be run"),
+        ("#!/no/such/interpreter\n", "cannot be run either"),
+    ],
+)
+def test_an_nsys_that_does_not_say_its_version_is_none(
+    program: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys, "VERSION_LIMIT_S", 1.0)
+    fake_nsys(tmp_path / "fake", monkeypatch, program, head="")
+    started = time.monotonic()
+    assert job.choose_profiler("auto") == ("kineto", "no nsys on the PATH that works")
+    assert time.monotonic() - started < 10
+
+
+def test_an_export_that_hangs_is_ended_and_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys, "EXPORT_LIMIT_S", 1.0)
+    fake_nsys(tmp_path / "fake", monkeypatch, "#!/bin/sh\nsleep 1000\n", head="")
+    with pytest.raises(TraceError, match=r"nsys export of r\.nsys-rep took more than 1 s"):
+        nsys.export(tmp_path / "r.nsys-rep", tmp_path / "r.sqlite")
+    assert [path.name for path in tmp_path.iterdir()] == ["fake"]
+
+
+def test_an_nsys_that_never_ends_after_its_job_is_ended_and_the_run_is_kept(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (process, trace_files):
+        monkeypatch.setattr(module, "FINISH_LIMIT_S", 1.0)
+    fake_nsys(tmp_path / "fake", monkeypatch, "subprocess.run(command)\ntime.sleep(1000)\n")
+    watched(digits, tmp_path / "run")
+    reason = "nsys left no report: it did not end within 1 s after the job, and was ended"
+    measured_without_trace(tmp_path / "run", reason)
+
+
+def test_an_nsys_that_never_starts_its_job_costs_no_more_than_the_time_limit(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nsys(tmp_path / "fake", monkeypatch, "time.sleep(1000)\n")
+    record = watched(digits, tmp_path / "run", limit=2)
+    assert record["outcome"] == "timed_out"
+    assert record["wall_time_s"] < 30
+
+
+def test_a_report_that_is_cut_short_is_marked_and_the_run_is_kept(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave = "subprocess.run(command)\nPath(report).write_bytes(b'half of a report')\n"
+    with monkeypatch.context() as patch:
+        fake_nsys(tmp_path / "fake", patch, leave)
+        assert watched(digits, tmp_path / "run")["profiler"]["trace_missing"] is None
+    export_run(tmp_path / "run")
+    extract_run(tmp_path / "run")
+    tables = json.loads((tmp_path / "run" / "activity" / "tables.json").read_text())["tables"]
+    [reason] = {table["absent"] for table in tables.values()}
+    # Without nsys on the PATH it cannot be exported, and that is said.
+    assert reason.startswith(("nsys export of report.nsys-rep ended with 1", "cannot export report.nsys-rep"))
+
+
+def kill_one(pick: Callable[[psutil.Process], bool], marked: str) -> threading.Thread:
+    """Kill the first process of this test's job that is picked, once the job says that it trains."""
+
+    def work() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for found in psutil.process_iter():
+                try:
+                    if found.environ().get("LC_MARK") == marked and pick(found):
+                        found.kill()
+                        return
+                except psutil.Error:
+                    continue
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("victim", ["agent", "command line"])
+def test_a_run_outlives_a_real_nsys_that_is_killed_in_the_middle(
+    victim: str, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_MARK", str(tmp_path))  # jobs inherit such names
+    log = tmp_path / "run" / "log.txt"
+
+    def pick(found: psutil.Process) -> bool:
+        at_work = log.exists() and "epoch 1 of 1" in log.read_text()
+        wanted = "--start-agent" if victim == "agent" else "--capture-range=nvtx"
+        return at_work and found.name() == "nsys" and wanted in found.cmdline()
+
+    thread = kill_one(pick, str(tmp_path))
+    record = watched(digits, tmp_path / "run", steps_per_epoch=60, strategy="ddp-ds", devices=2)
+    thread.join()
+    assert (record["outcome"], record["reason"]) == ("completed", None), log.read_text()
+    # The agent writes the report when the command line is gone; without the agent there is none.
+    missing = record["profiler"]["trace_missing"]
+    assert (
+        missing
+        in {
+            "agent": ["nsys left no report: it ended before the job did"],
+            "command line": [None, "nsys left no report: SIGKILL ended it"],
+        }[victim]
+    )
+    assert len((tmp_path / "run" / "steps.csv").read_text().splitlines()) == 1 + 2 * (60 + 1 + 3)
+    export_run(tmp_path / "run")
+    extract_run(tmp_path / "run")
+    tables = json.loads((tmp_path / "run" / "activity" / "tables.json").read_text())["tables"]
+    assert (tables["phases"]["absent"] is None) == (missing is None)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB that is really full when it is."""
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder: Path, leave: int) -> Path:
+    """Leave that many bytes of a file system free."""
+    ballast = folder / "ballast"
+    free = shutil.disk_usage(folder).free
+    ballast.write_bytes(b"x" * (free - leave))
+    return ballast
+
+
+def program(name: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run one of the workflow's programs; nothing is left of a job that it started."""
+    command = [sys.executable, ROOT / f"workflow/scripts/{name}.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def complaint(ended: subprocess.CompletedProcess[str]) -> str:
+    """The one line with which a program ends that cannot go on."""
+    assert ended.returncode == 1, ended.stderr
+    [line] = [line for line in ended.stderr.splitlines() if not line.startswith("multicard: ")]
+    return line
+
+
+@pytest.mark.parametrize("leave", [0, 8192])
+def test_a_run_on_a_full_disk_ends_with_one_line_and_completes_when_there_is_room(
+    leave: int, digits: Path, small_disk: Path
+) -> None:
+    run, ballast = small_disk / "run", fill(small_disk, leave)
+    arguments = ["--parameters", json.dumps(TINY | {"profiler": "kineto", "epochs": 2}), "--data", digits, "--out", run]
+    said = complaint(program("launch_run", *arguments))
+    assert said.startswith(str(run))
+    assert said.endswith("make room and start again")
+    # No record, and no half of one: at most what the job printed.
+    left = {path.name for path in run.rglob("*") if path.is_file()} if run.exists() else set()
+    assert left <= {".lock", "log.txt", "captured.json", "steps.csv", "epochs.csv"}
+    assert "run.json" not in left
+
+    ballast.unlink()
+    ended = program("launch_run", *arguments)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((run / "run.json").read_text())["outcome"] == "completed"
+
+
+@pytest.mark.nsys
+def test_an_export_on_a_full_disk_is_no_mark_against_the_report(small_disk: Path) -> None:
+    report = small_disk / "run" / "trace" / "report.nsys-rep"
+    report.parent.mkdir(parents=True)
+    code = "from torch.cuda.nvtx import *; range_push('profiled_window'); range_push('step'); range_pop(); range_pop()"
+    command = nsys.profile_command([sys.executable, "-c", code], report, "cpu")
+    environment = os.environ | nsys.PROFILE_ENVIRONMENT
+    subprocess.run(command, env=environment, capture_output=True, timeout=120, check=True)
+    captured = {"profiler": "nsys", "missing": None, "files": [described(report)]}
+    write_json(report.with_name("captured.json"), captured)
+    nsys.export(report, small_disk / "whole.sqlite")
+    size = (small_disk / "whole.sqlite").stat().st_size
+    (small_disk / "whole.sqlite").unlink()
+
+    for room in (size // 2, size + size // 2):  # nsys itself finds none; the environments could not be taken out
+        ballast = fill(small_disk, room)
+        assert "report.sqlite: cannot be written: No space" in complaint(program("export_trace", small_disk / "run"))
+        assert {path.name for path in report.parent.iterdir()} == {"report.nsys-rep", "captured.json"}
+        ballast.unlink()
+    assert program("export_trace", small_disk / "run").returncode == 0
+    assert json.loads(report.with_name("exported.json").read_text())["missing"] is None
+
+
+def test_tables_and_figures_on_a_full_disk_are_whole_or_not_there(
+    recorded_results: Path, small_disk: Path, tmp_path: Path
+) -> None:
+    runs = sorted((recorded_results / "runs").iterdir())
+    tables = tmp_path / "tables"
+    assert program("measure_scenario", *runs, "--out", tables).returncode == 0
+    shutil.copytree(runs[0], small_disk / "run", ignore=shutil.ignore_patterns("activity", ".lock"))
+    ballast = fill(small_disk, 8192)
+    programs = {
+        "extract_activity": [small_disk / "run"],
+        "measure_scenario": [*runs, "--out", small_disk / "scenario"],
+        "draw_figures": ["step_breakdown", "--scenario", tables, "--out", small_disk / "figures"],
+    }
+    for name, arguments in programs.items():
+        assert "No space left on device; make room and start again" in complaint(program(name, *arguments))
+    before = {path for path in small_disk.rglob("*") if path.is_file()} - {ballast}
+    assert not [path for path in before if path.name.startswith(".")]
+
+    ballast.unlink()
+    for name, arguments in programs.items():
+        ended = program(name, *arguments)
+        assert ended.returncode == 0, ended.stderr
+    assert (small_disk / "figures" / "phases.pdf").read_bytes().rstrip().endswith(b"%%EOF")
+    # What was whole before is what it is now.
+    for path in before & set(small_disk.rglob("*.parquet")):
+        assert path.read_bytes()[-4:] == b"PAR1"

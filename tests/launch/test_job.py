@@ -1,0 +1,241 @@
+"""Real jobs end in an outcome and leave their run directory whole."""
+
+import csv
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from conftest import TINY
+from multicard.core.errors import UserError
+from multicard.core.layout import PHASES
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.launch import job as job_module
+from multicard.launch.commands import LOOPBACK
+from multicard.launch.job import choose_profiler, run_job
+from multicard.launch.outcome import judge
+from multicard.launch.process import Ended
+from multicard.record.binding import parse_cpus
+from multicard.trace.export import export_run
+from multicard.trace.extract import extract_run
+
+
+def files(folder: Path) -> set[str]:
+    """Files of a run directory; that of its lock stays for good."""
+    assert (folder / ".lock").stat().st_size == 0
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_every_rank_records_every_step_and_its_window(two_rank_run: Path) -> None:
+    steps = pd.read_csv(two_rank_run / "steps.csv")
+    for _, rank in steps.groupby("rank"):
+        assert rank["window"].tolist() == ["warmup"] * 2 + ["measured"] * 6 + ["warmup"] + ["profiled"] * 3
+        assert rank["step"].tolist() == list(range(1, 13))
+    assert (steps["samples"] == TINY["batch_size"]).all()
+
+
+def test_phases_add_up_to_the_step(two_rank_run: Path) -> None:
+    steps = pd.read_csv(two_rank_run / "steps.csv")
+    share = steps[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / steps["duration_s"]
+    assert share.median() == pytest.approx(1, abs=0.05)
+
+
+def test_the_record_says_what_ran_where_and_with_what(two_rank_run: Path) -> None:
+    record = json.loads((two_rank_run / "run.json").read_text())
+    assert (
+        record["parameters"] == VisionParameters(**TINY, strategy="ddp-ds", devices=2, profiler="kineto").model_dump()
+    )
+    assert record["hardware"]["logical_cpus"] >= 1
+    assert record["versions"]["torch"].startswith("2.11.0")
+    assert record["started"] < record["ended"]
+    assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
+    # 1438 training samples, half for each of 2 ranks, in full batches of 8: floor(719 / 8).
+    assert record["steps_per_pass"] == 89
+
+
+def test_nothing_but_results_is_left(two_rank_run: Path) -> None:
+    made = {name for name in files(two_rank_run) if not name.startswith("activity/")}
+    assert made == {
+        "run.json", "steps.csv", "epochs.csv", "log.txt",
+        "trace/captured.json", "trace/rank0.json.gz", "trace/rank1.json.gz",
+    }  # fmt: skip
+
+
+def test_accuracy_is_recorded_per_epoch(two_rank_run: Path) -> None:
+    with (two_rank_run / "epochs.csv").open(newline="") as file:
+        [epoch] = csv.DictReader(file)
+    assert 0 <= float(epoch["test_accuracy"]) <= 1
+    # An accuracy over 359 test samples is a whole number of them.
+    assert float(epoch["test_accuracy"]) * 359 == pytest.approx(round(float(epoch["test_accuracy"]) * 359), abs=1e-6)
+
+
+def job(digits: Path, folder: Path, limit: float = 300, **changes: Any) -> dict[str, Any]:
+    return run_job(VisionParameters(**(TINY | {"profiler": "none"} | changes)), digits, folder, limit)
+
+
+def test_equal_seeds_train_equally_and_repeats_differ(digits: Path, tmp_path: Path) -> None:
+    losses = []
+    for name, repeat in (("a", 1), ("b", 1), ("c", 2)):
+        assert job(digits, tmp_path / name, repeat=repeat)["outcome"] == "completed"
+        losses.append(pd.read_csv(tmp_path / name / "steps.csv")["loss"].tolist())
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def test_a_loss_that_explodes_is_the_outcome_diverged(digits: Path, tmp_path: Path) -> None:
+    record = job(digits, tmp_path, learning_rate=1e30)
+    assert record["outcome"] == "diverged"
+    assert "the loss of rank 0 is" in record["reason"]
+    assert files(tmp_path) == {"run.json", "steps.csv", "epochs.csv", "log.txt", "trace/captured.json"}
+
+
+def test_a_job_over_its_time_limit_is_the_outcome_timed_out(digits: Path, tmp_path: Path) -> None:
+    record = job(digits, tmp_path, limit=1.5, epochs=1000)
+    assert record["outcome"] == "timed_out"
+    assert record["reason"] == "ended after its time limit of 0.025 min"
+
+
+def test_what_ranks_were_bound_to_is_recorded(digits: Path, tmp_path: Path, two_rank_run: Path) -> None:
+    unbound = [rank["binding"] for rank in json.loads((two_rank_run / "run.json").read_text())["ranks"]]
+    assert [binding["note"] for binding in unbound] == [None, None]
+    job(digits, tmp_path, strategy="ddp", devices=2, binding="numa")
+    found = [rank["binding"] for rank in json.loads((tmp_path / "run.json").read_text())["ranks"]]
+    usable = os.sched_getaffinity(0)
+    for binding in found:
+        assert parse_cpus(binding["cpus"]) <= usable
+        # What can be done depends on the machine; tests/record/test_binding.py has machines of every kind.
+        assert binding["note"].startswith(("bound to CPUs", "not bound: "))
+
+
+def test_ranks_talk_inside_this_machine_unless_told_otherwise(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def run(_command: list[str], environment: dict[str, str], *_: Any) -> Ended:
+        seen.append(environment["GLOO_SOCKET_IFNAME"])
+        return Ended(1, False, 1.0)
+
+    monkeypatch.setattr(job_module, "run", run)
+    for device in ("cpu", "cuda"):
+        job(digits, tmp_path, strategy="ddp", device=device)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    job(digits, tmp_path, strategy="ddp")
+    assert seen == [LOOPBACK, LOOPBACK, "eth7"]
+
+
+def test_data_that_changed_since_it_was_prepared_is_refused(digits: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits, tmp_path / "data")
+    with (tmp_path / "data" / "test_labels.npy").open("ab") as file:
+        file.write(b"x")
+    record = job(tmp_path / "data", tmp_path / "run")
+    assert record["outcome"] == "failed"
+    assert "test_labels.npy: missing or changed" in record["reason"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"batch_size": 2000}, "rank 0: batch_size: 2000 needs 2000 training samples of a rank, it has 1438"),
+        ({"warmup_steps": 8}, "rank 0: warmup_steps: 8, but the run has only 8 steps"),
+    ],
+)
+def test_parameters_that_leave_nothing_to_measure_fail_with_a_reason(
+    digits: Path, tmp_path: Path, changes: dict[str, int], reason: str
+) -> None:
+    record = job(digits, tmp_path, **changes)
+    assert (record["outcome"], record["reason"]) == ("failed", reason)
+
+
+def test_leftovers_of_an_earlier_attempt_are_removed(digits: Path, tmp_path: Path) -> None:
+    (tmp_path / ".scratch-old").mkdir()
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "rank7.json.gz").write_text("old")
+    (tmp_path / "run.json").write_text("{half")
+    job(digits, tmp_path)
+    assert files(tmp_path) == {"run.json", "steps.csv", "epochs.csv", "log.txt", "trace/captured.json"}
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp16", "bf16"])
+def test_every_precision_trains(digits: Path, tmp_path: Path, precision: str) -> None:
+    assert job(digits, tmp_path, precision=precision)["outcome"] == "completed"
+    assert pd.read_csv(tmp_path / "steps.csv")["loss"].notna().all()
+
+
+@pytest.mark.gpu
+def test_a_job_on_a_gpu_is_timed_by_events_and_its_trace_has_kernels(digits: Path, tmp_path: Path) -> None:
+    record = job(digits, tmp_path, device="cuda", profiler="kineto")
+    assert record["outcome"] == "completed", record["reason"]
+    steps = pd.read_csv(tmp_path / "steps.csv")
+    share = steps[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / steps["duration_s"]
+    assert share.median() == pytest.approx(1, abs=0.05)
+    export_run(tmp_path)
+    extract_run(tmp_path)
+    assert len(pd.read_parquet(tmp_path / "activity" / "kernels.parquet")) > 0
+
+
+@pytest.mark.nsys
+def test_nsys_records_both_ranks_in_one_report(digits: Path, tmp_path: Path) -> None:
+    record = job(digits, tmp_path, strategy="ddp", devices=2, profiler="nsys")
+    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", None)
+    assert (tmp_path / "trace" / "report.nsys-rep").stat().st_size > 10_000
+
+
+def test_a_demanded_nsys_that_is_not_there_is_an_error(without_nsys: None) -> None:
+    with pytest.raises(UserError, match="no working nsys is on the PATH"):
+        choose_profiler("nsys")
+
+
+def test_auto_falls_back_to_pytorchs_profiler(without_nsys: None) -> None:
+    assert choose_profiler("auto") == ("kineto", "no nsys on the PATH")
+
+
+def ranks(*outcomes: str) -> list[dict[str, Any]]:
+    return [{"rank": i, "outcome": outcome, "reason": f"why {i}"} for i, outcome in enumerate(outcomes)]
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "timed_out", "expected"),
+    [
+        (ranks("completed", "completed"), 0, False, "completed"),
+        # A profiler or launcher that ends badly after the ranks are done takes nothing from the run.
+        (ranks("completed", "completed"), 143, False, "completed"),
+        (ranks("completed", "completed"), 0, True, "completed"),
+        (ranks("completed"), 0, True, "timed_out"),
+        (ranks("failed", "out_of_memory"), 1, False, "out_of_memory"),
+        (ranks("completed", "diverged"), 1, False, "diverged"),
+        (ranks("completed"), 1, False, "failed"),
+        (ranks("completed", "failed"), 1, False, "failed"),
+        ([], 0, False, "failed"),
+    ],
+)
+def test_what_the_ranks_wrote_decides_the_outcome(
+    records: list[dict[str, Any]], exit_code: int, timed_out: bool, expected: str
+) -> None:
+    outcome, reason = judge(Ended(exit_code, timed_out, 1.0), records, 2, 60.0, Path("log.txt"))
+    assert outcome == expected
+    assert (reason is None) == (expected == "completed")
+
+
+def test_in_a_job_of_slurm_ranks_write_to_a_folder_of_the_node(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, own, commands = tmp_path / "run", tmp_path / "own", []
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    real = job_module.node_command
+    monkeypatch.setattr(job_module, "node_command", lambda *given: commands.append(real(*given)) or commands[-1])
+    changes = {"epochs": 2, "profiler": "kineto"}
+    record = run_job(VisionParameters(**(TINY | changes)), digits, folder, time_limit_s=300, checkpoint_after_s=0)
+    assert record["outcome"] == "completed", record["reason"]
+    assert str(own) in " ".join(commands[0])
+    assert "checkpoint after epoch 1" in (folder / "log.txt").read_text()
+    assert (folder / "trace" / "rank0.json.gz").exists()
+    assert not list(own.glob("multicard-*"))
+    assert not list(folder.glob(".scratch-*"))

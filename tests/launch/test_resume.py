@@ -1,0 +1,204 @@
+"""Real jobs that are killed go on from their checkpoint when they are started again, where that is right."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from conftest import ROOT, TINY
+from multicard.core.errors import UserError
+from multicard.core.files import write_json
+from multicard.core.lock import locked
+from multicard.experiment.vision_parameters import VisionParameters
+from multicard.launch import attempts
+from multicard.launch.attempts import is_spent
+from multicard.launch.job import run_job
+from multicard.launch.slurm import free_port
+
+LONG = TINY | {"epochs": 4, "profiler": "none"}
+OF_TWO_RANKS = {"strategy": "ddp", "devices": 2, "profiler": "kineto"}
+LEARNED = ["epoch", "train_loss", "test_loss", "test_accuracy"]
+
+
+def launched(changes: dict[str, Any], data: Path, out: Path) -> subprocess.Popen[str]:
+    """Start a run as the workflow does, with a checkpoint after every epoch."""
+    command = [sys.executable, ROOT / "workflow/scripts/launch_run.py", "--parameters", json.dumps(LONG | changes)]
+    command += ["--data", data, "--out", out, "--checkpoint-after-s", "0"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def killed_after_two_epochs(changes: dict[str, Any], data: Path, out: Path, how: signal.Signals) -> None:
+    started = launched(changes, data, out)
+    for line in started.stderr:
+        if "checkpoint after epoch 2" in line:
+            os.kill(started.pid, how)
+            break
+    started.communicate(timeout=60)
+    assert not (out / "run.json").exists()
+    assert (out / "checkpoint.pt").exists()
+
+
+def left_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    once = run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, folder, time_limit_s=300)
+    assert (once["outcome"], once["resumed"]) == ("completed", None)
+    return folder
+
+
+def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
+    digits: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    one, two = uninterrupted, tmp_path
+    killed_after_two_epochs(OF_TWO_RANKS, digits, two, signal.SIGKILL)
+    _, said = launched(OF_TWO_RANKS, digits, two).communicate(timeout=300)
+    record = json.loads((two / "run.json").read_text())
+    assert record["outcome"] == "completed", said
+    assert record["resumed"]["epoch"] >= 2
+    assert (record["resumed"]["times"], record["resumed"]["on_another_host"]) == (1, False)
+    assert "epoch 2 of 4, step" not in said
+
+    learned = [pd.read_csv(run / "epochs.csv")[LEARNED] for run in (one, two)]
+    pd.testing.assert_frame_equal(*learned, check_exact=True)
+    steps = pd.read_csv(two / "steps.csv")
+    for _, rank in steps.groupby("rank"):
+        assert rank["step"].tolist() == list(range(1, len(rank) + 1))
+        assert rank.groupby("epoch").size().tolist() == [8] * 4 + [4]
+        assert (rank["window"] == "profiled").sum() == TINY["profiled_steps"]
+        # The first steps of each of the two attempts, and the one before the profiled ones.
+        assert (rank["window"] == "warmup").sum() == 2 * TINY["warmup_steps"] + 1
+    # Nothing is left of the first attempt, nor the checkpoint.
+    assert left_in(two) == left_in(one)
+
+
+def on_two_nodes(data: Path, shared: Path, own: Path) -> list[subprocess.Popen[str]]:
+    """Start the parts of both nodes as srun does, on this machine; each has a folder for temporary files of its own."""
+    checkpoint = shared / "checkpoint.pt"
+    parameters = VisionParameters(**(LONG | OF_TWO_RANKS | {"nodes": 2, "profiler": "none"}))
+    job = {
+        "parameters": parameters.stated(), "profiler": "none", "data": str(data), "model": None,
+        "keep": str(shared / "saved"), "scratch": str(shared), "shared": str(shared), "time_limit_s": 300,
+        "port": free_port(), "checkpoint": str(checkpoint), "checkpoint_after_s": 0, "resume": checkpoint.exists(),
+    }  # fmt: skip
+    write_json(shared / "job.json", job)
+    started = []
+    for node in range(2):
+        temporary = own / str(node)
+        temporary.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {
+            "SLURM_PROCID": str(node), "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_JOB_ID": "0",
+            "SLURM_SRUN_COMM_PORT": "1", "TMPDIR": str(temporary), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "multicard.launch.node", "--job", str(shared / "job.json")]
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    return started
+
+
+def test_a_run_on_two_nodes_goes_on_from_its_checkpoint(digits: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    """The nodes are two folders of this machine; tests/slurm has real ones."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    shared.mkdir()
+    nodes = on_two_nodes(digits, shared, own)
+    for line in nodes[0].stdout:
+        if "checkpoint after epoch 2" in line:
+            break
+    for node in nodes:
+        node.terminate()
+    for node in nodes:
+        node.communicate(timeout=60)
+    assert (shared / "checkpoint.pt").exists()
+    for part in shared.glob("epoch[0-9]*"):  # goes with the scratch folder of an attempt
+        part.unlink()
+
+    nodes = on_two_nodes(digits, shared, own)
+    said = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert re.search(r"goes on after epoch [23] of 4", said[0])
+    learned = [pd.read_csv(path)[LEARNED] for path in (uninterrupted / "epochs.csv", shared / "epochs.csv.rank0")]
+    pd.testing.assert_frame_equal(*learned, rtol=1e-6)
+    assert not list(shared.glob("epoch[0-9]*"))
+    assert not [path for path in own.rglob("*") if path.is_file()]
+
+
+def test_two_attempts_at_a_run_never_meet(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "WAIT_S", 0.5)
+    (tmp_path / "run.json").write_text("of the first")
+    with locked(tmp_path, "first", wait_s=0), pytest.raises(UserError) as refused:
+        run_job(VisionParameters(**LONG), digits, tmp_path, time_limit_s=300)
+    assert str(refused.value) == f"{tmp_path}: another attempt at this run is at work"
+    assert (tmp_path / "run.json").read_text() == "of the first"
+
+
+def test_fsdp_has_no_checkpoint_and_starts_anew(digits: Path, tmp_path: Path) -> None:
+    parameters = VisionParameters(**(LONG | {"epochs": 2, "steps_per_epoch": 3, "strategy": "fsdp", "devices": 2}))
+    (tmp_path / "checkpoint.pt").write_bytes(b"of something else")
+    record = run_job(parameters, digits, tmp_path, time_limit_s=300, checkpoint_after_s=0)
+    assert (record["outcome"], record["resumed"]) == ("completed", None)
+    assert "checkpoint" not in (tmp_path / "log.txt").read_text()
+
+
+def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_none(
+    digits: Path, tmp_path: Path
+) -> None:
+    late, wild = tmp_path / "late", tmp_path / "wild"
+    endless = VisionParameters(**(LONG | {"epochs": 1000}))
+    record = run_job(endless, digits, late, time_limit_s=20, checkpoint_after_s=0)
+    assert record["outcome"] == "timed_out"
+    assert torch.load(late / "checkpoint.pt", weights_only=True)["epoch"] >= 1
+
+    wild.mkdir()
+    (late / "checkpoint.pt").rename(wild / "checkpoint.pt")
+    diverging = VisionParameters(**(LONG | {"learning_rate": 1e30}))
+    assert run_job(diverging, digits, wild, time_limit_s=300)["outcome"] == "diverged"
+    assert not (wild / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "before", "now", "spent"),
+    [
+        ("completed", None, (1, 1), True),
+        ("diverged", None, (1, 1), True),
+        ("out_of_memory", (1, 1), (2, 2), True),
+        ("timed_out", (1, 1), (1, 1), False),
+        ("failed", None, (1, 1), False),
+        ("failed", (1, 1), (2, 2), False),
+        # It went on from this one and failed before the next: the checkpoint may be to blame.
+        ("failed", (1, 1), (1, 1), True),
+    ],
+)
+def test_a_checkpoint_that_may_be_what_went_wrong_is_not_taken_again(
+    outcome: str, before: tuple[int, int] | None, now: tuple[int, int] | None, spent: bool
+) -> None:
+    assert is_spent(outcome, before, now) == spent
+
+
+def test_a_run_whose_disk_was_full_goes_on_when_there_is_room(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the disk is full by a stand-in for writing the record; tests/launch/test_faults.py fills a real one."""
+    from multicard.record import job
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    parameters = VisionParameters(**(LONG | {"epochs": 2}))
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "write_csv", full)
+        with pytest.raises(UserError, match="No space left on device; make room and start again"):
+            run_job(parameters, digits, tmp_path, time_limit_s=300, checkpoint_after_s=0)
+    assert left_in(tmp_path) == {".lock", "checkpoint.pt", "log.txt"}
+    record = run_job(parameters, digits, tmp_path, time_limit_s=300)
+    assert (record["outcome"], record["resumed"]["epoch"]) == ("completed", 2)

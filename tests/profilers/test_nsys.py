@@ -1,0 +1,131 @@
+"""Nsight Systems is judged by the files it leaves, not by its exit code."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from multicard.core.errors import TraceError
+from multicard.profilers import nsys
+
+RANGE = (
+    "import torch\n"
+    "torch.cuda.nvtx.range_push('profiled_window')\n"
+    "torch.cuda.nvtx.range_push('step'); torch.cuda.nvtx.range_pop()\n"
+    "torch.cuda.nvtx.range_pop()\n"
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real report, captured while another process of the machine holds a secret in its environment."""
+    path = tmp_path_factory.mktemp("nsys") / "report.nsys-rep"
+    keeper = subprocess.Popen(["sleep", "300"], env={"PLANTED_SECRET": "hunter2", "OTHER": "x"})
+    try:
+        subprocess.run(
+            nsys.profile_command([sys.executable, "-c", RANGE], path, "cpu"),
+            env=os.environ | nsys.PROFILE_ENVIRONMENT,
+            timeout=120,
+            check=True,
+            capture_output=True,
+        )
+    finally:
+        keeper.kill()
+        keeper.wait()
+    nsys.check_report(path)
+    return path
+
+
+@pytest.mark.nsys
+def test_a_report_exports_to_a_database_with_its_ranges(report: Path, tmp_path: Path) -> None:
+    nsys.export(report, tmp_path / "report.sqlite")
+    with closing(sqlite3.connect(tmp_path / "report.sqlite")) as connection:
+        names = {row[0] for row in connection.execute("SELECT text FROM NVTX_EVENTS")}
+    assert {"step", "profiled_window"} <= names
+    assert [path.name for path in tmp_path.iterdir()] == ["report.sqlite"]
+
+
+@pytest.mark.nsys
+def test_an_exported_database_holds_no_environment_of_other_processes(report: Path, tmp_path: Path) -> None:
+    nsys.export(report, tmp_path / "report.sqlite")
+    assert b"hunter2" not in (tmp_path / "report.sqlite").read_bytes()
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("damage", ["garbage", "half", "empty"])
+def test_a_damaged_report_leaves_no_database(report: Path, tmp_path: Path, damage: str) -> None:
+    whole = report.read_bytes()
+    bad = tmp_path / "bad.nsys-rep"
+    bad.write_bytes({"garbage": b"x" * 5000, "half": whole[: len(whole) // 2], "empty": b""}[damage])
+    with pytest.raises(TraceError, match=r"nsys export of bad\.nsys-rep ended with"):
+        nsys.export(bad, tmp_path / "bad.sqlite")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.nsys-rep"]
+
+
+def test_without_nsys_an_export_says_so(tmp_path: Path, without_nsys: None) -> None:
+    with pytest.raises(TraceError, match="nsys is not on the PATH"):
+        nsys.export(tmp_path / "x.nsys-rep", tmp_path / "x.sqlite")
+    assert nsys.version() is None
+
+
+def test_a_report_that_was_not_imported_is_no_report(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="left no report"):
+        nsys.check_report(tmp_path / "report.nsys-rep")
+    (tmp_path / "report.qdstrm").write_bytes(b"x")
+    with pytest.raises(TraceError, match="importer"):
+        nsys.check_report(tmp_path / "report.nsys-rep")
+
+
+def database(path: Path, strings: int = 1) -> bytes:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(i, "name" * 2000) for i in range(strings)])
+        connection.commit()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "truncated", "empty", "other", "no strings"])
+def test_a_damaged_database_is_refused(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "t.sqlite"
+    content = database(path, strings=0 if damage == "no strings" else 9)
+    if damage == "garbage":
+        path.write_bytes(b"not a database at all" * 100)
+    elif damage == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "other":
+        path.unlink()
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE birds (name TEXT)")
+    with pytest.raises(TraceError, match=r"t\.sqlite"):
+        nsys.check_database(path)
+
+
+def test_a_sound_database_passes(tmp_path: Path) -> None:
+    database(tmp_path / "t.sqlite")
+    nsys.check_database(tmp_path / "t.sqlite")
+
+
+def test_sampling_stays_off_and_the_job_outlives_its_capture() -> None:
+    for device in ("cpu", "cuda"):
+        command = nsys.profile_command(["app"], Path("r.nsys-rep"), device)
+        assert {"--sample=none", "--cpuctxsw=none", "--capture-range-end=stop"} <= set(command)
+
+
+def test_of_a_cuda_graph_every_kernel_is_recorded() -> None:
+    assert "--cuda-graph-trace=node" in nsys.profile_command(["app"], Path("r.nsys-rep"), "cuda")
+    assert not any("graph" in part for part in nsys.profile_command(["app"], Path("r.nsys-rep"), "cpu"))
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_nsys_knows_every_option_that_it_is_given(tmp_path: Path, device: str) -> None:
+    # It refuses an option before it starts the job. Without a GPU the job just runs, and nothing is captured.
+    command = nsys.profile_command([sys.executable, "-c", "print('ran')"], tmp_path / "r.nsys-rep", device)
+    ended = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
+    assert "ran" in ended.stdout.splitlines(), ended.stderr
