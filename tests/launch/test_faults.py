@@ -283,7 +283,7 @@ def test_tables_and_figures_on_a_full_disk_are_whole_or_not_there(
     for name, arguments in programs.items():
         ended = program(name, *arguments)
         assert ended.returncode == 0, ended.stderr
-    assert (small_disk / "figures" / "phases.pdf").read_bytes().rstrip().endswith(b"%%EOF")
+    assert (small_disk / "figures" / "step_breakdown.pdf").read_bytes().rstrip().endswith(b"%%EOF")
     # What was whole before is what it is now.
     for path in before & set(small_disk.rglob("*.parquet")):
         assert path.read_bytes()[-4:] == b"PAR1"

@@ -141,7 +141,7 @@ def test_data_that_changed_since_it_was_prepared_is_refused(digits: Path, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"batch_size": 2000}, "rank 0: batch_size: 2000 needs 2000 training samples of a rank, it has 1438"),
+        ({"batch_size": 2000}, "rank 0: batch_size: 2000 needs 2000 training samples per rank, found 1438"),
         ({"warmup_steps": 8}, "rank 0: warmup_steps: 8, but the run has only 8 steps"),
     ],
 )

@@ -189,7 +189,7 @@ def test_a_run_whose_disk_was_full_goes_on_when_there_is_room(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the disk is full by a stand-in for writing the record; tests/launch/test_faults.py fills a real one."""
-    from multicard.record import job
+    from multicard.launch import job
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")

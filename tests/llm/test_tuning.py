@@ -279,7 +279,7 @@ def test_tokens_per_sample_are_counted_uncut(tune: Callable[..., Path], texts: C
     [
         (
             {"batch_size": 400, "gradient_accumulation_steps": 2},
-            r"rank 0: batch_size: 400 x gradient_accumulation_steps 2 needs 800 samples of a rank, it has \d+",
+            r"rank 0: batch_size: 400 x gradient_accumulation_steps 2 needs 800 samples per rank, found \d+",
         ),
         (
             {"sequence_length": 16, "dataset": "summaries"},

@@ -83,7 +83,7 @@ def test_under_strong_scaling_ranks_share_the_batch() -> None:
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(UserError, match="batch_size: 8 needs 8 training samples of a rank, it has 3"):
+    with pytest.raises(UserError, match="batch_size: 8 needs 8 training samples per rank, found 3"):
         training_loader(Numbers(7), {}, parameters(strategy="ddp-ds", devices=2), 0, CPU)
 
 

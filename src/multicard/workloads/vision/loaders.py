@@ -50,7 +50,7 @@ def training_loader(
     batch, seed = p.batch_of_rank, p.seed + p.repeat - 1
     share = len(dataset) // p.ranks if p.strategy in SHARED_PASS else len(dataset)
     if share < batch:
-        raise UserError(f"batch_size: {p.batch_size} needs {batch} training samples of a rank, it has {share}")
+        raise UserError(f"batch_size: {p.batch_size} needs {batch} training samples per rank, found {share}")
     if getattr(dataset, "synthetic", False):
         return SyntheticLoader(share // batch, batch, p.image_size, len(facts["classes"]), device, seed + rank)
     generator = torch.Generator().manual_seed(seed * 10_007 + rank)
