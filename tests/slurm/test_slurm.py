@@ -21,7 +21,7 @@ pytestmark = pytest.mark.workflow
 
 CONFIG = "config/tiny.yaml"
 LIMIT_S = 900
-EMBEDDED: dict[str, Any] = yaml.safe_load((ROOT / "config/config.yaml").read_text(encoding="utf-8"))
+EMBEDDED: dict[str, Any] = yaml.safe_load((ROOT / "config/tour.yaml").read_text(encoding="utf-8"))
 SHORT: dict[str, Any] = {"width_mult": 0.25, "steps_per_epoch": 8, "warmup_steps": 2, "profiled_steps": 3}
 SUFFIX = "warmup2_profiled3{}_width0.25_batch16_epochs1_steps8_r1"
 ON_ONE_NODE = f"vision_digits_32px_ddp-ds_cpu4_fp32_{SUFFIX.format('')}"

@@ -71,6 +71,17 @@ shell.prefix(PREFIX)
 with reported():
     SHIPPED = archives_in(RESOURCES / "recorded")
 
+# Runs start in the order of the configuration, and a scenario's figures are drawn before the runs of the next one start.
+PLACE = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
+AFTER_RUNS = {
+    name: min(PLACE[run.id] for run in runs) - 0.5 for name, runs in SCENARIOS.items()
+}
+AFTER_RUN = {
+    run.id: AFTER_RUNS[name]
+    for name, runs in reversed(SCENARIOS.items())
+    for run in runs
+}
+
 
 wildcard_constraints:
     run=r"[a-z0-9][A-Za-z0-9_.+-]*",

@@ -32,6 +32,7 @@ rule measure_scenario:
         ),
     log:
         f"{RESULTS}/logs/measure_scenario/{{scenario}}.txt",
+    priority: lambda wildcards: AFTER_RUNS[wildcards.scenario]
     conda:
         "../../envs/conda.yaml"
     params:
@@ -82,6 +83,7 @@ for scenario, figures in drawn_figures().items():
             f"{RESULTS}/logs/draw_figures/{{scenario}}.txt",
         wildcard_constraints:
             scenario=scenario,
+        priority: lambda wildcards: AFTER_RUNS[wildcards.scenario]
         group:
             FIGURES_GROUP
         conda:

@@ -50,7 +50,7 @@ rule launch_run:
         captured=f"{RESULTS}/runs/{{run}}/trace/captured.json",
     log:
         f"{RESULTS}/runs/{{run}}/log.txt",
-    priority: 1
+    priority: lambda wildcards: PLACE[wildcards.run]
     conda:
         "../../envs/conda.yaml"
     envmodules:
@@ -85,7 +85,7 @@ if RECORDED.archives:
             [f"{RESULTS}/runs/{run}/run.json" for run in RECORDED.archives],
         log:
             f"{RESULTS}/logs/unpack_recorded.txt",
-        priority: 2
+        priority: len(RUNS) + 1
         localrule: True
         conda:
             "../../envs/conda.yaml"

@@ -8,6 +8,7 @@ rule export_trace:
         exported=f"{RESULTS}/runs/{{run}}/trace/exported.json",
     log:
         f"{RESULTS}/logs/export_trace/{{run}}.txt",
+    priority: lambda wildcards: AFTER_RUN[wildcards.run]
     conda:
         "../../envs/conda.yaml"
     envmodules:
@@ -30,6 +31,7 @@ rule extract_activity:
         f"{RESULTS}/runs/{{run}}/activity/tables.json",
     log:
         f"{RESULTS}/logs/extract_activity/{{run}}.txt",
+    priority: lambda wildcards: AFTER_RUN[wildcards.run]
     conda:
         "../../envs/conda.yaml"
     params:
