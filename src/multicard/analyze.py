@@ -19,7 +19,7 @@ from multicard.core.files import atomic_write, unwritable
 from multicard.core.layout import CAPTURED, EXPORTED
 from multicard.core.terminal import plain, quantity
 from multicard.profilers import nsys
-from multicard.trace.extract import read_trace
+from multicard.trace.extract import open_trace
 from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables, events_to_read
 
 READABLE = (".sqlite", ".nsys-rep", ".json", ".json.gz")
@@ -85,7 +85,7 @@ def compare_traces(a: Path, b: Path, console: Console) -> None:
 def _read(path: Path, only: Collection[str] | None = None) -> ActivityTables:
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            traces = [read_trace(_readable(file, Path(scratch))) for file in _traces(path)]
+            traces = [open_trace(_readable(file, Path(scratch))) for file in _traces(path)]
             with _progress(events_to_read(traces, only)) as progress:
                 return activity_tables(traces, only, progress)
     except TraceError as error:
@@ -169,7 +169,7 @@ def _summarize(found: ActivityTables, console: Console) -> None:
             if len(rows) > LONGEST and "total_s" in rows[0]:
                 rows = sorted(rows, key=lambda row: -row["total_s"])
             more = f", first {LONGEST} of {len(rows)}" if len(rows) > LONGEST else ""
-            says = ACTIVITIES[name].says
+            says = ACTIVITIES[name].description
             console.print(_table(rows, tuple(rows[0]), plain(f"{name}{more}"), says, LONGEST), "")
 
 

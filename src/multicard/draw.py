@@ -9,7 +9,7 @@ from pathlib import Path
 
 from multicard.analysis.claims import SHIPPED
 from multicard.analysis.outputs import write_claims, write_recommendations, write_scenario
-from multicard.archive.described import experiment_of
+from multicard.archive.configuration import experiment_of
 from multicard.archive.manifest import FILES
 from multicard.archive.unpack import place_runs, read_manifest
 from multicard.core.errors import UserError

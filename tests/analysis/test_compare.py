@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from multicard.analysis.compare import compare
-from multicard.trace.extract import read_trace
+from multicard.trace.extract import open_trace
 from multicard.trace.tables import ActivityTables, activity_tables
 from synthetic import kineto_trace, nsys_export
 
 
 def tables(path: Path) -> ActivityTables:
-    return activity_tables([read_trace(path)])
+    return activity_tables([open_trace(path)])
 
 
 def by_name(rows: list[dict]) -> dict[str, dict]:

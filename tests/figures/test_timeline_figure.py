@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from multicard.figures.timeline import PARTS, draw_timeline, parts, timeline
-from multicard.trace.extract import read_trace
+from multicard.trace.extract import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import nsys_export
 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> list[dict]:
-    return activity_tables([read_trace(nsys_export(tmp_path / "t$1.sqlite"))], only=["timeline"]).rows["timeline"]
+    return activity_tables([open_trace(nsys_export(tmp_path / "t$1.sqlite"))], only=["timeline"]).rows["timeline"]
 
 
 def test_the_parts_of_a_bar_add_up_to_its_span(rows: list[dict]) -> None:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from multicard.core.errors import TraceError
-from multicard.trace.extract import read_trace
+from multicard.trace.extract import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import add_messages, kineto_trace, nsys_export
 
@@ -47,7 +47,7 @@ def test_a_damaged_trace_is_read_or_refused_in_bounded_time(tmp_path: Path) -> N
         (tmp_path / name).write_bytes(damaged(sources[name], chance))
         started = time.monotonic()
         try:
-            activity_tables([read_trace(tmp_path / name)])
+            activity_tables([open_trace(tmp_path / name)])
         except TraceError as error:
             assert "\n" not in str(error)
             refused += 1

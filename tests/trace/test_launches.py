@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from multicard.trace.extract import read_trace
+from multicard.trace.extract import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import MS, PID, global_id, nsys_export
 
@@ -16,7 +16,7 @@ def launches(path: Path, *changes: str) -> dict:
         for change in changes:
             db.execute(change)
         db.commit()
-    [row] = activity_tables([read_trace(path)], only=["launches"]).rows["launches"]
+    [row] = activity_tables([open_trace(path)], only=["launches"]).rows["launches"]
     return row
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from multicard.trace.extract import read_trace
-from multicard.trace.range_names import shared_name
+from multicard.trace.extract import open_trace
+from multicard.trace.model import shared_name
 from multicard.trace.tables import ActivityTables, activity_tables
 
 FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 @functools.cache
 def found(path: Path) -> ActivityTables:
-    return activity_tables([read_trace(path)])
+    return activity_tables([open_trace(path)])
 
 
 @functools.cache

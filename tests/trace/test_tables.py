@@ -13,13 +13,13 @@ from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
 from multicard.core.layout import ACTIVITY_TABLES
 from multicard.trace.export import export_run
-from multicard.trace.extract import extract_run, read_trace
+from multicard.trace.extract import extract_run, open_trace
 from multicard.trace.tables import ACTIVITIES, activity_tables
 from synthetic import MS, OTHER, PID, add_messages, global_id, kineto_trace, nsys_export
 
 
 def tables(path: Path) -> dict[str, pd.DataFrame]:
-    found = activity_tables([read_trace(path)])
+    found = activity_tables([open_trace(path)])
     return {name: found.table(name).to_pandas() for name in found.rows}
 
 
@@ -104,7 +104,7 @@ def test_without_kernels_nothing_is_said_of_idle_time(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
         db.commit()
-    row = activity_tables([read_trace(path)]).rows["timeline"][0]
+    row = activity_tables([open_trace(path)]).rows["timeline"][0]
     assert row["memory_s"] == pytest.approx(0.003)
     assert {row[f"{share}_s"] for share in ("busy", "compute", "communication", "idle", "idle_host_bound")} == {None}
 
@@ -114,7 +114,7 @@ def test_what_one_of_several_reports_lacks_is_empty_there_alone(tmp_path: Path) 
     with closing(sqlite3.connect(paths[1])) as db:
         db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
         db.commit()
-    rows = activity_tables([read_trace(path) for path in paths], only=["timeline"]).rows["timeline"]
+    rows = activity_tables([open_trace(path) for path in paths], only=["timeline"]).rows["timeline"]
     causes = {row["report"]: row["idle_other_s"] for row in rows if row["scope"] == "capture"}
     assert causes["whole"] is not None
     assert causes["without calls"] is None
@@ -157,7 +157,7 @@ def test_bandwidth_is_bytes_by_time(capture: Path) -> None:
 def test_bus_bandwidth_follows_from_the_messages_that_nccl_told(tmp_path: Path) -> None:
     path = nsys_export(tmp_path / "t.sqlite")
     add_messages(path)
-    [row] = activity_tables([read_trace(path)]).rows["collectives"]
+    [row] = activity_tables([open_trace(path)]).rows["collectives"]
     assert (row["collective"], row["calls"], row["messages"], row["message_bytes"]) == ("all_reduce", 2, 2, 4000)
     assert row["ranks"] == 4
     # nccl-tests: size / time × 2 (n - 1) / n, here 4000 bytes in 8 ms among 4 ranks.
@@ -174,7 +174,7 @@ def test_memory_in_use_follows_allocations_and_releases(tmp_path: Path) -> None:
             row = (start, global_id(PID), 2, size, 2, what)
             db.execute("INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES (?, ?, ?, ?, ?, ?)", row)
         db.commit()
-    rows = activity_tables([read_trace(path)]).rows["memory_use"]
+    rows = activity_tables([open_trace(path)]).rows["memory_use"]
     assert [(row["start_s"], row["used_bytes"]) for row in rows] == [
         (0, 100), (pytest.approx(0.005), 150), (pytest.approx(0.006), 50), (pytest.approx(0.009), 60),
     ]  # fmt: skip
@@ -188,7 +188,7 @@ def test_very_many_changes_are_thinned_to_the_highest_of_neighbours(tmp_path: Pa
         arguments = {"Device Type": 1, "Device Id": 2, "Total Allocated": 9999 if at == 777 else at}
         document["traceEvents"].append({"ph": "i", "name": "[memory]", "ts": at, "args": arguments})
     path.write_text(json.dumps(document))
-    rows = activity_tables([read_trace(path)]).rows["memory_use"]
+    rows = activity_tables([open_trace(path)]).rows["memory_use"]
     assert len(rows) == 1000
     assert [row["start_s"] for row in rows if row["used_bytes"] == 9999] == [pytest.approx(777e-6)]
 
@@ -199,7 +199,7 @@ def test_memory_in_use_is_what_pytorchs_allocator_says(tmp_path: Path) -> None:
     arguments = {"Device Type": 1, "Device Id": 2, "Total Allocated": 500, "Total Reserved": 900}
     document["traceEvents"].append({"ph": "i", "name": "[memory]", "ts": 7, "args": arguments})
     path.write_text(json.dumps(document))
-    rows = activity_tables([read_trace(path)]).rows["memory_use"]
+    rows = activity_tables([open_trace(path)]).rows["memory_use"]
     assert {row["pool"]: row["used_bytes"] for row in rows} == {"torch_allocated": 500, "torch_reserved": 900}
 
 
@@ -212,7 +212,7 @@ def test_samples_of_counters_are_summed_up(tmp_path: Path) -> None:
         samples = [(1 * MS, 10), (3 * MS, 20), (2 * MS, 60)]
         db.executemany("INSERT INTO GPU_METRICS VALUES (?, 257, 3, ?)", samples)
         db.commit()
-    found = activity_tables([read_trace(path)]).rows
+    found = activity_tables([open_trace(path)]).rows
     over_time = [(row["start_s"], row["mean"], row["samples"]) for row in found["metric_samples"]]
     assert over_time == [(0, 10, 1), (pytest.approx(0.001), 60, 1), (pytest.approx(0.002), 20, 1)]
     [row] = found["metrics"]
@@ -228,15 +228,15 @@ def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_p
     inner = {"ph": "X", "cat": "user_annotation", "name": "iteration 7", "pid": PID, "tid": 7, "ts": 2000, "dur": 10}
     document["traceEvents"].append(inner)
     path.write_text(json.dumps(document))
-    rows = activity_tables([read_trace(path)]).rows["phases"]
+    rows = activity_tables([open_trace(path)]).rows["phases"]
     assert [row["duration_s"] for row in rows if row["phase"] == "step"] == pytest.approx([0.01, 0.01])
 
 
 def test_fewer_tables_can_be_asked_for(capture: Path) -> None:
-    found = activity_tables([read_trace(capture)], only=["kernels", "memory_use"])
+    found = activity_tables([open_trace(capture)], only=["kernels", "memory_use"])
     assert set(found.rows) == {"kernels"}
     assert set(found.absent) == {"memory_use"}
-    assert found.rows["kernels"] == activity_tables([read_trace(capture)]).rows["kernels"]
+    assert found.rows["kernels"] == activity_tables([open_trace(capture)]).rows["kernels"]
 
 
 def test_a_range_that_was_still_open_is_left_out(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_range_that_was_still_open_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
-    trace = read_trace(nsys_export(tmp_path / "t.sqlite", cuda=False))
+    trace = open_trace(nsys_export(tmp_path / "t.sqlite", cuda=False))
     assert set(trace.absent) == {"api", "kernels", "memory", "messages", "memory_use", "metrics"}
     found = activity_tables([trace])
     assert set(found.rows) == {"phases", "ranges"}
@@ -253,7 +253,7 @@ def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
 
 
 def test_the_tables_have_the_columns_they_promise(capture: Path) -> None:
-    found = activity_tables([read_trace(capture)])
+    found = activity_tables([open_trace(capture)])
     for name, rows in found.rows.items():
         assert all(list(row) == ACTIVITIES[name].schema.names for row in rows), name
         assert found.table(name).num_rows == len(rows)
@@ -261,7 +261,7 @@ def test_the_tables_have_the_columns_they_promise(capture: Path) -> None:
 
 def test_files_of_several_ranks_make_one_capture(tmp_path: Path) -> None:
     files = nsys_export(tmp_path / "a.sqlite", cuda=False), kineto_trace(tmp_path / "b.json")
-    found = activity_tables([read_trace(file) for file in files])
+    found = activity_tables([open_trace(file) for file in files])
     phases = found.table("phases").to_pandas()
     assert phases.groupby("report").size().to_dict() == {"a": 8, "b": 7}
     assert {(row["report"], row["process"], row["rank"]) for row in found.rows["phases"]} == {
@@ -284,7 +284,7 @@ def test_files_of_several_ranks_make_one_capture(tmp_path: Path) -> None:
 def test_a_file_that_is_no_trace_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TraceError, match=says):
-        read_trace(tmp_path / name)
+        open_trace(tmp_path / name)
 
 
 def test_the_rules_know_every_table() -> None:

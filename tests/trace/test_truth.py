@@ -7,7 +7,7 @@ import pytest
 
 from conftest import ROOT
 from multicard.trace import sqlite_file
-from multicard.trace.extract import read_trace
+from multicard.trace.extract import open_trace
 from multicard.trace.tables import ActivityTables, activity_tables
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -31,7 +31,7 @@ def both(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite_file, "PART_ROWS", part)
         patch.setattr(sqlite_file, "BATCH_ROWS", part // 3)
-        return activity_tables([read_trace(path)]), truth
+        return activity_tables([open_trace(path)]), truth
 
 
 def keyed(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], dict[str, Any]]:

@@ -23,11 +23,11 @@ MEMBER = re.compile(rf"runs/(?P<run>{RUN_ID})/(?P<file>{'|'.join(map(re.escape, 
 LARGEST_BYTES = 1 << 30  # of one member: activity tables and records are far smaller
 
 
-class _Part(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Member(_Part):
+class Member(_StrictModel):
     """One file of the archive."""
 
     name: Annotated[str, Field(max_length=400)]
@@ -35,7 +35,7 @@ class Member(_Part):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class RecordedRun(_Part):
+class RecordedRun(_StrictModel):
     """One run of the archive; its parameters tell whether it is the run that a configuration asks for."""
 
     run: Annotated[str, Field(pattern=f"^{RUN_ID}$")]
@@ -43,7 +43,7 @@ class RecordedRun(_Part):
     parameters: dict[str, Any]
 
 
-class Manifest(_Part):
+class Manifest(_StrictModel):
     """The first member of an archive.
 
     `experiment` is the configuration that was run, without the places of data, models and results.

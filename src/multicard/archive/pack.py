@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from multicard import __version__
+from multicard.archive.configuration import configuration_of
 from multicard.archive.manifest import FILES, FORMAT, MANIFEST, check_suffix
 from multicard.archive.scrub import Scrubber
 from multicard.core.errors import UserError
@@ -33,15 +34,12 @@ from multicard.core.layout import (
     STEPS,
 )
 from multicard.experiment.config import Experiment
-from multicard.experiment.datasets import Dataset
-from multicard.experiment.models import Model
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import distinct, expand
 from multicard.experiment.workloads import parameters_of
 
 # Names of kernels and functions are made by compilers: long words of letters and digits are no keys there.
 COMPILED = ("kernel", "function", "class", "operation", "collective", "api", "grid", "block")
-PLACES = {"folder", "path", "download", "results", "recorded"}  # keys that say where something lies or comes from
 WINDOWS = (b"warmup", b"measured", b"profiled")
 NUMBERS = b"0123456789+-.,einfa\r\n"  # of CSV, with those that are not finite
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can say
@@ -97,7 +95,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         manifest = {
             "format": FORMAT,
             "multicard": __version__,
-            "experiment": scrubber.value(described(experiment)),
+            "experiment": scrubber.value(configuration_of(experiment)),
             "runs": [{key: record[key] for key in ("run", "outcome", "parameters")} for record in records],
             "files": files,
         }
@@ -106,27 +104,6 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         with atomic_write(out) as temporary, temporary.open("wb") as target:
             (_write_zip if out.suffix == ".zip" else _write_tar)(target, _first(manifest, members))
     return packed
-
-
-def described(experiment: Experiment) -> dict[str, Any]:
-    """The configuration as JSON: all that it states, without the places of data and results.
-
-    What a scenario states is kept where it equals a default too: it may override what all scenarios share, or what its
-    workload takes for granted.
-    """
-    stated = experiment.model_dump(mode="json", exclude_unset=True)
-    for section in ("datasets", "models"):
-        stated[section] = {name: kind_of(entry) for name, entry in getattr(experiment, section).items()}
-    return _without_places(stated)
-
-
-def kind_of(entry: Dataset | Model) -> dict[str, Any]:
-    """What a data set or model is, wherever it lies, as JSON: only what differs from the defaults."""
-    return _without_places(entry.model_dump(mode="json", exclude_defaults=True))
-
-
-def _without_places(section: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in section.items() if key not in PLACES}
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

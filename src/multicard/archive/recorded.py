@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from multicard.archive.configuration import kind_of
 from multicard.archive.manifest import Manifest, RecordedRun
-from multicard.archive.pack import kind_of
 from multicard.archive.unpack import is_own, read_manifest
 from multicard.core.errors import UserError
 from multicard.experiment.config import ARCHIVES, Experiment

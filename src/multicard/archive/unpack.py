@@ -67,7 +67,7 @@ class _Entry:
 
 
 @dataclass
-class _Place:
+class _CurrentMember:
     """The member that is being read, for messages."""
 
     member: str
@@ -195,10 +195,10 @@ def _take(path: Path, entry: _Entry, file: Member, target: Path | None) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _Place]]:
+def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMember]]:
     """Open an archive: its manifest, the members after it, and the place for messages; damage becomes one line."""
     check_suffix(path)
-    place = _Place(MANIFEST)
+    place = _CurrentMember(MANIFEST)
     try:
         if not path.is_file():
             raise UserError(f"{path}: no such file")

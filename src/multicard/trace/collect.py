@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from multicard.core.system import usable_cpus
-from multicard.trace.model import KINDS, Batch, Integers, Part, Source, Trace
+from multicard.trace.model import KINDS, Batch, BatchReader, EventSource, Integers, Trace
 from multicard.trace.statistics import Grouped, Sorted, by_group
 
 Progress = Callable[[int], None]
-See = Callable[[int, Source, Batch], None]
+See = Callable[[int, EventSource, Batch], None]
 
 _NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
 
@@ -84,7 +84,7 @@ def collect(
     if not sources:
         return None
 
-    def read(job: tuple[int, Source, Part]) -> tuple[int, Integers, dict[str, Integers], Sorted | None]:
+    def read(job: tuple[int, EventSource, BatchReader]) -> tuple[int, Integers, dict[str, Integers], Sorted | None]:
         i, source, part = job
         codes: list[Integers] = []
         batches: dict[str, list[Integers]] = {name: [] for name in wanted}

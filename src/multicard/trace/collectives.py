@@ -1,9 +1,15 @@
-"""Size and bus bandwidth of collectives, as far as a trace holds the sizes of messages."""
+"""Collectives: their message sizes and bus bandwidth, and which rank arrives last while the others wait.
 
-from collections.abc import Callable
+Sizes are known only as far as a trace holds them.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from multicard.trace.collect import Events
+from multicard.trace.model import Trace
 
 # Bus bandwidth over algorithm bandwidth for n ranks, and the size that the algorithm bandwidth counts over the size
 # of one rank's message: NVIDIA's nccl-tests, doc/PERFORMANCE.md.
@@ -15,6 +21,14 @@ _BUS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda n: 1.0,
     "reduce": lambda n: 1.0,
 }
+
+# Part of the matched calls that must overlap in time: a collective cannot end on one rank before all have begun it.
+# Broadcasts and one-sided calls can, for a few calls.
+MATCHED = 0.99
+
+
+class CannotTell(Exception):
+    """The trace lacks what an answer needs; the message says what."""
 
 
 def with_messages(rows: list[dict[str, Any]], messages: Events | None) -> list[dict[str, Any]]:
@@ -48,3 +62,78 @@ def with_messages(rows: list[dict[str, Any]], messages: Events | None) -> list[d
             if factor and ranks > 0 and calls == row["calls"] and row["total_s"] > 0:
                 row["bus_bandwidth_bytes_per_s"] = size * factor(ranks) / row["total_s"]
     return rows
+
+
+def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequence[str | None]) -> list[dict[str, Any]]:
+    """One row per collective and rank: how long it waited for the last rank, and how often it was that itself.
+
+    The calls of a kind are matched by their order, so all ranks must take part in each; where numbers of calls
+    differ or matched calls do not overlap in time, that kind is left out.
+
+    Parameters
+    ----------
+    traces
+        Traces of one capture. Ranks are compared only on one clock: those of one trace, and of traces that name it.
+    kernels
+        Kernels with process, device, start and duration.
+    collectives
+        Of each group of kernels, its collective.
+
+    Raises
+    ------
+    CannotTell
+        If no kind of collective can be matched.
+    """
+    places: dict[tuple[str, str], dict[tuple[int, int, int | None], list[int]]] = {}
+    for code, (place, kind) in enumerate(zip(kernels.values("process", "device"), collectives, strict=True)):
+        if kind is not None:
+            clock = traces[place[0]].clock
+            name = f"host {clock[0]}" if clock else f"trace {place[0]}"
+            places.setdefault((name, kind), {}).setdefault(place, []).append(code)
+    if not places:
+        raise CannotTell("the capture holds no collectives that are named")
+    rows, unmatched = [], []
+    for (_, kind), members in sorted(places.items()):
+        if len(members) < 2:
+            continue
+        times = {place: _times(kernels, codes, traces[place[0]]) for place, codes in sorted(members.items(), key=str)}
+        if len({len(starts) for starts, _ in times.values()}) > 1:
+            unmatched.append(f"the ranks show different numbers of {kind}")
+            continue
+        starts = np.array([start for start, _ in times.values()])
+        ends = np.array([end for _, end in times.values()])
+        latest = starts.max(axis=0)
+        if (latest < ends.min(axis=0)).mean() < MATCHED:
+            unmatched.append(f"calls of {kind} do not overlap between ranks, so they do not belong together")
+            continue
+        for place, start, end in zip(times, starts, ends, strict=True):
+            wait = latest - start
+            rows.append(
+                {
+                    "trace": place[0],
+                    "process": place[1],
+                    "device": place[2],
+                    "collective": kind,
+                    "calls": len(start),
+                    "times_last": int((wait == 0).sum()),
+                    "waited_s": int(wait.sum()) / 1e9,
+                    "median_wait_s": float(np.median(wait)) / 1e9,
+                    "max_wait_s": int(wait.max()) / 1e9,
+                    "together_s": int((end - latest).sum()) / 1e9,
+                }
+            )
+    if not rows:
+        clocks = {clock for clock, _ in places}
+        ranks = {place for members in places.values() for place in members}
+        apart = "the ranks are in files whose clocks are not known to agree"
+        raise CannotTell("; ".join(unmatched) or (apart if len(clocks) > 1 and len(ranks) > 1 else "only one rank"))
+    return rows
+
+
+def _times(kernels: Events, codes: list[int], trace: Trace) -> tuple[Any, Any]:
+    """Starts and ends of the kernels of some groups in order of time, on the trace's clock."""
+    mine = np.isin(kernels.code, codes)
+    start = kernels.arrays["start"][mine] + (trace.clock[1] if trace.clock else 0)
+    end = start + kernels.arrays["duration"][mine]
+    order = np.argsort(start, kind="stable")
+    return start[order], end[order]

@@ -13,8 +13,8 @@ from multicard.trace.model import Trace
 from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables
 
 
-def read_trace(path: Path) -> Trace:
-    """Read one file by its format.
+def open_trace(path: Path) -> Trace:
+    """Open one file by its format.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def extract_run(folder: Path) -> None:
     if missing is None:
         ranks = read_json(folder / RUN)["ranks"]
         try:
-            traces = [read_trace(folder / TRACE / entry["name"]) for entry in exported["files"]]
+            traces = [open_trace(folder / TRACE / entry["name"]) for entry in exported["files"]]
             for entry, trace in zip(exported["files"], traces, strict=True):
                 # Two nodes may share a process id.
                 near = [r for r in ranks if entry.get("node") in (None, r.get("node"))]
@@ -56,8 +56,8 @@ def extract_run(folder: Path) -> None:
     for name, activity in ACTIVITIES.items():
         table = found.table(name)
         absent = None if name in found.rows else missing or found.absent[name]
-        index[name] = {"rows": table.num_rows, "absent": absent, "says": activity.says}
-        table = table.replace_schema_metadata({"multicard": json.dumps({"says": activity.says})})
+        index[name] = {"rows": table.num_rows, "absent": absent, "description": activity.description}
+        table = table.replace_schema_metadata({"multicard": json.dumps({"description": activity.description})})
         with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
     write_json(folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": exported["profiler"], "tables": index})

@@ -13,8 +13,17 @@ import numpy as np
 
 from multicard.core.errors import TraceError
 from multicard.trace.kernel_classes import collective_call
-from multicard.trace.model import KINDS, NOT_RECORDED, Batch, Groups, Source, Trace, picked, rank_marks
-from multicard.trace.range_names import shared_name
+from multicard.trace.model import (
+    KINDS,
+    NOT_RECORDED,
+    Batch,
+    EventSource,
+    Groups,
+    Trace,
+    picked,
+    rank_marks,
+    shared_name,
+)
 
 API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver", "runtime": "runtime"}
 COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
@@ -47,7 +56,7 @@ def read(path: Path) -> Trace:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file, _no_collection():
-            found = _Found(json.load(file))
+            found = _KinetoEvents(json.load(file))
     except MALFORMED as error:
         said = str(error)[:200]
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {said}") from error
@@ -68,7 +77,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Found:
+class _KinetoEvents:
     """Events of a document by kind: the group of each, and its numbers."""
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -135,7 +144,7 @@ class _Found:
                 group = (self.process, _number(arguments.get("Device Id")), f"torch_{pool.lower()}")
                 self.rows["memory_use"].append((group, (_nanoseconds(event["ts"]), size)))
 
-    def source(self, kind: str) -> Source:
+    def source(self, kind: str) -> EventSource:
         """Events of a kind as one part."""
         coded = Groups()
         keys = [group for group, _ in self.rows[kind]]
@@ -148,7 +157,7 @@ class _Found:
                 named["duration"] = named["end"] - named["start"]
             yield Batch(coded.codes(keys), named)
 
-        return Source([read_all], lambda wanted: picked(kind, wanted, coded.keys))
+        return EventSource([read_all], lambda wanted: picked(kind, wanted, coded.keys))
 
 
 def _nanoseconds(microseconds: float) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from multicard.trace.collect import Events
-from multicard.trace.model import Batch, Integers, Source
+from multicard.trace.model import Batch, EventSource, Integers
 
 UNKNOWN = np.iinfo(np.int64).max
 
@@ -44,7 +44,7 @@ class Launches:
         self._start = np.full(slots, UNKNOWN)
         self._end = np.full(slots, UNKNOWN)
 
-    def see(self, trace: int, source: Source, batch: Batch) -> None:
+    def see(self, trace: int, source: EventSource, batch: Batch) -> None:
         """Take note of the calls in a batch."""
         owner = self._owner_of(trace, source, batch.group)
         for i in np.flatnonzero(np.bincount(owner + 1, minlength=1)[1:]).tolist():
@@ -58,7 +58,7 @@ class Launches:
                 first = self._start[slot] == start
                 self._end[slot[first]] = end[first]
 
-    def _owner_of(self, trace: int, source: Source, codes: Integers) -> Integers:
+    def _owner_of(self, trace: int, source: EventSource, codes: Integers) -> Integers:
         """Number of the process of each call, -1 where no device event can be its."""
         known = self._known.get(trace)
         if known is None or codes.max(initial=-1) >= len(known):

@@ -53,6 +53,11 @@ OPERATIONS = (
 
 _RANK = re.compile(r"(?:rank:|MPI Rank )([0-9]{1,9})")
 
+# What PyTorch's emit_nvtx and its profiler append to the name of an operator.
+SINGLE_CALL = r", (?:seq|op_id|sizes|input_op_ids|trace_id) ?= ?.*"
+# A step that carries its number, such as PyTorch's `ProfilerStep#7`.
+_STEP = re.compile(r"(?:profiler)?(?:step|iteration|iter)[ _#:-]*\d*", re.IGNORECASE)
+
 # Why a kind that the capture does not hold is absent. Profilers leave out what did not happen and what they were not
 # asked to record alike.
 NOT_RECORDED = {
@@ -96,18 +101,18 @@ class Groups:
             return list(self._codes)
 
 
-Part = Callable[[], Iterator[Batch]]
+BatchReader = Callable[[], Iterator[Batch]]
 
 
 @dataclass
-class Source:
+class EventSource:
     """Events of one kind in one trace.
 
     `parts` together give all of them, and may be read at the same time by several threads. `described` gives the
     values of the named group columns, by code, for the groups seen so far.
     """
 
-    parts: list[Part]
+    parts: list[BatchReader]
     described: Callable[[tuple[str, ...]], list[tuple[Any, ...]]]
 
 
@@ -135,7 +140,7 @@ class Trace:
     """
 
     name: str
-    open: Callable[[str, tuple[str, ...], tuple[str, ...]], Source]
+    open: Callable[[str, tuple[str, ...], tuple[str, ...]], EventSource]
     absent: dict[str, str]
     ranks: dict[int, int] = field(default_factory=dict)
     clock: tuple[str, int] | None = None
@@ -164,3 +169,13 @@ def rank_marks(names: Sequence[tuple[int, str]]) -> dict[int, int]:
     """Ranks by process id, read from marks named `rank:N` or threads named `MPI Rank N`, given with their process."""
     found = ((process, _RANK.fullmatch(name)) for process, name in names)
     return {process: int(match[1]) for process, match in found if match}
+
+
+def shared_name(name: str) -> str:
+    """Name of a range without what tells single calls apart; every kind of numbered step is `step`.
+
+    >>> shared_name("aten::copy_, op_id = 991065"), shared_name("ProfilerStep#7"), shared_name("layer 7")
+    ('aten::copy_', 'step', 'layer 7')
+    """
+    name = re.sub(SINGLE_CALL, "", name, flags=re.DOTALL)
+    return "step" if _STEP.fullmatch(name) else name

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from multicard.trace.kernel_classes import collective_call
-from multicard.trace.model import Batch, Groups, Source, picked
+from multicard.trace.model import Batch, EventSource, Groups, picked
 from multicard.trace.nsys_tables import process_of
 from multicard.trace.sqlite_file import SqliteFile
 
@@ -32,7 +32,7 @@ def has_messages(database: SqliteFile) -> bool:
     return bool(database.ask("SELECT 1 FROM NVTX_EVENTS WHERE binaryData IS NOT NULL LIMIT 1"))
 
 
-def messages(database: SqliteFile) -> Source:
+def messages(database: SqliteFile) -> EventSource:
     """One event per call of a collective, or of a send or receive."""
     groups = Groups()
     fields: dict[tuple[int, int], dict[str, int]] = {}
@@ -65,7 +65,7 @@ def messages(database: SqliteFile) -> Source:
         keys = [(process, call, ranks.get((process, communicator))) for process, call, _, communicator in sizes]
         yield Batch(groups.codes(keys), {"bytes": np.array([size for _, _, size, _ in sizes], np.int64)})
 
-    return Source([read_all], lambda wanted: picked("messages", wanted, groups.keys))
+    return EventSource([read_all], lambda wanted: picked("messages", wanted, groups.keys))
 
 
 def _field(payload: bytes, offset: int | None, layout: str) -> int | None:

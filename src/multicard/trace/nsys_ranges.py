@@ -9,9 +9,8 @@ import pyarrow.compute as pc
 
 from multicard.core.errors import TraceError
 from multicard.trace.encoding import MISSING, as_arrow, encode, integers
-from multicard.trace.model import Batch, Groups, Integers, Part, Source, picked
+from multicard.trace.model import SINGLE_CALL, Batch, BatchReader, EventSource, Groups, Integers, picked, shared_name
 from multicard.trace.nsys_tables import process_of
-from multicard.trace.range_names import SINGLE_CALL, shared_name
 from multicard.trace.sqlite_file import SqliteFile, readable
 
 RANGE_TYPES = (59, 60)  # eventType in NVTX_EVENTS: push/pop, start/end
@@ -41,7 +40,7 @@ class _Names:
         return code
 
 
-def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], str]) -> Source:
+def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], str]) -> EventSource:
     """Closed ranges; one still open at the end of the capture has no end and is left out."""
     columns = database.tables["NVTX_EVENTS"]
     lacking = {"start", "end", "eventType", "globalTid", "text"} - columns
@@ -53,7 +52,7 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
     domain = "domainId" if "domainId" in columns else "NULL"
     text_id = "textId" if "textId" in columns else "NULL"
 
-    def part(condition: str) -> Part:
+    def part(condition: str) -> BatchReader:
         query = (
             f"SELECT globalTid, {domain} AS domain, {text_id} AS id, COALESCE(text, '') AS text, text IS NULL AS bare, "
             f'start, "end" FROM NVTX_EVENTS '
@@ -82,7 +81,7 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
         return picked("ranges", wanted, found)
 
     conditions, _ = database.split("NVTX_EVENTS")
-    return Source([part(condition) for condition in conditions], described)
+    return EventSource([part(condition) for condition in conditions], described)
 
 
 class _ById:

@@ -13,7 +13,17 @@ import pyarrow as pa
 
 from multicard.core.errors import TraceError
 from multicard.trace.encoding import encode, integers
-from multicard.trace.model import KINDS, NOT_RECORDED, Batch, Groups, Part, Source, Trace, picked, rank_marks
+from multicard.trace.model import (
+    KINDS,
+    NOT_RECORDED,
+    Batch,
+    BatchReader,
+    EventSource,
+    Groups,
+    Trace,
+    picked,
+    rank_marks,
+)
 from multicard.trace.nsys_nccl import has_messages, messages
 from multicard.trace.nsys_ranges import ranges
 from multicard.trace.nsys_tables import (
@@ -61,7 +71,7 @@ def read(path: Path) -> Trace:
             absent[kind] = NOT_RECORDED[kind]
     marks = _marks(database)
 
-    def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> Source:
+    def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
         if kind == "ranges":
             domains = {(process, number): text for kind, process, number, text in marks if kind == DOMAIN_TYPE}
             return ranges(database, domains)
@@ -130,10 +140,10 @@ def _clock(database: SqliteFile) -> tuple[str, int] | None:
     return str(hosts[0][0]), starts[0][0]
 
 
-def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> Source:
+def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
     """Events of a kind that lie in tables row by row."""
     found = Groups()
-    parts: list[Part] = []
+    parts: list[BatchReader] = []
     ids = database.ask("SELECT (SELECT min(id) FROM StringIds), (SELECT max(id) FROM StringIds)")[0]
     narrow = all(isinstance(number, int) and 0 <= number < 1 << NAME_BITS for number in ids)
     for table in TABLES[kind]:
@@ -152,7 +162,7 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
         for condition in conditions:
             query = f"SELECT {select} FROM {table.name} WHERE {condition}"
             parts.append(_part(database, query, packing, numbers, found))
-    return Source(parts, lambda wanted: _described(database, kind, found.keys, groups, wanted))
+    return EventSource(parts, lambda wanted: _described(database, kind, found.keys, groups, wanted))
 
 
 def _present(expression: str, columns: set[str]) -> str:
@@ -163,7 +173,7 @@ def _present(expression: str, columns: set[str]) -> str:
     return "NULL" if expression.isidentifier() else expression
 
 
-def _part(database: SqliteFile, query: str, packing: Packing, numbers: Sequence[str], groups: Groups) -> Part:
+def _part(database: SqliteFile, query: str, packing: Packing, numbers: Sequence[str], groups: Groups) -> BatchReader:
     """Rows of a query whose first columns are the group, the others the numbers."""
     keys = len(packing.words)
 
@@ -217,7 +227,7 @@ def _shape(x: int | None, y: int | None, z: int | None) -> str | None:
     return None if x is None or y is None or z is None else f"{x}×{y}×{z}"
 
 
-def _memory_use(database: SqliteFile) -> Source:
+def _memory_use(database: SqliteFile) -> EventSource:
     """Memory in use after each allocation and release, counted from the start of the capture."""
     groups = Groups()
     columns = database.tables["CUDA_GPU_MEMORY_USAGE_EVENTS"]
@@ -249,4 +259,4 @@ def _memory_use(database: SqliteFile) -> Source:
         keys = [(process_of(g), device, MEMORY_POOLS.get(pool, "unknown")) for g, device, pool in groups.keys]
         return picked("memory_use", wanted, keys)
 
-    return Source([read_all], described)
+    return EventSource([read_all], described)

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from multicard.core.layout import PHASES
-from multicard.trace import ranks
-from multicard.trace.capture import STEP, Capture, summed
+from multicard.trace.captured_events import STEP, CapturedEvents, summed
 from multicard.trace.collect import Events
-from multicard.trace.collectives import with_messages
+from multicard.trace.collectives import CannotTell, stragglers_of, with_messages
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
-from multicard.trace.ranks import CannotTell
 from multicard.trace.statistics import Grouped, Statistics, by_group
 from multicard.trace.timeline import timelines
 
@@ -39,7 +37,7 @@ def _rows(found: Iterable[tuple[tuple[Any, ...], Statistics]], *names: str) -> R
     return [dict(zip(("trace", "process", *names), key, strict=True)) | _seconds(found) for key, found in ordered]
 
 
-def phases(capture: Capture) -> Rows:
+def phases(capture: CapturedEvents) -> Rows:
     """Steps and phases, one row each."""
     if not capture.marked:
         raise CannotTell(f"no range is named {STEP}, {', '.join(PHASES[:-1])} or {PHASES[-1]}")
@@ -52,17 +50,17 @@ def phases(capture: Capture) -> Rows:
     ]
 
 
-def ranges(capture: Capture) -> Rows:
+def ranges(capture: CapturedEvents) -> Rows:
     """Ranges per domain and name."""
     return _rows(capture.summed("ranges", lambda code: capture.ranges.groups[code]), "domain", "range")
 
 
-def cuda_api(capture: Capture) -> Rows:
+def cuda_api(capture: CapturedEvents) -> Rows:
     """CUDA calls per function."""
     return _rows(capture.summed("api", lambda code: capture.api.groups[code]), "api", "function")
 
 
-def synchronizations(capture: Capture) -> Rows:
+def synchronizations(capture: CapturedEvents) -> Rows:
     """CUDA calls that wait, per function."""
 
     def waits(code: int) -> tuple[Any, ...] | None:
@@ -72,26 +70,26 @@ def synchronizations(capture: Capture) -> Rows:
     return _rows(capture.summed("api", waits), "api", "function")
 
 
-def kernels(capture: Capture) -> Rows:
+def kernels(capture: CapturedEvents) -> Rows:
     """Kernels per name."""
     values = capture.kernels.values("process", "device", "name")
     found = capture.summed("kernels", lambda code: (*values[code][:3], capture.classes[code], values[code][3]))
     return _rows(found, "device", "class", "kernel")
 
 
-def kernel_shapes(capture: Capture) -> Rows:
+def kernel_shapes(capture: CapturedEvents) -> Rows:
     """Kernels per name and launch shape."""
     values = capture.kernels.values("process", "device", "name", "grid", "block")
     return _rows(capture.summed("kernels", lambda code: values[code]), "device", "kernel", "grid", "block")
 
 
-def kernel_classes(capture: Capture) -> Rows:
+def kernel_classes(capture: CapturedEvents) -> Rows:
     """Kernels per class."""
     values = capture.kernels.values("process", "device")
     return _rows(capture.summed("kernels", lambda code: (*values[code], capture.classes[code])), "device", "class")
 
 
-def launches(capture: Capture) -> Rows:
+def launches(capture: CapturedEvents) -> Rows:
     """From launching calls to kernels, per device."""
     kernels = capture.kernels
     places = kernels.values("process", "device")
@@ -111,7 +109,7 @@ def launches(capture: Capture) -> Rows:
     return rows
 
 
-def collectives(capture: Capture) -> Rows:
+def collectives(capture: CapturedEvents) -> Rows:
     """Communication kernels per collective."""
     values = capture.kernels.values("process", "device")
 
@@ -122,7 +120,7 @@ def collectives(capture: Capture) -> Rows:
     return with_messages(rows, capture.messages)
 
 
-def memory_operations(capture: Capture) -> Rows:
+def memory_operations(capture: CapturedEvents) -> Rows:
     """Copies and fills per direction and kind of host memory."""
     memory = capture.memory
     found = capture.summed("memory", lambda code: memory.groups[code])
@@ -139,18 +137,18 @@ def memory_operations(capture: Capture) -> Rows:
     return rows
 
 
-def timeline(capture: Capture) -> Rows:
+def timeline(capture: CapturedEvents) -> Rows:
     """Where the time of each device goes."""
     communicates = [kind == "communication" for kind in capture.classes]
     return timelines(capture.traces, capture.kernels, capture.memory, capture.launches, communicates, capture.steps)
 
 
-def stragglers(capture: Capture) -> Rows:
+def stragglers(capture: CapturedEvents) -> Rows:
     """Ranks side by side in each collective."""
-    return ranks.stragglers(capture.traces, capture.kernels, capture.collectives)
+    return stragglers_of(capture.traces, capture.kernels, capture.collectives)
 
 
-def shares(capture: Capture) -> Rows:
+def shares(capture: CapturedEvents) -> Rows:
     """The four shares, each of the total that NVIDIA's own report of that kind gives percentages of."""
     rows: Rows = []
 
@@ -184,7 +182,7 @@ def shares(capture: Capture) -> Rows:
     return rows
 
 
-def memory_use(capture: Capture) -> Rows:
+def memory_use(capture: CapturedEvents) -> Rows:
     """Memory in use over time: of neighbours the highest."""
     return [
         dict(zip(("trace", "process", "device", "pool"), key, strict=True))
@@ -193,7 +191,7 @@ def memory_use(capture: Capture) -> Rows:
     ]
 
 
-def metrics(capture: Capture) -> Rows:
+def metrics(capture: CapturedEvents) -> Rows:
     """Samples of counters per device and metric."""
     events = capture.metrics
     found = summed(events.grouped, events, lambda code: events.groups[code])
@@ -204,7 +202,7 @@ def metrics(capture: Capture) -> Rows:
     ]
 
 
-def metric_samples(capture: Capture) -> Rows:
+def metric_samples(capture: CapturedEvents) -> Rows:
     """Samples of counters over time: of neighbours the mean, from the first of them on."""
     return [
         {"trace": trace, "device": device, "metric": metric, "start_s": float(seconds[0]), "mean": float(values.mean())}

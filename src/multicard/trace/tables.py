@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from multicard.trace import rows as of
-from multicard.trace.capture import STEP, Capture
+from multicard.trace.captured_events import STEP, CapturedEvents
 from multicard.trace.collect import Progress
+from multicard.trace.collectives import CannotTell
 from multicard.trace.model import Trace, why_absent
-from multicard.trace.ranks import CannotTell
 from multicard.trace.rows import Rows
 from multicard.trace.timeline import CAUSES, SHARES
 
@@ -41,8 +41,8 @@ class Activity:
 
     events: tuple[str, ...]
     columns: tuple[str, ...]
-    make: Callable[[Capture], Rows]
-    says: str
+    make: Callable[[CapturedEvents], Rows]
+    description: str
     needs: tuple[str, ...] = ()
     requires_any: bool = False
 
@@ -97,7 +97,7 @@ def activity_tables(
     """
     chosen = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
     absent = {name: reason for name, a in chosen.items() if (reason := a.why_absent(traces)) is not None}
-    capture = Capture(traces, _wanted(traces, only), progress)
+    capture = CapturedEvents(traces, _wanted(traces, only), progress)
     tables: dict[str, Rows] = {}
     for name, activity in chosen.items():
         if name not in absent:

@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from multicard.archive.described import experiment_of
+from multicard.archive.configuration import configuration_of, experiment_of
 from multicard.archive.manifest import Manifest
-from multicard.archive.pack import described
 from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import distinct, expand
@@ -42,7 +41,7 @@ OVERRIDING: dict[str, Any] = {
 
 
 def read_back(experiment: Experiment) -> Experiment:
-    manifest = {"format": 1, "multicard": "1", "experiment": described(experiment), "runs": [], "files": []}
+    manifest = {"format": 1, "multicard": "1", "experiment": configuration_of(experiment), "runs": [], "files": []}
     return experiment_of(Manifest.model_validate(json.loads(json.dumps(manifest))), Path("a.zip"))
 
 
@@ -63,7 +62,7 @@ def test_it_expands_into_the_same_runs(config: str) -> None:
 
 
 def test_it_tells_no_place_of_data(tmp_path: Path) -> None:
-    told = described(Experiment.model_validate(OVERRIDING | {"results": "far/away", "recorded": ["b.zip"]}))
+    told = configuration_of(Experiment.model_validate(OVERRIDING | {"results": "far/away", "recorded": ["b.zip"]}))
     assert "/data" not in json.dumps(told) and "away" not in json.dumps(told) and "b.zip" not in json.dumps(told)
 
 

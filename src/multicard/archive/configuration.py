@@ -1,16 +1,38 @@
-"""The experiment that an archive of recorded runs describes, as a configuration again."""
+"""The configuration in an archive of recorded runs: written from the experiment, and read as one again."""
 
 from pathlib import Path
 from typing import Any
 
 from multicard.archive.manifest import MANIFEST, Manifest, shown
-from multicard.archive.pack import PLACES
 from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
-from multicard.experiment.datasets import SOURCES
+from multicard.experiment.datasets import SOURCES, Dataset
 from multicard.experiment.load import check
+from multicard.experiment.models import Model
 
+PLACES = {"folder", "path", "download", "results", "recorded"}  # keys that say where something lies or comes from
 UNKNOWN_PLACE = "recorded"  # stands where data lie, which an archive does not tell and nobody asks
+
+
+def configuration_of(experiment: Experiment) -> dict[str, Any]:
+    """The configuration as JSON: all that it states, without the places of data and results.
+
+    What a scenario states is kept where it equals a default too: it may override what all scenarios share, or what its
+    workload takes for granted.
+    """
+    stated = experiment.model_dump(mode="json", exclude_unset=True)
+    for section in ("datasets", "models"):
+        stated[section] = {name: kind_of(entry) for name, entry in getattr(experiment, section).items()}
+    return _without_places(stated)
+
+
+def kind_of(entry: Dataset | Model) -> dict[str, Any]:
+    """What a data set or model is, wherever it lies, as JSON: only what differs from the defaults."""
+    return _without_places(entry.model_dump(mode="json", exclude_defaults=True))
+
+
+def _without_places(section: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in PLACES}
 
 
 def experiment_of(manifest: Manifest, archive: Path) -> Experiment:

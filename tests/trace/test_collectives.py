@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from multicard.trace.extract import read_trace
+from multicard.trace.extract import open_trace
 from multicard.trace.tables import ActivityTables, activity_tables
 from synthetic import OTHER, PID, ranks_in_collectives
 
@@ -13,7 +13,7 @@ JOINS = {PID: [(0, 20_000), (50_000, 60_000)], OTHER: [(10_000, 20_000), (45_000
 
 
 def stragglers(*paths: Path) -> ActivityTables:
-    return activity_tables([read_trace(path) for path in paths], only=["stragglers"])
+    return activity_tables([open_trace(path) for path in paths], only=["stragglers"])
 
 
 def test_who_waits_for_whom_is_told(tmp_path: Path) -> None:
@@ -60,5 +60,5 @@ def test_what_cannot_be_matched_is_said(tmp_path: Path, joins: dict, says: str) 
 
 def test_processes_of_two_nodes_that_share_a_number_stay_apart(tmp_path: Path) -> None:
     paths = [ranks_in_collectives(tmp_path / f"{node}.sqlite", {PID: JOINS[PID]}, node) for node in ("n1", "n2")]
-    rows = activity_tables([read_trace(path) for path in paths], only=["kernels"]).rows["kernels"]
+    rows = activity_tables([open_trace(path) for path in paths], only=["kernels"]).rows["kernels"]
     assert [(row["report"], row["process"], row["calls"]) for row in rows] == [("n1", PID, 2), ("n2", PID, 2)]

@@ -19,7 +19,7 @@ STEP = "step"
 Key = tuple[Any, ...]
 
 
-class Capture:
+class CapturedEvents:
     """Events by kind; None for a kind that was not recorded, or is not wanted."""
 
     def __init__(self, traces: Sequence[Trace], wanted: set[str], progress: Progress | None) -> None:
