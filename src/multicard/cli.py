@@ -291,15 +291,11 @@ def figures(arguments: argparse.Namespace) -> None:
     """Print the catalog of figures."""
     from rich.table import Table
 
-    from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD
-    from multicard.figures.captions import CAPTIONS
+    from multicard.experiment.figures import FIGURES
 
     table = Table("Figure", "Asks", "Shows", "Needs", "Paper")
-    for name, words in CAPTIONS.items():
-        axis, workload = FIGURE_AXIS.get(name), FIGURE_WORKLOAD.get(name)
-        needs = [f"vary.{axis}"] if axis else []
-        needs += [f"workload {workload}"] if workload else []
-        table.add_row(name, words.question, words.caption, ", ".join(needs), words.answers or "")
+    for name, figure in FIGURES.items():
+        table.add_row(name, figure.question, figure.caption, ", ".join(figure.needs), figure.answers or "")
     table.show_lines = True
     _console().print(table, highlight=False)
 

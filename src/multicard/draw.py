@@ -18,7 +18,7 @@ from multicard.core.layout import RUN
 from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.load import read_experiment
 from multicard.experiment.runs import expand
-from multicard.figures.scenario import draw_scenario
+from multicard.figures.draw import draw_scenario
 from multicard.report.page import write_report
 from multicard.report.results import CLAIMS, RECOMMENDATIONS, REPORT, Plan
 

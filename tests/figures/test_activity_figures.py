@@ -8,7 +8,7 @@ import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.figures.catalog import FIGURES
+from multicard.figures.draw import draw
 
 
 def two_runs(**more: Any) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def api(**seconds: float) -> list[dict[str, Any]]:
 
 def axes_of(name: str, found: ScenarioTables) -> tuple:
     """Panels of a drawn figure, the figure before them, and its numbers."""
-    figure, data = FIGURES[name].draw(found)
+    figure, data = draw(name, found)
     return closed(figure), *figure.axes, data
 
 
@@ -74,15 +74,13 @@ def test_a_name_from_a_trace_starts_no_formula(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_steps_gives_no_time_per_step(tmp_path: Path) -> None:
-    _, data = FIGURES["cuda_api"].draw(
-        gathered(tmp_path, two_runs(), cuda_api=api(cudaLaunchKernel=1.0), runs_info=info(None))
-    )
+    _, data = draw("cuda_api", gathered(tmp_path, two_runs(), cuda_api=api(cudaLaunchKernel=1.0), runs_info=info(None)))
     assert data["nothing_to_show"].tolist() == ["no CUDA calls were recorded"]
 
 
 def test_without_a_trace_the_figure_says_why_there_is_none(tmp_path: Path) -> None:
     missing = [{"run": "run0", "trace_missing": "nsys: permission denied"}]
-    _, data = FIGURES["kernel_classes"].draw(gathered(tmp_path, two_runs(), runs_info=missing))
+    _, data = draw("kernel_classes", gathered(tmp_path, two_runs(), runs_info=missing))
     assert data["nothing_to_show"].tolist() == ["no kernels were recorded: nsys: permission denied"]
 
 

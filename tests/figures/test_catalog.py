@@ -1,6 +1,8 @@
 """Figures show what the measures say, in every format."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -13,10 +15,11 @@ from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.provenance import notes
 from multicard.analysis.scenario_tables import OUTCOME_TABLE
 from multicard.analysis.statistics import Interval, median_of, ratio_of
-from multicard.experiment.config import FIGURE_AXIS, FIGURE_WORKLOAD, Figure
-from multicard.experiment.workloads import WORKLOADS
+from multicard.experiment.config import FigureName
+from multicard.experiment.figures import FIGURES
+from multicard.experiment.workloads import PARAMETERS, WORKLOADS
 from multicard.figures.breakdown import phases
-from multicard.figures.catalog import FIGURES, draw
+from multicard.figures.draw import draw, write
 from multicard.figures.precision import precision
 from multicard.figures.scaling import iteration_time, speedup
 from multicard.figures.series import labels, varied
@@ -27,12 +30,12 @@ TABLES = {"vision": pictures, "llm": texts}
 OF_CONFIGURATIONS = {
     "iteration_time", "step_breakdown", "speedup", "image_size_scaling", "precision", "techniques", "text_datasets",
 }  # fmt: skip
-DRAWN = [(name, work) for name in FIGURES for work in WORKLOADS if FIGURE_WORKLOAD.get(name, work) == work]
+DRAWN = [(name, work) for name in FIGURES for work in WORKLOADS if FIGURES[name].workload in (None, work)]
 
 
 def drawn(name: str, measures: pd.DataFrame, folder: Path) -> str:
     """Draw a figure of measures alone into `folder` and give the words in it."""
-    draw(name, gathered(folder / "scenario", measures), folder / name)
+    write(name, gathered(folder / "scenario", measures), folder / name)
     return words_of(folder / f"{name}.svg")
 
 
@@ -42,9 +45,15 @@ def words_of(svg: Path) -> str:
 
 
 def test_the_catalog_is_what_a_configuration_may_ask_for() -> None:
-    assert list(FIGURES) == list(get_args(Figure))
-    assert {*FIGURE_AXIS, *FIGURE_WORKLOAD} <= set(FIGURES)
-    assert all(entry.id == name for name, entry in FIGURES.items())
+    assert list(FIGURES) == list(get_args(FigureName))
+    assert {entry.axis for entry in FIGURES.values()} <= {None, *PARAMETERS}
+    assert {entry.workload for entry in FIGURES.values()} <= {None, *WORKLOADS}
+
+
+def test_a_configuration_knows_the_figures_without_loading_what_draws_them() -> None:
+    loaded = "import sys, multicard.experiment.load; print({'matplotlib', 'pandas', 'numpy'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_every_figure_says_what_it_asks_and_how_it_is_read() -> None:
@@ -64,17 +73,18 @@ def test_captions_call_an_interval_of_95_percent_only_what_is_one() -> None:
 
     assert is_range(median_of(many[:5]), 1, 16) and not is_range(median_of(many), 1, 32)
     assert is_range(ratio_of(many[:3], many[:3]), 1 / 4, 4) and not is_range(ratio_of(many[:4], many[:4]), 1 / 8, 8)
-    told = {"their": "six", "the": "four"}  # of medians, and of ratios
+    stated = {"repeats": ("five", "six"), "ratios of individual repeats": ("three", "four")}
+    sentence = r"span the ([a-z ]+) \(up to (\w+)\) or the 95% bootstrap interval \((\w+) or more\)"
     for entry in FIGURES.values():
-        found = re.findall(r"(\S+) range.*?, from (\w+) repeats on \1 95 % bootstrap interval", entry.caption)
-        assert entry.caption.count("95 %") == len(found)
-        assert all(told[word] == count for word, count in found)
-    assert "from four" in FIGURES["speedup"].caption and "from four" in FIGURES["gain_layout"].caption
+        found = re.findall(sentence, entry.caption)
+        assert entry.caption.count("95") == len(found)
+        assert all(stated[of] == (few, many) for of, few, many in found)
+    assert "three" in FIGURES["speedup"].caption and "three" in FIGURES["gain_layout"].caption
 
 
 @pytest.mark.parametrize(("name", "workload"), DRAWN)
 def test_a_figure_is_drawn_in_every_format_with_its_numbers(name: str, workload: str, tmp_path: Path) -> None:
-    draw(name, gathered(tmp_path, TABLES[workload]()), tmp_path / "drawn" / name)
+    write(name, gathered(tmp_path, TABLES[workload]()), tmp_path / "drawn" / name)
     files = {path.name for path in (tmp_path / "drawn").iterdir()}
     assert files == {f"{name}.{suffix}" for suffix in ("png", "svg", "pdf", "csv")}
     assert (tmp_path / "drawn" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -101,7 +111,7 @@ def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, workloa
         measures.loc[list(lost), recorded] = float("nan")
     alone = whole[(whole["devices"] == 1) & (whole["repeat"] == 1)]
     for number, measures in enumerate((*failed, alone, whole.assign(**dict.fromkeys(recorded)), whole[:0])):
-        figure, _ = FIGURES[name].draw(gathered(tmp_path / str(number), measures))
+        figure, _ = draw(name, gathered(tmp_path / str(number), measures))
         with styled():
             figure.draw_without_rendering()
             closed(figure)
@@ -192,7 +202,7 @@ def test_runs_that_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -
     scenario = gathered(tmp_path, measures)
     outcomes = pd.DataFrame({"run": ["a", "b", "c"], "outcome": ["completed", "not run", "not run"]})
     outcomes.to_csv(tmp_path / OUTCOME_TABLE, index=False)
-    draw("step_breakdown", scenario, tmp_path / "f")
+    write("step_breakdown", scenario, tmp_path / "f")
     assert "Not shown: 1 diverged, 2 not run here" in words_of(tmp_path / "f.svg")
 
 
@@ -231,20 +241,20 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
     other = {"run": "run1", "machine": "1 × H$200$", "versions": "python 3.11, torch 2.11"}
     both = gathered(tmp_path / "both", measures, runs_info=[*info, other])
     assert notes(both) == ["2 machines: 4 × H100; 1 × H$200$", "2 sets of versions: torch 2.10, torch 2.11"]
-    draw("step_breakdown", both, tmp_path / "f")
+    write("step_breakdown", both, tmp_path / "f")
     assert "2 machines: 4 × H100; 1 × H$200$" in words_of(tmp_path / "f.svg")
 
 
 def test_a_figure_of_made_up_runs_says_so(tmp_path: Path) -> None:
     info = [{"run": "run0", "machine": "4 × synthetic card", "versions": "python 3.11"}]
-    draw("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")
+    write("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")
     assert "Synthetic: made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
     assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"all"}
     real = {"run": "run1", "machine": "4 × H100", "versions": "python 3.11"}
-    draw("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=[*info, real]), tmp_path / "f")
+    write("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=[*info, real]), tmp_path / "f")
     assert "Synthetic: some are made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
     assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"some"}
-    draw("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=[real]), tmp_path / "f")
+    write("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=[real]), tmp_path / "f")
     assert "synthetic" not in pd.read_csv(tmp_path / "f.csv")
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, measured, two_repeats, words
-from multicard.figures.catalog import FIGURES
 from multicard.figures.costs import energy, profiler_overhead
+from multicard.figures.draw import draw
 from multicard.figures.sizes import sizes
 
 
@@ -49,7 +49,7 @@ def test_a_box_holds_the_steps_of_all_repeats_by_their_slowest_rank(tmp_path: Pa
         for window, step in (("warmup", 1), ("measured", 2), ("measured", 3))
         for rank in (0, 1)
     ]
-    figure, data = FIGURES["step_times"].draw(gathered(tmp_path, measures, steps=steps))
+    figure, data = draw("step_times", gathered(tmp_path, measures, steps=steps))
     [axes] = closed(figure).axes
     assert data["steps"].tolist() == [4]
     assert data["median_s"].tolist() == pytest.approx([0.21])
@@ -65,7 +65,7 @@ def test_accuracy_is_a_line_per_run_over_training_time(tmp_path: Path) -> None:
         for i in range(4)
         for epoch, accuracy in ((2, 0.98), (1, 0.5))
     ]
-    figure, _ = FIGURES["accuracy"].draw(gathered(tmp_path, measured("vision", *rows), epochs=epochs))
+    figure, _ = draw("accuracy", gathered(tmp_path, measured("vision", *rows), epochs=epochs))
     [axes] = closed(figure).axes
     lines = [
         line for line in axes.get_lines() if len(line.get_xdata()) == 2 and not line.get_label().startswith("goal")

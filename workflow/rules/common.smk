@@ -1,6 +1,5 @@
 # What the rules share: the checked configuration and the runs it expands into.
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 
 from multicard.archive.recorded import archives_in, find_recorded, obstacles
@@ -15,7 +14,7 @@ from multicard.experiment.resources import (
 )
 from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
-from multicard.figures.captions import CAPTIONS
+from multicard.experiment.figures import FIGURES
 from multicard.core.layout import SCENARIO_TABLES, WRITTEN_TABLES
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
@@ -246,7 +245,10 @@ def what_ran(wildcards):
 def about(wildcards):
     """Name, question, reading and, where known, the paper's figure, of each figure of a scenario."""
     figures = EXPERIMENT.scenarios[wildcards.scenario].figures
-    return [{"name": figure, **asdict(CAPTIONS[figure])} for figure in figures]
+    words = ("name", "question", "caption", "answers")
+    return [
+        {word: getattr(FIGURES[name], word) for word in words} for name in figures
+    ]
 
 
 def plans(wildcards):

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from multicard.core.errors import reported
-from multicard.figures.catalog import FIGURES
-from multicard.figures.scenario import draw_scenario
+from multicard.experiment.figures import FIGURES
+from multicard.figures.draw import draw_scenario
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("figures", nargs="+", choices=FIGURES, metavar="FIGURE", help="names of the figures")

@@ -7,6 +7,7 @@ from pydantic.fields import FieldInfo
 
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.datasets import Dataset, Digits, Strict
+from multicard.experiment.figures import FIGURES
 from multicard.experiment.models import Model
 from multicard.experiment.parameters import DATASET_NAME
 from multicard.experiment.workloads import PARAMETERS, WORKLOADS
@@ -19,59 +20,7 @@ RESULTS_PATH = r"^[\w./+@=,-]+$"
 ARCHIVE_PATH = r"^[^{}\x00-\x1f]+$"
 ARCHIVES = (".tar.gz", ".zip")  # how the name of an archive of recorded runs ends
 
-Figure = Literal[
-    "iteration_time",
-    "speedup",
-    "image_size_scaling",
-    "step_breakdown",
-    "time_shares",
-    "cuda_api",
-    "kernel_classes",
-    "memory_transfers",
-    "device_time",
-    "precision",
-    "gain_precision",
-    "gain_pin_memory",
-    "gain_loader",
-    "gain_layout",
-    "gain_binding",
-    "gain_preset",
-    "techniques",
-    "text_datasets",
-    "step_times",
-    "accuracy",
-    "energy",
-    "profiler_overhead",
-]
-
-# What must vary in a scenario for a figure to have an axis.
-FIGURE_AXIS: dict[str, str] = {
-    "iteration_time": "devices",
-    "speedup": "devices",
-    "image_size_scaling": "image_size",
-    "precision": "precision",
-    "gain_precision": "precision",
-    "gain_pin_memory": "pin_memory",
-    "gain_loader": "loader",
-    "gain_layout": "layout",
-    "gain_binding": "binding",
-    "gain_preset": "preset",
-    "techniques": "technique",
-    "text_datasets": "dataset",
-}
-
-# The workload that a figure is about, where it is about one only.
-FIGURE_WORKLOAD: dict[str, str] = {
-    "image_size_scaling": "vision",
-    "precision": "vision",
-    "gain_pin_memory": "vision",
-    "gain_loader": "vision",
-    "gain_layout": "vision",
-    "gain_preset": "vision",
-    "accuracy": "vision",
-    "techniques": "llm",
-    "text_datasets": "llm",
-}
+FigureName = Literal[tuple(FIGURES)]
 
 # Parameters that workloads share under one name, with values of their own; each workload checks its own.
 SHARED: dict[str, Any] = {
@@ -139,7 +88,7 @@ class Scenario(Strict):
     fixed: Annotated[Fixed, Field(description="Parameters that all runs of the scenario share.")] = Fixed()
     vary: Annotated[Vary, Field(description="Parameters whose values are combined.")] = Vary()
     repeats: Annotated[int, Field(ge=1, le=1000, description="Repetitions of each run.")] = 1
-    figures: Annotated[list[Figure], Field(min_length=1, description="Figures to draw, by name.")]
+    figures: Annotated[list[FigureName], Field(min_length=1, description="Figures to draw, by name.")]
 
     @model_validator(mode="after")
     def _has_something_to_run(self) -> "Scenario":
@@ -156,7 +105,7 @@ class Scenario(Strict):
         if len(set(self.figures)) < len(self.figures):
             raise ValueError(f"figures lists a name twice: {self.figures}")
         for figure in self.figures:
-            axis = FIGURE_AXIS.get(figure)
+            axis = FIGURES[figure].axis
             if axis and len(self.varied.get(axis, [])) < 2:
                 raise ValueError(f"the figure {figure} needs two or more values of vary.{axis}")
         return self

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.experiment.config import ARCHIVES, FIGURE_WORKLOAD, Experiment
+from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.datasets import SOURCES
+from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.runs import Run, expand_scenario
@@ -272,7 +273,7 @@ def _scenario_faults(experiment: Experiment, name: str) -> list[str]:
         if key not in known
     ]
     for figure in scenario.figures:
-        about = FIGURE_WORKLOAD.get(figure, workload)
+        about = FIGURES[figure].workload or workload
         if about != workload:
             faults.append(f"{where}: the figure {figure} is about the workload {about}, this one's is {workload}")
     if faults:

@@ -1,6 +1,6 @@
 """What one value of a parameter gains over another, per number of devices, all else being equal."""
 
-from collections.abc import Callable
+from functools import partial
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -44,17 +44,6 @@ WORDED = {
 
 ASIDE = 0.09  # shift between neighbouring series, in places of the axis
 
-Drawing = Callable[[pd.DataFrame], tuple[Figure, pd.DataFrame]]
-
-
-def gain_of(parameter: str) -> Drawing:
-    """Drawing of the gain in speed that each value of `parameter` brings over the first of its `ORDER`."""
-
-    def drawing(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-        return gain(measures, parameter)
-
-    return drawing
-
 
 def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
     """Gain in speed per number of devices: a panel per compared value, a series per combination of what else varies.
@@ -86,6 +75,11 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
         _accuracy(panels[0][-1], measures, parameter, look)
     legend_below(figure, *panels[0])
     return figure, data
+
+
+gain_precision, gain_pin_memory, gain_loader, gain_layout, gain_binding, gain_preset = (
+    partial(gain, parameter=parameter) for parameter in ORDER
+)
 
 
 def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:

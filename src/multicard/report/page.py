@@ -13,7 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from multicard.core.files import atomic_write
-from multicard.figures.captions import CAPTIONS
+from multicard.experiment.figures import FIGURES
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
@@ -91,11 +91,10 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
 
 
 def _figure(figure: FigureFiles) -> dict[str, Any]:
-    words = CAPTIONS[figure.name]
     return {
         "name": figure.name,
         "title": in_words(figure.name),
-        "words": words,
+        "words": FIGURES[figure.name],
         "nothing": nothing_to_show(figure.numbers),
         "picture": _picture(figure),
         "table": numbers_table(figure.numbers),

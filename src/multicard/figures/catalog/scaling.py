@@ -1,0 +1,50 @@
+"""Figures over the number of devices."""
+
+from multicard.experiment.figures import Figure
+from multicard.figures.catalog._words import NONE, POINTS, RATIOS, REPEATS
+
+FIGURES = (
+    Figure(
+        name="iteration_time",
+        order=11,
+        question="How long does a step take, and how much work is done per second, as devices are added?",
+        caption="Iteration time: median duration of an optimizer step. Throughput: for vision runs, distinct training "
+        "samples per second (under plain ddp all ranks process the same samples, which count once); for LLM runs, "
+        f"tokens per second without padding. {POINTS}",
+        limits="It does not show which part of a step is slow (see `step_breakdown`), nor accuracy: a faster step may "
+        "learn less. The two panels disagree under plain `ddp`, whose ranks repeat each other's samples.",
+        answers="A, figures 1 and 4",
+        axis="devices",
+        drawing="multicard.figures.scaling:iteration_time",
+        chart="lines",
+    ),
+    Figure(
+        name="speedup",
+        order=12,
+        question="What does each additional device gain?",
+        caption="Speed-up: throughput (distinct samples for vision runs, tokens for LLM runs) relative to one device "
+        "(strategy single where the scenario has it). Efficiency: speed-up divided by the number of devices. The "
+        f"dotted line is ideal scaling. Points are medians over repeats. Whiskers {RATIOS}; {NONE}.",
+        limits="Without a completed run on one device both panels are empty. Under weak scaling the global batch grows "
+        "with the number of devices, so the same number of passes over the data means fewer updates; `accuracy` shows "
+        "the effect.",
+        answers="A, figures 1 and 4",
+        axis="devices",
+        drawing="multicard.figures.scaling:speedup",
+        chart="lines",
+    ),
+    Figure(
+        name="image_size_scaling",
+        order=13,
+        question="Does adding devices pay off more for larger images?",
+        caption="Time: duration of one pass over the training data (time per step × steps per pass). Efficiency: "
+        "speed-up over one device, divided by the number of devices; the dotted line is ideal scaling. Points are "
+        f"medians over repeats. Whiskers of times {REPEATS}, those of efficiency {RATIOS}; {NONE}.",
+        limits="A pass need not have been run in full: with `steps_per_epoch` the time is extrapolated from the "
+        "measured steps. Evaluation between epochs is not included.",
+        answers="A, figure 2",
+        axis="image_size",
+        workload="vision",
+        drawing="multicard.figures.sizes:sizes",
+    ),
+)

@@ -1,0 +1,43 @@
+"""Figures of the steps and epochs of single runs."""
+
+from multicard.experiment.figures import Figure
+
+FIGURES = (
+    Figure(
+        name="step_breakdown",
+        order=21,
+        question="Where does the time of a step go?",
+        caption="Mean duration of an optimizer step, split into phases by each rank's own clock: mean over ranks and "
+        "measured steps, median over repeats. With several ranks the backward phase includes gradient "
+        "synchronization.",
+        limits="It does not show what a GPU does: on a GPU a phase lasts from when the device reaches its beginning "
+        "until it reaches its end, on a CPU from call to call. Waiting for other ranks is not separated; see "
+        "`device_time` and the table `stragglers`.",
+        drawing="multicard.figures.breakdown:phases",
+    ),
+    Figure(
+        name="step_times",
+        order=22,
+        question="How variable are step times?",
+        caption="Durations of the measured steps (of each step, its slowest rank's), all repeats pooled. The box spans "
+        "the middle half with a line at the median, whiskers reach the 1st and 99th percentiles; the printed figure "
+        "has a dot for each step beyond them.",
+        limits="It does not show which rank was slow, or why. Repeats are pooled, so differences between them widen "
+        "the box.",
+        drawing="multicard.figures.over_time:step_times",
+        needs_tables=True,
+        chart="boxes",
+    ),
+    Figure(
+        name="accuracy",
+        order=23,
+        question="How long does it take to reach a given accuracy?",
+        caption="Test accuracy after each epoch over the training time up to it, evaluation excluded; one line per "
+        "run. The dotted line is the papers' target.",
+        limits="It does not predict runs of other lengths or learning rates. Evaluation is excluded from the time, so "
+        "a user waits longer than shown.",
+        workload="vision",
+        drawing="multicard.figures.over_time:accuracy",
+        needs_tables=True,
+    ),
+)
