@@ -176,13 +176,14 @@ def _memory_needed(run: "Run", machine: "Machine") -> str:
     """Estimated memory of a run that tunes a language model on cards, beside what a card has."""
     if not _tunes_on_cards(run):
         return ""
+    from multicard.core.units import BYTES, with_unit
     from multicard.experiment.memory import memory_of
 
     needed, held = memory_of(run.parameters, run.model.shape).total, machine.gpu_memory_bytes
-    text = f"about {needed / 1e9:.1f} GB"
+    text = f"about {with_unit(needed, BYTES)}"
     if held is None:
         return text
-    return f"{text} of {held / 1e9:.1f} GB" + (": unlikely to fit" if needed > held else "")
+    return f"{text} of {with_unit(held, BYTES)}" + (": unlikely to fit" if needed > held else "")
 
 
 def status(arguments: argparse.Namespace) -> None:
@@ -268,14 +269,15 @@ def archive(arguments: argparse.Namespace) -> None:
     """Pack the runs of an experiment, and say which were left out."""
     from multicard.archive.pack import pack
     from multicard.core.terminal import plain
+    from multicard.core.units import BYTES, with_unit
     from multicard.experiment.load import read_experiment
 
     packed = pack(read_experiment(arguments.config), arguments.out)
     console = _console()
     for run in packed.not_whole:
         console.print(plain(f"left out, since it is not whole: {run}"))
-    size = arguments.out.stat().st_size / 1e6
-    console.print(plain(f"runs: {len(packed.runs)}, {size:.1f} MB: {arguments.out}"))
+    size = with_unit(arguments.out.stat().st_size, BYTES)
+    console.print(plain(f"runs: {len(packed.runs)}, {size}: {arguments.out}"))
 
 
 def draw(arguments: argparse.Namespace) -> None:

@@ -12,7 +12,8 @@ from multicard.analysis.compare_results import CANNOT_TELL, MACHINE, Change, Com
 from multicard.archive.unpack import unpack
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN
-from multicard.core.terminal import plain, quantity
+from multicard.core.terminal import plain
+from multicard.core.units import heading, show
 from multicard.experiment.config import ARCHIVES
 
 LONGEST = 20  # names in a list on the terminal
@@ -75,16 +76,16 @@ def _changes(changes: list[Change]) -> Table:
     if any(change.verdict == CANNOT_TELL for change in changes):
         caption += "One repeat gives no interval, so a difference may be chance: it cannot be told."
     table = Table(caption=caption, title_justify="left", caption_justify="left")
-    for heading in ("configuration", "measure", "a", "b", "b/a", "interval", "repeats", "b is"):
-        table.add_column(heading, justify="right" if heading in ("a", "b", "b/a", "repeats") else "left")
+    for name in ("configuration", "measure", "a", "b", "b/a", "interval", "repeats", "b is"):
+        table.add_column(name, justify="right" if name in ("a", "b", "b/a", "repeats") else "left")
     last = None
     for change in changes:
         ratio = change.ratio
         bounded = ratio.low is not None and ratio.high is not None
         table.add_row(
             plain("" if change.configuration == last else change.configuration),
-            _shown(change.measure, 0.0)[0],
-            *("" if value is None else _shown(change.measure, value)[1] for value in (change.a, change.b)),
+            heading(change.measure),
+            *("" if value is None else show(change.measure, value) for value in (change.a, change.b)),
             "" if ratio.value is None else f"{ratio.value:.3f}",
             f"{ratio.low:.3f} to {ratio.high:.3f}" if bounded else "",
             " / ".join(map(str, change.repeats)),
@@ -92,13 +93,6 @@ def _changes(changes: list[Change]) -> Table:
         )
         last = change.configuration
     return table
-
-
-def _shown(measure: str, value: float) -> tuple[str, str]:
-    """Name of a measure, and a value of it with its unit; of rates the name tells it."""
-    rate = measure.endswith("_per_s")
-    heading, text = (measure, f"{value:.4g}") if rate else quantity(measure, value)
-    return heading.replace("_", " "), text
 
 
 def _counted(number: int, what: str) -> str:

@@ -15,7 +15,6 @@ from multicard.analysis.tables import (
     latex,
     markdown,
     measures_table,
-    number,
     scaling_models_table,
     speedup_table,
     write_scenario_tables,
@@ -70,26 +69,6 @@ def test_a_table_of_measures_has_units_in_its_headings_and_intervals_in_its_cell
     assert four[2:] == ["1", "130", "1.50", "12.5", "3.08"]
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ((12.345, 11.9, 12.81), "12.3 [11.9, 12.8]"),
-        ((0.0123456,), "0.0123"),
-        ((123456.7,), "123457"),
-        ((20.004, 20.001, 20.006), "20.004 [20.001, 20.006]"),
-        ((5.0, 4.9999999999, 5.0000000001), "5.00000 [5.00000, 5.00000]"),
-        ((-0.5, -1.0, 0.25), "−0.500 [−1.000, 0.250]"),
-        ((0.0,), "0"),
-        ((1e-17,), "0"),
-        ((float("nan"),), "–"),
-        ((3.0, float("nan"), float("nan")), "3.00"),
-        ((150.0, 20.0, 900.0), "150 [20, 900]"),
-    ],
-)
-def test_a_number_has_three_digits_or_as_many_as_its_interval_needs(given: tuple[float, ...], text: str) -> None:
-    assert number(*given) == text
-
-
 def test_units_suit_the_middle_value_of_a_column() -> None:
     table = pd.DataFrame(
         {
@@ -101,7 +80,7 @@ def test_units_suit_the_middle_value_of_a_column() -> None:
     )  # fmt: skip
     headings, first, *_ = cells(markdown(table, "Units"))
     assert headings == [
-        "short (µs)", "long (s)", "moved (kB)", "bandwidth (GB/s)", "tokens (per s)", "energy per token (mJ)",
+        "short (µs)", "long (s)", "moved (kB)", "bandwidth (GB/s)", "tokens per second", "energy per token (mJ)",
         "efficiency (%)", "unknown (s)", "test accuracy (%)",
     ]  # fmt: skip
     assert first == ["2.00", "0.500", "4.10", "2.00", "1234", "2.00", "50.0", "–", "98.1"]

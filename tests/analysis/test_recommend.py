@@ -73,7 +73,7 @@ def test_shares_below_a_twentieth_are_not_named(tmp_path: Path) -> None:
 def test_each_number_says_which_table_it_is_from(tmp_path: Path) -> None:
     evidence = one(tmp_path, {"data_share": 0.4, "data_s": 0.04}, exposed_communication=0.3)
     [held] = bottlenecks(evidence)
-    assert held.bottlenecks[0].evidence == "40 % of the step waits for the loader, 40 ms per step (measures.csv)"
+    assert held.bottlenecks[0].evidence == "40 % of the step waits for the loader, 40.0 ms per step (measures.csv)"
     assert held.bottlenecks[1].evidence == (
         "for 30 % of the profiled steps the card communicates and does not compute (timeline)"
     )
@@ -98,7 +98,7 @@ def test_the_evidence_for_transfers_tells_of_pageable_memory(tmp_path: Path) -> 
     tables = {"timeline": [timeline(run, memory=0.2, idle_other=0.1) for run in range(2)], "memory_operations": copies}
     [held] = bottlenecks(made(tmp_path, rows, tables=tables))
     assert held.bottlenecks[0].evidence.endswith(
-        "copies from the host take 20 ms per step (measures.csv); 75 % of what they move is from pageable memory "
+        "copies from the host take 20.0 ms per step (measures.csv); 75 % of what they move is from pageable memory "
         "(memory_operations)"
     )
     assert held.computation is not None and "for 10 % it is idle for reasons" in held.computation.evidence

@@ -1,28 +1,9 @@
 """Units and legends that figures share."""
 
-import math
-
 import matplotlib.pyplot as plt
-import pytest
 
 from figures.measured import closed, legend
-from multicard.figures.style import BYTES, SECONDS, legend_below, unit_for
-
-
-@pytest.mark.parametrize(
-    ("values", "units", "expected"),
-    [
-        ([0.02, 0.3], SECONDS, (1e3, "ms")),
-        ([0.02, 1.3], SECONDS, (1, "s")),
-        ([math.nan, 1e-5], SECONDS, (1e3, "ms")),
-        ([5e8, None], BYTES, (1e-6, "MB")),
-        ([5e8, 2e9], BYTES, (1e-9, "GB")),
-        ([math.nan], BYTES, (1e-9, "GB")),
-        ([], SECONDS, (1, "s")),
-    ],
-)
-def test_the_largest_value_chooses_the_unit(values: list, units: tuple, expected: tuple[float, str]) -> None:
-    assert unit_for(values, units) == (pytest.approx(expected[0]), expected[1])
+from multicard.figures.style import legend_below
 
 
 def test_a_legend_has_one_entry_per_label_of_all_its_panels() -> None:

@@ -21,7 +21,7 @@ from once import ROOT, run_once, show
 from rich.table import Table
 from tuning import check_tuning
 
-from multicard.core.terminal import quantity
+from multicard.core.units import BYTES, SECONDS, with_unit
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
@@ -102,7 +102,7 @@ def check_vision(device: str, only: list[str] | None, machine: Machine, scratch:
         with one_card() if name == ON_ONE_CARD else nullcontext():
             record, found, kernels = run_once(p, data[p.dataset], scratch)
         sound &= record["outcome"] == "completed" and (device == "cpu" or bool(kernels))
-        times = (quantity("x_s", found["iteration_time_s"])[1], quantity("bytes", found["peak_memory_bytes"])[1])
+        times = (with_unit(found["iteration_time_s"], SECONDS), with_unit(found["peak_memory_bytes"], BYTES))
         remarks = record["reason"] or record["profiler"]["trace_missing"] or ""
         table.add_row(name, record["outcome"], *times, str(kernels or ""), remarks)
     show(table)

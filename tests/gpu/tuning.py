@@ -8,8 +8,8 @@ from once import ROOT, run_once, show
 from rich.table import Table
 from safetensors.torch import save_file
 
+from multicard.core import units
 from multicard.core.files import write_json
-from multicard.core.terminal import quantity
 from multicard.experiment.architectures import ARCHITECTURES, Architecture
 from multicard.experiment.datasets import ShippedText
 from multicard.experiment.llm_parameters import LlmParameters
@@ -71,10 +71,10 @@ def check_tuning(device: str, only: list[str] | None, machine: Machine, scratch:
         if completed:
             peak, estimate = found["peak_memory_bytes"], found["estimated_memory_bytes"]
             cells = [
-                quantity("x_s", found["iteration_time_s"])[1],
+                units.with_unit(found["iteration_time_s"], units.SECONDS),
                 f"{found['tokens_per_s']:.0f}",
-                quantity("bytes", peak)[1],
-                quantity("bytes", estimate)[1],
+                units.with_unit(peak, units.BYTES),
+                units.with_unit(estimate, units.BYTES),
                 f"{estimate / peak:.2f}" if device == "cuda" else "",
             ]
             sound &= device == "cpu" or abs(estimate / peak - 1) <= TOLERANCE

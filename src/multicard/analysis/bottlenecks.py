@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 Kind = Literal[
     "data wait", "host-bound launches", "exposed communication", "waiting for other ranks", "transfers", "padding",
@@ -125,7 +126,7 @@ def _data(numbers: list[_Numbers]) -> Bottleneck | None:
     share, seconds = _measure(numbers, "data_share"), _measure(numbers, "data_s")
     if share is None:
         return None
-    took = f", {milliseconds(seconds)} per step" if seconds is not None else ""
+    took = f", {with_unit(seconds, SECONDS)} per step" if seconds is not None else ""
     return Bottleneck("data wait", share, f"{percent(share)} of the step waits for the loader{took} (measures.csv)")
 
 
@@ -172,7 +173,7 @@ def _transfers(numbers: list[_Numbers]) -> Bottleneck | None:
         pageable = _median(numbers, lambda each: each.pageable)
         text = f"for {percent(share)} of the {_span(numbers)} the card copies or fills memory and does nothing else"
         text += " (timeline)"
-        text += f"; copies from the host take {milliseconds(seconds)} per step (measures.csv)" if seconds else ""
+        text += f"; copies from the host take {with_unit(seconds, SECONDS)} per step (measures.csv)" if seconds else ""
         text += (
             f"; {percent(pageable)} of what they move is from pageable memory (memory_operations)" if pageable else ""
         )
@@ -224,7 +225,8 @@ def _memory(configuration: Configuration) -> Bottleneck | None:
     share = max(used) / card
     if share < FULL:
         return None
-    text = f"the peak of {gigabytes(max(used))} is {percent(share)} of the card's {gigabytes(card)} (measures.csv)"
+    peak, memory = with_unit(max(used), BYTES), with_unit(card, BYTES)
+    text = f"peak memory is {peak}, {percent(share)} of the GPU's {memory} (measures.csv)"
     return Bottleneck("memory", share, text)
 
 
@@ -256,31 +258,3 @@ def _cautions(configuration: Configuration) -> list[str]:
 
 def _span(numbers: list[_Numbers]) -> str:
     return "profiled steps" if any(each.of == "step" for each in numbers) else "capture"
-
-
-def percent(value: Any, signed: bool = False) -> str:
-    """Word a part of a whole.
-
-    >>> percent(0.4321), percent(0.004), percent(0.1, signed=True)
-    ('43 %', '0.4 %', '+10 %')
-    """
-    digits = 0 if abs(value) >= 0.0995 else 1
-    return f"{100 * value:{'+' if signed else ''}.{digits}f} %"
-
-
-def milliseconds(seconds: float) -> str:
-    """Word a time.
-
-    >>> milliseconds(0.0123)
-    '12.3 ms'
-    """
-    return f"{1000 * seconds:.3g} ms"
-
-
-def gigabytes(count: float) -> str:
-    """Word a size.
-
-    >>> gigabytes(79.2e9)
-    '79.2 GB'
-    """
-    return f"{count / 1e9:.3g} GB"

@@ -18,6 +18,7 @@ from multicard.analysis.claim_tests import AnyTest
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval
 from multicard.core.errors import UserError
+from multicard.core.units import number
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
 
@@ -233,15 +234,6 @@ def interval_words(found: Interval) -> str:
     if found.low is None or found.high is None:
         return f"{number(found.value)} (no interval: one repeat)"
     return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
-
-
-def number(value: float) -> str:
-    """Three digits, or all before the point.
-
-    >>> number(0.98765), number(12345.6)
-    ('0.988', '12346')
-    """
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def _conditions(comparisons: Sequence[Comparison]) -> str:

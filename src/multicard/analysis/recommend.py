@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from statistics import median
 
 from multicard.analysis.best import GOALS, Choice, Goal, choices
-from multicard.analysis.bottlenecks import Bottleneck, Held, bottlenecks, milliseconds
+from multicard.analysis.bottlenecks import Bottleneck, Held, bottlenecks
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval, verdict
 from multicard.analysis.tuning_options import Advice, Neighbours, Tried, advice, effect
+from multicard.core.text import for_markdown
+from multicard.core.units import SECONDS, with_unit
 
 UNITS: dict[Goal, tuple[str, str]] = {
     "throughput": ("images per second", "tokens per second"),
@@ -22,7 +24,6 @@ UNITS: dict[Goal, tuple[str, str]] = {
     "memory": ("GB per device at the peak", "GB per device at the peak"),
 }
 _OPEN = ("more", "less", "other")  # changes whose value the configuration tells
-_SPECIAL = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|&~$"})
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,6 @@ def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, memory_limit_
     return "\n".join(lines).rstrip() + "\n"
 
 
-def escaped(text: str) -> str:
-    r"""Text that Markdown shows as it is, in one line.
-
-    >>> escaped("<b>a_b</b>")
-    '\\<b\\>a\\_b\\</b\\>'
-    """
-    return "".join(character if character.isprintable() else " " for character in text).translate(_SPECIAL)
-
-
 def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) -> list[str]:
     within = f", within {limit:g} GB per device" if limit is not None else ""
     lines = [f"## Best measured configuration{within}", ""]
@@ -97,17 +89,17 @@ def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) 
 
 
 def _choice_line(choice: Choice, goal: Goal, machines: bool) -> str:
-    where = f" ({escaped(choice.machine or 'machine unknown')})" if machines else ""
+    where = f" ({for_markdown(choice.machine or 'machine unknown')})" if machines else ""
     kind = ("GPU", "GPUs") if choice.device == "cuda" else ("CPU process", "CPU processes")
     devices = f"{choice.devices} {kind[choice.devices > 1]}{where}"
     if choice.best is None:
         lost = f"none of {choice.too_large} configurations is known to fit"
-        return f"| {escaped(choice.job)} | {devices} | – | – | {lost} |"
+        return f"| {for_markdown(choice.job)} | {devices} | – | – | {lost} |"
     unit = UNITS[goal][choice.best["workload"] == "llm"]
     value = _in_gb(choice.value) if goal == "memory" else choice.value
     words = f"{interval_words(value)} {unit}"
-    best = escaped(_own_words(choice, choice.best))
-    return f"| {escaped(choice.job)} | {devices} | {best} | {words} | {_decision(choice)} |"
+    best = for_markdown(_own_words(choice, choice.best))
+    return f"| {for_markdown(choice.job)} | {devices} | {best} | {words} | {_decision(choice)} |"
 
 
 def _decision(choice: Choice) -> str:
@@ -118,7 +110,7 @@ def _decision(choice: Choice) -> str:
         others = choice.candidates - 1
         than = f"the {others} others" if others > 1 else "the other one"
         return f"better than {than}{_by_chance(choice.repeats)}{dropped}"
-    names = "; ".join(escaped(_own_words(choice, each)) for each in choice.tied[:3])
+    names = "; ".join(for_markdown(_own_words(choice, each)) for each in choice.tied[:3])
     more = f" and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
     overlap = choice.of_one_repeat < len(choice.tied)
     why = " or ".join(["intervals overlap"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
@@ -154,26 +146,26 @@ def _overview(found: Sequence[Recommendation]) -> list[str]:
 
 def _configuration_lines(recommendation: Recommendation) -> list[str]:
     held = recommendation.held
-    lines = [f"### {escaped(held.configuration.words())}", ""]
+    lines = [f"### {for_markdown(held.configuration.words())}", ""]
     times = held.configuration.values("iteration_time_s")
     where = held.configuration.place.machine
     facts = [f"{len(held.configuration.completed)} of {len(held.configuration.runs)} runs completed"]
     if times:
-        facts.append(f"{milliseconds(median(times))} per step")
-    facts.append(escaped(where) if where else "machine unknown")
+        facts.append(f"{with_unit(median(times), SECONDS)} per step")
+    facts.append(for_markdown(where) if where else "machine unknown")
     lines += [", ".join(facts) + ".", ""]
     for rank, (bottleneck, advised) in enumerate(recommendation.advised, 1):
-        lines.append(f"{rank}. **{bottleneck.kind}**: {escaped(bottleneck.evidence)}.")
+        lines.append(f"{rank}. **{bottleneck.kind}**: {for_markdown(bottleneck.evidence)}.")
         lines += [f"   - {line}" for line in _advice_lines(advised)]
         if not advised:
             lines.append("   - no switch of this project is left to try")
     if not recommendation.advised and held.configuration.completed:
         lines.append("Nothing that was measured holds back 5 % of the step or more.")
     if held.computation is not None:
-        lines += ["", f"Computation: {escaped(held.computation.evidence)}."]
+        lines += ["", f"Computation: {for_markdown(held.computation.evidence)}."]
         lines += ["", *(f"- {line}" for line in _advice_lines(recommendation.rest))]
     if held.cautions:
-        lines += ["", f"Mind: {'; '.join(escaped(each) for each in held.cautions)}."]
+        lines += ["", f"Mind: {'; '.join(for_markdown(each) for each in held.cautions)}."]
     return [*lines, ""]
 
 
@@ -193,7 +185,7 @@ def _advice_lines(advised: Sequence[Advice]) -> list[str]:
 
 def _tried_words(each: Advice, tried: Tried) -> str:
     values = [f"{name} {tried.configuration[name]}" for name, change in each.switch.changes.items() if change in _OPEN]
-    under = f"with {escaped(', '.join(values))} " if values else ""
+    under = f"with {for_markdown(', '.join(values))} " if values else ""
     speed, memory = effect(tried.speed), effect(tried.memory, ("more", "less"))
     told = f"measured {under}{speed}" + (f", peak memory {memory}" if tried.memory.value is not None else "")
     differ = [ratio.repeats for ratio in (tried.speed, tried.memory) if verdict(ratio) in ("more", "less")]

@@ -1,4 +1,4 @@
-"""Tables of measures, of speed-up and of fitted laws: as CSV to compute with, as Markdown and LaTeX to read.
+"""Tables of measures, speed-up and fitted scaling models: CSV to compute with, Markdown and LaTeX to read.
 
 CSV has the numbers as they are, with units in the names of columns. The others have them in a unit that suits the
 column, with three digits or as many as the interval needs, and the interval in brackets.
@@ -6,7 +6,6 @@ column, with three digits or as many as the interval needs, and the interval in 
 
 import math
 import re
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,12 +15,11 @@ import pandas as pd
 from multicard.analysis.scaling import fits, over_repeats, speedups
 from multicard.core.files import atomic_write
 from multicard.core.layout import WRITTEN_TABLES
+from multicard.core.text import for_latex, for_markdown, printable
+from multicard.core.units import ONE, UNKNOWN, heading, number_in, number_with_error, unit_for, units_of
 from multicard.experiment.vision_parameters import TUNED
 from multicard.experiment.workloads import PARAMETERS
 
-UNKNOWN = "–"
-DIGITS = 3
-MOST_DECIMALS = 6
 INTERVALS = (
     "Medians over repeats, in brackets their range, from six repeats on their 95 % bootstrap interval; one repeat has "
     "none."
@@ -32,39 +30,10 @@ RATIOS = (
 )
 ERRORS = "± is the standard error. Freedom is points less parameters: where it is 0, the law was not tested."
 
-Units = tuple[tuple[float, str], ...]
-SECONDS: Units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-# Units by what the name of a column ends in, the longest ending first.
-UNITS: dict[str, Units] = {
-    "_bytes_per_s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")),
-    "_per_s": ((1.0, "per s"),),
-    "_bytes": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
-    "_s": SECONDS,
-    "_j": ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ")),
-    "_share": ((0.01, "%"),),
-    "_accuracy": ((0.01, "%"),),
-    "efficiency": ((0.01, "%"),),
-    "serial_fraction": ((0.01, "%"),),
-    "profiler_overhead": ((0.01, "%"),),
-    "residual": ((0.01, "%"),),
-}
-# Endings that are words of the name, not the unit alone.
-KEPT = ("_share", "_accuracy", "efficiency", "serial_fraction", "profiler_overhead", "residual")
 # What would be too wide for a page beside the rest.
 ONLY_IN_CSV = ("baseline_repeats", "law", "others", "synthetic")
 # Parameters of laws, as their formulas name them; and what is written otherwise than the column.
 NAMES = {"one_device_s": "T1", "parallel_share": "p", "serial_share": "s", "communication_s": "c"}
-WORDS = NAMES | {"speedup": "speed-up"}
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    # Brackets and asterisks after the end of a row would be its options.
-    **{character: f"{{{character}}}" for character in "[]*"},
-    "<": "$<$", ">": "$>$", "|": "$|$", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "µ": r"$\mu$", "–": "--",
-    "—": "---", "…": r"\ldots{}", "ł": r"\l{}", "Ł": r"\L{}",
-}  # fmt: skip
-
 
 COSTS = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "test_accuracy")
 
@@ -150,12 +119,12 @@ def markdown(table: pd.DataFrame, caption: str) -> str:
     """Word a table in Markdown, with its caption before it."""
     headings, rows, numeric = _worded(table)
     lines = [
-        _markdown_text(_caption(table, caption)),
+        for_markdown(_caption(table, caption)),
         "",
-        _markdown_row([_markdown_text(heading) for heading in headings]),
+        _markdown_row([for_markdown(heading) for heading in headings]),
         _markdown_row(["---:" if number else "---" for number in numeric]),
         *(
-            _markdown_row([cell if n else _markdown_text(cell) for cell, n in zip(row, numeric, strict=True)])
+            _markdown_row([cell if n else for_markdown(cell) for cell, n in zip(row, numeric, strict=True)])
             for row in rows
         ),
     ]
@@ -168,8 +137,8 @@ def latex(table: pd.DataFrame, caption: str, label: str) -> str:
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",
-        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{_latex_text(_caption(table, caption))}}}",
+        r"\centering\footnotefactor\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{for_latex(_caption(table, caption))}}}",
         rf"\label{{tab:{re.sub(r'[^A-Za-z0-9_-]+', '-', label)}}}",
         r"\smallskip",
         rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
@@ -182,46 +151,6 @@ def latex(table: pd.DataFrame, caption: str, label: str) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def heading(column: str, unit: str) -> str:
-    """Word the name of a column, with the unit that its values are shown in.
-
-    >>> heading("iteration_time_s", "ms"), heading("tokens_per_s", "per s"), heading("data_share", "%")
-    ('iteration time (ms)', 'tokens (per s)', 'data share (%)')
-    """
-    ending = _ending(column)
-    if column in WORDS:
-        return f"{WORDS[column]} ({unit})" if unit else WORDS[column]
-    name = column.removesuffix(ending) if ending and ending not in KEPT else column
-    words = _printable(name.replace("_", " ")).strip()
-    return f"{words} ({unit})" if unit else words
-
-
-def number(value: float, low: float = math.nan, high: float = math.nan) -> str:
-    """Word a number with three digits, or as many more as its interval needs, and the interval.
-
-    >>> number(12.345, 11.9, 12.81), number(0.012345), number(123456.7), number(20.004, 20.001, 20.006)
-    ('12.3 [11.9, 12.8]', '0.0123', '123457', '20.004 [20.001, 20.006]')
-    """
-    if pd.isna(value):
-        return UNKNOWN
-    if pd.isna(low) or pd.isna(high):
-        return _fixed(value, _decimals(value))
-    decimals = _decimals(value, high - low)
-    return f"{_fixed(value, decimals)} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
-
-
-def _fixed(value: float, decimals: int) -> str:
-    text = f"{value:.{decimals}f}"
-    return text.replace("-", "−") if float(text) else "0"
-
-
-def _decimals(value: float, width: float = 0.0) -> int:
-    """Decimals for three digits of a value, and for one digit of the width of its interval, but three more at most."""
-    own = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
-    needed = -math.floor(math.log10(width)) if width > 0 else own
-    return min(max(0, own, min(needed, own + DIGITS)), MOST_DECIMALS)
 
 
 def _of_what_varies(table: pd.DataFrame, also: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -245,87 +174,59 @@ def _worded(table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]
             continue
         column = table[name]
         if not pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
-            headings.append(heading(name, ""))
+            headings.append(_heading(name, ""))
             columns.append([_word(value) for value in column])
             numeric.append(False)
             continue
-        size, unit = _unit(name, column)
-        headings.append(heading(name, unit))
-        columns.append(_cells(table, name, size))
+        factor, unit = _unit(name, column)
+        headings.append(_heading(name, unit))
+        columns.append(_cells(table, name, factor))
         numeric.append(True)
     return headings, [list(row) for row in zip(*columns, strict=True)], numeric
 
 
-def _cells(table: pd.DataFrame, name: str, size: float) -> list[str]:
-    if name in PARAMETERS or (pd.api.types.is_integer_dtype(table[name]) and size == 1):
+def _heading(name: str, unit: str) -> str:
+    words = heading(NAMES.get(name, name), unit)
+    return printable(words).strip()
+
+
+def _cells(table: pd.DataFrame, name: str, factor: float) -> list[str]:
+    if name in PARAMETERS or (pd.api.types.is_integer_dtype(table[name]) and factor == 1):
         return [UNKNOWN if pd.isna(value) else f"{value:g}" if value % 1 else f"{value:.0f}" for value in table[name]]
 
     def scaled(end: str) -> list[float]:
         column = table.get(f"{name}{end}", pd.Series(math.nan, table.index))
-        return [math.nan if pd.isna(value) else float(value) / size for value in column]
+        return [math.nan if pd.isna(value) else float(value) * factor for value in column]
 
     if f"{name}_error" in table:
         pairs = zip(scaled(""), scaled("_error"), strict=True)
-        return [number(v) if pd.isna(e) else _with_error(v, e) for v, e in pairs]
-    return [number(*ends) for ends in zip(scaled(""), scaled("_low"), scaled("_high"), strict=True)]
-
-
-def _with_error(value: float, error: float) -> str:
-    decimals = _decimals(value, error)
-    return f"{_fixed(value, decimals)} ± {_fixed(error, decimals)}"
-
-
-def _ending(column: str) -> str | None:
-    return next((ending for ending in UNITS if column.endswith(ending)), None)
+        return [number_in(v) if pd.isna(e) else number_with_error(v, e) for v, e in pairs]
+    return [number_in(*ends) for ends in zip(scaled(""), scaled("_low"), scaled("_high"), strict=True)]
 
 
 def _unit(name: str, column: pd.Series) -> tuple[float, str]:
-    """Give size and name of the largest unit that the middle value reaches, or of the smallest."""
-    ending = _ending(name)
-    if ending is None:
-        return 1.0, ""
+    """Give factor and name of the largest unit that the middle value reaches, or of the smallest."""
     known = column.dropna().astype(float).abs()
     known = known[known > 0]
-    if known.empty:
-        return UNITS[ending][0]
-    return next((unit for unit in UNITS[ending] if known.median() >= unit[0]), UNITS[ending][-1])
+    return unit_for([] if known.empty else [known.median()], units_of(name) or ONE)
 
 
 def _word(value: object) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
-    return UNKNOWN if pd.isna(value) or value == "" else _printable(str(value))
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
+    return UNKNOWN if pd.isna(value) or value == "" else str(value)
 
 
 def _caption(table: pd.DataFrame, caption: str) -> str:
     ends = {name.rpartition("_")[2] for name in table}
     intervals = RATIOS if "speedup_low" in table else INTERVALS
     notes = [note for end, note in (("low", intervals), ("error", ERRORS)) if end in ends]
-    return " ".join([f"{_printable(caption).strip().rstrip('.')}.", *notes])
+    return " ".join([f"{caption.strip().rstrip('.')}.", *notes])
 
 
 def _markdown_row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _markdown_text(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|~$&])", r"\\\1", text)
-
-
 def _latex_row(cells: list[str]) -> str:
-    return " & ".join(map(_latex_text, cells)) + r" \\"
-
-
-def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(character) or _ascii(character) for character in text)
-
-
-def _ascii(character: str) -> str:
-    if character.isascii():
-        return character
-    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return plain or "?"
+    return " & ".join(map(for_latex, cells)) + r" \\"

@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from multicard.analysis.bottlenecks import Kind, percent
+from multicard.analysis.bottlenecks import Kind
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.statistics import Interval, ratios_of, verdict
+from multicard.core.units import percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
 from multicard.experiment.vision_parameters import TUNED

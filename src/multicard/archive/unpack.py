@@ -25,6 +25,7 @@ from multicard.archive.manifest import MANIFEST, MEMBER, Manifest, Member, check
 from multicard.core.errors import UserError
 from multicard.core.files import read_json, sha256, write_json
 from multicard.core.layout import RUN
+from multicard.core.units import BYTES, with_unit
 
 MANIFEST_LIMIT_BYTES = 64 << 20
 HEADERS_BYTES = 8192  # at most, of one member of a tar file: a header, and one more for a long name
@@ -99,7 +100,7 @@ def unpack(path: Path, folder: Path, runs: Collection[str] | None = None) -> Man
         wanted = sum(file.bytes for file in manifest.files)
         free = shutil.disk_usage(folder).free
         if wanted > free:
-            raise UserError(f"{path}: holds {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free in {folder}")
+            raise UserError(f"{path}: holds {with_unit(wanted, BYTES)}, {with_unit(free, BYTES)} are free in {folder}")
         for entry in entries:
             place.member = shown(entry.name)
             file = left.pop(entry.name, None)

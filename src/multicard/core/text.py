@@ -1,11 +1,59 @@
-"""Text from files as it may be shown anywhere."""
+"""Text from files, as it may be shown: one function per place where it is shown."""
+
+import html
+import unicodedata
+
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|&~$"})
+_LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    # Brackets and asterisks after the end of a row would be its options.
+    **{character: f"{{{character}}}" for character in "[]*"},
+    "<": "$<$", ">": "$>$", "|": "$|$", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "µ": r"$\mu$", "–": "--",
+    "—": "---", "…": r"\ldots{}", "ł": r"\l{}", "Ł": r"\L{}",
+}  # fmt: skip
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    r"""Text with a mark in the place of each character that cannot be printed, cut to a length.
+    r"""Text in one line, with a mark in the place of each character that cannot be printed, cut to a length.
 
-    >>> printable("a\x1b[1mb"), printable("abcdef", 4)
-    ('a�[1mb', 'abc…')
+    >>> printable("a\x1b[1m\nb"), printable("abcdef", 4)
+    ('a�[1m b', 'abc…')
     """
-    shown = "".join(character if character.isprintable() else "�" for character in text)
+    shown = "".join(character if character.isprintable() else " " if character.isspace() else "�" for character in text)
     return shown if longest is None or len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def for_markdown(text: str) -> str:
+    r"""Text that Markdown shows as it is.
+
+    >>> for_markdown("<b>a_b</b>")
+    '\\<b\\>a\\_b\\</b\\>'
+    """
+    return printable(text).translate(_MARKDOWN)
+
+
+def for_latex(text: str) -> str:
+    r"""Text that LaTeX sets as it is; letters that plain fonts lack lose their accents.
+
+    >>> for_latex("50 % of é")
+    '50 \\% of e'
+    """
+    return "".join(_LATEX.get(character) or _ascii(character) for character in printable(text))
+
+
+def for_html(text: str) -> str:
+    """Text that HTML shows as it is, outside of attributes."""
+    return html.escape(printable(text), quote=False)
+
+
+def for_figure(text: str, longest: int = 60) -> str:
+    """Text that Matplotlib shows as it is: no dollar starts a formula."""
+    return printable(text, longest).replace("$", r"\$")
+
+
+def _ascii(character: str) -> str:
+    if character.isascii():
+        return character
+    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return plain or "?"

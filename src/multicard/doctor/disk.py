@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from multicard.core.files import unwritable
-from multicard.core.terminal import quantity
+from multicard.core.units import BYTES, with_unit
 from multicard.doctor.checks import Check
 from multicard.experiment.runs import Run
 
@@ -49,7 +49,7 @@ def checks(results: Path, planned: int = 0, runs: Iterable[Run] = ()) -> list[Ch
 
 
 def _size(count: float) -> str:
-    return quantity("bytes", count)[1]
+    return with_unit(count, BYTES)
 
 
 def _existing(folder: Path) -> Path:

@@ -5,12 +5,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis.scaling import over_repeats
+from multicard.core.units import JOULES
 from multicard.figures.bars import group_axis, whiskers
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import configuration_names, is_llm, labels, varied
 from multicard.figures.style import WEAK, WIDTH_IN, NothingToShow, explain_marks, legend_below, unit_for
-
-JOULES = ((1.0, "J"), (1e-3, "mJ"))
 
 
 def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

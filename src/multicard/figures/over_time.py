@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from multicard.analysis import per_run
 from multicard.analysis.measures import ACCURACY
 from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.units import MINUTES
 from multicard.figures.bars import group_axis
 from multicard.figures.series import configuration_names, device_labels, varied
 from multicard.figures.style import (
@@ -22,7 +23,6 @@ from multicard.figures.style import (
 )
 
 QUANTILES = {"p1_s": 0.01, "p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p99_s": 0.99}
-MINUTES = ((60.0, "min"), (1.0, "s"))
 
 
 def step_times(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:

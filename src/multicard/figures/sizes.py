@@ -6,11 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.scaling import over_repeats
+from multicard.core.units import MINUTES
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import labels, only_count, unit, varied
-from multicard.figures.style import SECONDS, WIDTH_IN, legend_below, ordered_colours, say, unit_for
-
-MINUTES = ((60.0, "min"), *SECONDS)
+from multicard.figures.style import WIDTH_IN, legend_below, ordered_colours, say, unit_for
 
 
 def sizes(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

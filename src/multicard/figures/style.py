@@ -1,12 +1,10 @@
 """One look for all figures: sizes for print, colours that stay apart in grey, marks that need no colour."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
-import numpy as np
-import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -14,7 +12,8 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 
-from multicard.core.text import printable
+from multicard.core.text import for_figure as plain_text
+from multicard.core.units import BYTES, SECONDS, unit_for
 
 WIDTH_IN = 7.0  # text width of a journal page
 
@@ -22,9 +21,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 
-# Units by their size, in which an axis may count.
-SECONDS = ((1.0, "s"), (1e-3, "ms"))
-BYTES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+__all__ = ["BYTES", "SECONDS", "plain_text", "unit_for"]
 
 # How a mark is filled whose difference is none, or of one repeat; all others are full.
 WEAK = {
@@ -81,11 +78,6 @@ def ordered_colours(count: int) -> list[tuple[float, float, float]]:
     return sns.color_palette("viridis_r", count)
 
 
-def plain_text(text: str, longest: int = 60) -> str:
-    """Text from a file as a figure may show it: nothing that cannot be printed, no dollar that starts a formula."""
-    return printable(text, longest).replace("$", r"\$")
-
-
 def say(axes: Axes, why: str) -> None:
     """Say in an empty panel why it is empty."""
     axes.text(
@@ -99,21 +91,6 @@ def explain_marks(axes: Axes, verdicts: Collection[str]) -> None:
     for weak, fill in WEAK.items():
         if weak in verdicts:
             axes.plot([], [], linestyle="none", marker="o", color="0.3", label=WEAK_WORDS[weak], **fill)
-
-
-def unit_for(values: Sequence[float] | pd.Series, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
-    """Give factor and name of the largest unit that the largest value reaches, of the smallest where none does.
-
-    Without a known value that is the first unit.
-
-    >>> unit_for([0.02, 0.3], SECONDS), unit_for([5e8, 2e9], BYTES)
-    ((1000.0, 'ms'), (1e-09, 'GB'))
-    """
-    largest = np.nan_to_num(np.asarray(values, dtype=float)).max(initial=0.0)
-    if not largest:
-        return 1 / units[0][0], units[0][1]
-    size, name = next(((size, name) for size, name in units if largest >= size), units[-1])
-    return 1 / size, name
 
 
 def legend_below(figure: Figure, *axes: Axes, place: str = "center") -> None:

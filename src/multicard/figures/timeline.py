@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.core.files import atomic_write
-from multicard.core.terminal import quantity
+from multicard.core.units import show
 from multicard.figures.bars import group_axis, stacked
 from multicard.figures.style import WIDTH_IN, plain_text, styled
 
@@ -98,7 +98,7 @@ def _steps(rows: Rows, capture: dict[str, Any]) -> Rows:
 
 
 def _bars(axes: Axes, captures: Rows, several: bool) -> None:
-    names = [f"{_name(row, several)} ({quantity('span_s', row['span_s'])[1]})" for row in captures]
+    names = [f"{_name(row, several)} ({show('span_s', row['span_s'])})" for row in captures]
     shares = {
         part: [100 * parts(row)[part] / row["span_s"] if row["span_s"] else 0.0 for row in captures] for part in PARTS
     }

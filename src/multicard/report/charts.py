@@ -1,15 +1,16 @@
 """Interactive charts: what a figure's CSV holds, as the page's script hands it to plotly.js."""
 
-import html
 from typing import Any
 
 import pandas as pd
 
+from multicard.core.text import for_html
+from multicard.core.units import number
 from multicard.figures.bars import missing, places
 from multicard.figures.series import unit
 from multicard.figures.style import BYTES, colours, unit_for
 from multicard.figures.techniques import COLUMNS, HELD
-from multicard.report.wording import Measure, in_words, is_number, measure, number
+from multicard.report.wording import DIGITS, Measure, in_words, is_number, measure
 
 # Figures that are drawn against the number of devices; and in groups of bars, with the column of the groups.
 LINES = ("iteration_time", "speedup")
@@ -55,11 +56,11 @@ def chart(name: str, data: pd.DataFrame) -> dict[str, Any] | None:
         panels.append(_held(data, by, names))
     return {
         "kind": kind,
-        "x": _escaped(_axis(by, data)),
-        "ticks": [{"at": at, "text": _escaped(_named(by, group))} for at, group in ticks],
+        "x": for_html(_axis(by, data)),
+        "ticks": [{"at": at, "text": for_html(_named(by, group))} for at, group in ticks],
         "width": width,
         "series": [
-            {"name": _escaped(each), "colour": colour}
+            {"name": for_html(each), "colour": colour}
             for each, colour in zip(names, _hexadecimal(len(names)), strict=True)
         ],
         "panels": panels,
@@ -69,7 +70,7 @@ def chart(name: str, data: pd.DataFrame) -> dict[str, Any] | None:
 def _boxes(data: pd.DataFrame) -> dict[str, Any]:
     """One box per configuration, lying, the first on top."""
     how = measure("step_time_s", data["p99_s"])
-    names = [_escaped(str(name)) for name in data["configuration"]]
+    names = [for_html(str(name)) for name in data["configuration"]]
     said = [
         f"{row['configuration']}: median {how.shown(row['median_s'])} {how.unit}, half of {row['steps']} steps within "
         f"[{how.shown(row['p25_s'])}, {how.shown(row['p75_s'])}], 98 % within "
@@ -78,14 +79,14 @@ def _boxes(data: pd.DataFrame) -> dict[str, Any]:
     ]
     return {
         "kind": "boxes",
-        "x": _escaped(how.heading),
+        "x": for_html(how.heading),
         "ticks": [{"at": name, "text": name} for name in names],
         "series": [],
         "panels": [
             {
-                "title": _escaped(how.heading),
+                "title": for_html(how.heading),
                 "names": names,
-                "texts": [_escaped(text) for text in said],
+                "texts": [for_html(text) for text in said],
                 **{name: (data[column] * how.factor).tolist() for name, column in BOXES.items()},
             }
         ],
@@ -101,7 +102,7 @@ def _panel(data: pd.DataFrame, column: str, by: str, names: list[str], figure: s
         points.append([_point(row, column, by, how) for _, row in rows.iterrows()])
     ideal = {"speedup": "equal", "efficiency": "one"}.get(column) if figure == "speedup" else None
     return {
-        "title": _escaped(how.heading),
+        "title": for_html(how.heading),
         "points": points,
         "missing": _missing(data[~known], names) if by != "devices" else [],
         "ideal": ideal,
@@ -121,9 +122,9 @@ def _held(data: pd.DataFrame, by: str, names: list[str]) -> dict[str, Any]:
                 "series": names.index(row["series"]),
                 "x": row["x"],
                 "y": float(row[column]) * factor,
-                "text": _escaped(
-                    f"{row['series']}, {_named(by, row[by])}: {part} {number(row[column] * factor)} of "
-                    f"{number(whole[index] * factor)} {size}"
+                "text": for_html(
+                    f"{row['series']}, {_named(by, row[by])}: {part} {number(row[column] * factor, DIGITS)} of "
+                    f"{number(whole[index] * factor, DIGITS)} {size}"
                 ),
             }
             for index, row in data[sizes[column].notna()].iterrows()
@@ -139,7 +140,7 @@ def _missing(rows: pd.DataFrame, names: list[str]) -> list[dict[str, Any]]:
     """Places of missing bars, with what became of their configurations."""
     outcomes = rows["outcome"] if "outcome" in rows else ["completed"] * len(rows)
     return [
-        {"series": names.index(series), "x": x, "text": _escaped(missing(str(outcome)))}
+        {"series": names.index(series), "x": x, "text": for_html(missing(str(outcome)))}
         for series, x, outcome in zip(rows["series"], rows["x"], outcomes, strict=True)
     ]
 
@@ -157,7 +158,7 @@ def _point(row: pd.Series, column: str, by: str, how: Measure) -> dict[str, Any]
         "y": float(value) * how.factor,
         "down": max(0.0, float(value - low) * how.factor) if several else 0.0,
         "up": max(0.0, float(high - value) * how.factor) if several else 0.0,
-        "text": _escaped(f"{row['series']}, {_named(by, row[by])}: {said}{counted}"),
+        "text": for_html(f"{row['series']}, {_named(by, row[by])}: {said}{counted}"),
     }
 
 
@@ -174,7 +175,3 @@ def _named(by: str, group: Any) -> str:
 
 def _hexadecimal(count: int) -> list[str]:
     return ["#" + "".join(f"{round(255 * part):02x}" for part in colour) for colour in colours(count)]
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=False)

@@ -5,18 +5,11 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.core.units import BYTES, heading, number, unit_for, units_of, with_unit
 from multicard.experiment.workloads import PARAMETERS
 from multicard.figures.series import TECHNIQUES
-from multicard.figures.style import BYTES, SECONDS, unit_for
 
-# Columns that are shares of one, in per cent for a reader.
-PER_CENT = ("_share", "_accuracy", "_overhead", "efficiency", "ratio")
-
-WORDS = {
-    "cpu": "CPU", "cuda": "CUDA", "api": "API", "nccl": "NCCL", "lora": "LoRA", "qlora": "QLoRA", "qat": "QAT",
-    "dpo": "DPO", "nchw": "NCHW", "nhwc": "NHWC", "dali": "DALI", "ddp": "DDP", "fsdp": "FSDP", "id": "id",
-    "speedup": "speed-up", "numa": "NUMA", "llm": "language model", "llms": "language models", "vram": "VRAM",
-}  # fmt: skip
+DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -29,7 +22,7 @@ class Measure:
 
     def shown(self, value: Any) -> str:
         """The number with the column's factor, without its unit; empty where there is none."""
-        return number(float(value) * self.factor) if is_number(value) else ""
+        return number(float(value) * self.factor, DIGITS) if is_number(value) else ""
 
 
 def measure(column: str, values: pd.Series) -> Measure:
@@ -40,21 +33,10 @@ def measure(column: str, values: pd.Series) -> Measure:
     >>> measure("tokens_per_s", pd.Series([1e4])), measure("data_share", pd.Series([0.5])).heading
     (Measure(heading='Tokens per second', factor=1.0, unit=''), 'Data share (%)')
     """
-    rate = column.endswith("_bytes_per_s")
-    if rate or column.endswith("_bytes"):
-        factor, unit = unit_for(_numbers(values).abs(), BYTES)
-        unit = f"{unit}/s" if rate else unit
-        words = column.removesuffix("_per_s").removesuffix("_bytes")
-    elif column.endswith("_s") and not column.endswith("_per_s"):
-        factor, unit = unit_for(_numbers(values).abs(), SECONDS)
-        words = column.removesuffix("_s")
-    elif column.endswith("_j"):
-        factor, unit, words = 1.0, "J", column.removesuffix("_j")
-    elif column.endswith(PER_CENT):
-        factor, unit, words = 100.0, "%", column
-    else:
-        return Measure(in_words(f"{column}econd" if column.endswith("_per_s") else column))
-    return Measure(f"{in_words(words)} ({unit})", factor, unit)
+    units = units_of(column)
+    factor, unit = (1.0, "") if units is None else unit_for(_numbers(values), units)
+    words = heading(column, unit)
+    return Measure(words[:1].upper() + words[1:], factor, unit)
 
 
 def in_words(name: str) -> str:
@@ -63,17 +45,8 @@ def in_words(name: str) -> str:
     >>> in_words("out_of_memory"), in_words("cuda_api"), in_words("speedup")
     ('Out of memory', 'CUDA API', 'Speed-up')
     """
-    words = " ".join(WORDS.get(word, word) for word in name.split("_"))
+    words = heading(name)
     return words[:1].upper() + words[1:]
-
-
-def number(value: float) -> str:
-    """Show a number with four digits.
-
-    >>> [number(value) for value in (0, 0.1368049, 2557.34, 944195584, 1e-7, 2.0)]
-    ['0', '0.1368', '2,557', '944,195,584', '1e-07', '2']
-    """
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def cell(column: str, value: Any) -> str:
@@ -87,7 +60,7 @@ def cell(column: str, value: Any) -> str:
     if isinstance(value, str) or not is_number(value):
         return str(value)
     # Numbers of parameters are names as well: a seed of 1234 has no comma.
-    return f"{value:g}" if column in PARAMETERS else number(float(value))
+    return f"{value:g}" if column in PARAMETERS else number(float(value), DIGITS)
 
 
 def is_number(value: Any) -> bool:
@@ -96,13 +69,8 @@ def is_number(value: Any) -> bool:
 
 
 def size(count: float) -> str:
-    """A number of bytes in the unit that fits.
-
-    >>> size(25_276_502_016)
-    '25.28 GB'
-    """
-    factor, unit = unit_for([count], BYTES)
-    return f"{number(count * factor)} {unit}"
+    """A number of bytes in the unit that fits."""
+    return with_unit(count, BYTES)
 
 
 def _numbers(values: pd.Series) -> pd.Series:

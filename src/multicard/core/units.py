@@ -1,0 +1,168 @@
+"""Numbers as text: which quantity the name of a column states, the unit that suits a value, and how many digits.
+
+Names of columns end in their unit; `UNITS` is the list of these endings. Terminal, tables, figures and report word
+numbers and headings by the functions here.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+Units = tuple[tuple[float, str], ...]  # sizes and symbols, the largest first
+
+SECONDS: Units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+MINUTES: Units = ((60.0, "min"), *SECONDS)
+BYTES: Units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+BYTES_PER_S: Units = tuple((size, f"{unit}/s") for size, unit in BYTES)
+JOULES: Units = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
+PERCENT: Units = ((0.01, "%"),)
+ONE: Units = ((1.0, ""),)
+
+# Units by what the name of a column ends in; a longer ending stands before a shorter one that it ends in.
+UNITS: dict[str, Units] = {
+    "_bytes_per_s": BYTES_PER_S,
+    "_per_s": ONE,  # the heading says what is counted per second
+    "_bytes": BYTES,
+    "_s": SECONDS,
+    "_j": JOULES,
+    "_share": PERCENT,
+    "_accuracy": PERCENT,
+    "_overhead": PERCENT,
+    "efficiency": PERCENT,
+    "serial_fraction": PERCENT,
+    "residual": PERCENT,
+    "ratio": PERCENT,
+}
+_IS_UNIT_ALONE = ("_bytes_per_s", "_bytes", "_s", "_j")  # endings that a heading leaves out
+
+WORDS = {
+    "cpu": "CPU", "cuda": "CUDA", "api": "API", "nccl": "NCCL", "lora": "LoRA", "qlora": "QLoRA", "qat": "QAT",
+    "dpo": "DPO", "nchw": "NCHW", "nhwc": "NHWC", "dali": "DALI", "ddp": "DDP", "fsdp": "FSDP", "id": "id",
+    "speedup": "speed-up", "numa": "NUMA", "llm": "language model", "llms": "language models", "vram": "VRAM",
+    "gpu": "GPU",
+}  # fmt: skip
+UNKNOWN = "–"
+DIGITS = 3
+MOST_DECIMALS = 6
+
+
+def units_of(column: str) -> Units | None:
+    """Give the units of a column by its name; None where it counts things, or is no number."""
+    return BYTES if column == "bytes" else next((UNITS[end] for end in UNITS if column.endswith(end)), None)
+
+
+def unit_for(values: Iterable[Any], units: Units) -> tuple[float, str]:
+    """Give factor and symbol of the largest unit that the largest value reaches, of the smallest where none does.
+
+    Without a known value that is the first unit.
+
+    >>> unit_for([0.02, None, 0.3], SECONDS), unit_for([5e8, 2e9], BYTES)
+    ((1000.0, 'ms'), (1e-09, 'GB'))
+    """
+    import numpy as np
+
+    largest = np.abs(np.nan_to_num(np.asarray(values, dtype=float))).max(initial=0.0)
+    if not largest:
+        return 1 / units[0][0], units[0][1]
+    size, symbol = next(((size, symbol) for size, symbol in units if largest >= size), units[-1])
+    return 1 / size, symbol
+
+
+def heading(column: str, unit: str = "") -> str:
+    """Word the name of a column, with the unit that its values are shown in.
+
+    >>> heading("iteration_time_s", "ms"), heading("tokens_per_s"), heading("data_share", "%"), heading("cuda_api")
+    ('iteration time (ms)', 'tokens per second', 'data share (%)', 'CUDA API')
+    """
+    ending = next((end for end in UNITS if column.endswith(end)), "")
+    if ending in _IS_UNIT_ALONE:
+        column = column.removesuffix(ending)
+    elif ending == "_per_s":
+        column = f"{column}econd"
+    words = " ".join(WORDS.get(word, word) for word in column.split("_"))
+    return f"{words} ({unit})" if unit else words
+
+
+def show(column: str, value: Any) -> str:
+    """Word a value of a column, with the unit that suits it; empty where there is none.
+
+    >>> show("mean_s", 0.00213), show("bytes", 4096), show("ratio", 0.5), show("calls", 3), show("tokens_per_s", 2557.3)
+    ('2.13 ms', '4.10 kB', '50.0 %', '3', '2,557')
+    """
+    if value is None:
+        return ""
+    units = units_of(column)
+    if units is PERCENT:
+        return percent(value, decimals=1)
+    if units is not None and units is not ONE:
+        return with_unit(value, units)
+    return number(value, 4) if isinstance(value, float) else str(value)
+
+
+def with_unit(value: float, units: Units) -> str:
+    """Word a value with three digits, in the largest unit that it reaches.
+
+    >>> with_unit(25_276_502_016, BYTES), with_unit(0.0123, SECONDS), with_unit(0, BYTES), with_unit(12, BYTES)
+    ('25.3 GB', '12.3 ms', '0 B', '12 B')
+    """
+    if not value:
+        return f"0 {next(symbol for size, symbol in units if size == 1)}"
+    factor, symbol = unit_for([value], units)
+    scaled = value * factor
+    return f"{scaled:.0f} {symbol}" if symbol == "B" else f"{_fixed(scaled, _decimals(scaled))} {symbol}"
+
+
+def percent(share: float, signed: bool = False, decimals: int | None = None) -> str:
+    """Word a share of one in per cent; with one decimal below ten unless told.
+
+    >>> percent(0.4321), percent(0.004), percent(0.1, signed=True), percent(0.4321, decimals=1)
+    ('43 %', '0.4 %', '+10 %', '43.2 %')
+    """
+    if decimals is None:
+        decimals = 0 if abs(share) >= 0.0995 else 1
+    return f"{100 * share:{'+' if signed else ''}.{decimals}f} %"
+
+
+def number(value: float, digits: int = DIGITS) -> str:
+    """Word a number with so many digits, or all before the point.
+
+    >>> number(0.98765), number(12345.6), [number(value, 4) for value in (0, 0.1368049, 2557.34, 1e-7, 2.0)]
+    ('0.988', '12,346', ['0', '0.1368', '2,557', '1e-07', '2'])
+    """
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def number_in(value: float, low: float | None = None, high: float | None = None) -> str:
+    """Word a number with three digits, or as many more as its interval needs, and the interval.
+
+    >>> number_in(12.345, 11.9, 12.81), number_in(0.012345), number_in(20.004, 20.001, 20.006)
+    ('12.3 [11.9, 12.8]', '0.0123', '20.004 [20.001, 20.006]')
+    """
+    if math.isnan(value):
+        return UNKNOWN
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return _fixed(value, _decimals(value))
+    decimals = _decimals(value, high - low)
+    return f"{_fixed(value, decimals)} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
+
+
+def number_with_error(value: float, error: float) -> str:
+    """Word a number and its standard error, with as many digits as that needs.
+
+    >>> number_with_error(12.345, 0.06)
+    '12.35 ± 0.06'
+    """
+    decimals = _decimals(value, error)
+    return f"{_fixed(value, decimals)} ± {_fixed(error, decimals)}"
+
+
+def _fixed(value: float, decimals: int) -> str:
+    text = f"{value:.{decimals}f}"
+    return text.replace("-", "−") if float(text) else "0"
+
+
+def _decimals(value: float, width: float = 0.0) -> int:
+    """Decimals for three digits of a value, and for one digit of the width of its interval, but three more at most."""
+    own = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+    needed = -math.floor(math.log10(width)) if width > 0 else own
+    return min(max(0, own, min(needed, own + DIGITS)), MOST_DECIMALS)
