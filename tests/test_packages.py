@@ -10,7 +10,7 @@ import pytest
 
 from conftest import ROOT
 
-PACKAGES = ["core", "experiment", "profilers", "record", "launch", "workloads", "trace", "analysis", "figures"]
+PACKAGES = ["core", "profilers", "record", "experiment", "launch", "workloads", "trace", "analysis", "figures"]
 PACKAGES += ["archive", "doctor", "report"]
 PACKAGE = ROOT / "src" / "multicard"
 

@@ -18,11 +18,11 @@ from multicard.core.errors import TraceError, UserError
 from multicard.core.files import atomic_write, unwritable
 from multicard.core.layout import CAPTURED, EXPORTED
 from multicard.core.terminal import plain, quantity
-from multicard.profilers import nsys
+from multicard.profilers import PROFILERS
 from multicard.trace.extract import open_trace
 from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables, events_to_read
 
-READABLE = (".sqlite", ".nsys-rep", ".json", ".json.gz")
+READABLE = tuple(suffix for profiler in PROFILERS.values() for suffix in profiler.exportable + profiler.readable)
 LONGEST = 10  # rows of a table on the terminal
 NAME_WIDTH = 70
 LONG_WORK = 2_000_000  # events from which on a progress bar is worth its lines
@@ -128,11 +128,10 @@ def _traces(path: Path) -> list[Path]:
 def _readable(file: Path, scratch: Path) -> Path:
     if not file.is_file():
         raise UserError(f"{file}: no such file")
-    if file.suffix != ".nsys-rep":
-        return file
-    database = scratch / f"{file.stem}.sqlite"
-    nsys.export(file, database)
-    return database
+    for profiler in PROFILERS.values():
+        if file.name.endswith(profiler.exportable):
+            return profiler.export(file, scratch)
+    return file
 
 
 def _write(stem: Path, found: ActivityTables, name: str) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from multicard import __version__
 from multicard.core.errors import UserError, reported
+from multicard.profilers import PROFILERS
 
 if TYPE_CHECKING:
     from multicard.analysis.evidence import Evidence
@@ -147,11 +148,12 @@ def runs(arguments: argparse.Namespace) -> None:
     console = _console()
     console.print(table)
     lost = sum(obstacle is not None for obstacle in unique.values())
+    programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
     console.print(
         f"{len(unique)} runs, {len(unique) - lost - len(recorded.archives)} can run here"
         f"{f', {len(recorded.archives)} are recorded' if recorded.archives else ''} "
         f"({f'{machine.nodes} nodes with each ' if machine.nodes > 1 else ''}{machine.cpus} CPUs, {machine.gpus} GPUs, "
-        f"{'nsys' if machine.nsys else 'no nsys'})",
+        f"{', '.join(programs)})",
         highlight=False,
     )
     for name, model in experiment.models.items():

@@ -17,7 +17,7 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run, distinct, expand
 from recorded_runs import ON_CARDS, add_run, archive_of_cards, configuration, experiment, write_configuration
 
-HERE = Machine(cpus=2, gpus=0, nsys=False)
+HERE = Machine(cpus=2, gpus=0)
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +67,7 @@ def test_the_data_set_of_a_recorded_run_may_be_elsewhere(extracted_run: Path, tm
         check(elsewhere, "a.yaml")
     read = check(elsewhere | {"recorded": [str(tmp_path / "x.zip")]}, "a.yaml")
     runs = distinct(expand(read))
-    on_a_machine_with_cards = Machine(cpus=2, gpus=2, nsys=False)
+    on_a_machine_with_cards = Machine(cpus=2, gpus=2)
     found = obstacles(read, runs, on_a_machine_with_cards, find_recorded(read, runs))
     assert list(found.values()) == [None, f"no data set mine: folder: no such folder: {tmp_path / 'gone'}"]
 

@@ -14,7 +14,7 @@ from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
 from multicard.experiment.vision_parameters import VisionParameters
 
-TWO_NODES = Machine(cpus=16, gpus=4, nsys=True, nodes=2)
+TWO_NODES = Machine(cpus=16, gpus=4, nodes=2)
 
 
 def obstacle(machine: Machine, **parameters: Any) -> str | None:

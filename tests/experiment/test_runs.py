@@ -14,7 +14,7 @@ from multicard.experiment.runs import Run, expand
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.experiment.workloads import parameters_of
 
-LAPTOP = Machine(cpus=2, gpus=0, nsys=False)
+LAPTOP = Machine(cpus=2, gpus=0, profilers=("kineto", "none"))
 
 
 def experiment(**scenarios: dict[str, Any]) -> Any:
@@ -178,7 +178,7 @@ def test_what_cannot_run_here_says_why(parameters: dict[str, Any], reason: str |
 )
 def test_strategies_refuse_what_they_cannot_be_compiled_with(parameters: dict[str, Any], reason: str | None) -> None:
     chosen = VisionParameters(**parameters, devices=2)
-    assert Run(run_id(chosen), chosen).obstacle(Machine(cpus=8, gpus=2, nsys=False, compiler=True)) == reason
+    assert Run(run_id(chosen), chosen).obstacle(Machine(cpus=8, gpus=2, compiler=True)) == reason
 
 
 def test_cards_are_counted_on_a_machine_with_cards() -> None:

@@ -39,7 +39,7 @@ def train(job, p, record):
         dist.barrier()
     return {{}}
 
-run_rank(VisionParameters, train)
+run_rank(VisionParameters.model_validate, train)
 """
 # Real training, with little more memory than its imports take.
 CONFINED = """
@@ -51,7 +51,7 @@ from multicard.workloads.vision.train import _train_rank
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + 400 * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-run_rank(VisionParameters, _train_rank)
+run_rank(VisionParameters.model_validate, _train_rank)
 """
 
 

@@ -81,7 +81,8 @@ def test_an_nsys_that_does_not_say_its_version_is_none(
     monkeypatch.setattr(nsys, "VERSION_LIMIT_S", 1.0)
     fake_nsys(tmp_path / "fake", monkeypatch, program, head="")
     started = time.monotonic()
-    assert job.choose_profiler("auto") == ("kineto", "no nsys on the PATH that works")
+    why = "the nsys on the PATH does not work: nsys --version prints no version"
+    assert job.choose_profiler("auto") == ("kineto", why)
     assert time.monotonic() - started < 10
 
 
@@ -89,7 +90,7 @@ def test_an_export_that_hangs_is_ended_and_leaves_no_database(tmp_path: Path, mo
     monkeypatch.setattr(nsys, "EXPORT_LIMIT_S", 1.0)
     fake_nsys(tmp_path / "fake", monkeypatch, "#!/bin/sh\nsleep 1000\n", head="")
     with pytest.raises(TraceError, match=r"nsys export of r\.nsys-rep took more than 1 s"):
-        nsys.export(tmp_path / "r.nsys-rep", tmp_path / "r.sqlite")
+        nsys.PROFILER.export(tmp_path / "r.nsys-rep", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["fake"]
 
 
@@ -100,7 +101,7 @@ def test_an_nsys_that_never_ends_after_its_job_is_ended_and_the_run_is_kept(
         monkeypatch.setattr(module, "FINISH_LIMIT_S", 1.0)
     fake_nsys(tmp_path / "fake", monkeypatch, "subprocess.run(command)\ntime.sleep(1000)\n")
     watched(digits, tmp_path / "run")
-    reason = "nsys left no report: it did not end within 1 s after the job, and was ended"
+    reason = "nsys left no report: it did not exit within 1 s after the job, and was killed"
     measured_without_trace(tmp_path / "run", reason)
 
 
@@ -170,8 +171,8 @@ def test_a_run_outlives_a_real_nsys_that_is_killed_in_the_middle(
     assert (
         missing
         in {
-            "agent": ["nsys left no report: it ended before the job did"],
-            "command line": [None, "nsys left no report: SIGKILL ended it"],
+            "agent": ["nsys left no report: it exited before the job did"],
+            "command line": [None, "nsys left no report: it was killed by SIGKILL"],
         }[victim]
     )
     assert len((tmp_path / "run" / "steps.csv").read_text().splitlines()) == 1 + 2 * (60 + 1 + 3)
@@ -243,14 +244,14 @@ def test_an_export_on_a_full_disk_is_no_mark_against_the_report(small_disk: Path
     report = small_disk / "run" / "trace" / "report.nsys-rep"
     report.parent.mkdir(parents=True)
     code = "from torch.cuda.nvtx import *; range_push('profiled_window'); range_push('step'); range_pop(); range_pop()"
-    command = nsys.profile_command([sys.executable, "-c", code], report, "cpu")
-    environment = os.environ | nsys.PROFILE_ENVIRONMENT
+    command = nsys.PROFILER.wrap([sys.executable, "-c", code], report, "cpu")
+    environment = os.environ | nsys.PROFILER.environment
     subprocess.run(command, env=environment, capture_output=True, timeout=120, check=True)
     captured = {"profiler": "nsys", "missing": None, "files": [described(report)]}
     write_json(report.with_name("captured.json"), captured)
-    nsys.export(report, small_disk / "whole.sqlite")
-    size = (small_disk / "whole.sqlite").stat().st_size
-    (small_disk / "whole.sqlite").unlink()
+    database = nsys.PROFILER.export(report, small_disk)
+    size = database.stat().st_size
+    database.unlink()
 
     for room in (size // 2, size + size // 2):  # nsys itself finds none; the environments could not be taken out
         ballast = fill(small_disk, room)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from multicard.core.errors import TraceError
-from multicard.profilers import nsys
+from multicard.profilers.nsys import PROFILER, check_database
 
 RANGE = (
     "import torch\n"
@@ -27,8 +27,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keeper = subprocess.Popen(["sleep", "300"], env={"PLANTED_SECRET": "hunter2", "OTHER": "x"})
     try:
         subprocess.run(
-            nsys.profile_command([sys.executable, "-c", RANGE], path, "cpu"),
-            env=os.environ | nsys.PROFILE_ENVIRONMENT,
+            PROFILER.wrap([sys.executable, "-c", RANGE], path, "cpu"),
+            env=os.environ | PROFILER.environment,
             timeout=120,
             check=True,
             capture_output=True,
@@ -36,13 +36,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finally:
         keeper.kill()
         keeper.wait()
-    nsys.check_report(path)
+    PROFILER.check(path)
     return path
 
 
 @pytest.mark.nsys
 def test_a_report_exports_to_a_database_with_its_ranges(report: Path, tmp_path: Path) -> None:
-    nsys.export(report, tmp_path / "report.sqlite")
+    PROFILER.export(report, tmp_path)
     with closing(sqlite3.connect(tmp_path / "report.sqlite")) as connection:
         names = {row[0] for row in connection.execute("SELECT text FROM NVTX_EVENTS")}
     assert {"step", "profiled_window"} <= names
@@ -51,7 +51,7 @@ def test_a_report_exports_to_a_database_with_its_ranges(report: Path, tmp_path: 
 
 @pytest.mark.nsys
 def test_an_exported_database_holds_no_environment_of_other_processes(report: Path, tmp_path: Path) -> None:
-    nsys.export(report, tmp_path / "report.sqlite")
+    PROFILER.export(report, tmp_path)
     assert b"hunter2" not in (tmp_path / "report.sqlite").read_bytes()
 
 
@@ -62,22 +62,22 @@ def test_a_damaged_report_leaves_no_database(report: Path, tmp_path: Path, damag
     bad = tmp_path / "bad.nsys-rep"
     bad.write_bytes({"garbage": b"x" * 5000, "half": whole[: len(whole) // 2], "empty": b""}[damage])
     with pytest.raises(TraceError, match=r"nsys export of bad\.nsys-rep ended with"):
-        nsys.export(bad, tmp_path / "bad.sqlite")
+        PROFILER.export(bad, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.nsys-rep"]
 
 
 def test_without_nsys_an_export_says_so(tmp_path: Path, without_nsys: None) -> None:
     with pytest.raises(TraceError, match="nsys is not on the PATH"):
-        nsys.export(tmp_path / "x.nsys-rep", tmp_path / "x.sqlite")
-    assert nsys.version() is None
+        PROFILER.export(tmp_path / "x.nsys-rep", tmp_path)
+    assert PROFILER.version() is None
 
 
 def test_a_report_that_was_not_imported_is_no_report(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="left no report"):
-        nsys.check_report(tmp_path / "report.nsys-rep")
+        PROFILER.check(tmp_path / "report.nsys-rep")
     (tmp_path / "report.qdstrm").write_bytes(b"x")
     with pytest.raises(TraceError, match="importer"):
-        nsys.check_report(tmp_path / "report.nsys-rep")
+        PROFILER.check(tmp_path / "report.nsys-rep")
 
 
 def database(path: Path, strings: int = 1) -> bytes:
@@ -103,29 +103,29 @@ def test_a_damaged_database_is_refused(tmp_path: Path, damage: str) -> None:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE birds (name TEXT)")
     with pytest.raises(TraceError, match=r"t\.sqlite"):
-        nsys.check_database(path)
+        check_database(path)
 
 
 def test_a_sound_database_passes(tmp_path: Path) -> None:
     database(tmp_path / "t.sqlite")
-    nsys.check_database(tmp_path / "t.sqlite")
+    check_database(tmp_path / "t.sqlite")
 
 
 def test_sampling_stays_off_and_the_job_outlives_its_capture() -> None:
     for device in ("cpu", "cuda"):
-        command = nsys.profile_command(["app"], Path("r.nsys-rep"), device)
+        command = PROFILER.wrap(["app"], Path("r.nsys-rep"), device)
         assert {"--sample=none", "--cpuctxsw=none", "--capture-range-end=stop"} <= set(command)
 
 
 def test_of_a_cuda_graph_every_kernel_is_recorded() -> None:
-    assert "--cuda-graph-trace=node" in nsys.profile_command(["app"], Path("r.nsys-rep"), "cuda")
-    assert not any("graph" in part for part in nsys.profile_command(["app"], Path("r.nsys-rep"), "cpu"))
+    assert "--cuda-graph-trace=node" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
+    assert not any("graph" in part for part in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cpu"))
 
 
 @pytest.mark.nsys
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_nsys_knows_every_option_that_it_is_given(tmp_path: Path, device: str) -> None:
     # It refuses an option before it starts the job. Without a GPU the job just runs, and nothing is captured.
-    command = nsys.profile_command([sys.executable, "-c", "print('ran')"], tmp_path / "r.nsys-rep", device)
+    command = PROFILER.wrap([sys.executable, "-c", "print('ran')"], tmp_path / "r.nsys-rep", device)
     ended = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
     assert "ran" in ended.stdout.splitlines(), ended.stderr

@@ -20,7 +20,7 @@ from multicard.experiment.workloads import WORKLOADS
 MORE, LESS, OTHER = "more", "less", "other"
 
 # A machine that lacks nothing: what is impossible on it is impossible.
-EVERYTHING = Machine(cpus=10**6, gpus=10**6, nodes=10**6, nsys=True, compiler=True, dali=True, weights_needed=False)
+EVERYTHING = Machine(cpus=10**6, gpus=10**6, nodes=10**6, compiler=True, dali=True, weights_needed=False)
 
 
 @dataclass(frozen=True)

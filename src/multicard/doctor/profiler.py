@@ -13,7 +13,7 @@ from multicard.core.system import ask
 from multicard.doctor.checks import Check, version_of
 from multicard.launch.commands import job_environment
 from multicard.launch.process import run
-from multicard.profilers import nsys
+from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER
 
 RECORD_LIMIT_S = 90.0
 # The release of Nsight Systems that came with each CUDA toolkit: the folder nsight-systems-X that the toolkit installs
@@ -74,18 +74,18 @@ def _age(version: tuple[int, ...], facts: dict[str, Any]) -> Check:
 def _recording(facts: dict[str, Any], limit_s: float) -> Check:
     """Record a program as a run is recorded. The report, exported, counts; exit codes do not."""
     name, on_gpu = "nsys recording", bool(facts.get("cards")) and "started_problem" not in facts
-    program = OF_GPU if on_gpu else OF_CPU.format(range=nsys.CAPTURE_RANGE)
+    program = OF_GPU if on_gpu else OF_CPU.format(range=CAPTURE_RANGE)
     table = "CUPTI_ACTIVITY_KIND_KERNEL" if on_gpu else "NVTX_EVENTS"
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
         report, database = Path(scratch, "report.nsys-rep"), Path(scratch, "report.sqlite")
-        command = nsys.profile_command([sys.executable, "-c", program], report, "cuda" if on_gpu else "cpu")
-        environment = job_environment(os.environ) | nsys.PROFILE_ENVIRONMENT
+        command = PROFILER.wrap([sys.executable, "-c", program], report, "cuda" if on_gpu else "cpu")
+        environment = job_environment(os.environ) | PROFILER.environment
         ended = run(command, environment, Path(scratch, "log.txt"), limit_s, lambda line: None)
         try:
             if ended.timed_out:
                 raise TraceError(f"did not end within {limit_s:g} s")
-            nsys.check_report(report)
-            # Not nsys.export, which waits an hour for large reports.
+            PROFILER.check(report)
+            # Not its own export, which waits an hour for large reports.
             exported = ask(["nsys", "export", "--type=sqlite", f"--output={database}", str(report)], limit_s)
             if not database.exists():
                 raise TraceError(exported.problem or "nsys export left no database")

@@ -10,6 +10,7 @@ from pydantic import Field
 from multicard.core.errors import UserError
 from multicard.experiment.datasets import Strict
 from multicard.experiment.machine import Machine
+from multicard.profilers import PROFILERS
 
 # A profile of Snakemake hands its numbers over as text.
 Count = Annotated[int, Field(strict=False)]
@@ -39,7 +40,7 @@ def machine_for(cluster: Cluster | None) -> Machine:
     """What a run meets: this machine, or a node of the cluster.
 
     A node has the stated hardware and the Python packages of this machine, which it shares. Programs are taken to be
-    there: nsys, a compiler. A run on a node that lacks them says so.
+    there: a profiler, a compiler. A run on a node that lacks them says so.
     """
     here = Machine.here()
     if cluster is None:
@@ -50,7 +51,7 @@ def machine_for(cluster: Cluster | None) -> Machine:
         cpus=cluster.cpus_per_node,
         gpus=cluster.gpus_per_node,
         gpu_memory_bytes=None if memory is None else int(memory * 1e9),
-        nsys=True,
+        profilers=tuple(PROFILERS),
         compiler=True,
         nodes=cluster.nodes,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from multicard.core.system import Answer, ask, usable_cpus
+from multicard.profilers import PROFILERS
 
 # torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
@@ -19,7 +20,7 @@ class Machine:
 
     cpus: int
     gpus: int
-    nsys: bool
+    profilers: tuple[str, ...] = tuple(PROFILERS)  # those whose program is installed
     compiler: bool = False
     dali: bool = False
     torchtune: str | None = None  # why torchtune cannot be used; None where it can
@@ -36,7 +37,7 @@ class Machine:
             compiler=True,
             dali=True,
             torchtune=None,
-            nsys=True,
+            profilers=tuple(PROFILERS),
             weights_needed=False,
             nodes=1024,
         )
@@ -49,7 +50,7 @@ class Machine:
         return cls(
             cpus=usable_cpus(),
             gpus=_gpus(cards.lines),
-            nsys=shutil.which("nsys") is not None,
+            profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
             compiler=_compiler(),
             dali=_dali(),
             torchtune=unsupported(),

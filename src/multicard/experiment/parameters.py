@@ -5,6 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from multicard.profilers import PROFILERS
+
 DATASET_NAME = r"^[a-z0-9][a-z0-9-]*$"
 LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need some of them
 
@@ -21,8 +23,6 @@ ProfiledSteps = Annotated[
         json_schema_extra={"label": "profiled"},
     ),
 ]
-
-Profiler = Literal["auto", "nsys", "kineto", "none"]
 
 
 class JobParameters(BaseModel):
@@ -73,9 +73,11 @@ class JobParameters(BaseModel):
     warmup_steps: WarmupSteps = 10
     profiled_steps: ProfiledSteps = 10
     profiler: Annotated[
-        Profiler,
+        Literal[("auto", *PROFILERS)],
         Field(
-            description="`auto`: Nsight Systems when nsys is on the PATH, else PyTorch's own profiler (`kineto`).",
+            description="`auto`: the first of the others that can be used. "
+            + "; ".join(f"`{name}`: {profiler.description}" for name, profiler in PROFILERS.items())
+            + ".",
             json_schema_extra={"label": "profiler-"},
         ),
     ] = "auto"

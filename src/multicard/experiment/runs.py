@@ -11,6 +11,7 @@ from multicard.experiment.models import Model
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.vision_parameters import VisionParameters
 from multicard.experiment.workloads import WORKLOADS
+from multicard.profilers import PROFILERS
 
 # NF4 quantizes 64 weights with one scale, and 256 scales with one factor: a rank's share is a multiple of both.
 NF4_BLOCK = 64 * 256
@@ -47,8 +48,8 @@ class Run:
         if p.devices_per_node > found:
             on_each = " on each node" if p.nodes > 1 else ""
             return f"needs {p.devices_per_node} devices{on_each}, {found} found"
-        if p.profiler == "nsys" and not machine.nsys:
-            return "needs nsys on the PATH, not found"
+        if p.profiler in PROFILERS and p.profiler not in machine.profilers:
+            return f"needs {PROFILERS[p.profiler].program} on the PATH, not found"
         return None
 
     def _llm_obstacle(self, machine: Machine) -> str | None:

@@ -20,7 +20,6 @@ from multicard.core.layout import (
     NODE,
     OUTCOMES,
     PROGRESS,
-    REPORT,
     RUN,
     SAVED,
     STEP_COLUMNS,
@@ -38,7 +37,7 @@ from multicard.launch.commands import LOOPBACK, Place, job_environment, training
 from multicard.launch.outcome import judge
 from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
-from multicard.profilers import nsys
+from multicard.profilers import PROFILERS
 
 TRAINERS = {"vision": "multicard.workloads.vision.train", "llm": "multicard.workloads.llm.train"}
 OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
@@ -190,25 +189,29 @@ def _told_by(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def choose_profiler(wanted: str) -> tuple[str, str]:
-    """Resolve `auto`; return the profiler and the reason.
+    """Resolve `auto` to the first profiler that can be used; return its name and the reason.
 
     Raises
     ------
     UserError
-        If nsys is demanded and cannot be had.
+        If a profiler is configured that cannot be used.
     """
-    if wanted in ("kineto", "none"):
-        return wanted, "as configured"
-    version = nsys.version()
-    if version:
-        return "nsys", f"nsys {version} is on the PATH"
-    if wanted == "nsys":
-        raise UserError("profiler: nsys is demanded, but no working nsys is on the PATH")
-    return "kineto", f"no nsys on the PATH{' that works' if nsys.is_there() else ''}"
+    if wanted in PROFILERS:
+        usable, why = PROFILERS[wanted].availability()
+        if not usable:
+            raise UserError(f"profiler: {wanted} cannot be used: {why}")
+        return wanted, f"as configured{f'; {why}' if why else ''}"
+    reasons: list[str] = []
+    for name, profiler in PROFILERS.items():
+        usable, why = profiler.availability()
+        if usable:
+            return name, why or "; ".join(reasons)
+        reasons.append(why)
+    raise UserError(f"profiler: none can be used: {'; '.join(reasons)}")
 
 
 def node_command(parameters: JobParameters, profiler: str, scratch: Path, place: Place | None = None) -> list[str]:
-    """Command that runs the ranks of one node, under nsys where that is the profiler."""
+    """Command that runs the ranks of one node, under the profiler where that is a program."""
     command = training_command(
         TRAINERS[parameters.workload],
         ["--job", str((scratch / JOB).absolute())],
@@ -216,9 +219,8 @@ def node_command(parameters: JobParameters, profiler: str, scratch: Path, place:
         distributed=parameters.distributed,
         place=place,
     )
-    if profiler == "nsys":
-        command = nsys.profile_command(command, (scratch / REPORT).absolute(), parameters.device)
-    return command
+    entry = PROFILERS[profiler]
+    return entry.wrap(command, (scratch / (entry.node_file or "")).absolute(), parameters.device)
 
 
 def environment_of(parameters: JobParameters, profiler: str) -> dict[str, str]:
@@ -227,15 +229,15 @@ def environment_of(parameters: JobParameters, profiler: str) -> dict[str, str]:
     inside = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     environment = {} if parameters.nodes > 1 else dict.fromkeys(inside, LOOPBACK)
     environment |= job_environment() | {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
-    return environment | (nsys.PROFILE_ENVIRONMENT if profiler == "nsys" else {})
+    return environment | PROFILERS[profiler].environment
 
 
 def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
-    """The job that a profiler runs inside itself: these ranks, which leave their last words in `scratch`."""
-    if profiler != "nsys":
+    """The job that a profiler runs as its child: these ranks, each of which leaves its record in `scratch`."""
+    if PROFILERS[profiler].node_file is None:
         return None
-    words = [scratch / rank_file("rank.json", rank) for rank in ranks]
-    return Wrapped(str((scratch / JOB).absolute()), lambda: all(path.exists() for path in words))
+    records = [scratch / rank_file("rank.json", rank) for rank in ranks]
+    return Wrapped(str((scratch / JOB).absolute()), lambda: all(path.exists() for path in records))
 
 
 def _ran_out_of_room(reason: str, log: Path) -> bool:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import atomic_write, read_json, write_json
-from multicard.core.layout import JOB, LOG, NODE, REPORT, node_file, rank_file
+from multicard.core.layout import JOB, LOG, NODE, node_file, rank_file
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workloads import parameters_of
 from multicard.launch.commands import Place
 from multicard.launch.job import environment_of, node_command, wrapped
 from multicard.launch.process import run
+from multicard.profilers import PROFILERS, Profiler
 
 
 def run_node(job: dict[str, Any], p: JobParameters, place: Place) -> int:
@@ -42,20 +43,24 @@ def run_node(job: dict[str, Any], p: JobParameters, place: Place) -> int:
                 wrapped=wrapped(job["profiler"], scratch, ranks),
             )  # fmt: skip
         finally:  # when this program is told to end, too
-            _hand_over(scratch, shared, place.node)
+            _hand_over(scratch, shared, place.node, PROFILERS[job["profiler"]], ranks)
         records = [scratch / rank_file("rank.json", rank) for rank in ranks]
         if all(path.exists() and read_json(path)["outcome"] == "completed" for path in records):
             return 0
     return ended.exit_code if ended.exit_code > 0 else 128 - ended.exit_code if ended.exit_code else 1
 
 
-def _hand_over(scratch: Path, shared: Path, node: int) -> None:
-    """Copy what the ranks and the profiler left; each file appears whole."""
-    for path in [*scratch.glob("*.rank[0-9]*"), *scratch.glob("rank[0-9]*.json.gz"), scratch / REPORT]:
-        if path.exists():
-            name = node_file(REPORT, node) if path.name == REPORT else path.name
-            with atomic_write(shared / name) as temporary:
-                shutil.copyfile(path, temporary)
+def _hand_over(scratch: Path, shared: Path, node: int, profiler: Profiler, ranks: range) -> None:
+    """Copy what the ranks and the profiler left; each file appears complete or not at all."""
+    names = {path.name: path.name for path in scratch.glob("*.rank[0-9]*")}
+    if profiler.rank_file:
+        names |= {(name := profiler.rank_file.format(rank=rank)): name for rank in ranks}
+    if profiler.node_file:
+        names[profiler.node_file] = node_file(profiler.node_file, node)
+    for name, shared_name in names.items():
+        if (scratch / name).exists():
+            with atomic_write(shared / shared_name) as temporary:
+                shutil.copyfile(scratch / name, temporary)
 
 
 def end_orphaned_job(address: str, port: int) -> None:

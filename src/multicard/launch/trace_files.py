@@ -1,4 +1,4 @@
-"""What of a job's trace is kept in its run directory, and why nothing is where nothing is."""
+"""The trace of a job in its run directory, or the reason why there is none."""
 
 import shutil
 import signal
@@ -7,59 +7,66 @@ from typing import Any
 
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
-from multicard.core.layout import CAPTURED, REPORT, node_file
+from multicard.core.layout import CAPTURED, node_file
 from multicard.experiment.parameters import JobParameters
 from multicard.launch.process import FINISH_LIMIT_S, Ended
-from multicard.profilers import nsys
+from multicard.profilers import PROFILERS, Profiler
 
 
 def keep_trace(
     scratch: Path, target: Path, profiler: str, outcome: str, parameters: JobParameters, ended: Ended | None = None
 ) -> dict[str, Any]:
-    """Move the trace into the run directory; its manifest says what is there, or why nothing is.
+    """Move the trace into the run directory; its manifest lists the files, or says why there are none.
 
     Process ids have a meaning on one node only, so the manifest names the node of a report where there are several.
     """
-    missing, files, nodes = None, [], {}
-    if profiler == "none":
+    entry = PROFILERS[profiler]
+    files, missing = trace_files(entry, parameters), None
+    if not files:
         missing = "no profiler was used"
     elif outcome != "completed":
         missing = f"the run ended as {outcome}"
-    elif profiler == "nsys":
-        files = [scratch / REPORT]
-        if parameters.nodes > 1:
-            nodes = {node_file(REPORT, node): {"node": node} for node in range(parameters.nodes)}
-            files = [scratch / name for name in nodes]
-        try:
-            for file in files:
-                nsys.check_report(file)
-        except TraceError as error:
-            # Of several nodes it is srun that ended, not nsys.
-            missing, files = f"{error}{_how_nsys_ended(ended) if parameters.nodes == 1 else ''}", []
     else:
-        files = [scratch / f"rank{rank}.json.gz" for rank in range(parameters.ranks)]
-        absent = [file.name for file in files if not file.exists()]
-        if absent:
-            missing, files = f"the profiler left no {', '.join(absent)}", []
+        try:
+            for name in files:
+                entry.check(scratch / name)
+        except TraceError as error:
+            # Of several nodes it is srun that ended, not the profiler.
+            alone = entry.node_file is not None and parameters.nodes == 1
+            missing = f"{error}{_how_it_ended(ended) if alone else ''}"
     target.mkdir()
-    for file in files:
-        shutil.move(file, target / file.name)  # it may come from another disk
+    if missing:
+        files = {}
+    for name in files:
+        shutil.move(scratch / name, target / name)  # the scratch folder may be on another disk
     captured = {
         "profiler": profiler,
         "missing": missing,
-        "files": [described(target / file.name) | nodes.get(file.name, {}) for file in files],
+        "files": [described(target / name) | node for name, node in files.items()],
     }
     write_json(target / CAPTURED, captured)
     return captured
 
 
-def _how_nsys_ended(ended: Ended | None) -> str:
+def trace_files(profiler: Profiler, parameters: JobParameters) -> dict[str, dict[str, int]]:
+    """Names of the files that a profiler leaves of a job, each with its node where it is one of several nodes'."""
+    files: dict[str, dict[str, int]] = {}
+    if profiler.rank_file:
+        files |= {profiler.rank_file.format(rank=rank): {} for rank in range(parameters.ranks)}
+    if profiler.node_file and parameters.nodes == 1:
+        files[profiler.node_file] = {}
+    elif profiler.node_file:
+        files |= {node_file(profiler.node_file, node): {"node": node} for node in range(parameters.nodes)}
+    return files
+
+
+def _how_it_ended(ended: Ended | None) -> str:
     if ended is None:
         return ""
     if ended.lingered:
-        return f": it did not end within {FINISH_LIMIT_S:g} s after the job, and was ended"
+        return f": it did not exit within {FINISH_LIMIT_S:g} s after the job, and was killed"
     if ended.exit_code < 0:
-        return f": {signal.Signals(-ended.exit_code).name} ended it"
+        return f": it was killed by {signal.Signals(-ended.exit_code).name}"
     if ended.orphaned:
-        return ": it ended before the job did"
+        return ": it exited before the job did"
     return ""

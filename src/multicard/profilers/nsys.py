@@ -1,6 +1,6 @@
 """Nsight Systems: its command lines, and whether what it left can be believed.
 
-An exit code of 0 proves nothing: without its importer `nsys profile` ends with 0 and leaves no report. So every
+An exit code of 0 proves nothing: without its importer `nsys profile` exits with 0 and leaves no report. So every
 step here is judged by the file that it should have made.
 """
 
@@ -8,37 +8,164 @@ import contextlib
 import errno
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from multicard.core.errors import TraceError
 from multicard.core.files import atomic_write
 from multicard.core.system import ask
+from multicard.profilers.interface import Availability, Profiler, Session
+
+if TYPE_CHECKING:
+    import torch
 
 CAPTURE_RANGE = "profiled_window"
 
 VERSION_LIMIT_S = 30.0
 EXPORT_LIMIT_S = 3600.0
-FULL = "disk is full"  # as SQLite says it, in nsys too, which ends with 0 then
+FULL = "disk is full"  # SQLite's message, which nsys prints too, exiting with 0
 
 
-def is_there() -> bool:
-    """Whether a program of that name is on the PATH."""
-    return shutil.which("nsys") is not None
+class Nsys(Profiler):
+    """One report per node, of all its ranks."""
+
+    name = "nsys"
+    order = 1
+    description = "Nsight Systems"
+    program = "nsys"
+    # The range name that opens the capture is not a registered string in PyTorch.
+    environment: ClassVar = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
+    node_file = "report.nsys-rep"
+    exportable = (".nsys-rep",)
+    readable = (".sqlite",)
+    reader = "multicard.trace.nsys_sqlite"
+
+    def availability(self) -> Availability:
+        """Whether nsys answers when asked for its version."""
+        if not self.is_installed():
+            return Availability(False, "no nsys on the PATH")
+        version = self.version()
+        if version is None:
+            return Availability(False, "the nsys on the PATH does not work: nsys --version prints no version")
+        return Availability(True, f"nsys {version} is on the PATH")
+
+    def version(self) -> str | None:
+        """Version of the nsys on the PATH; None where there is none that prints it in time."""
+        answer = ask(["nsys", "--version"], VERSION_LIMIT_S)
+        found = re.search(r"^NVIDIA Nsight Systems version (\S.*)$", answer.output, re.M)
+        return found[1].strip() if found and answer.problem is None else None
+
+    def wrap(self, command: list[str], file: Path, device: str) -> list[str]:
+        """Command that runs `command` and its children, recording the profiled window into the report `file`.
+
+        CPU sampling and context switches stay off: on recent kernels they hang nsys 2022.4 for good.
+        On a CPU the window is an NVTX range, on a GPU a cudaProfilerStart/Stop pair. The capture's end must not
+        end the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event.
+        """
+        if device == "cuda":
+            trace = ["--trace=cuda,nvtx,cublas,cudnn", "--cuda-graph-trace=node"]
+            capture = ["--capture-range=cudaProfilerApi"]
+        else:
+            trace = ["--trace=nvtx"]
+            capture = ["--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"]
+        return [
+            "nsys", "profile", *trace, "--sample=none", "--cpuctxsw=none", *capture, "--capture-range-end=stop",
+            "--force-overwrite=true", f"--output={file}", *command,
+        ]  # fmt: skip
+
+    def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
+        """Open the window in which the nsys around the job records."""
+        return NsysSession(device)
+
+    def check(self, file: Path) -> None:
+        """Raise `TraceError` unless `nsys profile` left a report."""
+        if file.is_file() and file.stat().st_size > 0:
+            return
+        if file.with_suffix(".qdstrm").exists():
+            raise TraceError("nsys left an unprocessed .qdstrm and no report: its importer is missing or failed")
+        raise TraceError("nsys left no report")
+
+    def export(self, file: Path, folder: Path) -> Path:
+        """Export a report to SQLite; the database appears only when it passed its checks.
+
+        nsys 2023.4 records the environment of every process on the machine that it may read, not of the job
+        alone. They are removed from the database; from the report they cannot be.
+
+        Raises
+        ------
+        TraceError
+            If nsys is missing, fails, or leaves a database that does not hold a trace.
+        UserError
+            If there is no space for the database: the report is none the worse for it.
+        """
+        if not self.is_installed():
+            raise TraceError(f"cannot export {file.name}: nsys is not on the PATH")
+        database = folder / f"{file.stem}.sqlite"
+        try:
+            with atomic_write(database) as temporary:
+                temporary.unlink()  # nsys refuses to write to a name that exists
+                command = ["nsys", "export", "--type=sqlite", f"--output={temporary}", str(file)]
+                code, output = _run(command, EXPORT_LIMIT_S)
+                if FULL in output:
+                    raise OSError(errno.ENOSPC, FULL)
+                if not temporary.exists():
+                    output = " ".join(output.split()) or "nothing"
+                    raise TraceError(f"nsys export of {file.name} ended with {code}, saying: {output[-300:]}")
+                check_database(temporary)
+                try:
+                    _remove_environments(temporary)
+                except sqlite3.OperationalError as error:
+                    raise OSError(errno.ENOSPC if FULL in str(error) else errno.EIO, str(error)) from error
+        except subprocess.TimeoutExpired as error:
+            raise TraceError(f"nsys export of {file.name} took more than {EXPORT_LIMIT_S:g} s") from error
+        return database
 
 
-def version() -> str | None:
-    """Version of the nsys on the PATH, or None when there is none that says so in good time."""
-    answer = ask(["nsys", "--version"], VERSION_LIMIT_S)
-    found = re.search(r"^NVIDIA Nsight Systems version (\S.*)$", answer.output, re.M)
-    return found[1].strip() if found and answer.problem is None else None
+class NsysSession(Session):
+    """Ranges are NVTX."""
+
+    def __init__(self, device: "torch.device"):
+        from torch import cuda
+
+        self._cuda, self._on_gpu = cuda, device.type == "cuda"
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """Show the block as an NVTX range."""
+        self._cuda.nvtx.range_push(name)
+        try:
+            yield
+        finally:
+            self._cuda.nvtx.range_pop()
+
+    def mark(self, name: str) -> None:
+        """Leave an NVTX mark."""
+        self._cuda.nvtx.mark(name)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Open the capture that `wrap` told nsys to wait for."""
+        if self._on_gpu:
+            self._cuda.synchronize()
+            self._cuda.profiler.start()
+        else:
+            self._cuda.nvtx.range_push(CAPTURE_RANGE)
+        yield
+        if self._on_gpu:
+            self._cuda.profiler.stop()
+        else:
+            self._cuda.nvtx.range_pop()
 
 
-def _answer(command: list[str], limit_s: float) -> tuple[int, str]:
+PROFILER = Nsys()
+
+
+def _run(command: list[str], limit_s: float) -> tuple[int, str]:
     """Exit code and output of a command; its children are killed with it when it takes too long."""
     environment = os.environ | {"LC_ALL": "C"}
     with subprocess.Popen(
@@ -52,79 +179,13 @@ def _answer(command: list[str], limit_s: float) -> tuple[int, str]:
         start_new_session=True,
     ) as process:
         try:
-            said, _ = process.communicate(timeout=limit_s)
+            output, _ = process.communicate(timeout=limit_s)
         except BaseException:
             # A child that lives on would hold the pipe open, which is read to its end.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
-    return process.returncode, said
-
-
-def profile_command(command: list[str], report: Path, device: str) -> list[str]:
-    """Command that runs `command` and its children, recording the profiled window into `report`.
-
-    CPU sampling and context switches stay off: on recent kernels they hang nsys 2022.4 for good.
-    On a CPU the window is an NVTX range, on a GPU a cudaProfilerStart/Stop pair. The capture's end must not
-    end the job. Of a CUDA graph every kernel is recorded: by default nsys takes a graph for one piece.
-    """
-    if device == "cuda":
-        trace = ["--trace=cuda,nvtx,cublas,cudnn", "--cuda-graph-trace=node"]
-        capture = ["--capture-range=cudaProfilerApi"]
-    else:
-        trace = ["--trace=nvtx"]
-        capture = ["--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"]
-    return [
-        "nsys", "profile", *trace, "--sample=none", "--cpuctxsw=none", *capture, "--capture-range-end=stop",
-        "--force-overwrite=true", f"--output={report}", *command,
-    ]  # fmt: skip
-
-
-# The range name that opens the capture is not a registered string in PyTorch.
-PROFILE_ENVIRONMENT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
-
-
-def check_report(report: Path) -> None:
-    """Raise `TraceError` unless `nsys profile` left a report."""
-    if report.is_file() and report.stat().st_size > 0:
-        return
-    if report.with_suffix(".qdstrm").exists():
-        raise TraceError("nsys left an unprocessed .qdstrm and no report: its importer is missing or failed")
-    raise TraceError("nsys left no report")
-
-
-def export(report: Path, database: Path) -> None:
-    """Export a report to SQLite; `database` appears only when it passed its checks.
-
-    nsys 2023.4 records the environment of every process on the machine that it may read, not of the job
-    alone. The database is freed of them; the report itself cannot be.
-
-    Raises
-    ------
-    TraceError
-        If nsys is missing, fails, or leaves a database that does not hold a trace.
-    UserError
-        If there is no room for the database: the report is none the worse for it.
-    """
-    if not is_there():
-        raise TraceError(f"cannot export {report.name}: nsys is not on the PATH")
-    try:
-        with atomic_write(database) as temporary:
-            temporary.unlink()  # nsys refuses to write to a name that exists
-            command = ["nsys", "export", "--type=sqlite", f"--output={temporary}", str(report)]
-            code, said = _answer(command, EXPORT_LIMIT_S)
-            if FULL in said:
-                raise OSError(errno.ENOSPC, FULL)
-            if not temporary.exists():
-                said = " ".join(said.split()) or "nothing"
-                raise TraceError(f"nsys export of {report.name} ended with {code}, saying: {said[-300:]}")
-            check_database(temporary)
-            try:
-                _remove_environments(temporary)
-            except sqlite3.OperationalError as error:
-                raise OSError(errno.ENOSPC if FULL in str(error) else errno.EIO, str(error)) from error
-    except subprocess.TimeoutExpired as error:
-        raise TraceError(f"nsys export of {report.name} took more than {EXPORT_LIMIT_S:g} s") from error
+    return process.returncode, output
 
 
 def check_database(database: Path) -> None:

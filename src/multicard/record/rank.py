@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,14 +15,14 @@ import torch.distributed as dist
 from multicard.core.errors import UserError
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import PROGRESS, rank_file
-from multicard.experiment.parameters import JobParameters
 from multicard.record import environment
 from multicard.record.binding import bind, bound
 from multicard.record.recorder import Diverged
 
-# Runs one rank: takes the job, its parameters and the record so far, to which it may add as it goes; gives what else is
-# to be recorded.
-Training = Callable[[dict[str, Any], Any, dict[str, Any]], dict[str, Any]]
+P = TypeVar("P")
+# Trains as one rank: takes the job, its parameters and the record so far, to which it may add as it goes; returns what
+# else is to be recorded.
+Training = Callable[[dict[str, Any], P, dict[str, Any]], dict[str, Any]]
 
 KNOWN = (Diverged, UserError)  # errors that say all there is to know
 LONGEST_REASON = 300  # characters
@@ -38,15 +38,20 @@ OUT_OF_MEMORY = (
 )
 
 
-def run_rank(kind: type[JobParameters], training: Training) -> None:
+def run_rank(parse: Callable[[dict[str, Any]], P], training: Training[P]) -> None:
     """Run this process as a rank of a job: read `--job FILE`, train, and leave rank.json whatever happens.
 
-    Ends the process with exit code 1 where training ends with an error. Training leaves its process group up then.
+    Exits with code 1 where training raises an error. Training leaves its process group up then.
+
+    Parameters
+    ----------
+    parse
+        Makes the parameters that `training` takes of those in the job.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
     job = read_json(parser.parse_args().job)
-    p = kind.model_validate(job["parameters"])
+    p = parse(job["parameters"])
     record = {
         "outcome": "completed",
         "reason": None,
@@ -97,14 +102,22 @@ def _leave(error: BaseException) -> NoReturn:
     sys.exit(1)
 
 
-def bind_rank(p: JobParameters, cards: list[int] | None = None) -> dict[str, Any]:
-    """Bind this rank as its parameters ask, next to `cards` or to the one that is its own; say what it is bound to."""
+class Placement(Protocol):
+    """The parameters of a job that say where its ranks run."""
+
+    device: str
+    binding: str
+    ranks_per_node: int
+
+
+def bind_rank(p: Placement, gpus: list[int] | None = None) -> dict[str, Any]:
+    """Bind this rank as its parameters ask, next to `gpus` or to its own; return what it is bound to."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if p.device == "cpu":
-        cards = []
-    elif cards is None:
-        cards = [local_rank]
-    note = bind(local_rank, p.ranks_per_node, cards) if p.binding == "numa" else None
+        gpus = []
+    elif gpus is None:
+        gpus = [local_rank]
+    note = bind(local_rank, p.ranks_per_node, gpus) if p.binding == "numa" else None
     return bound() | {"note": note}
 
 

@@ -71,4 +71,4 @@ def _stay_offline(scratch: Path, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    run_rank(LlmParameters, tune)
+    run_rank(LlmParameters.model_validate, tune)

@@ -202,4 +202,4 @@ def _train_rank(job: dict[str, Any], p: VisionParameters, record: dict[str, Any]
 
 
 if __name__ == "__main__":
-    run_rank(VisionParameters, _train_rank)
+    run_rank(VisionParameters.model_validate, _train_rank)

@@ -1,0 +1,109 @@
+"""What a profiler says of itself.
+
+An entry is a module of this package with an instance named `PROFILER`. Training processes import these modules too, so
+they need the standard library and `core/` only, and import torch inside functions.
+"""
+
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from multicard.core.errors import TraceError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Availability(NamedTuple):
+    """Whether a profiler can be used on this machine, and how that is known."""
+
+    usable: bool
+    why: str = ""
+
+
+class Session:
+    """A profiler's part inside a training process. This one does nothing."""
+
+    def range(self, name: str) -> AbstractContextManager[object]:
+        """Show the block as a range of that name in the trace."""
+        return nullcontext()
+
+    def mark(self, name: str) -> None:
+        """Put a name into the trace of this process."""
+
+    def recording(self) -> AbstractContextManager[object]:
+        """Record while the block runs. Ranks enter it together, and leave it together with no work queued."""
+        return nullcontext()
+
+
+class Profiler:
+    """How a job is recorded, and what comes of it.
+
+    Attributes
+    ----------
+    name, order
+        Value of the parameter `profiler`, and the place among the profilers that `auto` tries.
+    description
+        What it is, in a few words.
+    program
+        The command that must be on the PATH; None where PyTorch is enough.
+    environment
+        Variables that the job needs to be recorded.
+    node_file
+        File that it leaves on every node, where it is a program that runs the job as its child (`wrap`).
+    rank_file
+        File that it leaves of every rank, with a field `rank`; where it records inside the ranks (`session`).
+    exportable
+        Suffixes of what it leaves, where `export` makes a readable file of it.
+    readable
+        Suffixes of the files that its reader takes.
+    reader
+        Module with a function `read(path)` that gives the `multicard.trace.model.Trace` of a file; None where no
+        activity tables are made of it.
+    """
+
+    name: ClassVar[str]
+    order: ClassVar[int]
+    description: ClassVar[str]
+    program: ClassVar[str | None] = None
+    environment: ClassVar[Mapping[str, str]] = {}
+    node_file: ClassVar[str | None] = None
+    rank_file: ClassVar[str | None] = None
+    exportable: ClassVar[tuple[str, ...]] = ()
+    readable: ClassVar[tuple[str, ...]] = ()
+    reader: ClassVar[str | None] = None
+
+    def is_installed(self) -> bool:
+        """Whether its program is on the PATH."""
+        return self.program is None or shutil.which(self.program) is not None
+
+    def availability(self) -> Availability:
+        """Whether it can be used here, and how that is known or what is missing."""
+        return Availability(True) if self.is_installed() else Availability(False, f"no {self.program} on the PATH")
+
+    def wrap(self, command: list[str], file: Path, device: str) -> list[str]:
+        """Command that runs `command`, whose processes compute on `device` (cpu, cuda), and leaves `file`."""
+        return command
+
+    def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
+        """Give its part inside a rank, which leaves its file in `folder`."""
+        return Session()
+
+    def check(self, file: Path) -> None:
+        """Raise `TraceError` unless the file was left."""
+        if not file.exists():
+            raise TraceError(f"{self.name} left no {file.name}")
+
+    def export(self, file: Path, folder: Path) -> Path:
+        """Make a readable file, in `folder`, of the one that was left; give that file itself if it is readable.
+
+        Raises
+        ------
+        TraceError
+            If nothing readable can be made of it.
+        UserError
+            If there is no space for it.
+        """
+        return file
