@@ -119,7 +119,7 @@ def test_a_measure_of_one_side_has_a_line(extracted_run: Path, tmp_path: Path) -
     add_run(extracted_run, tmp_path / "a")
     add_run(extracted_run, tmp_path / "b", change=metered)
     [energy] = [line for line in printed(tmp_path / "a", tmp_path / "b").splitlines() if "energy per sample" in line]
-    assert "0 / 1" in energy and "told by b only" in energy
+    assert "0 / 1" in energy and "measured in b only" in energy
 
 
 def test_nothing_in_common_is_said(recorded_results: Path, extracted_run: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from multicard.analysis.compare import COLUMNS, compare
+from multicard.analysis.trace_comparison import COLUMNS, compare_captures
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import atomic_write, unwritable
 from multicard.core.layout import CAPTURED, EXPORTED
@@ -71,7 +71,7 @@ def compare_traces(a: Path, b: Path, console: Console) -> None:
     UserError
         If one of them cannot be read.
     """
-    rows, basis = compare(_read(a), _read(b))
+    rows, basis = compare_captures(_read(a), _read(b))
     if not rows:
         console.print("cannot tell: the two traces hold no table in common")
         return

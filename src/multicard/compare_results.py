@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from multicard.analysis.compare_results import CANNOT_TELL, MACHINE, Change, Comparison, compare_results
+from multicard.analysis.result_comparison import CANNOT_TELL, MACHINE, Change, ResultComparison, compare_results
 from multicard.archive.unpack import unpack
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN
@@ -41,7 +41,7 @@ def print_comparison(a: Path, b: Path, console: Console) -> None:
 
 
 def _run_folders(path: Path, stack: ExitStack) -> Sequence[Path]:
-    """Run directories of results; those of an archive are unpacked for a while."""
+    """Run directories of results; those of an archive are unpacked into a temporary folder."""
     if not path.is_dir():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         unpack(path, folder)
@@ -49,19 +49,19 @@ def _run_folders(path: Path, stack: ExitStack) -> Sequence[Path]:
     return sorted(record.parent for record in path.glob(f"runs/*/{RUN}"))
 
 
-def _print(found: Comparison, a: Path, b: Path, console: Console) -> None:
+def _print(found: ResultComparison, a: Path, b: Path, console: Console) -> None:
     console.print(plain(f"a: {a}, b: {b}"), "")
     if found.changes:
         console.print(_changes(found.changes), "")
     else:
         console.print("cannot tell: no configuration completed in both", "")
-    # Archives hold no names of machines, only numbers in their place.
+    # Archives have numbers in the place of machine names.
     named = all(path.is_dir() for path in (a, b))
-    other = [row for row in found.circumstances if named or row[0] != MACHINE]
+    other = [row for row in found.environment if named or row[0] != MACHINE]
     if other:
-        console.print(_texts("What else differs, of the runs that both hold", ("", "a", "b"), other), "")
+        console.print(_texts("Other differences, of the runs in both", ("", "a", "b"), other), "")
     if found.outcomes:
-        console.print(_texts("Runs with another outcome", ("run", "a", "b"), found.outcomes), "")
+        console.print(_texts("Runs with different outcomes", ("run", "a", "b"), found.outcomes), "")
     for side, runs in (("a", found.only_a), ("b", found.only_b)):
         if runs:
             more = f" and {len(runs) - LONGEST} more" if len(runs) > LONGEST else ""
@@ -71,10 +71,10 @@ def _print(found: Comparison, a: Path, b: Path, console: Console) -> None:
 def _changes(changes: list[Change]) -> Table:
     caption = (
         "Medians over repeats, and the ratio b/a with its interval: the range of the ratios of single repeats, from "
-        "four repeats on the 95 % bootstrap interval. A ratio whose interval holds 1 is no difference. "
+        "four repeats on the 95 % bootstrap interval. An interval that includes 1 shows no difference. "
     )
     if any(change.verdict == CANNOT_TELL for change in changes):
-        caption += "One repeat gives no interval, so a difference may be chance: it cannot be told."
+        caption += "One repeat gives no interval, so a difference may be noise."
     table = Table(caption=caption, title_justify="left", caption_justify="left")
     for name in ("configuration", "measure", "a", "b", "b/a", "interval", "repeats", "b is"):
         table.add_column(name, justify="right" if name in ("a", "b", "b/a", "repeats") else "left")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multicard.analysis.compare_results import Comparison, compare_results
+from multicard.analysis.result_comparison import ResultComparison, compare_results
 from recorded_runs import add_run
 
 REPEATS = (1.0, 1.01, 0.99, 1.005, 0.995)  # how much longer the steps of each repeat last
@@ -17,11 +17,11 @@ def results(source: Path, folder: Path, times: float, repeats: tuple[float, ...]
     return [add_run(source, folder, times * own, repeat=i, **keys) for i, own in enumerate(repeats, start=1)]
 
 
-def words(found: Comparison) -> dict[str, str]:
+def words(found: ResultComparison) -> dict[str, str]:
     return {change.measure: change.verdict for change in found.changes}
 
 
-def test_a_slower_machine_is_slower_and_remembers_as_much(extracted_run: Path, tmp_path: Path) -> None:
+def test_a_slower_machine_is_slower_and_uses_as_much_memory(extracted_run: Path, tmp_path: Path) -> None:
     a = results(extracted_run, tmp_path / "a", 1)
     b = results(extracted_run, tmp_path / "b", 1.5)
     found = compare_results(a, b)
@@ -37,19 +37,19 @@ def test_a_slower_machine_is_slower_and_remembers_as_much(extracted_run: Path, t
     # The extreme repeats of either side bound what resampling can give.
     assert 1.5 * 0.99 / 1.01 <= time.ratio.low < 1.5 < time.ratio.high <= 1.5 * 1.01 / 0.99
     assert time.repeats == (5, 5)
-    assert (found.outcomes, found.only_a, found.only_b, found.circumstances) == ([], [], [], [])
+    assert (found.outcomes, found.only_a, found.only_b, found.environment) == ([], [], [], [])
     back = compare_results(b, a)
     assert [words(back)[name] for name in ("iteration_time_s", "throughput_samples_per_s")] == ["faster", "faster"]
 
 
-def test_a_difference_within_the_repeats_is_none(extracted_run: Path, tmp_path: Path) -> None:
+def test_a_difference_within_the_spread_of_repeats_is_none(extracted_run: Path, tmp_path: Path) -> None:
     a = results(extracted_run, tmp_path / "a", 1)
     assert words(compare_results(a, results(extracted_run, tmp_path / "b", 1.002)))["iteration_time_s"] == (
         "no difference"
     )
 
 
-def test_of_one_repeat_nothing_can_be_told(extracted_run: Path, tmp_path: Path) -> None:
+def test_one_repeat_is_inconclusive(extracted_run: Path, tmp_path: Path) -> None:
     a = results(extracted_run, tmp_path / "a", 1)
     found = compare_results(a, results(extracted_run, tmp_path / "b", 9, repeats=(1.0,)))
     assert set(words(found).values()) == {"cannot tell"}
@@ -67,7 +67,7 @@ def test_configurations_are_kept_apart_and_missing_runs_are_named(extracted_run:
     assert found.only_b == [folder.name for folder in b[5:]]
 
 
-def test_a_measure_that_one_side_alone_tells_is_listed(extracted_run: Path, tmp_path: Path) -> None:
+def test_a_measure_that_only_one_side_has_is_listed(extracted_run: Path, tmp_path: Path) -> None:
     def metered(record: dict[str, Any]) -> None:
         for rank in record["ranks"]:
             rank["energy"] = [{"energy_j": 5.0}]
@@ -75,15 +75,15 @@ def test_a_measure_that_one_side_alone_tells_is_listed(extracted_run: Path, tmp_
     plain = results(extracted_run, tmp_path / "a", 1, repeats=(1.0, 1.0))
     with_energy = results(extracted_run, tmp_path / "b", 1, repeats=(1.0, 1.0), change=metered)
     for a, b, verdict, repeats in (
-        (plain, with_energy, "told by b only", (0, 2)),
-        (with_energy, plain, "told by a only", (2, 0)),
+        (plain, with_energy, "measured in b only", (0, 2)),
+        (with_energy, plain, "measured in a only", (2, 0)),
     ):
         [change] = [each for each in compare_results(a, b).changes if each.measure == "energy_per_sample_j"]
         assert (change.verdict, change.repeats, change.ratio.value) == (verdict, repeats, None)
         assert [value is None for value in (change.a, change.b)] == [count == 0 for count in repeats]
 
 
-def test_another_machine_driver_version_and_outcome_are_told(extracted_run: Path, tmp_path: Path) -> None:
+def test_another_machine_driver_version_and_outcome_are_listed(extracted_run: Path, tmp_path: Path) -> None:
     def other(record: dict[str, Any]) -> None:
         record["host"]["name"] = "another"
         record["hardware"]["gpus"] = [{"name": "NVIDIA H100", "memory_bytes": 80e9, "capability": "9.0"}] * 2
@@ -100,12 +100,12 @@ def test_another_machine_driver_version_and_outcome_are_told(extracted_run: Path
     found = compare_results(a, b)
     assert found.outcomes == [(a[1].name, "completed", "out_of_memory")]
     record = json.loads((a[0] / "run.json").read_text())
-    differing = {name: (before, after) for name, before, after in found.circumstances}
+    differing = {name: (before, after) for name, before, after in found.environment}
     assert differing.pop("data digits")[1].startswith("0" * 12)
     assert differing == {
         "machine": (record["host"]["name"], "another"),
-        "cards": ("not recorded", "NVIDIA H100 (80 GB)"),
-        "number of cards": ("not recorded", "2"),
+        "GPUs": ("not recorded", "NVIDIA H100 (80.0 GB)"),
+        "number of GPUs": ("not recorded", "2"),
         "version of torch": (record["versions"]["torch"], "9.9"),
         "version of driver": ("not recorded", "590.1"),
     }

@@ -1,4 +1,4 @@
-"""Two traces compared: what got slower or faster, largest effect first."""
+"""Two traces compared: what got slower or faster, largest difference first."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ PARTS = {"phases": "phase", "kernel_classes": "class", "memory_operations": "ope
 COLUMNS = ("table", "name", "a_s", "b_s", "difference_s", "ratio")
 
 
-def compare(a: ActivityTables, b: ActivityTables) -> tuple[list[dict[str, Any]], str]:
+def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[dict[str, Any]], str]:
     """Compare the activity tables of two captures.
 
     Seconds are means over processes of the summed durations: per step where both captures show steps, else over the
     whole capture; the second value says which. Durations that overlap add up, so a difference is work saved, not
-    wall time saved. A name that one capture lacks has an empty time there. Rows are ordered by the size of the
-    difference, one-sided rows by their time. One capture each gives no interval: small differences may be chance.
+    wall time saved. A name that is in one capture only has an empty time in the other. Rows are ordered by the size of
+    the difference, one-sided rows by their time. One capture of each gives no interval: small differences may be noise.
 
     Columns: `COLUMNS`; ratio is b over a.
     """
@@ -40,11 +40,11 @@ def compare(a: ActivityTables, b: ActivityTables) -> tuple[list[dict[str, Any]],
                         "ratio": other / one if both and one else None,
                     }
                 )
-    rows.sort(key=lambda row: (-_effect(row), row["table"], row["name"]))
+    rows.sort(key=lambda row: (-_size(row), row["table"], row["name"]))
     return rows, "per step" if per_step else "whole capture"
 
 
-def _effect(row: dict[str, Any]) -> float:
+def _size(row: dict[str, Any]) -> float:
     found = (row["difference_s"], row["a_s"], row["b_s"])
     return next(abs(value) for value in found if value is not None)
 

@@ -1,4 +1,4 @@
-"""Two sets of results side by side: what each configuration gained or lost, and what else was different.
+"""Two sets of results compared: what became faster or slower per configuration, and what else differs.
 
 A configuration is what its runs share: all parameters but the repeat.
 """
@@ -15,8 +15,9 @@ import pandas as pd
 from multicard.analysis.measures import measure_run
 from multicard.analysis.run_files import read_record
 from multicard.analysis.statistics import Interval, ratios_of, verdict
+from multicard.core.units import BYTES, with_unit
 
-# What is compared, and the words for more and for less of it. A measure that neither side has is passed over.
+# Compared measures, and the words for more and for less of each. A measure that neither side has is skipped.
 WORDS: dict[str, tuple[str, str]] = {
     "iteration_time_s": ("slower", "faster"),
     "throughput_samples_per_s": ("faster", "slower"),
@@ -29,8 +30,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "loss_at_end": ("higher", "lower"),
 }
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
-NOT_IN_A, NOT_IN_B = "told by b only", "told by a only"
-MACHINE = "machine"  # the circumstance that is its name
+NOT_IN_A, NOT_IN_B = "measured in b only", "measured in a only"
+MACHINE = "machine"  # the entry of the environment that is its name
 REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 
 
@@ -38,8 +39,8 @@ REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 class Change:
     """One measure of one configuration: its medians over repeats, and their ratio, b over a.
 
-    `verdict` is in words; `repeats` counts the completed runs of either side that tell the measure. The median of a
-    side that does not is None.
+    `verdict` is in words; `repeats` counts the completed runs of each side that have the measure. The median of a side
+    without it is None.
     """
 
     configuration: str
@@ -52,32 +53,32 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What two sets of results have to do with each other.
+class ResultComparison:
+    """How two sets of results differ.
 
     Attributes
     ----------
     changes
         Of configurations that completed on both sides, in the order of a.
     outcomes
-        Runs with another outcome: their id, and the outcome in a and in b.
+        Runs whose outcome differs: their id, and the outcome in a and in b.
     only_a, only_b
-        Ids of runs that the other side lacks.
-    circumstances
-        What differs of machines, versions and data: what it is, and its values in a and in b.
+        Ids of runs that are not on the other side.
+    environment
+        Machines, versions and data that differ: what it is, and its values in a and in b.
     """
 
     changes: list[Change]
     outcomes: list[tuple[str, str, str]]
     only_a: list[str]
     only_b: list[str]
-    circumstances: list[tuple[str, str, str]]
+    environment: list[tuple[str, str, str]]
 
 
-def compare_results(a: Sequence[Path], b: Sequence[Path]) -> Comparison:
+def compare_results(a: Sequence[Path], b: Sequence[Path]) -> ResultComparison:
     """Compare two sets of run directories.
 
-    A difference counts as one only if the interval of the ratio over the repeats leaves out 1; one repeat gives no
+    There is a difference only where the interval of the ratio over the repeats excludes 1; one repeat gives no
     interval, and so no answer.
 
     Raises
@@ -89,7 +90,7 @@ def compare_results(a: Sequence[Path], b: Sequence[Path]) -> Comparison:
     records = [[read_record(folder) for folder in folders] for folders in (a, b)]
     by_run = [{row["run"]: row for row in rows} for rows in sides]
     shared = [run for run in by_run[0] if run in by_run[1]]
-    return Comparison(
+    return ResultComparison(
         changes=_changes(*(_values(rows, found) for rows, found in zip(sides, records, strict=True))),
         outcomes=[
             (run, *outcomes)
@@ -98,7 +99,7 @@ def compare_results(a: Sequence[Path], b: Sequence[Path]) -> Comparison:
         ],
         only_a=[run for run in by_run[0] if run not in by_run[1]],
         only_b=[run for run in by_run[1] if run not in by_run[0]],
-        circumstances=_circumstances(*([record for record in found if record["run"] in shared] for found in records)),
+        environment=_environment(*([record for record in found if record["run"] in shared] for found in records)),
     )
 
 
@@ -117,7 +118,7 @@ def _values(rows: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[s
 
 
 def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
-    """Of configurations that completed on both sides, the measures that either tells."""
+    """Of configurations that completed on both sides, the measures that either has."""
     found = [
         (name, measure, values.get(measure, []), b[key][1].get(measure, []))
         for key, (name, values) in a.items()
@@ -145,15 +146,15 @@ def _word(measure: str, ratio: Interval) -> str:
     return {"more": more, "less": less, "none": NO_DIFFERENCE, "unknown": CANNOT_TELL}[verdict(ratio)]
 
 
-def _circumstances(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+def _environment(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     sides = [_facts(records) for records in (a, b)]
     names = dict.fromkeys(name for side in sides for name in side)
-    said = [(name, *(", ".join(sorted(side.get(name, ()))) or "not recorded" for side in sides)) for name in names]
-    return [(name, before, after) for name, before, after in said if before != after]
+    rows = [(name, *(", ".join(sorted(side.get(name, ()))) or "not recorded" for side in sides)) for name in names]
+    return [(name, before, after) for name, before, after in rows if before != after]
 
 
 def _facts(records: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """What the runs say of where and on what they ran: all values of each fact."""
+    """Where and on what the runs ran: all values of each fact."""
     facts: dict[str, set[str]] = {}
 
     def add(name: str, value: Any) -> None:
@@ -166,11 +167,11 @@ def _facts(records: list[dict[str, Any]]) -> dict[str, set[str]]:
         add("system", host.get("system"))
         for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes"):
             add(name, hardware.get(name))
-        for card in hardware.get("gpus") or []:
-            memory = card.get("memory_bytes")
-            add("cards", str(card.get("name")) + (f" ({memory / 1e9:.0f} GB)" if memory else ""))
+        for gpu in hardware.get("gpus") or []:
+            memory = gpu.get("memory_bytes")
+            add("GPUs", str(gpu.get("name")) + (f" ({with_unit(memory, BYTES)})" if memory else ""))
         if hardware.get("gpus"):
-            add("number of cards", len(hardware["gpus"]))
+            add("number of GPUs", len(hardware["gpus"]))
         for name, version in (record.get("versions") or {}).items():
             add(f"version of {name}", version)
         add("profiler", record["profiler"]["used"])
