@@ -7,7 +7,7 @@ import pytest
 from made_results import CARD, SCATTERED, Row, images, made, make_results, texts
 
 from multicard.analysis.best import choices
-from multicard.analysis.bottlenecks import Held, bottlenecks
+from multicard.analysis.bottlenecks import BottleneckReport, bottlenecks
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.recommend import as_markdown, recommendations
 from multicard.analysis.tuning_options import TUNING_OPTIONS, Neighbours, advice
@@ -28,8 +28,8 @@ def timeline(of: int, span: float = 1.0, **shares: float) -> Row:
 
 
 def held_back(evidence: Evidence) -> list[tuple[str, float]]:
-    [held] = bottlenecks(evidence)
-    return [(each.kind, pytest.approx(each.share, abs=1e-6)) for each in held.bottlenecks]
+    [report] = bottlenecks(evidence)
+    return [(each.kind, pytest.approx(each.share, abs=1e-6)) for each in report.bottlenecks]
 
 
 def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -> Evidence:
@@ -48,34 +48,37 @@ def test_what_takes_most_of_the_step_comes_first(tmp_path: Path) -> None:
         idle_collective=0.08,
     )
     assert held_back(evidence) == [
-        ("exposed communication", 0.3), ("transfers", 0.2), ("host-bound launches", 0.10),
-        ("waiting for other ranks", 0.08), ("data wait", 0.06),
+        ("exposed communication", 0.3), ("memory operations", 0.2), ("launch overhead", 0.10),
+        ("waiting for other ranks", 0.08), ("data loading", 0.06),
     ]  # fmt: skip
 
 
 def test_another_order_of_shares_gives_another_order_of_hindrances(tmp_path: Path) -> None:
     evidence = one(tmp_path, {"data_share": 0.4}, exposed_communication=0.1, memory=0.2)
-    assert [kind for kind, _ in held_back(evidence)] == ["data wait", "transfers", "exposed communication"]
+    assert [kind for kind, _ in held_back(evidence)] == ["data loading", "memory operations", "exposed communication"]
 
 
 def test_a_card_that_idles_while_the_host_waits_for_data_is_not_bound_by_launches(tmp_path: Path) -> None:
-    assert [kind for kind, _ in held_back(one(tmp_path, {"data_share": 0.4}, idle_host_bound=0.41))] == ["data wait"]
+    assert [kind for kind, _ in held_back(one(tmp_path, {"data_share": 0.4}, idle_host_bound=0.41))] == ["data loading"]
 
 
 def test_shares_below_a_twentieth_are_not_named(tmp_path: Path) -> None:
     evidence = one(tmp_path, {"data_share": 0.04}, exposed_communication=0.03)
-    [held] = bottlenecks(evidence)
-    assert held.bottlenecks == []
-    assert held.computation is not None and held.computation.share == pytest.approx(0.97)
+    [report] = bottlenecks(evidence)
+    assert report.bottlenecks == []
+    assert report.compute is not None and report.compute.share == pytest.approx(0.97)
     assert "Nothing that was measured holds back 5 % of the step or more." in as_markdown(evidence)
 
 
 def test_each_number_says_which_table_it_is_from(tmp_path: Path) -> None:
     evidence = one(tmp_path, {"data_share": 0.4, "data_s": 0.04}, exposed_communication=0.3)
-    [held] = bottlenecks(evidence)
-    assert held.bottlenecks[0].evidence == "40 % of the step waits for the loader, 40.0 ms per step (measures.csv)"
-    assert held.bottlenecks[1].evidence == (
-        "for 30 % of the profiled steps the card communicates and does not compute (timeline)"
+    [report] = bottlenecks(evidence)
+    assert (
+        report.bottlenecks[0].evidence
+        == "40 % of the step is spent waiting for the data loader, 40.0 ms per step (measures.csv)"
+    )
+    assert report.bottlenecks[1].evidence == (
+        "for 30 % of the profiled steps the GPU communicates without computing (timeline)"
     )
 
 
@@ -96,12 +99,12 @@ def test_the_evidence_for_transfers_tells_of_pageable_memory(tmp_path: Path) -> 
         )
     ]  # fmt: skip
     tables = {"timeline": [timeline(run, memory=0.2, idle_other=0.1) for run in range(2)], "memory_operations": copies}
-    [held] = bottlenecks(made(tmp_path, rows, tables=tables))
-    assert held.bottlenecks[0].evidence.endswith(
-        "copies from the host take 20.0 ms per step (measures.csv); 75 % of what they move is from pageable memory "
+    [report] = bottlenecks(made(tmp_path, rows, tables=tables))
+    assert report.bottlenecks[0].evidence.endswith(
+        "copies from the host take 20.0 ms per step (measures.csv); 75 % of their bytes come from pageable memory "
         "(memory_operations)"
     )
-    assert held.computation is not None and "for 10 % it is idle for reasons" in held.computation.evidence
+    assert report.compute is not None and "for 10 % it is idle for a reason" in report.compute.evidence
 
 
 def test_waiting_calls_and_waiting_ranks_are_told_beside_what_they_explain(tmp_path: Path) -> None:
@@ -115,17 +118,19 @@ def test_waiting_calls_and_waiting_ranks_are_told_beside_what_they_explain(tmp_p
             {"at": 0, "share": "nccl", "total_s": 0.1, "of_s": 0.2},
         ],
     }
-    [held] = bottlenecks(made(tmp_path, rows, tables=tables))
-    assert "take 75 % of the time of CUDA calls (shares)" in held.bottlenecks[0].evidence
-    assert "waiting for the last rank inside collectives is 15 % (stragglers)" in held.bottlenecks[1].evidence
+    [report] = bottlenecks(made(tmp_path, rows, tables=tables))
+    assert "take 75 % of the time in CUDA calls (shares)" in report.bottlenecks[0].evidence
+    assert (
+        "GPUs wait 15 % of the time inside collectives for the last rank (stragglers)" in report.bottlenecks[1].evidence
+    )
 
 
 def test_without_a_trace_the_phases_tell_of_transfers_and_computation(tmp_path: Path) -> None:
     phases = {"mean_iteration_time_s": 1.0, "transfer_s": 0.2, "forward_s": 0.3, "backward_s": 0.4}
     evidence = made(tmp_path, images(100, scatter=(1.0, 1.0), **phases))
-    [held] = bottlenecks(evidence)
-    assert held_back(evidence) == [("transfers", 0.2)]
-    assert held.computation is not None and held.computation.share == pytest.approx(0.7)
+    [report] = bottlenecks(evidence)
+    assert held_back(evidence) == [("memory operations", 0.2)]
+    assert report.compute is not None and report.compute.share == pytest.approx(0.7)
 
 
 def test_padding_is_told_and_packing_advised(tmp_path: Path) -> None:
@@ -150,20 +155,20 @@ def test_runs_out_of_memory_come_first_with_ways_to_need_less(tmp_path: Path) ->
 
 
 def test_a_card_that_is_nearly_full_is_told(tmp_path: Path) -> None:
-    [held] = bottlenecks(one(tmp_path, {"peak_reserved_bytes": 0.95 * CARD["memory_bytes"]}))
-    assert [(each.kind, round(each.share, 3)) for each in held.bottlenecks] == [("memory", 0.95)]
-    [held] = bottlenecks(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * CARD["memory_bytes"]}))
-    assert held.bottlenecks == []
+    [report] = bottlenecks(one(tmp_path, {"peak_reserved_bytes": 0.95 * CARD["memory_bytes"]}))
+    assert [(each.kind, round(each.share, 3)) for each in report.bottlenecks] == [("memory", 0.95)]
+    [report] = bottlenecks(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * CARD["memory_bytes"]}))
+    assert report.bottlenecks == []
 
 
 def test_a_costly_profiler_is_a_caution_and_no_hindrance(tmp_path: Path) -> None:
-    [held] = bottlenecks(one(tmp_path, {"profiler_overhead": 0.3}))
-    assert held.bottlenecks == []
-    assert "30 % more time than the measured ones" in held.cautions[0]
+    [report] = bottlenecks(one(tmp_path, {"profiler_overhead": 0.3}))
+    assert report.bottlenecks == []
+    assert "30 % more time than measured ones" in report.caveats[0]
 
 
-def advised(held: Held, evidence: Evidence) -> dict[str, list[float | None]]:
-    found = advice(held.configuration, held.bottlenecks[0].kind, Neighbours(evidence.configurations))
+def advised(report: BottleneckReport, evidence: Evidence) -> dict[str, list[float | None]]:
+    found = advice(report.configuration, report.bottlenecks[0].kind, Neighbours(evidence.configurations))
     return {each.switch.name: [tried.speed.value for tried in each.tried] for each in found}
 
 
@@ -188,7 +193,7 @@ def test_a_gain_inside_the_scatter_of_repeats_is_not_called_one(tmp_path: Path) 
 
 def test_a_preset_is_compared_though_it_turns_on_several_switches(tmp_path: Path) -> None:
     evidence = made(tmp_path, images(100) + images(140, preset="tuned"))
-    found = advice(evidence.configurations[0], "computation", Neighbours(evidence.configurations))
+    found = advice(evidence.configurations[0], "compute", Neighbours(evidence.configurations))
     assert {each.switch.name: len(each.tried) for each in found}["preset: tuned"] == 1
     assert {each.switch.name: len(each.tried) for each in found}["layout: nhwc"] == 0
 
@@ -197,10 +202,10 @@ def test_what_cannot_be_is_not_advised(tmp_path: Path) -> None:
     rows = images(100, strategy="fsdp", devices=2) + images(100, strategy="single", device="cpu")
     fsdp, cpu = made(tmp_path, rows).configurations
     every = Neighbours([fsdp, cpu])
-    named = {each.switch.name for each in advice(fsdp, "computation", every)}
+    named = {each.switch.name for each in advice(fsdp, "compute", every)}
     assert "layout: nhwc" not in named and "preset: tuned" in named
-    assert {each.switch.name for each in advice(cpu, "transfers", every)} == {"binding: numa"}
-    assert "cuda_graphs: true" not in {each.switch.name for each in advice(fsdp, "host-bound launches", every)}
+    assert {each.switch.name for each in advice(cpu, "memory operations", every)} == {"binding: numa"}
+    assert "cuda_graphs: true" not in {each.switch.name for each in advice(fsdp, "launch overhead", every)}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +236,7 @@ def test_advice_for_cpu_processes_names_no_card(tmp_path: Path) -> None:
 
 def test_what_holds_back_several_nodes_is_advised_about_too(tmp_path: Path) -> None:
     [configuration] = made(tmp_path, images(100, strategy="ddp-ds", devices=8, nodes=2)).configurations
-    named = {each.switch.name for each in advice(configuration, "computation", Neighbours([configuration]))}
+    named = {each.switch.name for each in advice(configuration, "compute", Neighbours([configuration]))}
     assert "layout: nhwc" in named
 
 

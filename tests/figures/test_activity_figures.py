@@ -127,9 +127,9 @@ def test_the_time_of_a_card_adds_up_and_each_card_has_a_mark(tmp_path: Path) -> 
     parts = lengths(axes)
     assert parts == {
         "compute": pytest.approx([72, 54]),
-        "communication alone": pytest.approx([8, 6]),
-        "idle, bound by the host": pytest.approx([10, 10]),
-        "idle, other": pytest.approx([10, 30]),
+        "exposed communication": pytest.approx([8, 6]),
+        "idle (host-bound)": pytest.approx([10, 10]),
+        "idle (other)": pytest.approx([10, 30]),
     }
     [marks] = [line for line in axes.get_lines() if line.get_label() == "busy time of one card"]
     assert list(zip(*marks.get_data(), strict=True)) == [pytest.approx(place) for place in ((80, 0), (50, 1), (70, 1))]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from multicard.figures.timeline import PARTS, draw_timeline, parts, timeline
+from multicard.analysis.device_time import PARTS
+from multicard.figures.timeline import draw_timeline, timeline
 from multicard.trace.extract import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import nsys_export
@@ -13,14 +14,6 @@ from synthetic import nsys_export
 @pytest.fixture
 def rows(tmp_path: Path) -> list[dict]:
     return activity_tables([open_trace(nsys_export(tmp_path / "t$1.sqlite"))], only=["timeline"]).rows["timeline"]
-
-
-def test_the_parts_of_a_bar_add_up_to_its_span(rows: list[dict]) -> None:
-    assert len(rows) == 3
-    for row in rows:
-        found = parts(row)
-        assert sum(found.values()) == pytest.approx(row["span_s"])
-        assert min(found.values()) >= 0
 
 
 def test_devices_and_steps_are_drawn(rows: list[dict]) -> None:
@@ -38,11 +31,6 @@ def test_many_steps_share_a_bar(rows: list[dict]) -> None:
     steps = timeline(many).axes[1]
     assert len(steps.patches) == 60 * len(PARTS)
     assert "mean of up to 17" in steps.get_xlabel()
-
-
-def test_idle_time_without_a_known_cause_counts_as_other(rows: list[dict]) -> None:
-    unknown = rows[0] | {"idle_host_bound_s": None, "idle_collective_s": None, "idle_other_s": None}
-    assert parts(unknown)["idle, other"] == pytest.approx(unknown["idle_s"])
 
 
 def test_a_file_is_left(rows: list[dict], tmp_path: Path) -> None:

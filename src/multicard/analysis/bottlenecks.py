@@ -1,33 +1,34 @@
-"""What holds a configuration back: parts of its step that do not compute, and memory, each with its evidence."""
+"""Bottlenecks of a configuration: the parts of its step that do not compute, and memory, each with its evidence."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.per_run import trace_shares
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 Kind = Literal[
-    "data wait", "host-bound launches", "exposed communication", "waiting for other ranks", "transfers", "padding",
-    "memory", "computation",
+    "data loading", "launch overhead", "exposed communication", "waiting for other ranks", "memory operations",
+    "padding", "memory", "compute",
 ]  # fmt: skip
 
-LEAST = 0.05  # part of a step below which nothing is said to hold it back
-FULL = 0.9  # of a card's memory
-OVERHEAD = 0.05  # cost of recording above which breakdowns by trace are read with caution
+LEAST = 0.05  # share of a step from which on something is a bottleneck
+FULL = 0.9  # share of a GPU's memory
+OVERHEAD = 0.05  # profiling overhead above which shares from the trace come with a caveat
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """One thing that holds a configuration back.
+    """One bottleneck of a configuration.
 
     Attributes
     ----------
     share
-        Part of the step, median over repeats; of memory the part of the card.
+        Share of the step, median over repeats; of memory the share of the GPU's.
     evidence
         The numbers, in words, with the file that they are from.
     """
@@ -38,79 +39,45 @@ class Bottleneck:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What holds a configuration back, the largest share first; what computing takes; and what to mind."""
+class BottleneckReport:
+    """Bottlenecks of a configuration, the largest share first; what computing takes; and caveats."""
 
     configuration: Configuration
     bottlenecks: list[Bottleneck]
-    computation: Bottleneck | None
-    cautions: list[str]
+    compute: Bottleneck | None
+    caveats: list[str]
 
 
 @dataclass(frozen=True)
 class _Numbers:
-    """Of one run: its measures, and the sums of the times that its cards spent in the steps that were profiled."""
+    """Of one run: its measures, and its row of `trace_shares`, empty without a trace."""
 
     run: MeasuredRun
-    times: dict[str, float]
-    of: str
-    waited: float | None  # part of the cards' time, inside collectives, for the last rank
-    pageable: float | None  # part of the bytes from the host that came from pageable memory
-    waiting: float | None  # part of the time of CUDA calls that is spent in those that wait for the device
+    trace: dict[str, Any]
 
-    def part(self, *columns: str) -> float | None:
-        """Sum of the first of some times, less the others, as part of the span."""
-        found = [self.times.get(f"{column}_s") for column in columns]
-        if None in found or not self.times.get("span_s"):
-            return None
-        first, *others = found
-        return max(0.0, (first - sum(others)) / self.times["span_s"])
+    def share(self, *names: str) -> float | None:
+        """Sum of some shares; None where the trace does not tell them."""
+        found = [self.trace.get(name) for name in names]
+        return None if any(value is None or pd.isna(value) for value in found) else sum(found)
 
 
-def bottlenecks(evidence: Evidence) -> list[Held]:
-    """What holds each configuration back, in their order; those of which no run has an outcome are left out."""
-    tables = {name: evidence.table(name) for name in ("timeline", "stragglers", "memory_operations", "shares")}
-    found = []
+def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
+    """Give the bottlenecks of each configuration, in their order; those without a run that ended are left out."""
+    traces = evidence.per_run(trace_shares).to_dict("index")
+    reports = []
     for configuration in evidence.configurations:
-        numbers = [_numbers(run, tables) for run in configuration.completed]
-        listed = [
+        numbers = [_Numbers(run, traces.get(run.run, {})) for run in configuration.completed]
+        found = [
             bottleneck
-            for look in (_data, _host, _communication, _ranks, _transfers, _padding)
+            for look in (_data, _launches, _communication, _ranks, _memory_operations, _padding)
             if (bottleneck := look(numbers)) is not None and bottleneck.share >= LEAST
         ]
-        listed.sort(key=lambda each: each.share, reverse=True)
+        found.sort(key=lambda each: each.share, reverse=True)
         memory = _memory(configuration)
-        if memory is not None:  # what does not fit holds back more than what takes time
-            listed.insert(0 if not numbers else len(listed), memory)
-        found.append(Held(configuration, listed, _computation(numbers), _cautions(configuration)))
-    return found
-
-
-def _numbers(run: MeasuredRun, tables: dict[str, dict[str, pd.DataFrame]]) -> _Numbers:
-    times, of = {}, ""
-    rows = tables["timeline"].get(run.run)
-    if rows is not None:
-        of = "step" if (rows["scope"] == "step").any() else "capture"
-        rows = rows[rows["scope"] == of]
-        sums = rows.drop(columns=["step"]).select_dtypes("number").sum(min_count=1)
-        times = {name: float(value) for name, value in sums.items() if name.endswith("_s") and pd.notna(value)}
-    waited = None
-    stragglers = tables["stragglers"].get(run.run)
-    if stragglers is not None and rows is not None:
-        whole = tables["timeline"][run.run]
-        span = whole.loc[whole["scope"] == "capture", "span_s"].sum()
-        waited = float(stragglers["waited_s"].sum() / span) if span > 0 else None
-    copies, pageable = tables["memory_operations"].get(run.run), None
-    if copies is not None:
-        copies = copies[copies["operation"] == "host_to_device"]
-        moved = copies["bytes"].sum()
-        pageable = float(copies.loc[copies["host_memory"] == "pageable", "bytes"].sum() / moved) if moved > 0 else None
-    shares, waiting = tables["shares"].get(run.run), None
-    if shares is not None:
-        shares = shares[shares["share"] == "synchronizations"]
-        calls = shares["of_s"].sum()
-        waiting = float(shares["total_s"].sum() / calls) if calls > 0 else None
-    return _Numbers(run, times, of, waited, pageable, waiting)
+        if memory is not None:  # what does not fit comes before what takes time
+            found.insert(0 if not numbers else len(found), memory)
+        reports.append(BottleneckReport(configuration, found, _compute(numbers), _caveats(configuration)))
+    return reports
 
 
 def _median(numbers: Iterable[_Numbers], value: Callable[[_Numbers], float | None]) -> float | None:
@@ -122,85 +89,90 @@ def _measure(numbers: Iterable[_Numbers], name: str) -> float | None:
     return _median(numbers, lambda each: each.run.number(name))
 
 
+def _share(numbers: Iterable[_Numbers], *names: str) -> float | None:
+    return _median(numbers, lambda each: each.share(*names))
+
+
 def _data(numbers: list[_Numbers]) -> Bottleneck | None:
     share, seconds = _measure(numbers, "data_share"), _measure(numbers, "data_s")
     if share is None:
         return None
     took = f", {with_unit(seconds, SECONDS)} per step" if seconds is not None else ""
-    return Bottleneck("data wait", share, f"{percent(share)} of the step waits for the loader{took} (measures.csv)")
+    return Bottleneck(
+        "data loading", share, f"{percent(share)} of the step is spent waiting for the data loader{took} (measures.csv)"
+    )
 
 
-def _host(numbers: list[_Numbers]) -> Bottleneck | None:
-    """Idle time before late launches; as much of it as the loader can explain counts as data wait."""
-    idle = _median(numbers, lambda each: each.part("idle_host_bound"))
+def _launches(numbers: list[_Numbers]) -> Bottleneck | None:
+    """Idle time before late launches; as much of it as the loader can explain counts as data loading."""
+    idle = _share(numbers, "idle (host-bound)")
     if idle is None:
         return None
     data = _measure(numbers, "data_share") or 0.0
-    less = f"; up to {percent(min(data, idle))} is the wait for data and not counted here" if data >= 0.01 else ""
-    text = f"for {percent(idle)} of the {_span(numbers)} the card is idle and its next work not yet launched{less}"
-    waiting = _median(numbers, lambda each: each.waiting)
-    waits = (
-        f"; calls that wait for the device take {percent(waiting)} of the time of CUDA calls (shares)"
-        if waiting
-        else ""
-    )
-    return Bottleneck("host-bound launches", max(0.0, idle - data), f"{text} (timeline){waits}")
+    text = f"for {percent(idle)} of {_scope(numbers)} the GPU is idle because its next kernel is not launched yet"
+    if data >= 0.01:
+        text += f"; up to {percent(min(data, idle))} of that is the wait for data and not counted here"
+    text += " (timeline)"
+    waiting = _share(numbers, "synchronizations")
+    if waiting:
+        text += f"; calls that wait for the device take {percent(waiting)} of the time in CUDA calls (shares)"
+    return Bottleneck("launch overhead", max(0.0, idle - data), text)
 
 
 def _communication(numbers: list[_Numbers]) -> Bottleneck | None:
-    share = _median(numbers, lambda each: each.part("exposed_communication"))
+    share = _share(numbers, "exposed communication")
     if share is None:
         return None
-    waited = _median(numbers, lambda each: each.waited)
-    waits = f"; waiting for the last rank inside collectives is {percent(waited)} (stragglers)" if waited else ""
-    text = f"for {percent(share)} of the {_span(numbers)} the card communicates and does not compute (timeline){waits}"
+    text = f"for {percent(share)} of {_scope(numbers)} the GPU communicates without computing (timeline)"
+    waited = _share(numbers, "waiting_in_collectives")
+    if waited:
+        text += f"; GPUs wait {percent(waited)} of the time inside collectives for the last rank (stragglers)"
     return Bottleneck("exposed communication", share, text)
 
 
 def _ranks(numbers: list[_Numbers]) -> Bottleneck | None:
-    share = _median(numbers, lambda each: each.part("idle_collective"))
+    share = _share(numbers, "idle (before a collective)")
     if share is None:
         return None
-    text = f"for {percent(share)} of the {_span(numbers)} the card is idle until a collective begins (timeline)"
+    text = f"for {percent(share)} of {_scope(numbers)} the GPU is idle until a collective starts (timeline)"
     return Bottleneck("waiting for other ranks", share, text)
 
 
-def _transfers(numbers: list[_Numbers]) -> Bottleneck | None:
-    """Copies and fills while the card does nothing else; without a timeline, the phase that copies the batch."""
-    share = _median(numbers, lambda each: each.part("busy", "compute", "exposed_communication"))
+def _memory_operations(numbers: list[_Numbers]) -> Bottleneck | None:
+    """Copies and fills while the GPU does nothing else; without a timeline, the phase that copies the batch."""
+    share = _share(numbers, "exposed memory operations")
     if share is not None:
-        seconds = _measure(numbers, "host_to_device_s")
-        pageable = _median(numbers, lambda each: each.pageable)
-        text = f"for {percent(share)} of the {_span(numbers)} the card copies or fills memory and does nothing else"
-        text += " (timeline)"
-        text += f"; copies from the host take {with_unit(seconds, SECONDS)} per step (measures.csv)" if seconds else ""
-        text += (
-            f"; {percent(pageable)} of what they move is from pageable memory (memory_operations)" if pageable else ""
-        )
-        return Bottleneck("transfers", share, text)
+        text = f"for {percent(share)} of {_scope(numbers)} the GPU only copies or fills memory (timeline)"
+        seconds, pageable = _measure(numbers, "host_to_device_s"), _share(numbers, "pageable_copies")
+        if seconds:
+            text += f"; copies from the host take {with_unit(seconds, SECONDS)} per step (measures.csv)"
+        if pageable:
+            text += f"; {percent(pageable)} of their bytes come from pageable memory (memory_operations)"
+        return Bottleneck("memory operations", share, text)
     known = [each for each in numbers if each.run.number("transfer_s") and each.run.number("mean_iteration_time_s")]
     share = _median(known, lambda each: each.run.number("transfer_s") / each.run.number("mean_iteration_time_s"))
     if share is None:
         return None
-    return Bottleneck("transfers", share, f"{percent(share)} of the step copies the batch to the device (measures.csv)")
+    return Bottleneck(
+        "memory operations", share, f"copying the batch to the device takes {percent(share)} of the step (measures.csv)"
+    )
 
 
 def _padding(numbers: list[_Numbers]) -> Bottleneck | None:
     share = _measure(numbers, "padding_share")
     if share is None:
         return None
-    return Bottleneck("padding", share, f"{percent(share)} of the computed positions are padding (measures.csv)")
+    return Bottleneck("padding", share, f"{percent(share)} of the computed tokens are padding (measures.csv)")
 
 
-def _computation(numbers: list[_Numbers]) -> Bottleneck | None:
+def _compute(numbers: list[_Numbers]) -> Bottleneck | None:
     """What computing takes: kernels that do not communicate, or without a timeline the phases that compute."""
-    share = _median(numbers, lambda each: each.part("compute"))
+    share = _share(numbers, "compute", "compute and communication")
     if share is not None:
-        text = f"for {percent(share)} of the {_span(numbers)} the card computes"
-        other = _median(numbers, lambda each: each.part("idle_other"))
-        text += f", for {percent(other)} it is idle for reasons that the trace does not tell" if other else ""
-        text += " (timeline)"
-        return Bottleneck("computation", share, text)
+        text = f"for {percent(share)} of {_scope(numbers)} the GPU computes"
+        other = _share(numbers, "idle (other)")
+        text += f"; for {percent(other)} it is idle for a reason that the trace does not show" if other else ""
+        return Bottleneck("compute", share, f"{text} (timeline)")
     phases = ("forward_s", "backward_s", "optimizer_s")
 
     def of_the_step(each: _Numbers) -> float | None:
@@ -211,22 +183,22 @@ def _computation(numbers: list[_Numbers]) -> Bottleneck | None:
     share = _median(numbers, of_the_step)
     if share is None:
         return None
-    text = f"{percent(share)} of the step is forward, backward and optimizer, communication included (measures.csv)"
-    return Bottleneck("computation", share, text)
+    text = f"forward, backward and optimizer take {percent(share)} of the step, communication included (measures.csv)"
+    return Bottleneck("compute", share, text)
 
 
 def _memory(configuration: Configuration) -> Bottleneck | None:
     lost = sum(run.values.get("outcome") == "out_of_memory" for run in configuration.runs)
     if lost:
         return Bottleneck("memory", 1.0, f"{lost} of {len(configuration.runs)} runs ran out of memory (measures.csv)")
-    used, card = peak_memory(configuration), configuration.place.card_memory_bytes
-    if not used or not card or configuration["device"] != "cuda":
+    used, memory = peak_memory(configuration), configuration.place.card_memory_bytes
+    if not used or not memory or configuration["device"] != "cuda":
         return None
-    share = max(used) / card
+    share = max(used) / memory
     if share < FULL:
         return None
-    peak, memory = with_unit(max(used), BYTES), with_unit(card, BYTES)
-    text = f"peak memory is {peak}, {percent(share)} of the GPU's {memory} (measures.csv)"
+    peak, available = with_unit(max(used), BYTES), with_unit(memory, BYTES)
+    text = f"peak memory is {peak}, {percent(share)} of the GPU's {available} (measures.csv)"
     return Bottleneck("memory", share, text)
 
 
@@ -237,24 +209,24 @@ def peak_memory(configuration: Configuration) -> list[float]:
     return [max(found) for values in known if (found := [value for value in values if value is not None])]
 
 
-def _cautions(configuration: Configuration) -> list[str]:
+def _caveats(configuration: Configuration) -> list[str]:
     """What weakens the evidence."""
-    said = []
-    costs = configuration.values("profiler_overhead")
-    if costs and abs(median(costs)) > OVERHEAD:
-        said.append(
-            f"steps that were recorded took {percent(abs(median(costs)))} {'more' if median(costs) > 0 else 'less'} "
-            "time than the measured ones (profiler_overhead), and what the trace says holds for them"
+    caveats = []
+    overheads = configuration.values("profiler_overhead")
+    if overheads and abs(overhead := median(overheads)) > OVERHEAD:
+        caveats.append(
+            f"profiled steps took {percent(abs(overhead))} {'more' if overhead > 0 else 'less'} time than measured "
+            "ones (profiler_overhead), and shares from the trace are those of profiled steps"
         )
     if len(configuration.completed) == 1:
-        said.append("one repeat only: no difference can be told from chance")
+        caveats.append("one repeat only, so a difference may be noise")
     others = [run for run in configuration.runs if run.values.get("outcome") != "completed"]
     if others and configuration.completed:
-        said.append(f"{len(others)} of {len(configuration.runs)} repeats did not complete")
+        caveats.append(f"{len(others)} of {len(configuration.runs)} repeats did not complete")
     if any(run.synthetic for run in configuration.runs):
-        said.append("synthetic data")
-    return said
+        caveats.append("synthetic data")
+    return caveats
 
 
-def _span(numbers: list[_Numbers]) -> str:
-    return "profiled steps" if any(each.of == "step" for each in numbers) else "capture"
+def _scope(numbers: list[_Numbers]) -> str:
+    return "the profiled steps" if any(each.trace.get("scope") == "step" for each in numbers) else "the capture"

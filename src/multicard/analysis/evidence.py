@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -142,6 +142,11 @@ class Evidence:
             Configuration({name: runs[0].values.get(name) for name in _fields(runs[0])}, runs[0].place, tuple(runs))
             for runs in groups.values()
         ]
+
+    def per_run(self, summary: Callable[[ScenarioTables], pd.DataFrame]) -> pd.DataFrame:
+        """Rows of a summary of the scenarios' tables, such as those in `per_run`: each run, by its id, once."""
+        rows = pd.concat([summary(scenario) for scenario in self.scenarios]) if self.scenarios else pd.DataFrame()
+        return rows[~rows.index.duplicated()]
 
     def table(self, name: str) -> dict[str, pd.DataFrame]:
         """Rows of a gathered table by run."""

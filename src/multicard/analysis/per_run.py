@@ -1,14 +1,16 @@
-"""What the gathered activity tables say of each run, one row per run: times and bytes per step, shares.
+"""What the activity tables say of each run, one row per run: times and bytes per step, shares.
 
-Times are summed durations, so parts that overlap add up to more than wall time; only `device_time` counts every moment
-once. What a run did not record has no row.
+Times are summed durations, so parts that overlap add up to more than wall time; only `gpu_time` and
+`trace_shares` count every moment once. What a run did not record has no row.
 """
 
 import re
 
 import pandas as pd
 
+from multicard.analysis.device_time import device_time
 from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.trace.timeline import CAPTURE
 
 # Functions of the CUDA API that the papers report on; others follow by their time.
 REPORTED = (
@@ -21,88 +23,97 @@ REPORTED = (
 REST = "other"
 
 PROCESS = ["report", "process"]
-CARD = [*PROCESS, "device"]
-
-# Parts of a card's time that add up to the span, and how each follows from the timeline's columns. Idle time of
-# unknown cause counts as other.
-DEVICE_TIME = (
-    "compute", "compute and communication", "communication alone", "memory operations alone",
-    "idle, bound by the host", "idle, before a collective", "idle, other",
-)  # fmt: skip
+GPU = [*PROCESS, "device"]
 
 
-def cuda_api(gathered: ScenarioTables, most: int = 9) -> pd.DataFrame:
+def cuda_api(tables: ScenarioTables, most: int = 9) -> pd.DataFrame:
     """Seconds in each function of the CUDA API, per profiled step and process.
 
     Columns: the functions of `REPORTED` that were called, then those with most time, up to `most` in all, the rest as
     `REST`. Versions of one function (`cudaLaunchKernel_v7000`, `cudaMemcpyAsync_ptsz`) count as one.
     """
-    rows = gathered.table("cuda_api")
+    rows = tables.table("cuda_api")
     rows = rows[rows["api"] != "backtrace"]
     rows = rows.assign(function=rows["function"].map(_function))
-    return _leading(_per_step(gathered, rows, ["function"], "total_s", PROCESS), most, REPORTED)
+    return _leading(_per_step(tables, rows, ["function"], "total_s", PROCESS), most, REPORTED)
 
 
-def kernel_classes(gathered: ScenarioTables, most: int = 8) -> pd.DataFrame:
-    """Seconds of the kernels of each class, per profiled step and card; the largest classes, the rest as `REST`."""
-    return _leading(_per_step(gathered, gathered.table("kernel_classes"), ["class"], "total_s", CARD), most)
+def kernel_classes(tables: ScenarioTables, most: int = 8) -> pd.DataFrame:
+    """Seconds of the kernels of each class, per profiled step and GPU; the largest classes, the rest as `REST`."""
+    return _leading(_per_step(tables, tables.table("kernel_classes"), ["class"], "total_s", GPU), most)
 
 
-def memory_operations(gathered: ScenarioTables, value: str) -> pd.DataFrame:
-    """Sum of `value` (`total_s` or `bytes`) per profiled step and card, for each direction and kind of host memory."""
-    rows = gathered.table("memory_operations")
+def memory_operations(tables: ScenarioTables, value: str) -> pd.DataFrame:
+    """Sum of `value` (`total_s` or `bytes`) per profiled step and GPU, for each direction and kind of host memory."""
+    rows = tables.table("memory_operations")
     kinds = [
         f"{operation.replace('_', ' ')}, {memory}" if isinstance(memory, str) else operation.replace("_", " ")
         for operation, memory in zip(rows["operation"], rows["host_memory"], strict=True)
     ]
-    found = _per_step(gathered, rows.assign(kind=kinds), ["kind"], value, CARD)
+    found = _per_step(tables, rows.assign(kind=kinds), ["kind"], value, GPU)
     return found[found.sum().sort_values(ascending=False, kind="stable").index]
 
 
-def shares(gathered: ScenarioTables) -> pd.DataFrame:
-    """The four shares of a run: summed over processes and cards, over the sum of what each is a share of."""
-    rows = gathered.table("shares")
+def shares(tables: ScenarioTables) -> pd.DataFrame:
+    """The four shares of a run: summed over processes and GPUs, over the sum of what each is a share of."""
+    rows = tables.table("shares")
     sums = rows.groupby(["run", "share"], sort=False)[["total_s", "of_s"]].sum(min_count=1)
     return (sums["total_s"] / sums["of_s"].where(sums["of_s"] > 0)).unstack("share")
 
 
-def device_time(gathered: ScenarioTables) -> pd.DataFrame:
-    """Parts of each card's time over the capture: a row per run and card, the parts as shares of the span."""
-    rows = gathered.table("timeline")
-    rows = rows[(rows["scope"] == "capture") & (rows["span_s"] > 0) & rows["busy_s"].notna()]
-    host, collective = rows["idle_host_bound_s"].fillna(0.0), rows["idle_collective_s"].fillna(0.0)
-    parts = (
-        rows["compute_s"] - rows["overlapped_s"],
-        rows["overlapped_s"],
-        rows["exposed_communication_s"],
-        rows["busy_s"] - rows["compute_s"] - rows["exposed_communication_s"],
-        host,
-        collective,
-        rows["idle_s"] - host - collective,
-    )
-    shares_of_span = {name: seconds / rows["span_s"] for name, seconds in zip(DEVICE_TIME, parts, strict=True)}
-    return pd.DataFrame({"run": rows["run"], "rank": rows["rank"], "device": rows["device"]} | shares_of_span)
+def gpu_time(tables: ScenarioTables) -> pd.DataFrame:
+    """Parts of each GPU's time over the capture: a row per run and GPU, `PARTS` as shares of the span."""
+    rows = tables.table("timeline")
+    rows = rows[(rows["scope"] == CAPTURE) & (rows["span_s"] > 0) & rows["busy_s"].notna()]
+    return rows[["run", "rank", "device"]].join(device_time(rows).div(rows["span_s"], axis=0))
 
 
-def measured_steps(gathered: ScenarioTables) -> pd.DataFrame:
+def trace_shares(tables: ScenarioTables) -> pd.DataFrame:
+    """What the traces of a run say of its bottlenecks, all processes and GPUs together.
+
+    Columns: `PARTS` as shares of the span, and `scope`, of what: `step`, the profiled steps, where the trace has some,
+    else `capture`; `waiting_in_collectives`, the share of the capture in which GPUs waited inside collectives for the
+    last rank; `pageable_copies`, the share of the bytes copied from the host that came from pageable memory;
+    `synchronizations`, the share of the time in CUDA calls that is spent in those that wait for the device.
+    """
+    timeline = tables.table("timeline")
+    traced = timeline["run"].isin(timeline.loc[timeline["scope"] == "step", "run"])
+    rows = timeline[(timeline["scope"] == "step") == traced]
+    by_run = rows["run"]
+    span, seconds = rows["span_s"].groupby(by_run).sum(), device_time(rows).groupby(by_run).sum(min_count=1)
+    captured = timeline[timeline["scope"] == CAPTURE].groupby("run")["span_s"].sum()
+    waited = tables.table("stragglers").groupby("run")["waited_s"].sum()
+    copies = tables.table("memory_operations")
+    copies = copies[copies["operation"] == "host_to_device"]
+    moved = copies.groupby("run")["bytes"].sum()
+    pageable = copies["bytes"].where(copies["host_memory"] == "pageable", 0).groupby(copies["run"]).sum()
+    found = {
+        "scope": rows.groupby("run")["scope"].first(),
+        **seconds.div(span.where(span > 0), axis=0).clip(lower=0.0),
+        "waiting_in_collectives": waited / captured.where(captured > 0),
+        "pageable_copies": pageable / moved.where(moved > 0),
+        "synchronizations": shares(tables).get("synchronizations"),
+    }
+    return pd.DataFrame(found)
+
+
+def measured_steps(tables: ScenarioTables) -> pd.DataFrame:
     """Duration of each measured step, of its slowest rank: columns `run`, `step`, `duration_s`."""
-    steps = gathered.table("steps")
+    steps = tables.table("steps")
     measured = steps[steps["window"] == "measured"]
     return measured.groupby(["run", "step"], sort=False, as_index=False)["duration_s"].max()
 
 
-def accuracy_over_time(gathered: ScenarioTables) -> pd.DataFrame:
+def accuracy_over_time(tables: ScenarioTables) -> pd.DataFrame:
     """Test accuracy after each epoch against the training time up to it: `run`, `epoch`, `time_s`, `test_accuracy`."""
-    epochs = gathered.table("epochs").sort_values(["run", "epoch"], kind="stable")
+    epochs = tables.table("epochs").sort_values(["run", "epoch"], kind="stable")
     time = epochs.groupby("run")["epoch_time_s"].cumsum()
     return epochs.assign(time_s=time)[["run", "epoch", "time_s", "test_accuracy"]]
 
 
-def _per_step(
-    gathered: ScenarioTables, rows: pd.DataFrame, key: list[str], value: str, place: list[str]
-) -> pd.DataFrame:
+def _per_step(tables: ScenarioTables, rows: pd.DataFrame, key: list[str], value: str, place: list[str]) -> pd.DataFrame:
     """Sum of `value` by `key`, one column each, per profiled step and per `place` that the run has rows of."""
-    steps = gathered.table("runs_info").set_index("run")["traced_steps"]
+    steps = tables.table("runs_info").set_index("run")["traced_steps"]
     places = rows[["run", *place]].drop_duplicates().groupby("run", sort=False).size()
     sums = rows.groupby(["run", *key], sort=False)[value].sum(min_count=1).unstack(key)
     per = sums.div(places * steps.reindex(places.index), axis=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from multicard.analysis.best import GOALS, Choice, Goal, choices
-from multicard.analysis.bottlenecks import Bottleneck, Held, bottlenecks
+from multicard.analysis.bottlenecks import Bottleneck, BottleneckReport, bottlenecks
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval, verdict
@@ -30,7 +30,7 @@ _OPEN = ("more", "less", "other")  # changes whose value the configuration tells
 class Recommendation:
     """What holds one configuration back, each bottleneck with what to try; `rest` is for what computing takes."""
 
-    held: Held
+    report: BottleneckReport
     advised: list[tuple[Bottleneck, list[Advice]]]
     rest: list[Advice]
 
@@ -40,11 +40,11 @@ def recommendations(evidence: Evidence) -> list[Recommendation]:
     neighbours = Neighbours(evidence.configurations)
     return [
         Recommendation(
-            held,
-            [(each, advice(held.configuration, each.kind, neighbours)) for each in held.bottlenecks],
-            advice(held.configuration, "computation", neighbours) if held.computation else [],
+            report,
+            [(each, advice(report.configuration, each.kind, neighbours)) for each in report.bottlenecks],
+            advice(report.configuration, "compute", neighbours) if report.compute else [],
         )
-        for held in bottlenecks(evidence)
+        for report in bottlenecks(evidence)
     ]
 
 
@@ -52,7 +52,7 @@ def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, memory_limit_
     """All recommendations as Markdown; text that came from files is escaped."""
     found = recommendations(evidence)
     lines = ["# Recommendations", ""]
-    if not any(each.held.configuration.completed for each in found):
+    if not any(each.report.configuration.completed for each in found):
         lines += ["No run completed, so there is nothing to recommend.", ""]
     if any(run.values.get("device") == "cpu" for run in evidence.runs):
         lines += ["What was measured on CPU processes says nothing about GPUs.", ""]
@@ -136,8 +136,8 @@ def _in_gb(value: Interval | None) -> Interval | None:
 
 def _overview(found: Sequence[Recommendation]) -> list[str]:
     """How often each bottleneck comes first."""
-    counts = Counter(each.held.bottlenecks[0].kind for each in found if each.held.bottlenecks)
-    free = sum(not each.held.bottlenecks and bool(each.held.configuration.completed) for each in found)
+    counts = Counter(each.report.bottlenecks[0].kind for each in found if each.report.bottlenecks)
+    free = sum(not each.report.bottlenecks and bool(each.report.configuration.completed) for each in found)
     lines = [f"- {kind} comes first in {count} of {len(found)} configurations" for kind, count in counts.most_common()]
     if free:
         lines.append(f"- {free} of {len(found)}: nothing that was measured holds back 5 % of the step or more")
@@ -145,11 +145,11 @@ def _overview(found: Sequence[Recommendation]) -> list[str]:
 
 
 def _configuration_lines(recommendation: Recommendation) -> list[str]:
-    held = recommendation.held
-    lines = [f"### {for_markdown(held.configuration.words())}", ""]
-    times = held.configuration.values("iteration_time_s")
-    where = held.configuration.place.machine
-    facts = [f"{len(held.configuration.completed)} of {len(held.configuration.runs)} runs completed"]
+    report = recommendation.report
+    lines = [f"### {for_markdown(report.configuration.words())}", ""]
+    times = report.configuration.values("iteration_time_s")
+    where = report.configuration.place.machine
+    facts = [f"{len(report.configuration.completed)} of {len(report.configuration.runs)} runs completed"]
     if times:
         facts.append(f"{with_unit(median(times), SECONDS)} per step")
     facts.append(for_markdown(where) if where else "machine unknown")
@@ -159,13 +159,13 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
         lines += [f"   - {line}" for line in _advice_lines(advised)]
         if not advised:
             lines.append("   - no switch of this project is left to try")
-    if not recommendation.advised and held.configuration.completed:
+    if not recommendation.advised and report.configuration.completed:
         lines.append("Nothing that was measured holds back 5 % of the step or more.")
-    if held.computation is not None:
-        lines += ["", f"Computation: {for_markdown(held.computation.evidence)}."]
+    if report.compute is not None:
+        lines += ["", f"Compute: {for_markdown(report.compute.evidence)}."]
         lines += ["", *(f"- {line}" for line in _advice_lines(recommendation.rest))]
-    if held.cautions:
-        lines += ["", f"Mind: {'; '.join(for_markdown(each) for each in held.cautions)}."]
+    if report.caveats:
+        lines += ["", f"Mind: {'; '.join(for_markdown(each) for each in report.caveats)}."]
     return [*lines, ""]
 
 

@@ -48,14 +48,14 @@ class TuningOption:
 LOWER_PRECISION = (TuningOption({"precision": "bf16"}), TuningOption({"precision": "fp16"}, "vision"))
 
 TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
-    "data wait": (
+    "data loading": (
         TuningOption({"num_workers": MORE}, "vision", "loads in more processes"),
         TuningOption({"prefetch_factor": MORE}, "vision", "loads further ahead; needs workers"),
         TuningOption({"loader": "dali"}, "vision", "decodes and resizes on the card", "cuda"),
         TuningOption({"loader": "dali"}, "vision", "decodes and resizes in threads of its own", "cpu"),
         TuningOption({"binding": "numa"}, None, "keeps a rank and its loading on one NUMA node"),
     ),
-    "host-bound launches": (
+    "launch overhead": (
         TuningOption({"cuda_graphs": True}, "vision", "replays a step's kernels by one launch", "cuda"),
         TuningOption({"compile": True}, None, "fuses kernels, so that fewer are launched"),
         TuningOption({"fused_optimizer": True}, "vision", "updates all weights in one kernel"),
@@ -74,7 +74,7 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
         TuningOption({"num_workers": MORE}, "vision", "keeps single ranks from waiting for data"),
         TuningOption({"binding": "numa"}),
     ),
-    "transfers": (
+    "memory operations": (
         TuningOption(
             {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and while the card computes", "cuda"
         ),
@@ -90,7 +90,7 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
         TuningOption({"strategy": "fsdp"}, "vision", "splits weights and optimizer among the devices"),
         TuningOption({"precision": "bf16"}),
     ),
-    "computation": (
+    "compute": (
         *LOWER_PRECISION,
         TuningOption({"layout": "nhwc"}, "vision"),
         TuningOption({"tf32": "on"}, "vision", device="cuda"),

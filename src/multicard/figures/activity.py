@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.analysis import per_run
+from multicard.analysis.device_time import PARTS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.figures.bars import group_axis, stacked
 from multicard.figures.series import configuration_names, medians
@@ -22,7 +23,7 @@ from multicard.figures.style import (
     plain_text,
     unit_for,
 )
-from multicard.figures.timeline import PARTS
+from multicard.figures.timeline import LOOKS
 
 REST = ("#D9D9D9", "")
 
@@ -66,14 +67,14 @@ def memory_transfers(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 
 def device_time(gathered: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Busy, exposed communication and idle shares of the capture: mean over cards, with a mark for each card."""
-    cards = per_run.device_time(gathered)
-    parts = list(per_run.DEVICE_TIME)
+    cards = per_run.gpu_time(gathered)
+    parts = list(PARTS)
     values = _recorded(gathered, cards.groupby("run", sort=False)[parts].mean(), "activity of devices")
     data = _medians(gathered, values)
     busy = 100 * (1 - cards[[name for name in parts if name.startswith("idle")]].sum(axis=1))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + 0.34 * len(data)))
     shown = [name for name in parts if data[name].fillna(0).gt(5e-4).any()]
-    _bars(axes, data, shown, PARTS, 100.0)
+    _bars(axes, data, shown, LOOKS, 100.0)
     place = _places(gathered, data)
     known = cards["run"].isin(place)
     axes.plot(

@@ -9,9 +9,11 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from multicard.analysis.device_time import PARTS, device_time
 from multicard.core.files import atomic_write
 from multicard.core.units import show
 from multicard.figures.bars import group_axis, stacked
@@ -23,32 +25,22 @@ MOST_DEVICES = 8
 NAME_LENGTH = 50
 MOST_BARS = 60  # steps side by side; neighbours are averaged beyond that
 
-# Parts that add up to the span: colour, hatch, and how each follows from the timeline's columns.
-PARTS: dict[str, tuple[str, str]] = {
-    "compute": ("#0072B2", ""),
-    "compute and communication": ("#56B4E9", "///"),
-    "communication alone": ("#D55E00", "\\\\\\"),
-    "memory operations alone": ("#F0E442", "..."),
-    "idle, bound by the host": ("#7F7F7F", "xxx"),
-    "idle, before a collective": ("#BFBFBF", "---"),
-    "idle, other": ("#F2F2F2", ""),
-}
-
-
-def parts(row: dict[str, Any]) -> dict[str, float]:
-    """Seconds of each of `PARTS` in a row of the timeline table; idle time of unknown cause counts as other."""
-    compute_alone = row["compute_s"] - row["overlapped_s"]
-    host, collective = row["idle_host_bound_s"] or 0.0, row["idle_collective_s"] or 0.0
-    values = (
-        compute_alone,
-        row["overlapped_s"],
-        row["exposed_communication_s"],
-        row["busy_s"] - row["compute_s"] - row["exposed_communication_s"],
-        host,
-        collective,
-        row["idle_s"] - host - collective,
+# Colour and hatch of each part.
+LOOKS: dict[str, tuple[str, str]] = dict(
+    zip(
+        PARTS,
+        (
+            ("#0072B2", ""),
+            ("#56B4E9", "///"),
+            ("#D55E00", "\\\\\\"),
+            ("#F0E442", "..."),
+            ("#7F7F7F", "xxx"),
+            ("#BFBFBF", "---"),
+            ("#F2F2F2", ""),
+        ),
+        strict=True,
     )
-    return dict(zip(PARTS, values, strict=True))
+)
 
 
 def draw_timeline(rows: Rows, path: Path) -> None:
@@ -99,21 +91,20 @@ def _steps(rows: Rows, capture: dict[str, Any]) -> Rows:
 
 def _bars(axes: Axes, captures: Rows, several: bool) -> None:
     names = [f"{_name(row, several)} ({show('span_s', row['span_s'])})" for row in captures]
-    shares = {
-        part: [100 * parts(row)[part] / row["span_s"] if row["span_s"] else 0.0 for row in captures] for part in PARTS
-    }
-    stacked(axes, range(len(captures)), shares, PARTS, horizontal=True)
+    table = pd.DataFrame(captures)
+    shares = device_time(table).div(table["span_s"].where(table["span_s"] > 0), axis=0).fillna(0.0)
+    stacked(axes, range(len(captures)), dict(100 * shares), LOOKS, horizontal=True)
     group_axis(axes, names, horizontal=True)
     axes.set(xlim=(0, 100), xlabel="Share of time (%)")
 
 
 def _columns(axes: Axes, steps: Rows) -> None:
     groups = np.array_split(np.arange(len(steps)), min(len(steps), MOST_BARS))
-    each = [parts(row) for row in steps]
+    each = 1e3 * device_time(pd.DataFrame(steps))
     middles = [np.mean([steps[i]["step"] for i in group]) for group in groups]
     widths = [0.9 * len(group) for group in groups]
-    means = {part: [1e3 * np.mean([each[i][part] for i in group]) for group in groups] for part in PARTS}
-    stacked(axes, middles, means, PARTS, widths)
+    means = {part: [each[part].iloc[group].mean() for group in groups] for part in PARTS}
+    stacked(axes, middles, means, LOOKS, widths)
     most = max(len(group) for group in groups)
     axes.grid(visible=False, axis="x")
     axes.xaxis.get_major_locator().set_params(integer=True)
