@@ -11,15 +11,8 @@ import pytest
 
 from multicard.analysis.measures import MEASURES_OF, measure_scenario
 from multicard.analysis.scaling import add_scaling
-from multicard.analysis.tables import (
-    latex,
-    markdown,
-    measures_table,
-    scaling_models_table,
-    speedup_table,
-    write_scenario_tables,
-    write_table,
-)
+from multicard.analysis.table_files import latex, markdown, write_table
+from multicard.analysis.tables import measures_table, scaling_models_table, speedup_table, write_scenario_tables
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.vision_parameters import VisionParameters
 
@@ -114,18 +107,18 @@ def test_the_table_of_speedups_tells_scaling_baseline_and_serial_fraction() -> N
     assert dict(zip(headings, four, strict=True))["serial fraction (%)"] == "10.0"
 
 
-def test_the_table_of_laws_tells_parameters_errors_residual_and_reason() -> None:
+def test_the_table_of_scaling_models_has_parameters_errors_residual_and_reason() -> None:
     table = scaling_models_table(synthetic())
     assert table["formula"].tolist() == ["T1 n / (n − s (n − 1))", "T1 + c (n − 1)"]
     assert (table["points"].tolist(), table["degrees_of_freedom"].tolist()) == ([3, 3], [1, 1])
     assert "parallel_share" not in table
-    headings, gustafson, linear = cells(markdown(table, "Laws"))
+    headings, gustafson, linear = cells(markdown(table, "Models"))
     assert headings[headings.index("formula") + 1 : headings.index("points")] == [
         "T1 (ms)", "s (%)", "c (ms)", "residual (%)"
     ]  # fmt: skip
     assert re.fullmatch(r"[\d.]+ ± [\d.]+", linear[headings.index("c (ms)")])
     assert gustafson[headings.index("c (ms)")] == "–"
-    assert "law" not in headings
+    assert "scaling model" not in headings
     assert table["others"].iloc[1].startswith("T1 + c ")
     alone = scaling_models_table(synthetic()[lambda m: m["devices"] == 1])
     assert set(alone["reason"]) == {"one device count only: no efficiency claim"}
@@ -136,7 +129,7 @@ def test_a_caption_says_what_brackets_and_errors_are_where_there_are_any() -> No
     assert "the range of the ratios of single repeats, from four repeats on the 95 % bootstrap interval" in ratios
     medians = markdown(measures_table(synthetic(), ["iteration_time_s"]), "Times").splitlines()[0]
     assert "their range, from six repeats on their 95 % bootstrap interval" in medians
-    assert "standard error" in markdown(scaling_models_table(synthetic()), "Laws")
+    assert "standard error" in markdown(scaling_models_table(synthetic()), "Models")
     assert markdown(pd.DataFrame({"a": [1]}), "Plain").splitlines()[0] == "Plain."
 
 
@@ -160,7 +153,7 @@ def test_tables_of_several_scenarios_can_stand_in_one_document(tmp_path: Path) -
     for path, text in written.items():
         name = path.parent.name.replace("_", r"\_")
         assert rf"\caption{{Scenario {name}: " in text
-    assert (tmp_path / "one/table_scaling_models.md").read_text().startswith("Scenario one: laws of scaling")
+    assert (tmp_path / "one/table_scaling_models.md").read_text().startswith("Scenario one: scaling models")
 
 
 def test_captions_and_a_column_tell_of_made_up_runs_and_unlike_machines(tmp_path: Path) -> None:
@@ -209,9 +202,10 @@ def test_hostile_text_stays_in_its_latex_cell() -> None:
 
 def test_latex_is_a_booktabs_table() -> None:
     lines = latex(speedup_table(synthetic()), "Scaling", "scaling").splitlines()
-    commands = [re.match(r"\\\w+(\{[a-z]+\})?", line)[0] for line in lines if re.match(r"\\[a-z]", line)]
+    commands = [re.match(r"\\\w+(\{\\?[a-z]+\})?", line)[0] for line in lines if re.match(r"\\[a-z]", line)]
     assert commands == [
-        r"\begin{table}", r"\centering", r"\caption", r"\label", r"\smallskip", r"\begin{tabular}", r"\toprule",
+        r"\begin{table}", r"\centering", r"\caption", r"\footnotesize", r"\setlength{\tabcolsep}", r"\label",
+        r"\begin{tabular}", r"\toprule",
         r"\midrule", r"\bottomrule", r"\end{tabular}", r"\end{table}",
     ]  # fmt: skip
     columns = re.search(r"tabular\}\{([lr]+)\}", "\n".join(lines))[1]
@@ -222,7 +216,7 @@ def test_latex_is_a_booktabs_table() -> None:
 def test_latex_compiles(tmp_path: Path) -> None:
     tables = {
         "speedup": speedup_table(synthetic()),
-        "laws": scaling_models_table(synthetic()),
+        "models": scaling_models_table(synthetic()),
         "hostile": pd.DataFrame({"name": [HOSTILE, "[x]", "*"], HOSTILE: [1.5, -2.5, None]}),
         "empty": scaling_models_table(add_scaling(measure_scenario([]))),
     }

@@ -220,12 +220,12 @@ def test_laws_are_fitted_to_each_series_by_its_kind_of_scaling() -> None:
     strong = steps("ddp-ds", "strong", {n: 0.2 * (0.1 + 0.9 / n) for n in counts})
     weak = steps("fsdp", "weak", {n: 0.2 + 0.01 * (n - 1) for n in counts})
     found = fits(measures(*strong, *weak))
-    assert [(p["strategy"], p["scaling"], fit.law.name) for p, fit in found] == [
+    assert [(p["strategy"], p["scaling"], fit.model.name) for p, fit in found] == [
         ("ddp-ds", "strong", "Amdahl"), ("ddp-ds", "strong", "Amdahl and communication"),
         ("fsdp", "weak", "Gustafson"), ("fsdp", "weak", "Communication"),
     ]  # fmt: skip
     assert found[0][1].parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.9})
-    assert found[3][1].law.formula == "T1 + c (n − 1)"
+    assert found[3][1].model.formula == "T1 + c (n − 1)"
     assert found[3][1].parameters == pytest.approx({"one_device_s": 0.2, "communication_s": 0.01})
 
 

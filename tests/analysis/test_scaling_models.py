@@ -1,4 +1,4 @@
-"""Laws of scaling: known parameters come back from synthetic times."""
+"""Scaling models: known parameters come back from synthetic times."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ def amdahl(n: np.ndarray, t1: float, p: float) -> np.ndarray:
     return t1 * (1 - p + p / n)
 
 
-# Name of the law, scaling, place among the fits, times for true parameters, these.
+# Formula of the model, scaling, place among the fits, times for true parameters, these.
 TRUTHS: list[tuple[str, Scaling, int, Callable[[np.ndarray], np.ndarray], dict[str, float]]] = [
     ("T1 (1 − p + p/n)", "strong", 0, lambda n: amdahl(n, 0.2, 0.9), {"one_device_s": 0.2, "parallel_share": 0.9}),
     (
@@ -42,7 +42,7 @@ def test_times_without_noise_give_the_true_parameters(
     formula: str, scaling: Scaling, place: int, times: Callable, truth: dict[str, float]
 ) -> None:
     fit = fit_scaling_models(N, times(N), scaling)[place]
-    assert fit.law.formula == formula
+    assert fit.model.formula == formula
     assert fit.parameters == pytest.approx(truth, rel=1e-9)
     assert fit.residual == pytest.approx(0, abs=1e-12)
     assert fit.times([5, 16]) == pytest.approx(times(np.array([5.0, 16.0])))
@@ -58,7 +58,7 @@ def test_true_parameters_are_within_the_standard_errors_as_often_as_they_should_
     inside: list[bool] = []
     for _ in range(300):
         fit = fit_scaling_models(N, times(N) * generator.normal(1, 0.002, len(N)), scaling)[place]
-        if fit.law.formula == formula:
+        if fit.model.formula == formula:
             reach = student.ppf(0.975, fit.degrees_of_freedom)
             inside += [
                 abs(fit.parameters[name] - true) <= reach * fit.errors[name]
@@ -108,18 +108,18 @@ def test_one_device_count_is_no_claim(scaling: Scaling) -> None:
         assert (fit.parameters, fit.residual) == ({}, None)
 
 
-def test_a_law_with_more_parameters_than_device_counts_is_refused() -> None:
+def test_a_model_with_more_parameters_than_device_counts_is_refused() -> None:
     amdahls, with_communication = fit_scaling_models([1, 2], [0.2, 0.12], "strong")
     assert amdahls.parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.8})
     assert amdahls.degrees_of_freedom == 0
     assert set(amdahls.errors.values()) == {None}
-    assert with_communication.reason == "2 device counts only, the law has 3 parameters"
+    assert with_communication.reason == "2 device counts only, the model has 3 parameters"
 
 
 def test_terms_that_go_through_all_points_keep_their_order() -> None:
     for seconds in np.random.default_rng(1).uniform(0.1, 0.2, 20):
         fit = fit_scaling_models([1, 2], [0.1, seconds], "weak")[1]
-        assert fit.law.formula == "T1 + c (n − 1)"
+        assert fit.model.formula == "T1 + c (n − 1)"
 
 
 @pytest.mark.parametrize("times", [[], [float("nan")] * 2, [0.0, -1.0]])

@@ -80,12 +80,12 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
 
 
 def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
-    """Fit the laws of its kind of scaling to each series of configurations that differ in the devices only.
+    """Fit the models of its kind of scaling to each series of configurations that differ in the devices only.
 
     The time of a configuration is that of a step with the baseline's work, per device under weak scaling: by the
     `iteration_time_s` of the baseline and the speed-up. It is the configuration's own iteration time, except that
-    samples which all ranks repeat count once, so that laws and speed-up agree: under plain ddp, repeated work is in
-    the term of communication. Where a series has no run on one device, the baseline stands there.
+    samples which all ranks repeat count once, so that models and speed-up agree: under plain ddp, repeated work is in
+    the communication term. Where a series has no run on one device, the baseline stands there.
 
     Gives the parameters of each series, `scaling` among them, with each of its fits.
     """
@@ -99,10 +99,10 @@ def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
         devices, seconds = compared["devices"].iloc[at].tolist(), times.iloc[at].tolist()
         if 1 not in devices:
             devices, seconds = [1, *devices], [compared["base_time_s"].iloc[at[0]], *seconds]
-        laws = fit_scaling_models(devices, seconds, parameters["scaling"])
+        fitted = fit_scaling_models(devices, seconds, parameters["scaling"])
         if pd.isna(compared["baseline"].iloc[at[0]]):
-            laws = [replace(fit, reason="no completed run on one device to compare with") for fit in laws]
-        found += [(parameters, fit) for fit in laws]
+            fitted = [replace(fit, reason="no completed run on one device to compare with") for fit in fitted]
+        found += [(parameters, fit) for fit in fitted]
     return found
 
 

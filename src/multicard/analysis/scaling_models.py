@@ -1,15 +1,15 @@
-"""Laws of scaling: the serial fraction that a speed-up implies, and laws fitted to times on several device counts.
+"""Scaling models: the serial fraction that a speed-up implies, and models fitted to times on several device counts.
 
-The laws, for the time T of a step on n devices:
+The models, for the time T of a step on n devices:
 
-- strong scaling, where the devices share one batch: Amdahl's T1 (1 − p + p/n), and the same with a term of
-  communication, c (n − 1) or c log2 n;
+- strong scaling, where the devices share one batch: Amdahl's T1 (1 − p + p/n), and the same with a communication
+  term, c (n − 1) or c log2 n;
 - weak scaling, where each device keeps its batch: Gustafson's T1 n / (n − s (n − 1)), whose speed-up is n − s (n − 1),
-  and T1 with a term of communication, c (n − 1), c log2 n or c (1 − 1/n). The last is the time of a ring all-reduce,
-  which moves 2 (1 − 1/n) times the gradients through each device. Under strong scaling it cannot be told from the
-  serial part.
+  and T1 with a communication term, c (n − 1), c log2 n or c (1 − 1/n). The last is the time of a ring all-reduce,
+  which moves 2 (1 − 1/n) times the gradients through each device. Under strong scaling it is indistinguishable from
+  the serial part.
 
-Of the terms of communication the one with the smallest residual is taken; with few device counts that choice is weak.
+The communication term with the smallest residual is taken; with few device counts that choice is weak.
 Gene Amdahl, AFIPS 1967; John Gustafson, CACM 31(5), 1988; Alan Karp and Horace Flatt, CACM 33(5), 1990.
 """
 
@@ -32,10 +32,9 @@ COMMUNICATION: dict[str, Term] = {
 
 @dataclass(frozen=True)
 class ScalingModel:
-    """A law that is a sum of terms in n, each with a coefficient that is not negative.
+    """A sum of terms in n, each with a non-negative coefficient, that gives T, or with `of_rate` 1/T.
 
-    Such a fit has one best solution, which needs no first guess, and keeps shares between 0 and 1. The sum is T, or
-    with `of_rate` 1/T.
+    Such a fit has one best solution, needs no initial guess, and keeps shares between 0 and 1.
     """
 
     name: str
@@ -54,7 +53,7 @@ class ScalingModel:
         n = np.asarray(devices, dtype=float)
         return np.column_stack([term(n) for term in self.terms])
 
-    def told(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def parameters_of(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Parameters that coefficients stand for, and their derivatives by the coefficients.
 
         Beside a constant a and a term b/n, T1 is a + b (as a rate 1/(a + b)) and the share is b/(a + b). All other
@@ -72,12 +71,12 @@ class ScalingModel:
 
 @dataclass(frozen=True)
 class Fit:
-    """A law fitted to measured times, or the reason why it could not be.
+    """A scaling model fitted to measured times, or the reason why it could not be.
 
     Attributes
     ----------
-    law
-        The law; of communication the one with the best term.
+    model
+        The model; with communication, the one with the best term.
     parameters
         By name: `one_device_s` (T1), `parallel_share` (p), `serial_share` (s), `communication_s` (c); none if refused.
     errors
@@ -87,14 +86,14 @@ class Fit:
     points
         Numbers of devices with a measured time.
     degrees_of_freedom
-        Points less parameters. With 0 the law goes through nearly any points, so its residual says nothing.
+        Points less parameters. With 0 the model passes through nearly any points, so its residual says nothing.
     reason
         Why there is no fit.
     others
-        Residuals with the terms of communication that fitted less well, by formula.
+        Residuals with the communication terms that fitted less well, by formula.
     """
 
-    law: ScalingModel
+    model: ScalingModel
     parameters: dict[str, float]
     errors: dict[str, float | None]
     residual: float | None
@@ -105,8 +104,8 @@ class Fit:
     coefficients: tuple[float, ...] = ()
 
     def times(self, devices: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Seconds per step that the law gives for each number of devices."""
-        return self.law.times(self.coefficients, devices)
+        """Seconds per step that the model predicts for each number of devices."""
+        return self.model.times(self.coefficients, devices)
 
 
 def _constant(n: np.ndarray) -> np.ndarray:
@@ -157,7 +156,7 @@ def karp_flatt(speedup: Sequence[float] | np.ndarray, devices: Sequence[int] | n
 
 
 def fit_scaling_models(devices: Sequence[float], times_s: Sequence[float], scaling: Scaling) -> list[Fit]:
-    """Fit the laws of strong or weak scaling to measured times: without communication, and with it.
+    """Fit the models of strong or weak scaling to measured times: without communication, and with it.
 
     The median time on each number of devices is one point. It counts by its relative error, so that short times
     weigh as much as long ones.
@@ -175,7 +174,7 @@ def fit_scaling_models(devices: Sequence[float], times_s: Sequence[float], scali
     known = np.isfinite(t) & (n >= 1) & (t > 0)
     counts = np.unique(n[known])
     medians = np.array([np.median(t[known & (n == count)]) for count in counts])
-    return [_best([_fit(law, counts, medians) for law in alike]) for alike in SCALING_MODELS[scaling]]
+    return [_best([_fit(model, counts, medians) for model in alike]) for alike in SCALING_MODELS[scaling]]
 
 
 def _best(fits: list[Fit]) -> Fit:
@@ -183,42 +182,42 @@ def _best(fits: list[Fit]) -> Fit:
     refused, fits = fits[0], [fit for fit in fits if not fit.reason]
     if not fits:
         return refused
-    # Residuals that differ by rounding only, as of laws that go through all points, keep their order.
+    # Residuals that differ by rounding only, as of models that pass through all points, keep their order.
     first, *others = sorted(fits, key=lambda fit: round(fit.residual, 9))
-    return replace(first, others={fit.law.formula: fit.residual for fit in others})
+    return replace(first, others={fit.model.formula: fit.residual for fit in others})
 
 
-def _fit(law: ScalingModel, n: np.ndarray, t: np.ndarray) -> Fit:
-    degrees_of_freedom = len(n) - len(law.terms)
-    refused = Fit(law, {}, {}, None, len(n), degrees_of_freedom, _refusal(len(n), len(law.terms)))
+def _fit(model: ScalingModel, n: np.ndarray, t: np.ndarray) -> Fit:
+    degrees_of_freedom = len(n) - len(model.terms)
+    refused = Fit(model, {}, {}, None, len(n), degrees_of_freedom, _refusal(len(n), len(model.terms)))
     if refused.reason:
         return refused
-    matrix = law.matrix(n) * (t if law.of_rate else 1 / t)[:, np.newaxis]
+    matrix = model.matrix(n) * (t if model.of_rate else 1 / t)[:, np.newaxis]
     # The longest time becomes 1, so that the tolerances of the solver do not depend on the unit.
-    unit = t.max() if law.of_rate else 1 / t.max()
+    unit = t.max() if model.of_rate else 1 / t.max()
     coefficients, misfit = nnls(matrix / unit, np.ones_like(t))
     coefficients = coefficients / unit
-    if not coefficients[: 2 if _shared in law.terms else 1].any():
+    if not coefficients[: 2 if _shared in model.terms else 1].any():
         return replace(refused, reason="the times leave none for one device")
-    parameters, jacobian = law.told(coefficients)
-    errors = dict.fromkeys(law.parameters)
+    parameters, jacobian = model.parameters_of(coefficients)
+    errors = dict.fromkeys(model.parameters)
     if degrees_of_freedom > 0:
         free = coefficients > 0
         used = matrix[:, free]
         covariance = np.linalg.inv(used.T @ used) * misfit**2 / degrees_of_freedom
         variances = np.diag(jacobian[:, free] @ covariance @ jacobian[:, free].T)
-        # A share is made of two coefficients, and at its bound with either.
-        inside = [True, free[:2].all(), *free[2:]] if _shared in law.terms else free
+        # A share follows from two coefficients, and is at its bound with either.
+        inside = [True, free[:2].all(), *free[2:]] if _shared in model.terms else free
         errors |= {
             name: float(np.sqrt(variance))
-            for name, variance, known in zip(law.parameters, variances, inside, strict=True)
+            for name, variance, known in zip(model.parameters, variances, inside, strict=True)
             if known
         }
     return replace(
         refused,
-        parameters=dict(zip(law.parameters, parameters.tolist(), strict=True)),
+        parameters=dict(zip(model.parameters, parameters.tolist(), strict=True)),
         errors=errors,
-        residual=float(np.sqrt(np.mean((law.times(coefficients, n) / t - 1) ** 2))),
+        residual=float(np.sqrt(np.mean((model.times(coefficients, n) / t - 1) ** 2))),
         coefficients=tuple(coefficients.tolist()),
     )
 
@@ -231,4 +230,4 @@ def _refusal(counts: int, parameters: int) -> str | None:
         return "no measured time"
     if counts == 1:
         return "one device count only: no efficiency claim"
-    return f"{counts} device counts only, the law has {parameters} parameters"
+    return f"{counts} device counts only, the model has {parameters} parameters"
