@@ -47,7 +47,7 @@ Tables = dict[str, Any]
 def write_runs(experiment: Experiment, results: Path, seed: int = 0) -> int:
     """Write every run of an experiment that some machine could run into `results`; give their number."""
     machine = Machine.here().hypothetical()
-    runs = {name: run for name, run in distinct(expand(experiment)).items() if run.obstacle(machine) is None}
+    runs = {name: run for name, run in distinct(expand(experiment)).items() if run.unsupported_reason(machine) is None}
     with tempfile.TemporaryDirectory() as scratch:
         tables = {
             devices: _activity(Path(scratch) / str(devices), devices)

@@ -26,10 +26,10 @@ from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard.core.layout import EPOCHS, PHASES, rank_file
 from multicard.experiment.datasets import Digits, Synthetic
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.record.capture import Capture
 from multicard.record.recorder import Recorder
 from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 from multicard.workloads.vision.train import train
 

@@ -13,10 +13,10 @@ from multicard.archive.pack import pack
 from multicard.core.errors import UserError
 from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
 ROOT = Path(__file__).parents[1]

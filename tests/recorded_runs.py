@@ -17,7 +17,7 @@ from multicard.archive.pack import pack
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
 from multicard.experiment.parameters import run_id
-from multicard.experiment.workloads import parameters_of
+from multicard.experiment.workload import parameters_of
 
 FIXED = TINY | {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto"}
 ON_CARDS = FIXED | {"device": "cuda"}

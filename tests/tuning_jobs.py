@@ -13,10 +13,11 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 from torchtune import config
 
-from multicard.experiment.architectures import Architecture
-from multicard.experiment.llm_parameters import LlmParameters
+from multicard.experiment.models import Architecture
+from multicard.workloads.llm import technique
 from multicard.workloads.llm import torchtune_backend as backend
-from multicard.workloads.llm.memory import count
+from multicard.workloads.llm.model_state import count
+from multicard.workloads.llm.parameters import LlmParameters
 
 TECHNIQUES = {
     "lora": {"technique": "lora"},
@@ -49,7 +50,7 @@ class Batches(list):
 def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
     """A recipe ready to train, whose model and optimizer its own methods have made."""
     backend._mend_torchao()
-    module = backend._load_recipe(backend.recipe_name(p))
+    module = backend._load_recipe(technique.TECHNIQUES[p.technique].recipe_name(p))
     backend._mend_for_cpu(module)
     [kind] = [found for found in vars(module).values() if isinstance(found, type) and hasattr(found, "_setup_model")]
     recipe = kind.__new__(kind)
@@ -135,7 +136,7 @@ def _component(name: str, **settings: Any) -> Any:
 
 
 def _model(p: LlmParameters, shape: Architecture) -> dict[str, Any]:
-    family, prefix = "llama3_2" if shape.tied else "llama3", "lora_" if p.adapted else ""
+    family, prefix = "llama3_2" if shape.tied else "llama3", "lora_" if p.trains_adapters else ""
     adapters = {"lora_rank": p.lora_rank, "lora_alpha": p.lora_alpha, "quantize_base": p.technique == "qlora"}
     return {
         "_component_": f"torchtune.models.{family}.{prefix}{family}",
@@ -146,7 +147,7 @@ def _model(p: LlmParameters, shape: Architecture) -> dict[str, Any]:
         "embed_dim": shape.embedding,
         "intermediate_dim": shape.feed_forward,
         "max_seq_len": shape.max_sequence,
-        **(backend.LORA | adapters if p.adapted else {}),
+        **(backend.LORA | adapters if p.trains_adapters else {}),
     }
 
 

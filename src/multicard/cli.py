@@ -119,9 +119,10 @@ def runs(arguments: argparse.Namespace) -> None:
     from multicard.archive.recorded import find_recorded, obstacles
     from multicard.core.terminal import plain
     from multicard.experiment.cluster import machine_for
-    from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, REFERENCE_PX, gpu_hours
+    from multicard.experiment.estimate import gpu_hours
     from multicard.experiment.load import read_experiment
     from multicard.experiment.runs import distinct, expand
+    from multicard.experiment.workload import WORKLOADS
 
     experiment = read_experiment(arguments.config, arguments.profile)
     scenarios = expand(experiment)
@@ -129,8 +130,9 @@ def runs(arguments: argparse.Namespace) -> None:
     recorded = find_recorded(experiment, distinct(scenarios))
     reasons = obstacles(experiment, distinct(scenarios), machine, recorded)
     columns = ["Scenario", "Run", "Here"]
-    tuning = any(_tunes_on_cards(run) for run in distinct(scenarios).values())
-    table = Table(*columns, *(["Memory per card"] if tuning else []))
+    memory = {name: _memory_needed(run, machine) for name, run in distinct(scenarios).items()}
+    estimated = any(memory.values())
+    table = Table(*columns, *(["Memory per GPU"] if estimated else []))
     unique: dict[str, str | None] = {}
     for scenario, expanded in scenarios.items():
         for number, run in enumerate(expanded):
@@ -142,7 +144,7 @@ def runs(arguments: argparse.Namespace) -> None:
             workers = run.parameters.loader_workers
             if archive is None and obstacle is None and workers > machine.cpus:
                 here += f", but its {workers} loader workers share {machine.cpus} CPUs"
-            needed = [_memory_needed(run, machine)] if tuning else []
+            needed = [memory[run.id]] if estimated else []
             table.add_row(scenario if number == 0 else "", run.id, plain(here), *needed)
         table.add_section()
     console = _console()
@@ -157,31 +159,27 @@ def runs(arguments: argparse.Namespace) -> None:
         highlight=False,
     )
     for name, model in experiment.models.items():
-        if model.absent():
+        if model.missing_files():
             console.print(f"fetch the weights of {name} by: {model.download_command}", highlight=False, soft_wrap=True)
-    possible = [run for run in distinct(scenarios).values() if run.obstacle(machine.hypothetical()) is None]
-    hours, unknown = gpu_hours(possible, experiment)
+    possible = [run for run in distinct(scenarios).values() if run.unsupported_reason(machine.hypothetical()) is None]
+    hours, unknown = gpu_hours(possible, experiment.time_limit_min)
     if hours or unknown:
         more = f", and {unknown} runs on data of unknown size" if unknown else ""
         console.print(
-            f"about {hours:.3g} GPU hours{more} (assuming of each card {IMAGES_PER_S['fp32']:g} images of "
-            f"{REFERENCE_PX} px per second in fp32, and of language models {FLOPS['bf16'] / 1e12:g} TFLOP/s in bf16)",
+            f"about {hours:.3g} GPU hours{more} (assuming of each GPU "
+            f"{'; '.join(f'{name}: {work.assumption}' for name, work in WORKLOADS.items())})",
             highlight=False,
         )
 
 
-def _tunes_on_cards(run: "Run") -> bool:
-    return run.model is not None and run.parameters.device == "cuda"
-
-
 def _memory_needed(run: "Run", machine: "Machine") -> str:
-    """Estimated memory of a run that tunes a language model on cards, beside what a card has."""
-    if not _tunes_on_cards(run):
+    """Estimated memory of a run on GPUs, beside what a GPU has; nothing where there is no estimate."""
+    needed = run.device_memory_bytes() if run.parameters.device == "cuda" else None
+    if needed is None:
         return ""
     from multicard.core.units import BYTES, with_unit
-    from multicard.experiment.memory import memory_of
 
-    needed, held = memory_of(run.parameters, run.model.shape).total, machine.gpu_memory_bytes
+    held = machine.gpu_memory_bytes
     text = f"about {with_unit(needed, BYTES)}"
     if held is None:
         return text

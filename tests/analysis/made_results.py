@@ -13,7 +13,7 @@ from multicard.analysis.scaling import add_scaling
 from multicard.analysis.scenario_tables import SCHEMAS, store
 from multicard.core.files import write_json
 from multicard.experiment.parameters import run_id
-from multicard.experiment.workloads import WORKLOADS
+from multicard.experiment.workload import WORKLOADS
 
 Row = dict[str, Any]
 
@@ -65,7 +65,7 @@ def make_results(
     for number, given in enumerate(scenarios):
         rows = []
         for row in given:
-            model, measures = WORKLOADS[row["workload"]], MEASURES_OF[row["workload"]]
+            model, measures = WORKLOADS[row["workload"]].parameters, MEASURES_OF[row["workload"]]
             parameters = model.model_validate({name: row[name] for name in row if name in model.model_fields})
             run = run_id(parameters)
             ids.append(run)

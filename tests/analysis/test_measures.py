@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 
 from multicard.analysis.consistency import check_run
-from multicard.analysis.measures import measure_run, measure_scenario, outcome_table, time_to_accuracy
+from multicard.analysis.measures import measure_run, measure_scenario, outcome_table
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES, STEP_COLUMNS
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.trace.tables import ACTIVITIES
+from multicard.workloads.vision.measures import time_to_accuracy
+from multicard.workloads.vision.parameters import VisionParameters
 
 # rank, step, window, duration, forward, backward: seconds
 STEPS = [

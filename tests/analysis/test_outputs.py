@@ -14,7 +14,7 @@ from multicard.analysis.scaling import add_scaling
 from multicard.analysis.table_files import latex, markdown, write_table
 from multicard.analysis.tables import measures_table, scaling_models_table, speedup_table, write_scenario_tables
 from multicard.core.layout import WRITTEN_TABLES
-from multicard.experiment.vision_parameters import VisionParameters
+from multicard.workloads.vision.parameters import VisionParameters
 
 HOSTILE = r"a|b & 50% $x$ #1 _y_ {z} ~ ^ \input{evil} <script> [1]* `c` żółw µs — 中" + "\n\x1b[31m"
 

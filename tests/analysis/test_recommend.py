@@ -13,7 +13,7 @@ from multicard.analysis.recommend import as_markdown, recommendations
 from multicard.analysis.tuning_options import TUNING_OPTIONS, Neighbours, advice
 from multicard.cli import main
 from multicard.core.errors import UserError
-from multicard.experiment.workloads import PARAMETERS
+from multicard.experiment.config import PARAMETERS
 
 
 def timeline(of: int, span: float = 1.0, **shares: float) -> Row:

@@ -10,9 +10,9 @@ import pytest
 
 from multicard.analysis.measures import MEASURES, MEASURES_OF
 from multicard.analysis.scaling import add_scaling, fits, over_repeats, speedups
-from multicard.experiment.llm_parameters import LlmParameters
-from multicard.experiment.vision_parameters import VisionParameters
-from multicard.experiment.workloads import PARAMETERS
+from multicard.experiment.config import PARAMETERS
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.vision.parameters import VisionParameters
 
 
 def measures(*rows: dict[str, Any]) -> pd.DataFrame:

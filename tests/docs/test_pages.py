@@ -252,7 +252,7 @@ def listed_runs(project: Path) -> set[str]:
 
 
 def test_the_data_sets_of_the_worked_example_can_be_prepared(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from multicard.workloads.llm.texts import prepare_texts
+    from multicard.workloads.llm.prepare_texts import prepare_texts
 
     monkeypatch.chdir(project)
     [sample] = [block.text for block in blocks("docs/extending.md") if block.language == "json"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from multicard.doctor import disk
-from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.runs import Run
-from multicard.experiment.vision_parameters import VisionParameters
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.vision.parameters import VisionParameters
 
 Usage = namedtuple("Usage", "total used free")
 

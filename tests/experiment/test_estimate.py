@@ -4,11 +4,12 @@ import pytest
 
 from multicard.experiment.config import Experiment, Fixed, Scenario
 from multicard.experiment.datasets import Digits, ImageFolder
-from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, START_S, gpu_hours
+from multicard.experiment.estimate import START_S, gpu_hours
 from multicard.experiment.models import Model
-from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
-from multicard.experiment.workloads import parameters_of
+from multicard.experiment.workload import parameters_of
+from multicard.workloads.llm.workload import FLOPS
+from multicard.workloads.vision.workload import IMAGES_PER_S
 
 DATASETS = {"digits": Digits(source="digits"), "folder": ImageFolder(source="imagefolder", folder="/x")}
 MODELS = {"llama": Model(architecture="llama3_8b", folder="/x")}
@@ -16,9 +17,8 @@ SCENARIO = Scenario(question="?", fixed=Fixed(device="cuda"), figures=["step_bre
 
 
 def hours(limit_min: int = 600, **parameters: object) -> tuple[float, int]:
-    chosen = parameters_of(parameters)
-    experiment = Experiment(time_limit_min=limit_min, datasets=DATASETS, models=MODELS, scenarios={"a": SCENARIO})
-    return gpu_hours([Run(run_id(chosen), chosen)], experiment)
+    experiment = Experiment(datasets=DATASETS, models=MODELS, scenarios={"a": SCENARIO})
+    return gpu_hours([Run.of(parameters_of(parameters), experiment)], limit_min)
 
 
 def test_cards_share_the_images_and_all_count() -> None:

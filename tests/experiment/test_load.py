@@ -182,15 +182,15 @@ def tuning(section: str, **parameters: Any) -> dict[str, Any]:
         ),
         (
             tuning("fixed", dataset="digits"),
-            "mine.yaml: scenarios.tuning: the workload llm cannot train on the pictures digits",
+            "mine.yaml: scenarios.tuning: the workload llm cannot use the data set digits (source: digits)",
         ),
         (
             changed(*SIZES, "fixed", "dataset", value="facts") | {"datasets": TEXTS},
-            "mine.yaml: scenarios.sizes: the workload vision cannot train on the texts facts",
+            "mine.yaml: scenarios.sizes: the workload vision cannot use the data set facts (source: shipped-text)",
         ),
         (
             tuning("fixed", technique="dpo"),
-            "mine.yaml: scenarios.tuning: the technique dpo needs a data set of preferences, facts is one of kind "
+            "mine.yaml: scenarios.tuning: the technique dpo needs a data set of kind preference, facts is one of kind "
             "instruction",
         ),
         (

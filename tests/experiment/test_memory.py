@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from multicard.experiment.architectures import ARCHITECTURES, Architecture
-from multicard.experiment.llm_parameters import LlmParameters
-from multicard.experiment.memory import memory_of
+from multicard.experiment.models import ARCHITECTURES, Architecture
+from multicard.workloads.llm.memory_estimate import estimate_memory
+from multicard.workloads.llm.parameters import LlmParameters
 from simulated_gpu import Allocations, peak_bytes
 from tuning_jobs import make_recipe
 
@@ -58,7 +58,7 @@ def job(**fixed: Any) -> LlmParameters:
 def test_the_estimate_is_within_a_tenth_of_what_the_stock_recipe_allocates(
     shape: Architecture, fixed: dict[str, Any]
 ) -> None:
-    assert memory_of(job(**fixed), shape).total == pytest.approx(peak_bytes(job(**fixed), shape), rel=0.1)
+    assert estimate_memory(job(**fixed), shape).total == pytest.approx(peak_bytes(job(**fixed), shape), rel=0.1)
 
 
 def test_the_simulated_gpu_counts_what_lives_and_remembers_the_most() -> None:
@@ -84,7 +84,7 @@ def test_a_layer_keeps_for_the_backward_pass_what_was_estimated(technique: str, 
         layer.compile(backend="aot_eager_decomp_partition")  # keeps what inductor's code would
     positions = torch.arange(512).expand(2, 512) if packed else None
     # Of two models that differ by a layer, at the end of the loss, when gradients are none.
-    deep, shallow = (memory_of(p, replace(TINY, layers=layers)) for layers in (31, 30))
+    deep, shallow = (estimate_memory(p, replace(TINY, layers=layers)) for layers in (31, 30))
     estimated = deep.activations + deep.gradients - shallow.activations - shallow.gradients
     assert kept_bytes(layer, positions) == pytest.approx(estimated, rel=0.01)
 
@@ -112,25 +112,25 @@ def kept_bytes(layer: nn.Module, positions: torch.Tensor | None) -> int:
     [("llama3_8b", 8_030_261_248), ("llama3_1_8b", 8_030_261_248), ("llama3_2_1b", 1_235_814_400)],
 )
 def test_weights_take_two_bytes_of_each_published_parameter(architecture: str, published: int) -> None:
-    assert memory_of(job(), ARCHITECTURES[architecture]).weights == 2 * published
+    assert estimate_memory(job(), ARCHITECTURES[architecture]).weights == 2 * published
 
 
 def test_the_total_is_the_sum_of_the_parts() -> None:
-    estimated = memory_of(job(technique="full", devices=4), BILLION)
+    estimated = estimate_memory(job(technique="full", devices=4), BILLION)
     assert estimated.total == sum(astuple(estimated))
 
 
 def test_a_gpu_needs_two_workspaces_more() -> None:
-    on_gpu, on_cpu = (memory_of(job(device=device), TINY) for device in ("cuda", "cpu"))
+    on_gpu, on_cpu = (estimate_memory(job(device=device), TINY) for device in ("cuda", "cpu"))
     assert on_gpu.total - on_cpu.total == 2 * 32 * 2**20
 
 
 def test_recipes_that_do_not_compile_need_as_much_when_asked_to() -> None:
     alone, several = ([job(technique="dpo", devices=n, compile=asked) for asked in (True, False)] for n in (1, 2))
-    assert memory_of(alone[0], BILLION).total < memory_of(alone[1], BILLION).total
-    assert memory_of(several[0], BILLION).total == memory_of(several[1], BILLION).total
+    assert estimate_memory(alone[0], BILLION).total < estimate_memory(alone[1], BILLION).total
+    assert estimate_memory(several[0], BILLION).total == estimate_memory(several[1], BILLION).total
 
 
 def test_estimating_does_not_import_torch() -> None:
-    program = "import sys, multicard.experiment.memory; sys.exit('torch' in sys.modules)"
+    program = "import sys, multicard.workloads.llm.memory_estimate; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -8,17 +8,17 @@ import pytest
 
 from multicard.core.errors import UserError
 from multicard.experiment.cluster import Cluster, check_names, machine_for
-from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
-from multicard.experiment.vision_parameters import VisionParameters
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.vision.parameters import VisionParameters
 
 TWO_NODES = Machine(cpus=16, gpus=4, nodes=2)
 
 
 def obstacle(machine: Machine, **parameters: Any) -> str | None:
-    return Run("run", VisionParameters(**parameters)).obstacle(machine)
+    return Run("run", VisionParameters(**parameters)).unsupported_reason(machine)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_one_node_leaves_ids_as_they_were_and_two_show() -> None:
 
 
 def test_tuning_on_several_nodes_needs_several_devices() -> None:
-    run = Run("run", LlmParameters(nodes=2), model=None)
-    assert run.obstacle(TWO_NODES) == "1 device cannot be shared equally by 2 nodes"
-    assert Run("run", LlmParameters(devices=8, nodes=2)).obstacle(TWO_NODES) is None
+    run = Run("run", LlmParameters(nodes=2))
+    assert run.unsupported_reason(TWO_NODES) == "1 device cannot be shared equally by 2 nodes"
+    assert Run("run", LlmParameters(devices=8, nodes=2)).unsupported_reason(TWO_NODES) is None
 
 
 def test_what_runs_meet_on_a_cluster_is_what_is_stated_of_it() -> None:

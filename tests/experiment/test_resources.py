@@ -9,7 +9,7 @@ from multicard.experiment.cluster import Cluster
 from multicard.experiment.load import check
 from multicard.experiment.resources import REQUESTED, cpus, memory_mb, memory_of_attempt_mb, request
 from multicard.experiment.runs import Run, expand
-from multicard.experiment.vision_parameters import VisionParameters
+from multicard.workloads.vision.parameters import VisionParameters
 
 
 def vision(**parameters: Any) -> Run:

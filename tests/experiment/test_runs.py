@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from multicard.experiment import machine
-from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import LONGEST_ID, run_id
 from multicard.experiment.runs import Run, expand
-from multicard.experiment.vision_parameters import VisionParameters
-from multicard.experiment.workloads import parameters_of
+from multicard.experiment.workload import parameters_of
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.vision.parameters import VisionParameters
 
 LAPTOP = Machine(cpus=2, gpus=0, profilers=("kineto", "none"))
 
@@ -153,7 +153,7 @@ def test_under_strong_scaling_devices_share_a_batch() -> None:
 )
 def test_what_cannot_run_here_says_why(parameters: dict[str, Any], reason: str | None) -> None:
     chosen = VisionParameters(**parameters)
-    assert Run(run_id(chosen), chosen).obstacle(LAPTOP) == reason
+    assert Run(run_id(chosen), chosen).unsupported_reason(LAPTOP) == reason
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def test_what_cannot_run_here_says_why(parameters: dict[str, Any], reason: str |
 )
 def test_strategies_refuse_what_they_cannot_be_compiled_with(parameters: dict[str, Any], reason: str | None) -> None:
     chosen = VisionParameters(**parameters, devices=2)
-    assert Run(run_id(chosen), chosen).obstacle(Machine(cpus=8, gpus=2, compiler=True)) == reason
+    assert Run(run_id(chosen), chosen).unsupported_reason(Machine(cpus=8, gpus=2, compiler=True)) == reason
 
 
 def test_cards_are_counted_on_a_machine_with_cards() -> None:
     chosen = VisionParameters(strategy="ddp", devices=4)
     two_cards = dataclasses.replace(LAPTOP, gpus=2)
-    assert Run(run_id(chosen), chosen).obstacle(two_cards) == "needs 4 devices, 2 found"
-    assert Run(run_id(chosen), chosen).obstacle(dataclasses.replace(LAPTOP, gpus=4)) is None
+    assert Run(run_id(chosen), chosen).unsupported_reason(two_cards) == "needs 4 devices, 2 found"
+    assert Run(run_id(chosen), chosen).unsupported_reason(dataclasses.replace(LAPTOP, gpus=4)) is None
 
 
 def tuning(**fixed: Any) -> Any:
@@ -233,18 +233,18 @@ def test_stated_parameters_of_tuning_make_the_same_parameters_again() -> None:
 )
 def test_tuning_that_cannot_run_here_says_why(fixed: dict[str, Any], reason: str | None) -> None:
     [run] = expand(tuning(**fixed))["a"]
-    assert run.obstacle(LAPTOP) == reason
+    assert run.unsupported_reason(LAPTOP) == reason
 
 
 def test_tuning_needs_the_versions_that_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"torchtune": "0.6.1", "torchao": "0.16.0", "torch": "2.11.0"}
     monkeypatch.setattr(machine, "version", found.__getitem__)
-    wrong = machine.unsupported()
+    wrong = machine.torchtune_unsupported_reason()
     assert wrong == "torchao 0.16.0 is installed, 0.15 supported"
     [run] = expand(tuning())["a"]
-    assert run.obstacle(dataclasses.replace(LAPTOP, torchtune=wrong)) == wrong
+    assert run.unsupported_reason(dataclasses.replace(LAPTOP, torchtune=wrong)) == wrong
     found |= {"torchao": "0.15.0", "torch": "2.11.0+cu130"}
-    assert machine.unsupported() is None
+    assert machine.torchtune_unsupported_reason() is None
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +252,6 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         raise machine.PackageNotFoundError(name)
 
     monkeypatch.setattr(machine, "version", version)
-    assert machine.unsupported() == (
+    assert machine.torchtune_unsupported_reason() == (
         'tuning language models needs the package torchtune (pip install "multicard[llm]")'
     )

@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.scenario_tables import MEASURES, SCHEMAS, ScenarioTables, store
-from multicard.experiment.workloads import WORKLOADS
+from multicard.experiment.workload import WORKLOADS
 
 
 def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     """Measures of runs: parameters, `outcome` and measures given, the rest defaults or empty."""
-    model, measures = WORKLOADS[workload], MEASURES_OF[workload]
+    model, measures = WORKLOADS[workload].parameters, MEASURES_OF[workload]
     filled = []
     for number, row in enumerate(rows):
         given = {name: value for name, value in row.items() if name in model.model_fields}

@@ -15,9 +15,9 @@ from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.provenance import notes
 from multicard.analysis.scenario_tables import OUTCOME_TABLE
 from multicard.analysis.statistics import Interval, median_of, ratio_of
-from multicard.experiment.config import FigureName
+from multicard.experiment.config import PARAMETERS, FigureName
 from multicard.experiment.figures import FIGURES
-from multicard.experiment.workloads import PARAMETERS, WORKLOADS
+from multicard.experiment.workload import WORKLOADS
 from multicard.figures.breakdown import phases
 from multicard.figures.draw import draw, write
 from multicard.figures.precision import precision
@@ -259,7 +259,7 @@ def test_a_figure_of_made_up_runs_says_so(tmp_path: Path) -> None:
 
 
 def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
-    rows = pd.DataFrame([WORKLOADS[workload](**change).model_dump() for change in changes])
+    rows = pd.DataFrame([WORKLOADS[workload].parameters(**change).model_dump() for change in changes])
     return labels(rows, varied(rows, besides=("devices", "repeat")))
 
 

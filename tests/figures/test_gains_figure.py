@@ -126,7 +126,7 @@ def test_a_run_whose_counterpart_did_not_complete_is_not_compared() -> None:
 
 @pytest.mark.parametrize("parameter", ORDER)
 def test_every_value_of_a_compared_parameter_has_its_place(parameter: str) -> None:
-    from multicard.experiment.workloads import WORKLOADS
+    from multicard.experiment.workload import WORKLOADS
 
-    allowed = WORKLOADS["vision"].model_json_schema()["properties"][parameter]
+    allowed = WORKLOADS["vision"].parameters.model_json_schema()["properties"][parameter]
     assert set(ORDER[parameter]) == set(allowed.get("enum", (False, True)))

@@ -26,7 +26,7 @@ from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
-from multicard.experiment.vision_parameters import VisionParameters
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
 SMALL: dict[str, Any] = {
@@ -95,7 +95,7 @@ def check_vision(device: str, only: list[str] | None, machine: Machine, scratch:
         if only and name not in only:
             continue
         p = VisionParameters(**(SMALL | {"device": device} | changes))
-        obstacle = Run(run_id(p), p).obstacle(machine)
+        obstacle = Run(run_id(p), p).unsupported_reason(machine)
         if obstacle and not (obstacle.startswith("needs 2 devices") and name == ON_ONE_CARD):
             table.add_row(name, "not run", "", "", "", obstacle)
             continue

@@ -10,15 +10,14 @@ from safetensors.torch import save_file
 
 from multicard.core import units
 from multicard.core.files import write_json
-from multicard.experiment.architectures import ARCHITECTURES, Architecture
 from multicard.experiment.datasets import ShippedText
-from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.machine import Machine
-from multicard.experiment.models import Model
+from multicard.experiment.models import ARCHITECTURES, Architecture, Model
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
-from multicard.workloads.llm.models import LLAMA3_SPECIAL_TOKENS, prepare_model
-from multicard.workloads.llm.texts import prepare_texts
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.prepare_model import LLAMA3_SPECIAL_TOKENS, prepare_model
+from multicard.workloads.llm.prepare_texts import prepare_texts
 from multicard.workloads.llm.tiny import config_of, random_weights
 from multicard.workloads.llm.vocabulary import BYTES, write_vocabulary
 from multicard.workloads.llm.weights import ONE_FILE
@@ -60,7 +59,7 @@ def check_tuning(device: str, only: list[str] | None, machine: Machine, scratch:
             continue
         length = {"sequence_length": 1024 if model != "tiny" and changes.get("packed") else 128}
         p = LlmParameters(**(SHORT | length | {"model": model, "device": device} | changes))
-        obstacle = Run(run_id(p), p).obstacle(machine)
+        obstacle = Run(run_id(p), p).unsupported_reason(machine)
         if obstacle:
             table.add_row(model, name, "not run", "", "", "", "", "", obstacle)
             continue

@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 from conftest import TINY
 from multicard.core.errors import UserError
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch import job
 from multicard.launch.job import run_job
 from multicard.launch.outcome import judge
 from multicard.launch.process import Ended
 from multicard.record.rank import LONGEST_REASON, _reason, is_out_of_memory
+from multicard.workloads.vision.parameters import VisionParameters
 
 # A program that stands in for training. Its last rank has a fault, and there neither would taking down the process
 # group end, nor Python itself, as under NCCL they may not.
@@ -25,10 +25,10 @@ import atexit, os, signal, time
 import torch
 import torch.distributed as dist
 from multicard.core.errors import UserError
-from multicard.experiment.vision_parameters import VisionParameters
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.record.rank import run_rank
 from multicard.record.recorder import Diverged
-from multicard.workloads.vision.strategy import joined
+from multicard.workloads.vision.ranks import joined
 
 def train(job, p, record):
     with joined(p) as (rank, device):
@@ -44,7 +44,7 @@ run_rank(VisionParameters.model_validate, train)
 # Real training, with little more memory than its imports take.
 CONFINED = """
 import resource
-from multicard.experiment.vision_parameters import VisionParameters
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.record.rank import run_rank
 from multicard.workloads.vision.train import _train_rank
 

@@ -21,12 +21,12 @@ import pytest
 from conftest import ROOT, TINY, path_without_nsys
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch import job, process, trace_files
 from multicard.launch.job import run_job
 from multicard.profilers import nsys
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
+from multicard.workloads.vision.parameters import VisionParameters
 
 WATCHED = TINY | {"profiler": "nsys"}
 

@@ -14,7 +14,6 @@ import pytest
 from conftest import TINY
 from multicard.core.errors import UserError
 from multicard.core.layout import PHASES
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch import job as job_module
 from multicard.launch.commands import LOOPBACK
 from multicard.launch.job import choose_profiler, run_job
@@ -23,6 +22,7 @@ from multicard.launch.process import Ended
 from multicard.record.binding import parse_cpus
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
+from multicard.workloads.vision.parameters import VisionParameters
 
 
 def files(folder: Path) -> set[str]:

@@ -17,11 +17,11 @@ from conftest import ROOT, TINY
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.lock import locked
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch import attempts
 from multicard.launch.attempts import is_spent
 from multicard.launch.job import run_job
 from multicard.launch.slurm import free_port
+from multicard.workloads.vision.parameters import VisionParameters
 
 LONG = TINY | {"epochs": 4, "profiler": "none"}
 OF_TWO_RANKS = {"strategy": "ddp", "devices": 2, "profiler": "kineto"}

@@ -9,10 +9,10 @@ import torch.multiprocessing
 from torch import nn
 from torchao.dtypes.nf4tensor import to_nf4
 
-from multicard.experiment.architectures import ARCHITECTURES, Architecture
-from multicard.experiment.llm_parameters import LlmParameters
-from multicard.experiment.memory import memory_of
-from multicard.workloads.llm.memory import count
+from multicard.experiment.models import ARCHITECTURES, Architecture
+from multicard.workloads.llm.memory_estimate import estimate_memory
+from multicard.workloads.llm.model_state import count
+from multicard.workloads.llm.parameters import LlmParameters
 from tuning_jobs import TECHNIQUES, held_by_rank
 
 TINY = ARCHITECTURES["tiny"]
@@ -47,7 +47,7 @@ def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[" ".join(case) for case in CASES])
 def test_one_rank_holds_to_the_byte_what_was_estimated(case: int, of_one_rank: list[dict[str, int]]) -> None:
-    estimated = memory_of(*jobs(1)[case])
+    estimated = estimate_memory(*jobs(1)[case])
     assert {part: of_one_rank[case][part] for part in PARTS} == {part: getattr(estimated, part) for part in PARTS}
 
 
@@ -55,7 +55,7 @@ def test_one_rank_holds_to_the_byte_what_was_estimated(case: int, of_one_rank: l
 def test_the_fullest_of_two_ranks_holds_to_the_byte_what_was_estimated(
     case: int, of_two_ranks: list[list[dict[str, int]]]
 ) -> None:
-    estimated = memory_of(*jobs(2)[case])
+    estimated = estimate_memory(*jobs(2)[case])
     found = {part: max(rank[case][part] for rank in of_two_ranks) for part in PARTS}
     assert found == {part: getattr(estimated, part) for part in PARTS}
 
@@ -67,7 +67,7 @@ def test_ranks_count_the_weights_of_the_whole_model(
     (p, shape), names = jobs(1)[case], ("parameters", "trainable_parameters")
     # Two matrices of rank 9 at each adapted linear layer: in and out of attention's q, v and output, and of w1 to w3.
     ends = (512 + 512) + (512 + 256) + (512 + 512) + 3 * (512 + 1024)
-    adapters = 2 * 9 * ends if p.adapted else 0
+    adapters = 2 * 9 * ends if p.trains_adapters else 0
     expected = [shape.parameters + adapters, adapters or shape.parameters]
     for held in (of_one_rank[case], of_two_ranks[0][case], of_two_ranks[1][case]):
         assert [held[name] for name in names] == expected

@@ -16,9 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from multicard.core.errors import UserError
-from multicard.experiment.architectures import ARCHITECTURES, Architecture
-from multicard.experiment.models import Model
-from multicard.workloads.llm.models import check_folder, prepare_model, read_model
+from multicard.experiment.models import ARCHITECTURES, Architecture, Model
+from multicard.workloads.llm.prepare_model import check_folder, prepare_model, read_model
 from multicard.workloads.llm.weights import read_header
 
 FETCH = "fetch --it"

@@ -20,7 +20,7 @@ from text_sets import GOOD, RESOURCES, SAMPLES, line, made, prepared, refusal, r
 
 from conftest import ROOT
 from multicard.experiment.datasets import PUBLISHED
-from multicard.workloads.llm.texts import read_texts
+from multicard.workloads.llm.prepare_texts import read_texts
 
 
 def publish(folder: Path, name: str) -> Path:

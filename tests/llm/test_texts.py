@@ -17,7 +17,7 @@ from text_sets import FLAT, GOOD, HELLO, RESOURCES, SAMPLES, WAVE, line, made, p
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
 from multicard.experiment.datasets import SHIPPED, Dataset
-from multicard.workloads.llm.texts import prepare_texts, read_texts
+from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
 
 # The shipped sets
 
@@ -324,7 +324,7 @@ def test_a_set_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path, monke
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("multicard.workloads.llm.texts.characters", full)
+    monkeypatch.setattr("multicard.workloads.llm.prepare_texts.characters", full)
     with pytest.raises(UserError, match="cannot be written: No space left"):
         made(tmp_path, source="shipped-text", texts="chats")
     assert not list(tmp_path.iterdir())

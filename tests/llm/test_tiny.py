@@ -18,9 +18,8 @@ from safetensors.torch import load_file
 
 from conftest import ROOT
 from multicard.core.errors import UserError
-from multicard.experiment.architectures import ARCHITECTURES
-from multicard.experiment.models import Model
-from multicard.workloads.llm.models import check_folder, prepare_model, read_model
+from multicard.experiment.models import ARCHITECTURES, Model
+from multicard.workloads.llm.prepare_model import check_folder, prepare_model, read_model
 from multicard.workloads.llm.vocabulary import PIECES
 from multicard.workloads.llm.weights import tensor_shapes
 

@@ -21,16 +21,15 @@ from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
-from multicard.experiment.architectures import ARCHITECTURES
 from multicard.experiment.datasets import ShippedText, TextFile
-from multicard.experiment.llm_parameters import LlmParameters
-from multicard.experiment.memory import memory_of
-from multicard.experiment.models import Model
+from multicard.experiment.models import ARCHITECTURES, Model
 from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
-from multicard.workloads.llm.models import prepare_model, read_model
-from multicard.workloads.llm.texts import prepare_texts, read_texts
+from multicard.workloads.llm.memory_estimate import estimate_memory
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.prepare_model import prepare_model, read_model
+from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
 
 RESOURCES = ROOT / "resources"
 SMALL: dict[str, Any] = {
@@ -118,7 +117,7 @@ def test_every_technique_learns_and_is_recorded(
 @pytest.mark.parametrize("changes", TECHNIQUES, ids=worded)
 def test_the_estimate_is_what_the_job_holds(tune: Callable[..., Path], changes: dict[str, Any], devices: int) -> None:
     folder = tune(**changes, devices=devices, save="keep")
-    estimate = memory_of(LlmParameters(**(SMALL | changes), devices=devices), ARCHITECTURES["tiny"])
+    estimate = estimate_memory(LlmParameters(**(SMALL | changes), devices=devices), ARCHITECTURES["tiny"])
     held = measure_run(folder)
     for part in ("weights", "adapters", "gradients", "optimizer"):
         assert held[f"{part}_bytes"] == getattr(estimate, part), part
@@ -207,7 +206,7 @@ def test_losses_are_those_of_the_untouched_recipe(
 ) -> None:
     from omegaconf import OmegaConf
 
-    from multicard.workloads.llm.torchtune_backend import _settings, recipe_name
+    from multicard.workloads.llm.torchtune_backend import _settings
 
     folder, data = tune(technique=technique, devices=1, save="keep"), texts("preferences")
     p = LlmParameters(**SMALL, technique=technique)
@@ -215,7 +214,15 @@ def test_losses_are_those_of_the_untouched_recipe(
     # As long as our job; so the same learning rates.
     OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": 12}), tmp_path / "stock.yaml")
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
-    command = [sys.executable, "-m", "torchtune._cli.tune", "run", recipe_name(p), "--config", tmp_path / "stock.yaml"]
+    command = [
+        sys.executable,
+        "-m",
+        "torchtune._cli.tune",
+        "run",
+        technique.TECHNIQUES[p.technique].recipe_name(p),
+        "--config",
+        tmp_path / "stock.yaml",
+    ]
     subprocess.run(command, check=True, env=os.environ | offline, capture_output=True, text=True)
     stock, ours = ((place / "losses.txt").read_text() for place in (tmp_path / "stock", folder / "saved"))
     pattern = re.compile(r"loss:([0-9.e-]+)")

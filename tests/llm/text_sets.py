@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from conftest import ROOT, refused
 from multicard.experiment.datasets import Dataset
-from multicard.workloads.llm.texts import prepare_texts, read_texts
+from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
 
 RESOURCES = ROOT / "resources"
 HELLO = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello!"}]

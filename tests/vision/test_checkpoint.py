@@ -10,10 +10,10 @@ import torch
 
 from conftest import TINY
 from multicard.experiment.datasets import Digits
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.workloads.vision import checkpoint as checkpoint_module
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import read_provenance
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 from multicard.workloads.vision.train import train
 

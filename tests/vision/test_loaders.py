@@ -9,9 +9,9 @@ import torch
 from conftest import TINY
 from multicard.core.errors import UserError
 from multicard.experiment.datasets import Synthetic
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
 CPU = torch.device("cpu")

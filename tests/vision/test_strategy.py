@@ -21,14 +21,15 @@ from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.launch.job import run_job
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.loaders import training_loader
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import autocast
 from multicard.workloads.vision.prepare import prepare
-from multicard.workloads.vision.strategy import distribute, joined
+from multicard.workloads.vision.ranks import joined
+from multicard.workloads.vision.strategy import STRATEGIES
 
 STEPS, BATCH = 3, 8
 # Just enough training for the loss to fall.
@@ -78,7 +79,7 @@ def train_rank(rank: int, strategy: str, port: int, out: str) -> None:
     torch.set_num_threads(1)
     parameters = VisionParameters(device="cpu", strategy=strategy, devices=2)
     with joined(parameters) as (_, device):
-        wrapped = distribute(model(), parameters, device)
+        wrapped = STRATEGIES[parameters.strategy].wrap(model(), parameters, device)
         trained(wrapped, slice(rank * BATCH // 2, (rank + 1) * BATCH // 2))
         weights = {
             name.removeprefix("module."): value.full_tensor() if hasattr(value, "full_tensor") else value.detach()
@@ -214,7 +215,7 @@ def formats_under_dp(precision: str, device: torch.device) -> set[torch.dtype]:
     """Formats of what the replicas of a layer give."""
     layer, seen = nn.Linear(4, 4).to(device), set()
     layer.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
-    wrapped = distribute(layer, VisionParameters(strategy="dp", devices=2, precision=precision), device)
+    wrapped = STRATEGIES["dp"].wrap(layer, VisionParameters(strategy="dp", devices=2, precision=precision), device)
     with autocast(precision, device):
         wrapped(torch.ones(8, 4, device=device))
     return seen
@@ -222,7 +223,7 @@ def formats_under_dp(precision: str, device: torch.device) -> set[torch.dtype]:
 
 def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     parameters = VisionParameters(**(TINY | LEARNING | changes))
-    obstacle = Run(run_id(parameters), parameters).obstacle(Machine.here())
+    obstacle = Run(run_id(parameters), parameters).unsupported_reason(Machine.here())
     if obstacle:
         pytest.skip(obstacle)
     record = run_job(parameters, digits, folder, time_limit_s=300)

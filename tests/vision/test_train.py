@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import TINY
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.loaders import training_loader
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import autocast, gradient_scaler, memory_format, parameter_dtype, to_device
 from multicard.workloads.vision.train import evaluate, make_optimizer, train
 

@@ -15,6 +15,7 @@ from multicard.experiment.resources import (
 from multicard.experiment.runs import distinct
 from multicard.experiment.runs import expand as expand_runs
 from multicard.experiment.figures import FIGURES
+from multicard.experiment.workload import WORKLOADS
 from multicard.core.layout import SCENARIO_TABLES, WRITTEN_TABLES
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
@@ -188,7 +189,7 @@ def run_inputs(wildcards):
     """Statements of origin of the prepared data set and, of a language model's tuning, the prepared model."""
     parameters = RUNS[wildcards.run].parameters
     inputs = {"data": f"data/{parameters.dataset}/provenance.json"}
-    if parameters.workload == "llm":
+    if "model" in WORKLOADS[parameters.workload].inputs:
         inputs["model"] = f"data/models/{parameters.model}/provenance.json"
     return inputs
 

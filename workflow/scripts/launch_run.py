@@ -30,12 +30,12 @@ with reported():
     here = Machine.here()
     parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if slurm_job() else here)
     # On a cluster the run was planned elsewhere, and other runs follow: what its node lacks is an outcome.
-    obstacle = Run(run_id(parameters), parameters).obstacle(here)
-    if obstacle and here.unanswered:
+    unsupported = Run(run_id(parameters), parameters).unsupported_reason(here)
+    if unsupported and here.unanswered:
         # It may have been busy for a moment: no outcome, so that the run is tried again.
         raise UserError(f"cannot tell whether {socket.gethostname()} can run this: {here.unanswered}")
-    if obstacle:
-        refuse_job(parameters, arguments.out, f"cannot run on {socket.gethostname()}: {obstacle}")
+    if unsupported:
+        refuse_job(parameters, arguments.out, f"cannot run on {socket.gethostname()}: {unsupported}")
     else:
         run_job(
             parameters,

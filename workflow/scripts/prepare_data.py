@@ -7,7 +7,8 @@ from pydantic import TypeAdapter
 
 from multicard.core.errors import reported
 from multicard.core.files import report_full_disk
-from multicard.experiment.datasets import Dataset, Text
+from multicard.experiment.datasets import Dataset
+from multicard.experiment.workload import preparer
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--name", required=True, help="name of the data set")
@@ -17,11 +18,4 @@ parser.add_argument("--resources", type=Path, default=Path("resources"), help="f
 arguments = parser.parse_args()
 dataset = TypeAdapter(Dataset).validate_json(arguments.dataset)
 with reported(), report_full_disk(arguments.out):
-    if isinstance(dataset, Text):
-        from multicard.workloads.llm.texts import prepare_texts
-
-        prepare_texts(arguments.name, dataset, arguments.out, arguments.resources)
-    else:
-        from multicard.workloads.vision.prepare import prepare
-
-        prepare(arguments.name, dataset, arguments.out)
+    preparer(dataset).prepare(arguments.name, dataset, arguments.out, arguments.resources)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from multicard.core.errors import reported
 from multicard.experiment.models import Model
-from multicard.workloads.llm.models import prepare_model
+from multicard.experiment.workload import preparer
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--name", required=True, help="name of the model")
@@ -14,4 +14,5 @@ parser.add_argument("--out", type=Path, required=True, help="folder to make")
 parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of the shipped texts")
 arguments = parser.parse_args()
 with reported():
-    prepare_model(arguments.name, Model.model_validate_json(arguments.model), arguments.out, arguments.resources)
+    model = Model.model_validate_json(arguments.model)
+    preparer(model).prepare(arguments.name, model, arguments.out, arguments.resources)

@@ -5,16 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pandas as pd
+
 from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.statistics import Interval, median_of, ratios_of, verdict
-from multicard.experiment.vision_parameters import TUNED
 
 Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
 GOALS: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "energy", "memory")
-
-# What the configurations of one job share, of each workload; all else is there to be chosen.
-JOB = {"vision": ("dataset", "image_size", "model", "width_mult"), "llm": ("model", "dataset", "sequence_length")}
 
 # How long a run is and how it is watched: no choice of how to work.
 NO_CHOICE = (
@@ -79,7 +77,7 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
     groups: dict[Any, list[Configuration]] = defaultdict(list)
     for each in evidence.configurations:
         if each.completed:
-            groups[_job(each), each.place.machine, each["device"], each["devices"]].append(each)
+            groups[each.workload.job(each.parameters), each.place.machine, each["device"], each["devices"]].append(each)
     found = []
     for (job, machine, device, devices), alike in groups.items():
         every = [(each, values) for each in alike if (values := VALUES[goal](each))]
@@ -88,7 +86,7 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
             differing = _differing([each for each, _ in every])
             best = _best(valued, goal, differing)
             counts = (len(valued), len(every) - len(valued))
-            found.append(Choice(_words(job), device, devices, machine, *best, differing, *counts))
+            found.append(Choice(job, device, devices, machine, *best, differing, *counts))
     found.sort(key=lambda each: (each.job, each.machine or "", each.device, each.devices))
     return found
 
@@ -115,25 +113,16 @@ def _best(
 
 def _differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:
     """Parameters with more than one value, those that are a choice."""
-
-    def values(name: str, of: Sequence[Configuration]) -> set[Any]:
-        return {configuration[name] for configuration in of}
-
+    table = pd.DataFrame([configuration.parameters for configuration in configurations])
     names = [name for name in configurations[0].parameters if name not in NO_CHOICE]
-    found = [name for name in names if len(values(name, configurations)) > 1]
-    if "preset" in found:
-        by_preset = [
-            [c for c in configurations if c["preset"] == preset] for preset in values("preset", configurations)
-        ]
-        follow = [name for name in TUNED if all(len(values(name, alike)) == 1 for alike in by_preset)]
-        found = [name for name in found if name not in follow]
-    return tuple(found)
+    return tuple(configurations[0].workload.varying(table, names))
 
 
 def energy(configuration: Configuration) -> list[float]:
     """Joules per distinct sample, or per token; samples that several ranks repeat count once."""
-    if configuration["workload"] == "llm":
-        return configuration.values("energy_per_token_j")
+    unit = configuration.workload.unit
+    if unit.column != "samples":
+        return configuration.values(unit.energy)
     names = ("energy_per_sample_j", "processed_samples_per_s", "throughput_samples_per_s")
     rows = [[run.number(name) for name in names] for run in configuration.completed]
     return [joules * processed / distinct for joules, processed, distinct in rows if joules and processed and distinct]
@@ -156,20 +145,3 @@ def _all_reached(configuration: Configuration) -> list[float]:
 def _fits(configuration: Configuration, limit_gb: float | None) -> bool:
     peaks = peak_memory(configuration)
     return limit_gb is None or (bool(peaks) and max(peaks) <= limit_gb * 1e9)
-
-
-def _job(configuration: Configuration) -> tuple[Any, ...]:
-    """What configurations must share for one to stand for another; DPO learns something else than the others."""
-    workload = configuration["workload"]
-    values = tuple((name, configuration[name]) for name in JOB[workload])
-    return (workload, configuration["technique"] == "dpo", values)
-
-
-def _words(job: tuple[Any, ...]) -> str:
-    workload, preferences, values = job
-    known = dict(values)
-    if workload == "vision":
-        width = "" if known["width_mult"] == 1 else f" of width {known['width_mult']}"
-        return f"{known['dataset']}, {known['image_size']} px, {known['model']}{width}"
-    kind = ", by preferences" if preferences else ""
-    return f"{known['model']} on {known['dataset']}, {known['sequence_length']} tokens{kind}"

@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field, model_validator
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
 from multicard.analysis.measures import MEASURES
 from multicard.analysis.statistics import Interval
+from multicard.experiment.config import PARAMETERS
 from multicard.experiment.datasets import Strict
-from multicard.experiment.workloads import PARAMETERS
 
 Answer = Literal["yes", "no", "open"]
 

@@ -223,9 +223,11 @@ def _speedups(chosen: Iterable[Configuration], configurations: Iterable[Configur
             bases[each.rest(besides)].append(each)
     pairs = []
     for each in chosen:
-        alike = [base for base in bases[each.rest(besides)] if base["strategy"] in ("single", each["strategy"])]
-        if each["devices"] > 1 and alike:
-            pairs.append((each, min(alike, key=lambda base: base["strategy"] != "single")))
+        method = each.workload.method
+        alike = {base[method]: base for base in reversed(bases[each.rest(besides)])}
+        base = next((alike[name] for name in each.workload.baselines(each[method]) if name in alike), None)
+        if each["devices"] > 1 and base:
+            pairs.append((each, base))
     ratios = ratios_of([(one.values(one.rate), base.values(base.rate)) for one, base in pairs])
     return [(*pair, ratio) for pair, ratio in zip(pairs, ratios, strict=True) if ratio.value is not None]
 

@@ -15,7 +15,8 @@ from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
 from multicard.core.errors import UserError
 from multicard.core.files import read_json
 from multicard.core.layout import RUN
-from multicard.experiment.workloads import PARAMETERS, WORKLOADS
+from multicard.experiment.config import PARAMETERS
+from multicard.experiment.workload import WORKLOADS, Workload
 
 SCENARIOS, RUNS = "scenarios", "runs"
 SYNTHETIC = "synthetic"  # made-up data carries this word
@@ -81,6 +82,11 @@ class Configuration:
     runs: tuple[MeasuredRun, ...]
 
     @property
+    def workload(self) -> Workload:
+        """Its kind of job."""
+        return WORKLOADS[self["workload"]]
+
+    @property
     def completed(self) -> list[MeasuredRun]:
         """Runs that completed."""
         return [run for run in self.runs if run.values.get("outcome") == "completed"]
@@ -92,7 +98,7 @@ class Configuration:
     @property
     def rate(self) -> str:
         """The measure of speed: distinct images, or tokens without padding, per second."""
-        return "tokens_per_s" if self["workload"] == "llm" else "throughput_samples_per_s"
+        return self.workload.unit.throughput
 
     def naming(self, parameters: Iterable[str]) -> str:
         """Values of some parameters, as a configuration file would state them."""
@@ -113,7 +119,7 @@ class Configuration:
         ...     "devices": 2, "precision": "fp32", "packed": True, "steps": 50}, Place(), ()).words()
         'tiny, lora, chats, 2 CPU processes, fp32, packed'
         """
-        model = WORKLOADS[self["workload"]]
+        model = self.workload.parameters
         without = {*without, "workload", "repeat", "device", "seed"}
         names = dict.fromkeys((*model.HEADLINE, *(() if in_short else self.parameters)))
         return ", ".join(
@@ -243,7 +249,7 @@ def _place(runs: Path, run: str) -> Place:
 
 def _fields(run: MeasuredRun) -> list[str]:
     """Parameters of the run's workload, but for the repeat."""
-    return [name for name in WORKLOADS[run.values["workload"]].model_fields if name != "repeat"]
+    return [name for name in WORKLOADS[run.values["workload"]].parameters.model_fields if name != "repeat"]
 
 
 def _key(run: MeasuredRun) -> tuple[Any, ...]:
@@ -260,7 +266,7 @@ def _word(configuration: Configuration, name: str) -> str:
     spaced = name.replace("_", " ")
     if isinstance(value, bool):
         return spaced if value else f"no {spaced}"
-    named = WORKLOADS[configuration["workload"]].HEADLINE
+    named = configuration.workload.parameters.HEADLINE
     return str(value) if name in named or name == "layout" else f"{spaced} {value}"
 
 

@@ -5,15 +5,12 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.llm_measures import TUNING, tuning_measures
 from multicard.analysis.run_files import read_activity, read_record, read_table
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
-from multicard.experiment.vision_parameters import VisionParameters
-from multicard.experiment.workloads import PARAMETERS, WORKLOADS
+from multicard.experiment.config import PARAMETERS
+from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.trace.tables import STEP
-
-ACCURACY = 0.98  # the goal that the papers set
 
 COMMON: dict[str, str] = {
     "iteration_time_s": "median over the measured steps of the slowest rank's step time",
@@ -40,19 +37,12 @@ COMMON: dict[str, str] = {
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
 }
 
-VISION: dict[str, str] = {
-    "time_to_accuracy_s": f"training time, without tests, to the end of the first epoch with {ACCURACY:.0%} of test "
-    "accuracy",
-    "test_loss": "after the last epoch",
-    "test_accuracy": "after the last epoch",
-}
-
-MEASURES_OF = {"vision": COMMON | VISION, "llm": COMMON | TUNING}
-MEASURES = COMMON | VISION | TUNING
+# Of each workload, by its name; and of all.
+MEASURES_OF = {name: COMMON | work.measures for name, work in WORKLOADS.items()}
+MEASURES = {name: text for measures in MEASURES_OF.values() for name, text in measures.items()}
 
 # Columns of steps.csv without which a completed run has no measures.
 _OF_STEPS = ("step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES), "samples", "peak_memory_bytes")
-_NEEDED = {"vision": _OF_STEPS, "llm": (*_OF_STEPS, "tokens", "padded_tokens", "loss")}
 
 
 def measure_run(folder: Path) -> dict[str, Any]:
@@ -64,28 +54,28 @@ def measure_run(folder: Path) -> dict[str, Any]:
         If a file of the run is missing or damaged.
     """
     record = read_record(folder)
-    workload = record["parameters"]["workload"]
+    work = WORKLOADS[record["parameters"]["workload"]]
     row: dict[str, Any] = {
         "run": record["run"],
         "outcome": record["outcome"],
         "reason": record.get("reason"),
         "profiler_used": record["profiler"]["used"],
-        **{name: record["parameters"].get(name) for name in WORKLOADS[workload].model_fields},
-        **dict.fromkeys(MEASURES_OF[workload]),
+        **{name: record["parameters"].get(name) for name in work.parameters.model_fields},
+        **dict.fromkeys(MEASURES_OF[work.name]),
     }
     if record["outcome"] == "completed":
-        steps = read_table(folder / STEPS, _NEEDED[workload])
+        steps = read_table(folder / STEPS, (*_OF_STEPS, *work.step_columns))
         if not (steps["window"] == "measured").any():
             raise UserError(f"{folder / STEPS}: found no measured step")
         try:
-            row |= _measures(folder, record, steps)
+            row |= _measures(folder, record, steps, work)
         except (KeyError, TypeError, ValueError) as error:
             said = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not the whole record of a completed run: {said}") from error
     return row
 
 
-def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
+def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: Workload) -> dict[str, Any]:
     """Measures of a completed run."""
     measured = steps[steps["window"] == "measured"]
     iteration = slowest_rank(measured)
@@ -111,38 +101,16 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame) -> dict
         "trace_iteration_time_s": slowest_rank(traced) if len(traced) else None,
         "profiler_overhead": profiled / iteration - 1,
     }
-    if record["parameters"]["workload"] == "llm":
-        return row | tuning_measures(record, steps) | {"energy_per_token_j": energy_per(record, measured["tokens"])}
-    epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS)
-    if epochs.empty:
+    epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
+    if epochs is not None and epochs.empty:
         raise UserError(f"{folder / EPOCHS}: found no epoch")
-    return row | _vision_measures(record, iteration, epochs)
-
-
-def _vision_measures(record: dict[str, Any], iteration: float, epochs: pd.DataFrame) -> dict[str, Any]:
-    """Throughput by the batch that is the same in all steps, and what the tests after each epoch say."""
-    p = VisionParameters.model_validate(record["parameters"])
-    processed = p.batch_of_device * p.devices
-    # Ranks of plain ddp all see the same samples, so these count once.
-    distinct = p.batch_of_device if p.strategy == "ddp" else processed
-    return {
-        "throughput_samples_per_s": distinct / iteration,
-        "processed_samples_per_s": processed / iteration,
-        "time_to_accuracy_s": time_to_accuracy(epochs),
-        "test_loss": epochs["test_loss"].iloc[-1],
-        "test_accuracy": epochs["test_accuracy"].iloc[-1],
-    }
+    row[work.unit.energy] = energy_per(record, measured[work.unit.column])
+    return row | work.measure(record, row, steps, epochs)
 
 
 def slowest_rank(steps: pd.DataFrame) -> float:
     """Median over steps of the longest `duration_s` among ranks: synchronous ranks wait for the slowest."""
     return float(steps.groupby("step")["duration_s"].max().median())
-
-
-def time_to_accuracy(epochs: pd.DataFrame) -> float | None:
-    """Seconds of training to the end of the first epoch that reaches `ACCURACY`; None when none does."""
-    reached = epochs["test_accuracy"] >= ACCURACY
-    return float(epochs["epoch_time_s"].cumsum()[reached].iloc[0]) if reached.any() else None
 
 
 def energy_per(record: dict[str, Any], counts: pd.Series) -> float | None:

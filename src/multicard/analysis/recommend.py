@@ -17,11 +17,11 @@ from multicard.analysis.tuning_options import Advice, Neighbours, Tried, advice,
 from multicard.core.text import for_markdown
 from multicard.core.units import SECONDS, with_unit
 
-UNITS: dict[Goal, tuple[str, str]] = {
-    "throughput": ("images per second", "tokens per second"),
-    "time_to_accuracy": ("s to 98 % of accuracy", ""),
-    "energy": ("J per image", "J per token"),
-    "memory": ("GB per device at the peak", "GB per device at the peak"),
+UNITS: dict[Goal, str] = {
+    "throughput": "{}s per second",
+    "time_to_accuracy": "s to 98 % of accuracy",
+    "energy": "J per {}",
+    "memory": "GB per device at the peak",
 }
 _OPEN = ("more", "less", "other")  # changes whose value the configuration tells
 
@@ -95,7 +95,7 @@ def _choice_line(choice: Choice, goal: Goal, machines: bool) -> str:
     if choice.best is None:
         lost = f"none of {choice.too_large} configurations is known to fit"
         return f"| {for_markdown(choice.job)} | {devices} | – | – | {lost} |"
-    unit = UNITS[goal][choice.best["workload"] == "llm"]
+    unit = UNITS[goal].format(choice.best.workload.unit.name)
     value = _in_gb(choice.value) if goal == "memory" else choice.value
     words = f"{interval_words(value)} {unit}"
     best = for_markdown(_own_words(choice, choice.best))

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from multicard.core.errors import UserError
 from multicard.core.files import read_json
 from multicard.core.layout import OUTCOMES, RUN
-from multicard.experiment.workloads import WORKLOADS
+from multicard.experiment.workload import WORKLOADS
 
 Section = dict[str, Any] | None
 

@@ -8,7 +8,8 @@ import pandas as pd
 
 from multicard.analysis.scaling_models import Fit, fit_scaling_models, karp_flatt
 from multicard.analysis.statistics import Interval, medians_of, ratios_of
-from multicard.experiment.workloads import PARAMETERS
+from multicard.experiment.config import PARAMETERS
+from multicard.experiment.workload import workload_of
 
 ENDS = ("", "_low", "_high")
 
@@ -28,7 +29,7 @@ def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
     of, compared = _compared(measures)
     row = compared.iloc[of].set_axis(measures.index)
     completed = measures["outcome"] == "completed"
-    speedup = (_numbers(measures[_rate(measures)]) / row["base_rate"]).where(completed)
+    speedup = (_numbers(measures[workload_of(measures).unit.throughput]) / row["base_rate"]).where(completed)
     scaled = {"speedup": speedup, "efficiency": (speedup / measures["devices"]).where(row["several_counts"])}
     bounds = {f"{value}_{end}": row[f"{value}_{end}"].where(completed) for value in scaled for end in ("low", "high")}
     return measures.assign(
@@ -115,13 +116,13 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """
     of, table = _configurations(measures)
     completed = (measures["outcome"] == "completed").to_numpy()
-    rates = _numbers(measures[_rate(measures)]).where(completed).to_numpy()
+    rates = _numbers(measures[workload_of(measures).unit.throughput]).where(completed).to_numpy()
     known = [values[np.isfinite(values)] for values in (rates[at] for at in _places(of, len(table)))]
     base_of, several = _baselines(table, np.array([len(values) > 0 for values in known], dtype=bool))
     base = [known[number] if number >= 0 else np.empty(0) for number in base_of]
     seconds = _numbers(measures["iteration_time_s"]).where(completed).groupby(of).median()
 
-    way, devices = table[_way(table)], table["devices"]
+    way, devices = table[workload_of(table).method], table["devices"]
     speedup = pd.DataFrame(_columns("speedup", ratios_of(list(zip(known, base, strict=True)))))
     speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
     efficiency = speedup.div(devices.where(several), axis=0)
@@ -148,12 +149,14 @@ def _baselines(table: pd.DataFrame, known: np.ndarray) -> tuple[np.ndarray, np.n
     Only configurations that are `known` count.
     """
     alike, _ = _configurations(table, besides=("strategy", "devices", "nodes", "repeat"))
-    ways = table[_way(table)].tolist()
+    work = workload_of(table)
+    ways = table[work.method].tolist()
     on_one = {
         (alike[number], ways[number]): number for number in np.flatnonzero(known & (table["devices"] == 1).to_numpy())
     }
     base_of = [
-        on_one.get((group, "single"), on_one.get((group, way), -1)) for group, way in zip(alike, ways, strict=True)
+        next((on_one[group, base] for base in work.baselines(way) if (group, base) in on_one), -1)
+        for group, way in zip(alike, ways, strict=True)
     ]
     counts = table["devices"].where(known).groupby(alike).transform("nunique")
     return np.array(base_of, dtype=int), (counts > 1).to_numpy(dtype=bool)
@@ -177,16 +180,6 @@ def _places(of: np.ndarray, count: int) -> list[np.ndarray]:
 def _numbers(column: pd.Series) -> pd.Series:
     """Give a column as floating-point numbers, not a number where it is empty."""
     return pd.Series(column.astype("Float64").to_numpy(dtype=float, na_value=np.nan), index=column.index)
-
-
-def _way(table: pd.DataFrame) -> str:
-    """Name of the parameter that says how devices work together, or of texts how they are learned."""
-    return "strategy" if "strategy" in table else "technique"
-
-
-def _rate(measures: pd.DataFrame) -> str:
-    """Name of the throughput that speed-up compares."""
-    return "throughput_samples_per_s" if "strategy" in measures else "tokens_per_s"
 
 
 def _columns(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ import pandas as pd
 from multicard.core.files import atomic_write
 from multicard.core.text import for_latex, for_markdown
 from multicard.core.units import ONE, UNKNOWN, heading, number_in, number_with_error, unit_for, units_of
-from multicard.experiment.workloads import PARAMETERS
+from multicard.experiment.config import PARAMETERS
 
 INTERVALS = (
     "Medians over repeats, in brackets their range, from six repeats on their 95 % bootstrap interval; one repeat has "

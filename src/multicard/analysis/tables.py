@@ -8,8 +8,8 @@ import pandas as pd
 from multicard.analysis.scaling import fits, over_repeats, speedups
 from multicard.analysis.table_files import SYMBOLS, write_table
 from multicard.core.layout import WRITTEN_TABLES
-from multicard.experiment.vision_parameters import TUNED
-from multicard.experiment.workloads import PARAMETERS
+from multicard.experiment.config import PARAMETERS
+from multicard.experiment.workload import workload_of
 
 COSTS = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "test_accuracy")
 
@@ -82,10 +82,9 @@ def scaling_models_table(measures: pd.DataFrame) -> pd.DataFrame:
 def _of_what_varies(table: pd.DataFrame, also: tuple[str, ...] = ()) -> pd.DataFrame:
     """Drop the parameters that all rows share, and those that follow the preset; `devices` stays, and `also`."""
     names = [name for name in PARAMETERS if name in table]
-    found = [name for name in names if name not in ("devices", *also) and table[name].nunique(dropna=False) > 1]
-    if "preset" in found:
-        follows = [n for n in TUNED if n in table and table.groupby("preset")[n].nunique(dropna=False).max() == 1]
-        found = [name for name in found if name not in follows]
-    ways = [name for name in ("strategy", "technique") if name in table]
-    shown = [*(found or ways), *(["devices"] if "devices" in table else []), *also]
+    if table.empty:
+        return table
+    work = workload_of(table)
+    found = work.varying(table, [name for name in names if name not in ("devices", *also)])
+    shown = [*(found or [work.method]), *(["devices"] if "devices" in table else []), *also]
     return table[[name for name in shown if name in table] + [name for name in table if name not in {*names, *also}]]

@@ -13,8 +13,6 @@ from multicard.analysis.statistics import Interval, ratios_of, verdict
 from multicard.core.units import percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
-from multicard.experiment.vision_parameters import TUNED
-from multicard.experiment.workloads import WORKLOADS
 
 # A value, or one of these.
 MORE, LESS, OTHER = "more", "less", "other"
@@ -125,8 +123,9 @@ class Neighbours:
         self._by: dict[tuple[str, ...], dict[Any, list[Configuration]]] = {}
 
     def of(self, configuration: Configuration, parameters: Sequence[str]) -> list[Configuration]:
-        """Those that are equal in all but the parameters; what the preset turns on follows the preset."""
-        names = tuple(sorted({*parameters, *(TUNED if "preset" in parameters else ())}))
+        """Those that are equal in all but the parameters and what these imply."""
+        implied = configuration.workload.implied
+        names = tuple(sorted({*parameters, *(each for name in parameters for each in implied.get(name, ()))}))
         if names not in self._by:
             groups = defaultdict(list)
             for each in self._configurations:
@@ -186,20 +185,6 @@ def _possible(configuration: Configuration, switch: TuningOption) -> bool:
         return False
     if "binding" in switch.changes and not _has_nodes(configuration):
         return False
-    if "bucket_cap_mb" in switch.changes and configuration["strategy"] not in ("ddp", "ddp-ds"):
-        return False
-    if switch.changes.get("technique") == "qlora" and configuration["technique"] != "lora":
-        return False  # the others are other kinds of training
-    if switch.changes.get("packed") and configuration["technique"] == "dpo":
-        return False
-    if switch.changes.get("strategy") == "fsdp" and configuration["devices"] == 1:
-        return False
-    if switch.changes.get("strategy") == "ddp-ds" and configuration["strategy"] not in ("dp", "ddp"):
-        return False
-    if "prefetch_factor" in switch.changes and not configuration["num_workers"]:
-        return False
-    if switch.changes.get("loader") is None and "num_workers" in switch.changes and configuration["loader"] == "dali":
-        return False
     precision = switch.changes.get("precision")
     if precision and configuration["precision"] in ("fp16", "bf16"):
         return False
@@ -213,18 +198,21 @@ def _has_nodes(configuration: Configuration) -> bool:
 
 
 def _allowed(configuration: Configuration, switch: TuningOption) -> bool:
-    model = WORKLOADS[configuration["workload"]]
-    if not switch.changes.keys() <= model.model_fields.keys():
+    work = configuration.workload
+    if not switch.changes.keys() <= work.parameters.model_fields.keys():
+        return False
+    if not work.tuning_applies(switch.changes, configuration.parameters):
         return False
     values = {name: value for name, value in configuration.parameters.items() if value is not None}
-    if switch.changes.get("preset"):
-        values = {name: value for name, value in values.items() if name not in TUNED}
+    follow = {each for name in switch.changes for each in work.implied.get(name, ())}
+    values = {name: value for name, value in values.items() if name not in follow}
     changed = {name: _example(change, values.get(name)) for name, change in switch.changes.items()}
     try:
-        parameters = model.model_validate(values | changed)
+        parameters = work.parameters.model_validate(values | changed)
     except ValidationError:
         return False
-    return configuration["workload"] == "llm" or Run("", parameters).obstacle(EVERYTHING) is None
+    changed_run = Run("", parameters)
+    return changed_run.unsupported_reason(EVERYTHING) is None and changed_run.config_error() is None
 
 
 def _example(change: Any, now: Any) -> Any:

@@ -36,7 +36,7 @@ from multicard.core.layout import (
 from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import distinct, expand
-from multicard.experiment.workloads import parameters_of
+from multicard.experiment.workload import parameters_of
 
 # Names of kernels and functions are made by compilers: long words of letters and digits are no keys there.
 COMPILED = ("kernel", "function", "class", "operation", "collective", "api", "grid", "block")

@@ -15,7 +15,7 @@ from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.datasets import Dataset
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
-from multicard.experiment.workloads import parameters_of
+from multicard.experiment.workload import parameters_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -100,7 +100,7 @@ def obstacles(
         if run.id in recorded.archives:
             reasons[run.id] = None
             continue
-        reason, fault = run.obstacle(machine), faults.get(run.parameters.dataset)
+        reason, fault = run.unsupported_reason(machine), faults.get(run.parameters.dataset)
         if reason is None and fault:
             reason = f"no data set {run.parameters.dataset}: {fault}"
         if reason and run.id in recorded.differing:
@@ -111,7 +111,7 @@ def obstacles(
 
 def _fault(dataset: Dataset) -> str | None:
     try:
-        return dataset.fault()
+        return dataset.missing_files()
     except OSError as error:
         return f"it cannot be looked for: {error.strerror}"
 
@@ -123,13 +123,10 @@ def _difference(entry: RecordedRun, manifest: Manifest, run: Run, experiment: Ex
         same = False
     if not same:
         return "it ran with other parameters"
-    sections = [("datasets", "dataset", "data set")]
-    if run.model is not None:
-        sections.append(("models", "model", "model"))
-    for section, key, what in sections:
+    for key, definition in run.inputs.items():
         name = getattr(run.parameters, key)
-        there = manifest.experiment.get(section)
+        there = manifest.experiment.get(f"{key}s")
         theirs = there.get(name) if isinstance(there, dict) else None
-        if theirs != kind_of(getattr(experiment, section)[name]):
-            return f"its {what} {name} is another one"
+        if theirs != kind_of(definition):
+            return f"its {key.replace('dataset', 'data set')} {name} is another one"
     return None

@@ -47,8 +47,8 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
 
 def _planned(runs: dict[str, Run], machine: Machine) -> tuple[int, list[Run]]:
     """How many of the runs can run on some machine, and which on this one."""
-    somewhere = sum(run.obstacle(machine.hypothetical()) is None for run in runs.values())
-    return somewhere, [run for run in runs.values() if run.obstacle(machine) is None]
+    somewhere = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs.values())
+    return somewhere, [run for run in runs.values() if run.unsupported_reason(machine) is None]
 
 
 def print_checks(found: list[Check], as_json: bool, console: Console) -> bool:

@@ -28,7 +28,7 @@ def checks(
     except ValidationError:
         return  # Snakemake says what is wrong with it, before it starts anything
     there = machine_for(cluster)
-    sent = [run for run in runs.values() if run.obstacle(there) is None]
+    sent = [run for run in runs.values() if run.unsupported_reason(there) is None]
     if sent:
         yield _memory(profile, usable, sent, cluster)
 

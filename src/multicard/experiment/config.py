@@ -1,4 +1,4 @@
-"""The configuration model: the only truth about what a configuration file may say."""
+"""The configuration model: the single source of truth for what a configuration file may say."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ from multicard.experiment.datasets import Dataset, Digits, Strict
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.models import Model
 from multicard.experiment.parameters import DATASET_NAME
-from multicard.experiment.workloads import PARAMETERS, WORKLOADS
+from multicard.experiment.workload import WORKLOADS
 
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 # Snakemake puts the names of modules into a command line as they are.
@@ -21,6 +21,9 @@ ARCHIVE_PATH = r"^[^{}\x00-\x1f]+$"
 ARCHIVES = (".tar.gz", ".zip")  # how the name of an archive of recorded runs ends
 
 FigureName = Literal[tuple(FIGURES)]
+
+# Names of all parameters, those of the first workload first.
+PARAMETERS = tuple(dict.fromkeys(name for work in WORKLOADS.values() for name in work.parameters.model_fields))
 
 # Parameters that workloads share under one name, with values of their own; each workload checks its own.
 SHARED: dict[str, Any] = {
@@ -40,7 +43,8 @@ def _annotation(name: str) -> Any:
 
 def _fields(name: str) -> list[tuple[str, FieldInfo]]:
     """The field of each workload that has the parameter."""
-    return [(work, model.model_fields[name]) for work, model in WORKLOADS.items() if name in model.model_fields]
+    fields = {name: work.parameters.model_fields for name, work in WORKLOADS.items()}
+    return [(work, own[name]) for work, own in fields.items() if name in own]
 
 
 def _described(name: str) -> dict[str, Any]:

@@ -30,13 +30,17 @@ class Source(Strict):
 
     model_config = ConfigDict(json_schema_extra=_without_defaults)
 
-    def fault(self) -> str | None:
-        """Say which key the file system contradicts, as `key: what is wrong`; None where all is there."""
+    def missing_files(self) -> str | None:
+        """Say which files or folders are missing, as `key: what is missing`; None where all are there."""
         return None
 
 
-class GrayscaleSource(Source):
-    """Base of the sets of small grey images: how many of them to take, and how to keep them."""
+class ImageSource(Source):
+    """Base of the sets of images."""
+
+
+class GrayscaleSource(ImageSource):
+    """Base of the sets of small grayscale images: how many of them to use, and how to store them."""
 
     stored_size: Annotated[
         int | None,
@@ -49,7 +53,7 @@ class GrayscaleSource(Source):
     ] = None
     limit: Annotated[
         int | None,
-        Field(ge=1, description="Take the first so many training images, and a fifth as many test images."),
+        Field(ge=1, description="Use only the first N training images, and a fifth as many test images."),
     ] = None
 
 
@@ -80,7 +84,7 @@ class Mnist(GrayscaleSource):
             found[name] = next((path for path in candidates if path.is_file()), None)
         return found
 
-    def fault(self) -> str | None:
+    def missing_files(self) -> str | None:
         """Name the files that are missing, unless they may be downloaded."""
         missing = [name for name, path in self.files().items() if path is None]
         if missing and not self.download:
@@ -101,12 +105,12 @@ class KaggleMnist(GrayscaleSource):
         ),
     ]
 
-    def fault(self) -> str | None:
+    def missing_files(self) -> str | None:
         """Say where there is nothing at the path."""
         return None if Path(self.path).exists() else f"path: no such file or folder: {self.path}"
 
 
-class ImageFolder(Source):
+class ImageFolder(ImageSource):
     """A folder with class folders in `train/` and in `test/` or `val/`, or with class folders alone."""
 
     source: Literal["imagefolder"]
@@ -138,7 +142,7 @@ class ImageFolder(Source):
         tested = [name for name in ("test", "val") if held[name] is not None]
         return {"train": "train", "test": max(tested, key=lambda name: "folder" in held[name], default="test")}
 
-    def fault(self) -> str | None:
+    def missing_files(self) -> str | None:
         """Name the first folder that is missing."""
         folder = Path(self.folder)
         missing = [path for path in (folder, *(folder / part for part in self.parts().values())) if not path.is_dir()]
@@ -157,7 +161,7 @@ def _held(folder: Path) -> set[str] | None:
         return {"folder" if entry.is_dir() else "file" for entry in entries}
 
 
-class Synthetic(Source):
+class Synthetic(ImageSource):
     """Random images that cost nothing to load: the upper bound of every loader."""
 
     source: Literal["synthetic"]
@@ -204,7 +208,7 @@ PUBLISHED: dict[str, Published] = {
 class Text(Source):
     """Base of the sets of texts."""
 
-    limit: Annotated[int | None, Field(ge=1, description="Take the first so many samples.")] = None
+    limit: Annotated[int | None, Field(ge=1, description="Use only the first N samples.")] = None
 
     @property
     def kind(self) -> TextKind:
@@ -243,7 +247,7 @@ class TextFile(Text):
         """What a sample is."""
         return self.samples
 
-    def fault(self) -> str | None:
+    def missing_files(self) -> str | None:
         """Say where there is no file at the path."""
         return None if Path(self.path).is_file() else f"path: no such file: {self.path}"
 
@@ -270,7 +274,7 @@ class PublishedText(Text):
         """Its name at Hugging Face."""
         return PUBLISHED[self.texts].repository
 
-    def fault(self) -> str | None:
+    def missing_files(self) -> str | None:
         """Say where there is no folder, unless the set may be downloaded."""
         if self.folder is None:
             return None if self.download else f"folder: missing; download: true would fetch {self.repository}"

@@ -15,9 +15,9 @@ from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import JobParameters, run_id
+from multicard.experiment.parameters import DEFAULT_WORKLOAD, JobParameters, run_id
 from multicard.experiment.runs import Run, expand_scenario
-from multicard.experiment.workloads import WORKLOADS, parameters_of
+from multicard.experiment.workload import WORKLOADS, parameters_of
 
 
 class _Loader(yaml.SafeLoader):
@@ -138,10 +138,10 @@ def read_job(parameters: str, data: Path, model: Path | None, machine: Machine |
         raise UserError(f"parameters: do not parse as JSON: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"parameters: found {values!r}, expected a mapping")
-    workload = values.get("workload", "vision")
+    workload = values.get("workload", DEFAULT_WORKLOAD)
     if workload not in list(WORKLOADS):
         raise UserError(f"parameters: workload: found {workload!r}, expected one of {', '.join(WORKLOADS)}")
-    known = list(WORKLOADS[workload].model_fields)
+    known = list(WORKLOADS[workload].parameters.model_fields)
     faults = [
         f"parameters: {key}: not a parameter of the workload {workload}{_hint(key, known)}"
         for key in values
@@ -153,16 +153,16 @@ def read_job(parameters: str, data: Path, model: Path | None, machine: Machine |
         p = parameters_of(values)
     except ValidationError as error:
         raise UserError(*(f"parameters: {_fault(e)}" for e in error.errors())) from error
-    if workload == "llm" and model is None:
+    if "model" in WORKLOADS[workload].inputs and model is None:
         raise UserError("model: missing, expected the folder of the prepared language model")
     faults = [
         f"{name}: no such folder: {folder}"
         for name, folder in (("data", data), ("model", model))
         if folder is not None and not folder.is_dir()
     ]
-    obstacle = Run(run_id(p), p).obstacle(machine) if machine else None
-    if obstacle:
-        faults.append(f"parameters: cannot run here: {obstacle}")
+    unsupported = Run(run_id(p), p).unsupported_reason(machine) if machine else None
+    if unsupported:
+        faults.append(f"parameters: cannot run here: {unsupported}")
     if faults:
         raise UserError(*faults)
     return p
@@ -232,20 +232,17 @@ def _known_keys(location: list[str]) -> list[str]:
 def _outside_faults(experiment: Experiment) -> list[str]:
     """Faults that only the file system shows."""
     faults = _recorded_faults(experiment)
-    for section, entries in (("datasets", experiment.datasets), ("models", experiment.models)):
-        if section == "datasets" and experiment.recorded:
-            continue  # recorded runs need no data; a run that does says so where it cannot run
-        for name, entry in entries.items():
-            try:
-                fault = entry.fault()
-            except OSError as error:
-                kind = "architecture" if section == "models" else "source"
-                fault = f"{kind}: {getattr(entry, kind)} cannot be looked for: {error.strerror}"
-            if fault:
-                faults.append(f"{section}.{name}.{fault}")
-    obstacle = unwritable(Path(experiment.results))
-    if obstacle:
-        faults.append(f"results: cannot write to {experiment.results}: {obstacle}")
+    # Recorded runs need no data; a run that does says so where it cannot run.
+    for name, dataset in ({} if experiment.recorded else experiment.datasets).items():
+        try:
+            missing = dataset.missing_files()
+        except OSError as error:
+            missing = f"source: {dataset.source} cannot be looked for: {error.strerror}"
+        if missing:
+            faults.append(f"datasets.{name}.{missing}")
+    faults += [f"models.{name}.{error}" for name, model in experiment.models.items() if (error := model.config_error())]
+    if unwritten := unwritable(Path(experiment.results)):
+        faults.append(f"results: cannot write to {experiment.results}: {unwritten}")
     return faults
 
 
@@ -265,7 +262,7 @@ def _recorded_faults(experiment: Experiment) -> list[str]:
 def _scenario_faults(experiment: Experiment, name: str) -> list[str]:
     """What of a scenario does not fit its workload, the data sets or the models."""
     scenario, workload = experiment.scenarios[name], experiment.workload(name)
-    known, where = WORKLOADS[workload].model_fields, f"scenarios.{name}"
+    known, where = WORKLOADS[workload].parameters.model_fields, f"scenarios.{name}"
     faults = [
         f"{where}.{section}.{key}: not a parameter of the workload {workload}"
         for section, keys in (("fixed", scenario.fixed.model_fields_set), ("vary", scenario.varied))
@@ -282,16 +279,15 @@ def _scenario_faults(experiment: Experiment, name: str) -> list[str]:
         runs = expand_scenario(experiment, name)
     except ValidationError as error:
         return list(dict.fromkeys(f"{where}: {_fault(e)}" for e in error.errors()))
-    for key, entries in (("dataset", experiment.datasets), ("model", experiment.models)):
-        if key == "model" and workload != "llm":
-            continue
+    for key in WORKLOADS[workload].inputs:
+        entries = getattr(experiment, f"{key}s")
         for value in dict.fromkeys(getattr(run.parameters, key) for run in runs):
             if value not in entries:
                 what = key.replace("dataset", "data set")
                 hint = _hint(value, list(entries))
                 faults.append(f"{_place(experiment, name, key)}: no {what} {value!r} under {key}s{hint}")
     if not faults:
-        faults = list(dict.fromkeys(f"{where}: {misfit}" for run in runs if (misfit := run.misfit(experiment))))
+        faults = list(dict.fromkeys(f"{where}: {error}" for run in runs if (error := run.config_error())))
     return faults
 
 

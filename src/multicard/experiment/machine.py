@@ -53,7 +53,7 @@ class Machine:
             profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
             compiler=_compiler(),
             dali=_dali(),
-            torchtune=unsupported(),
+            torchtune=torchtune_unsupported_reason(),
             gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
             nodes=_count(nodes.lines),
             unanswered=next((answer.problem for answer in (cards, memory, nodes) if answer.problem), None),
@@ -91,7 +91,7 @@ def _dali() -> bool:
         return False
 
 
-def unsupported() -> str | None:
+def torchtune_unsupported_reason() -> str | None:
     """Which of the packages that tune language models is missing, or of another version than was tried; or None."""
     found = {}
     for package in SUPPORTED:

@@ -1,13 +1,91 @@
-"""The language models that a configuration may name."""
+"""The language models that a configuration may name, and the shapes of their architectures."""
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from multicard.experiment.architectures import ARCHITECTURES, REPOSITORIES, Architecture
 from multicard.experiment.datasets import Strict
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A Llama-3 decoder: grouped-query attention, SwiGLU feed-forward, RMS norms, rotary positions.
+
+    `tied`: the output layer shares the weights of the embedding.
+    """
+
+    vocabulary: int
+    layers: int
+    heads: int
+    kv_heads: int
+    embedding: int
+    feed_forward: int
+    max_sequence: int
+    tied: bool = False
+    rope_base: float = 500_000.0
+    norm_epsilon: float = 1e-5
+
+    @property
+    def kv_width(self) -> int:
+        """Width of keys and of values."""
+        return self.embedding // self.heads * self.kv_heads
+
+    @property
+    def linear_shapes(self) -> dict[str, tuple[int, int]]:
+        """(out, in) of the linear layers of one decoder layer, by torchtune's names."""
+        wide, deep = self.embedding, self.feed_forward
+        return {
+            "q_proj": (wide, wide),
+            "k_proj": (self.kv_width, wide),
+            "v_proj": (self.kv_width, wide),
+            "output_proj": (wide, wide),
+            "w1": (deep, wide),
+            "w2": (wide, deep),
+            "w3": (deep, wide),
+        }
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        linear = sum(rows * columns for rows, columns in self.linear_shapes.values())
+        ends = self.vocabulary * self.embedding * (1 if self.tied else 2)
+        return self.layers * (linear + 2 * self.embedding) + ends + self.embedding
+
+
+# `tiny` is ours: small enough for a CPU, and the size of every weight that NF4 quantizes is a multiple of 4 x 16 384,
+# so that 4 ranks can share it.
+# The others are Meta's published shapes (config.json of meta-llama/Meta-Llama-3-8B, Llama-3.1-8B and Llama-3.2-1B).
+ARCHITECTURES = {
+    "tiny": Architecture(
+        vocabulary=1024, layers=2, heads=8, kv_heads=4, embedding=512, feed_forward=1024, max_sequence=2048
+    ),
+    "llama3_8b": Architecture(
+        vocabulary=128_256, layers=32, heads=32, kv_heads=8, embedding=4096, feed_forward=14_336, max_sequence=8192
+    ),
+    "llama3_1_8b": Architecture(
+        vocabulary=128_256, layers=32, heads=32, kv_heads=8, embedding=4096, feed_forward=14_336, max_sequence=131_072
+    ),
+    "llama3_2_1b": Architecture(
+        vocabulary=128_256,
+        layers=16,
+        heads=32,
+        kv_heads=8,
+        embedding=2048,
+        feed_forward=8192,
+        max_sequence=131_072,
+        tied=True,
+    ),
+}
+
+# Where the weights are published, for the command that would fetch them.
+REPOSITORIES = {
+    "llama3_8b": "meta-llama/Meta-Llama-3-8B-Instruct",
+    "llama3_1_8b": "meta-llama/Meta-Llama-3.1-8B-Instruct",
+    "llama3_2_1b": "meta-llama/Llama-3.2-1B-Instruct",
+}
 
 
 class Model(Strict):
@@ -37,13 +115,13 @@ class Model(Strict):
         unread = "'original/consolidated.*'"
         return f"tune download {REPOSITORIES[self.architecture]} --output-dir {where} --ignore-patterns {unread}"
 
-    def fault(self) -> str | None:
+    def config_error(self) -> str | None:
         """Say which key is wrong, as `key: what is wrong`; None where none is."""
         if self.architecture == "tiny":
             return None if self.folder is None else "folder: the model tiny is made on the spot and has no folder"
         return None if self.folder else f"folder: missing; the weights can be fetched by: {self.download_command}"
 
-    def absent(self) -> str | None:
+    def missing_files(self) -> str | None:
         """Say where the folder of the weights is not there."""
         there = self.folder is None or Path(self.folder).is_dir()
         return None if there else f"no weights: no such folder: {self.folder}"

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from multicard.profilers import PROFILERS
 
 DATASET_NAME = r"^[a-z0-9][a-z0-9-]*$"
+DEFAULT_WORKLOAD = "vision"  # of parameters that name none
 LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need some of them
 
 # What each workload has with a default of its own.
@@ -36,7 +37,7 @@ class JobParameters(BaseModel):
     # The parameters that every reader asks for; `run_id` begins with them.
     HEADLINE: ClassVar[tuple[str, ...]]
 
-    workload: Annotated[Literal["vision", "llm"], Field(description="The kind of job.")]
+    workload: Annotated[str, Field(description="The kind of job.")]
     dataset: DatasetOf
     device: Annotated[
         Literal["cpu", "cuda"], Field(description="`cuda`: one card per rank; `cpu`: one process per rank.")
@@ -115,10 +116,10 @@ class JobParameters(BaseModel):
     def stated(self) -> dict[str, Any]:
         """Only what differs from the defaults, so that a new parameter with a default reruns nothing.
 
-        The workload is stated unless it is the one that `parameters_of` takes for granted.
+        The workload is stated unless it is the default one.
         """
         different = {name: value for name, value in self.model_dump().items() if value != self.default(name)}
-        return different if self.workload == "vision" else {"workload": self.workload, **different}
+        return different if self.workload == DEFAULT_WORKLOAD else {"workload": self.workload, **different}
 
 
 def run_id(parameters: JobParameters) -> str:

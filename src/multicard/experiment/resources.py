@@ -5,11 +5,9 @@ from typing import Any
 
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.config import Experiment
-from multicard.experiment.llm_parameters import LlmParameters
-from multicard.experiment.memory import BYTES, memory_of
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.runs import Run
-from multicard.experiment.vision_parameters import VisionParameters
+from multicard.experiment.workload import WORKLOADS
 
 # What a job takes beside the run in it, which has a limit of its own: Snakemake starts twice, and traces are written.
 AROUND_MIN = 10
@@ -19,11 +17,6 @@ PROCESS_MB = {"cpu": 1000, "cuda": 4000}  # of a training process: the libraries
 WORKER_MB = 500  # of a process that loads data
 AROUND_MB = 2000  # Snakemake, the launcher, the profiler
 HEADROOM = 1.5
-
-# MobileNet v2 has 6.7 million convolution outputs for 224 px (Sandler et al. 2018, arXiv 1801.04381, Table 2), of each
-# of which training keeps that, its normalized value and its activation.
-KEPT_VALUES, REFERENCE_PX = 3 * 6.7e6, 224
-VALUE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 4, "bf16": 4}
 
 
 def request(run: Run, experiment: Experiment) -> dict[str, Any]:
@@ -59,7 +52,7 @@ def cpus(p: JobParameters) -> int:
 def memory_mb(run: Run) -> int:
     """Megabytes of a node's own memory, not of its cards."""
     p = run.parameters
-    rank = PROCESS_MB[p.device] + _rank_mb(run)
+    rank = PROCESS_MB[p.device] + WORKLOADS[p.workload].rank_memory_mb(p, run.inputs)
     workers = math.ceil(p.loader_workers / p.nodes) * WORKER_MB
     return math.ceil((AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers)) / 100) * 100
 
@@ -74,21 +67,3 @@ def memory_of_attempt_mb(run: Run, attempt: int, cluster: Cluster | None) -> int
     if cluster is None or cluster.memory_per_node_gb is None:
         return first * attempt
     return max(first, min(first * attempt, int(cluster.memory_per_node_gb * 1000)))
-
-
-def _rank_mb(run: Run) -> float:
-    p = run.parameters
-    if isinstance(p, LlmParameters):
-        # A rank reads all weights, in pieces that it joins; and on a CPU it computes there too.
-        weights = BYTES[p.precision] * run.model.shape.parameters
-        computing = memory_of(p, run.model.shape).total if p.device == "cpu" else 0
-        return (2 * weights + computing) / 1e6
-    return _vision_rank_mb(p)
-
-
-def _vision_rank_mb(p: VisionParameters) -> float:
-    size = VALUE_BYTES[p.precision]
-    image = 3 * p.image_size**2 * size
-    batches = p.num_workers * p.prefetch_factor + 2  # loaded ahead; in use; being copied
-    kept = KEPT_VALUES * p.width_mult * (p.image_size / REFERENCE_PX) ** 2 * size if p.device == "cpu" else 0
-    return p.batch_of_rank * (batches * image + kept) / 1e6

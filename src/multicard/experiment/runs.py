@@ -1,38 +1,38 @@
 """Scenarios expand into runs; two scenarios that need the same run share it."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from multicard.experiment.config import Experiment
-from multicard.experiment.datasets import Text
-from multicard.experiment.llm_parameters import LlmParameters
 from multicard.experiment.machine import Machine
-from multicard.experiment.models import Model
 from multicard.experiment.parameters import JobParameters, run_id
-from multicard.experiment.vision_parameters import VisionParameters
-from multicard.experiment.workloads import WORKLOADS
+from multicard.experiment.workload import WORKLOADS, Inputs
 from multicard.profilers import PROFILERS
-
-# NF4 quantizes 64 weights with one scale, and 256 scales with one factor: a rank's share is a multiple of both.
-NF4_BLOCK = 64 * 256
 
 
 @dataclass(frozen=True)
 class Run:
     """One concrete job.
 
-    `model`: the definition of the language model that it tunes, of the workload llm.
+    `inputs`: the definitions of what is prepared for it, by the parameter that names them.
     """
 
     id: str
     parameters: JobParameters
-    model: Model | None = None
+    inputs: Inputs = field(default_factory=dict, hash=False)
 
-    def obstacle(self, machine: Machine) -> str | None:
+    @classmethod
+    def of(cls, parameters: JobParameters, experiment: Experiment) -> "Run":
+        """The run with these parameters, its inputs being those that the experiment defines."""
+        sections = {name: getattr(experiment, f"{name}s") for name in WORKLOADS[parameters.workload].inputs}
+        names = {name: getattr(parameters, name) for name in sections}
+        inputs = {name: sections[name][given] for name, given in names.items() if given in sections[name]}
+        return cls(run_id(parameters), parameters, inputs)
+
+    def unsupported_reason(self, machine: Machine) -> str | None:
         """Why the run cannot run on `machine`, or None when it can."""
         p = self.parameters
-        own = _vision_obstacle(p, machine) if isinstance(p, VisionParameters) else self._llm_obstacle(machine)
-        if own:
+        if own := WORKLOADS[p.workload].unsupported_reason(p, machine, self.inputs):
             return own
         if p.devices % p.nodes:
             return f"{_counted(p.devices, 'device')} cannot be shared equally by {p.nodes} nodes"
@@ -52,67 +52,24 @@ class Run:
             return f"needs {PROFILERS[p.profiler].program} on the PATH, not found"
         return None
 
-    def _llm_obstacle(self, machine: Machine) -> str | None:
-        p, model = self.parameters, self.model
-        if machine.torchtune or model is None:
-            return machine.torchtune
-        if p.technique == "qlora":
-            for layer, (rows, width) in model.shape.linear_shapes.items():
-                if rows % p.devices or rows * width % (p.devices * NF4_BLOCK):
-                    return f"the technique qlora cannot share {layer} of {p.model} among {p.devices} devices"
-        return model.absent() if machine.weights_needed else None
+    def config_error(self) -> str | None:
+        """What about the run is wrong on every machine: an input is not of its workload's kind, or does not fit."""
+        p = self.parameters
+        work = WORKLOADS[p.workload]
+        for name, given in self.inputs.items():
+            if not isinstance(given, work.inputs[name]):
+                what = name.replace("dataset", "data set")
+                return f"the workload {work.name} cannot use the {what} {getattr(p, name)} (source: {given.source})"
+        return work.config_error(p, self.inputs)
 
-    def misfit(self, experiment: Experiment) -> str | None:
-        """What about the run fits no machine: its data set or model is not of its kind, or of the wrong shape."""
-        p, dataset = self.parameters, experiment.datasets[self.parameters.dataset]
-        if isinstance(p, VisionParameters):
-            return f"the workload vision cannot train on the texts {p.dataset}" if isinstance(dataset, Text) else None
-        if not isinstance(dataset, Text):
-            return f"the workload llm cannot train on the pictures {p.dataset}"
-        if p.technique == "dpo" and dataset.kind != "preference":
-            return f"the technique dpo needs a data set of preferences, {p.dataset} is one of kind {dataset.kind}"
-        if p.packed and p.technique == "dpo":
-            return "packed: the technique dpo cannot pack its samples"
-        if p.compile and p.technique == "qat":
-            return "compile: torchtune's recipes of the technique qat cannot compile"
-        shape = experiment.models[p.model].shape
-        if p.sequence_length > shape.max_sequence:
-            return f"sequence_length: {p.sequence_length} is more than the {shape.max_sequence} of the model {p.model}"
-        if p.technique == "qat":
-            for layer, (_, width) in shape.linear_shapes.items():
-                if width % p.qat_group:
-                    return f"qat_group: {p.qat_group} does not divide {width}, the width of {layer} in {p.model}"
-        return None
+    def device_memory_bytes(self) -> int | None:
+        """Estimate of the most memory that training takes on one device; None where there is no estimate."""
+        p = self.parameters
+        return WORKLOADS[p.workload].device_memory_bytes(p, self.inputs)
 
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _vision_obstacle(p: VisionParameters, machine: Machine) -> str | None:
-    if p.strategy == "single" and p.devices > 1:
-        return f"the strategy single uses one device, not {p.devices}"
-    if p.strategy in ("single", "dp") and p.nodes > 1:
-        return f"the strategy {p.strategy} is one process, which cannot use {p.nodes} nodes"
-    if p.strategy == "dp" and (p.device != "cuda" or p.devices < 2):
-        return "the strategy dp needs two or more GPUs"
-    if p.strategy == "fsdp" and p.layout == "nhwc":
-        return "the strategy fsdp cannot split weights in the layout nhwc"
-    if p.strategy == "fsdp" and p.fused_optimizer:
-        return "the strategy fsdp has no fused optimizer (SGD)"
-    if p.strategy == "dp" and (p.compile or p.cuda_graphs):
-        return "the strategy dp copies the model in every step, which torch.compile does not support"
-    if p.strategy == "fsdp" and p.cuda_graphs:
-        return "the strategy fsdp moves weights in every step, CUDA graphs need them in one place"
-    if p.scaling == "strong" and p.batch_size % p.devices:
-        return f"a batch of {p.batch_size} cannot be shared equally by {p.devices} devices"
-    if p.cuda_graphs and p.device == "cpu":
-        return "CUDA graphs need a GPU"
-    if p.cuda_graphs and not machine.compiler:
-        return "torch.compile needs a C++ compiler, none found"
-    if p.loader == "dali" and not machine.dali:
-        return 'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
-    return None
 
 
 def expand(experiment: Experiment) -> dict[str, list[Run]]:
@@ -137,16 +94,14 @@ def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
         If its parameters do not suit its workload.
     """
     scenario = experiment.scenarios[name]
-    workload = WORKLOADS[experiment.workload(name)]
+    parameters = WORKLOADS[experiment.workload(name)].parameters
     shared = experiment.fixed.model_dump(exclude_unset=True)
-    base = {key: value for key, value in shared.items() if key in workload.model_fields}
+    base = {key: value for key, value in shared.items() if key in parameters.model_fields}
     base |= scenario.fixed.model_dump(exclude_unset=True)
     varied = scenario.varied
     runs = []
     for values in itertools.product(*varied.values()):
         for repeat in range(1, scenario.repeats + 1):
             stated = base | dict(zip(varied, values, strict=True)) | {"repeat": repeat}
-            parameters = workload.model_validate(stated)
-            model = experiment.models.get(parameters.model) if isinstance(parameters, LlmParameters) else None
-            runs.append(Run(run_id(parameters), parameters, model))
+            runs.append(Run.of(parameters.model_validate(stated), experiment))
     return runs

@@ -6,7 +6,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis import per_run
-from multicard.analysis.measures import ACCURACY
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES
 from multicard.figures.bars import group_axis
@@ -21,6 +20,7 @@ from multicard.figures.style import (
     legend_below,
     unit_for,
 )
+from multicard.workloads.vision.measures import ACCURACY
 
 QUANTILES = {"p1_s": 0.01, "p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p99_s": 0.99}
 

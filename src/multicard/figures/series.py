@@ -3,10 +3,9 @@
 import pandas as pd
 
 from multicard.analysis.scaling import over_repeats
-from multicard.experiment.vision_parameters import TUNED
-from multicard.experiment.workloads import PARAMETERS
-
-TECHNIQUES = {"lora": "LoRA", "qlora": "QLoRA", "qat": "QAT", "dpo": "DPO", "full": "full"}
+from multicard.experiment.config import PARAMETERS
+from multicard.experiment.workload import workload_of
+from multicard.workloads.llm.technique import TECHNIQUES
 
 # Parameters whose values speak for themselves.
 PLAIN = ("strategy", "precision", "dataset", "profiler", "device", "model")
@@ -23,7 +22,7 @@ def unit(name: str, value: object) -> str:
         "layout": text.upper(),
         "loader": {"torch": "DataLoader", "dali": "DALI"}.get(text),
         "preset": f"{value} settings",
-        "technique": TECHNIQUES.get(text),
+        "technique": TECHNIQUES[text].label if text in TECHNIQUES else None,
         "qat_of": f"QAT of {value}",
         "qat_group": f"QAT group {value}",
         "lora_rank": f"rank {value}",
@@ -44,16 +43,12 @@ def unit(name: str, value: object) -> str:
 def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
     """Parameters with more than one value among the runs, except those named and those that follow the preset."""
     names = [name for name in PARAMETERS if name in measures and name not in besides]
-    found = [name for name in names if measures[name].nunique(dropna=False) > 1]
-    if "preset" not in measures or measures["preset"].nunique() < 2:
-        return found
-    follows = [name for name in TUNED if measures.groupby("preset")[name].nunique(dropna=False).max() == 1]
-    return [name for name in found if name not in follows]
+    return workload_of(measures).varying(measures, names)
 
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Label of each row, made of the parameters `names`; of what tells the jobs of a workload apart where none is."""
-    shown = names or ["technique" if is_llm(rows) else "strategy"]
+    shown = names or [workload_of(rows).method]
     return [", ".join(unit(name, row[name]) for name in shown) for _, row in rows.iterrows()]
 
 

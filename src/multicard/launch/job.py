@@ -31,6 +31,7 @@ from multicard.core.layout import (
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.resources import cpus
+from multicard.experiment.workload import WORKLOADS
 from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, written
 from multicard.launch.commands import LOOPBACK, Place, job_environment, training_command
@@ -39,7 +40,6 @@ from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
 
-TRAINERS = {"vision": "multicard.workloads.vision.train", "llm": "multicard.workloads.llm.train"}
 OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
 FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved", "resumed")
 # Training after which a checkpoint is worth its place: to start anew costs no more than this.
@@ -213,7 +213,7 @@ def choose_profiler(wanted: str) -> tuple[str, str]:
 def node_command(parameters: JobParameters, profiler: str, scratch: Path, place: Place | None = None) -> list[str]:
     """Command that runs the ranks of one node, under the profiler where that is a program."""
     command = training_command(
-        TRAINERS[parameters.workload],
+        WORKLOADS[parameters.workload].program,
         ["--job", str((scratch / JOB).absolute())],
         parameters.ranks_per_node,
         distributed=parameters.distributed,

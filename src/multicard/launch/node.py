@@ -18,7 +18,7 @@ from typing import Any
 from multicard.core.files import atomic_write, read_json, write_json
 from multicard.core.layout import JOB, LOG, NODE, node_file, rank_file
 from multicard.experiment.parameters import JobParameters
-from multicard.experiment.workloads import parameters_of
+from multicard.experiment.workload import parameters_of
 from multicard.launch.commands import Place
 from multicard.launch.job import environment_of, node_command, wrapped
 from multicard.launch.process import run

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from multicard.experiment.workloads import PARAMETERS
+from multicard.experiment.config import PARAMETERS
 from multicard.report.wording import cell, in_words, is_number, measure
 
 MOST_ROWS = 60

@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from multicard.core.units import BYTES, heading, number, unit_for, units_of, with_unit
-from multicard.experiment.workloads import PARAMETERS
-from multicard.figures.series import TECHNIQUES
+from multicard.experiment.config import PARAMETERS
+from multicard.workloads.llm.technique import TECHNIQUES
 
 DIGITS = 4
 
@@ -54,7 +54,7 @@ def cell(column: str, value: Any) -> str:
     if value is None or (not isinstance(value, str) and pd.isna(value)):
         return ""
     if column == "technique":
-        return TECHNIQUES.get(str(value), str(value))
+        return TECHNIQUES[str(value)].label if str(value) in TECHNIQUES else str(value)
     if column == "outcome":
         return str(value).replace("_", " ")
     if isinstance(value, str) or not is_number(value):

@@ -1,1 +1,5 @@
-"""Tuning language models: models, texts, their memory, and the one module that knows torchtune."""
+"""Tuning language models: models, texts, their memory, and the one module that runs torchtune."""
+
+from multicard.workloads.llm.workload import WORKLOAD
+
+__all__ = ["WORKLOAD"]

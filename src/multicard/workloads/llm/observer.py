@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from multicard.core.errors import UserError
-from multicard.experiment.llm_parameters import LlmParameters
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter
 from multicard.record.rank import say
 from multicard.record.recorder import Recorder
-from multicard.workloads.llm.memory import Held, count
+from multicard.workloads.llm.model_state import ModelState, count
+from multicard.workloads.llm.parameters import LlmParameters
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Observer:
 
     def __init__(self, p: LlmParameters, rank: int, recorder: Recorder, capture: Capture, meter: EnergyMeter):
         self.p, self.rank, self.recorder, self.capture, self.meter = p, rank, recorder, capture, meter
-        self.held: Held | None = None
+        self.held: ModelState | None = None
         self.save_time_s: float | None = None
         self._open: dict[str, AbstractContextManager[Any]] = {}  # the window, the step and the phase that are open
         self._phase: str | None = None

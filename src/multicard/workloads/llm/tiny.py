@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, write_json
-from multicard.experiment.architectures import Architecture
+from multicard.experiment.models import Architecture
 from multicard.workloads.llm.vocabulary import train_vocabulary, write_vocabulary
 from multicard.workloads.llm.weights import ONE_FILE, tensor_shapes
 

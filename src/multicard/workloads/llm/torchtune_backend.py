@@ -25,10 +25,11 @@ from torchtune._recipe_registry import get_all_recipes
 from torchtune.data import CROSS_ENTROPY_IGNORE_IDX
 
 from multicard.core.errors import UserError
-from multicard.experiment.architectures import ARCHITECTURES
-from multicard.experiment.llm_parameters import LlmParameters
-from multicard.experiment.machine import unsupported
+from multicard.experiment.machine import torchtune_unsupported_reason
+from multicard.experiment.models import ARCHITECTURES
 from multicard.workloads.llm.observer import Contents, Observer
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.technique import TECHNIQUES
 
 LORA = {
     # torchtune's own choice in its configurations of Llama 3.
@@ -74,12 +75,11 @@ def tune(
     output
         Folder that takes what torchtune writes: its log of losses, adapters or weights.
     """
-    wrong = unsupported()
-    if wrong:
-        raise UserError(wrong)
+    if unsupported := torchtune_unsupported_reason():
+        raise UserError(unsupported)
     _mend_torchao()
     settings = OmegaConf.create(_settings(p, model, texts, train_file, output))
-    recipe = _load_recipe(recipe_name(p))
+    recipe = _load_recipe(TECHNIQUES[p.technique].recipe_name(p))
     if p.device == "cpu":
         _mend_for_cpu(recipe)
     passes: list[int] = []
@@ -88,18 +88,6 @@ def tune(
     setattr(recipe, observed.__name__, observed)
     recipe.recipe_main.__wrapped__(settings)
     return passes[0]
-
-
-def recipe_name(p: LlmParameters) -> str:
-    """Name of the stock recipe of a technique."""
-    kind = {
-        "lora": "lora_finetune",
-        "qlora": "lora_finetune",
-        "qat": "qat_lora_finetune" if p.qat_of == "adapters" else "qat",
-        "dpo": "lora_dpo",
-        "full": "full_finetune",
-    }[p.technique]
-    return f"{kind}_distributed" if p.distributed else f"{kind}_single_device"
 
 
 def tokens_per_sample(
@@ -134,7 +122,7 @@ def _settings(
     p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path
 ) -> dict[str, Any]:
     """The configuration of the stock recipe."""
-    settings: dict[str, Any] = {
+    return {
         "output_dir": str(output),
         "tokenizer": _tokenizer(model, p.sequence_length),
         "model": _model(p, model["architecture"]),
@@ -174,15 +162,8 @@ def _settings(
         "dtype": p.precision,
         "enable_activation_checkpointing": p.activation_checkpointing,
         "enable_activation_offloading": False,
+        **TECHNIQUES[p.technique].settings(p),
     }
-    if p.technique == "dpo":
-        settings["loss"] = {"_component_": "torchtune.rlhf.loss.DPOLoss", "beta": 0.1, "label_smoothing": 0}
-    if p.technique == "qat":
-        settings["quantizer"] = {
-            "_component_": "torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer",
-            "groupsize": p.qat_group,
-        }
-    return settings
 
 
 def _tokenizer(model: dict[str, Any], longest: int | None) -> dict[str, Any]:
@@ -196,10 +177,10 @@ def _tokenizer(model: dict[str, Any], longest: int | None) -> dict[str, Any]:
 
 def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
     adapters: dict[str, Any] = {}
-    if p.adapted:
-        adapters = LORA | {"lora_rank": p.lora_rank, "lora_alpha": p.lora_alpha}
-        adapters["quantize_base"] = p.technique == "qlora"
-    prefix = "lora_" if p.adapted else ""
+    if p.trains_adapters:
+        rank = {"lora_rank": p.lora_rank, "lora_alpha": p.lora_alpha}
+        adapters = LORA | rank | TECHNIQUES[p.technique].adapter_settings()
+    prefix = "lora_" if p.trains_adapters else ""
     if architecture in MODELS:
         module, name, _ = MODELS[architecture]
         return {"_component_": f"torchtune.models.{module}.{prefix}{name}", **adapters}
@@ -220,9 +201,10 @@ def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
 
 
 def _dataset(p: LlmParameters, texts: dict[str, Any], train_file: Path) -> dict[str, Any]:
-    kind = PAIRS if p.technique == "dpo" else DATASETS[texts["kind"]]
+    pairs = TECHNIQUES[p.technique].pairs
+    kind = PAIRS if pairs else DATASETS[texts["kind"]]
     where = {"source": "json", "data_files": str(train_file), "split": "train"}
-    if p.technique != "dpo":
+    if not pairs:
         where["packed"] = p.packed
     return {**kind, "_component_": f"torchtune.datasets.{kind['_component_']}", **where}
 

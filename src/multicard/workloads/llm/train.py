@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from multicard.core.layout import STEPS, rank_file
-from multicard.experiment.llm_parameters import LlmParameters
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.rank import bind_rank, run_rank
 from multicard.record.recorder import Recorder
-from multicard.workloads.llm.models import read_model
 from multicard.workloads.llm.observer import Observer
-from multicard.workloads.llm.texts import read_texts
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.prepare_model import read_model
+from multicard.workloads.llm.prepare_texts import read_texts
 
 WEIGHTS = (".safetensors", ".pt", ".bin")
 

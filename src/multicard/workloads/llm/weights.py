@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import UserError
-from multicard.experiment.architectures import Architecture
+from multicard.experiment.models import Architecture
 from multicard.workloads.llm.vocabulary import LFS_POINTER
 
 ONE_FILE = "model.safetensors"

@@ -12,17 +12,18 @@ import torch
 from torch import nn
 
 from multicard.core.layout import CHECKPOINT, STEPS, rank_file
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.record import environment
 from multicard.record.energy import EnergyMeter
 from multicard.record.rank import say
 from multicard.record.recorder import Recorder
-from multicard.workloads.vision.strategy import sum_over_ranks
+from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.ranks import sum_over_ranks
+from multicard.workloads.vision.strategy import STRATEGIES
 
 SHARE = 50  # of the time that passes, at most one part in so many goes into writing
 STATE = "state.pt"
 OF_A_RANK = (STEPS, STATE)  # what each leaves for the first to put together
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 
 
 @dataclass
@@ -44,8 +45,8 @@ class Checkpoints:
 
     One is worth writing when the run has measured steps, and when since the last one, or since the start,
     `checkpoint_after_s` of the job have passed and `SHARE` times as long as the last one took; with 0 after every
-    epoch. Every rank calls every method, outside of what is timed. Under fsdp there are none, since no rank has the
-    whole model: such a run starts anew, as does one of a single epoch.
+    epoch. Every rank calls every method, outside of what is timed. A run whose strategy has none,
+    since no rank has the whole model, restarts from scratch, as does one of a single epoch.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ class Checkpoints:
         state: State,
     ):
         self.job, self.p, self.rank, self.device, self.facts, self.state = job, p, rank, device, facts, state
-        self.possible = "checkpoint" in job and p.epochs > 1 and p.strategy != "fsdp"
+        self.possible = "checkpoint" in job and p.epochs > 1 and STRATEGIES[p.strategy].has_checkpoints
         self.times = 0
         self._since, self._took_s = time.monotonic(), 0.0
 
@@ -225,7 +226,7 @@ def _cards(recorder: Recorder) -> list[torch.device]:
 def _code() -> str:
     """Digest of the code that trains and records."""
     digest = hashlib.sha256()
-    for room in ("experiment", "record", "vision"):
-        for file in sorted((PACKAGE / room).glob("*.py")):
+    for package in ("experiment", "record", "workloads/vision"):
+        for file in sorted((PACKAGE / package).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -9,10 +9,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 
 from multicard.core.errors import UserError
-from multicard.experiment.vision_parameters import VisionParameters
-
-# Strategies whose ranks share one pass over the data; the others repeat it on every rank.
-SHARED_PASS = ("ddp-ds", "fsdp")
+from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.strategy import STRATEGIES
 
 
 class SyntheticLoader:
@@ -48,14 +46,15 @@ def training_loader(
     """
     p = parameters
     batch, seed = p.batch_of_rank, p.seed + p.repeat - 1
-    share = len(dataset) // p.ranks if p.strategy in SHARED_PASS else len(dataset)
+    shared = STRATEGIES[p.strategy].distributed_sampler
+    share = len(dataset) // p.ranks if shared else len(dataset)
     if share < batch:
         raise UserError(f"batch_size: {p.batch_size} needs {batch} training samples per rank, found {share}")
     if getattr(dataset, "synthetic", False):
         return SyntheticLoader(share // batch, batch, p.image_size, len(facts["classes"]), device, seed + rank)
     generator = torch.Generator().manual_seed(seed * 10_007 + rank)
     sampler: Sampler[int]
-    if p.strategy in SHARED_PASS:
+    if shared:
         sampler = DistributedSampler(dataset, p.ranks, rank, shuffle=True, seed=seed, drop_last=True)
     else:
         sampler = RandomSampler(dataset, generator=generator)

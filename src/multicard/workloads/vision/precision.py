@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import nn
 
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -46,3 +47,19 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager:
 def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
     """Scaler that keeps small fp16 gradients from vanishing; it does nothing for the other formats."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+class AutocastModel(nn.Module):
+    """Opens autocast around the model's own forward pass.
+
+    For nn.DataParallel, whose threads inherit that autocast is on, but not its format.
+    """
+
+    def __init__(self, model: nn.Module, precision: str):
+        super().__init__()
+        self.model, self.precision = model, precision
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of the model."""
+        with autocast(self.precision, images.device):
+            return self.model(images)

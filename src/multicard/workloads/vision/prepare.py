@@ -22,9 +22,8 @@ def prepare(name: str, dataset: Dataset, folder: Path) -> None:
     UserError
         If the user's files are not what they should be.
     """
-    fault = dataset.fault()
-    if fault:
-        raise UserError(f"datasets.{name}.{fault}")
+    if missing := dataset.missing_files():
+        raise UserError(f"datasets.{name}.{missing}")
     folder.mkdir(parents=True, exist_ok=True)
     match dataset:
         case ImageFolder():

@@ -14,7 +14,6 @@ from torchvision.models.mobilenetv2 import MobileNetV2
 from multicard.core.errors import UserError
 from multicard.core.files import write_csv
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
-from multicard.experiment.vision_parameters import VisionParameters
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.rank import bind_rank, run_rank, say
@@ -22,6 +21,7 @@ from multicard.record.recorder import Recorder
 from multicard.workloads.vision.checkpoint import Checkpoints, State
 from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import (
     autocast,
     choose_fp32,
@@ -30,7 +30,8 @@ from multicard.workloads.vision.precision import (
     parameter_dtype,
     to_device,
 )
-from multicard.workloads.vision.strategy import distribute, joined, sum_over_ranks
+from multicard.workloads.vision.ranks import joined, sum_over_ranks
+from multicard.workloads.vision.strategy import STRATEGIES
 
 
 def train(
@@ -51,7 +52,7 @@ def train(
     dtype, layout = parameter_dtype(p.precision), memory_format(p.layout)
     choose_fp32(p.tf32)
     model = MobileNetV2(num_classes=len(facts["classes"]), width_mult=p.width_mult)
-    model = distribute(model.to(device, dtype, memory_format=layout), p, device)
+    model = STRATEGIES[p.strategy].wrap(model.to(device, dtype, memory_format=layout), p, device)
     optimizer = make_optimizer(model, p)
     scaler = gradient_scaler(p.precision, device)
     loss_of = nn.CrossEntropyLoss()
@@ -67,7 +68,7 @@ def train(
     if p.epochs * steps_per_epoch <= p.warmup_steps:
         raise UserError(f"warmup_steps: {p.warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps")
 
-    cards = [torch.device("cuda", i) for i in range(p.devices)] if p.strategy == "dp" else [device]
+    cards = [torch.device("cuda", i) for i in range(p.devices)] if p.devices > p.ranks else [device]
     meters = [EnergyMeter(card) for card in cards]
     capture = Capture(job["profiler"], scratch, rank, device)
     recorder = Recorder(rank, device, capture, cards)
@@ -195,7 +196,7 @@ def _train_rank(job: dict[str, Any], p: VisionParameters, record: dict[str, Any]
     """Run one rank; give what is to be recorded of it."""
     facts = read_provenance(Path(job["data"]))
     record["data"] = {key: facts[key] for key in ("dataset", "source", "train_samples", "test_samples", "files")}
-    cards = list(range(p.devices)) if p.strategy == "dp" else None
+    cards = list(range(p.devices)) if p.devices > p.ranks else None
     record["binding"] = bind_rank(p, cards)
     with joined(p) as (rank, device):
         return train(job, p, rank, device, facts)

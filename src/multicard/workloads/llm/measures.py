@@ -1,16 +1,17 @@
 """The measures that only runs of language models have."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from multicard.experiment.architectures import ARCHITECTURES
-from multicard.experiment.llm_parameters import LlmParameters
-from multicard.experiment.memory import memory_of
+from multicard.experiment.models import ARCHITECTURES
+from multicard.workloads.llm.memory_estimate import estimate_memory
+from multicard.workloads.llm.parameters import LlmParameters
 
 ENDS = 5  # steps whose losses are averaged, since losses of single batches scatter
 
-TUNING: dict[str, str] = {
+MEASURES: dict[str, str] = {
     "tokens_per_s": "tokens, without padding, that all ranks together compute per second: tokens of the measured steps "
     "over the sum of the slowest rank's times",
     "tokens_per_s_per_device": "the same per device",
@@ -33,7 +34,7 @@ TUNING: dict[str, str] = {
 }
 
 
-def tuning_measures(record: dict[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
+def measure(record: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
     """Measures of one completed run from its record and its steps."""
     p = LlmParameters.model_validate(record["parameters"])
     measured = steps[steps["window"] == "measured"]
@@ -58,7 +59,7 @@ def tuning_measures(record: dict[str, Any], steps: pd.DataFrame) -> dict[str, An
         "parameters": int(held["parameters"]),
         "trainable_parameters": int(held["trainable_parameters"]),
         **{f"{part}_bytes": int(held[part]) for part in ("weights", "adapters", "gradients", "optimizer")},
-        "estimated_memory_bytes": memory_of(p, ARCHITECTURES[record["model"]["architecture"]]).total,
+        "estimated_memory_bytes": estimate_memory(p, ARCHITECTURES[record["model"]["architecture"]]).total,
         "save_time_s": saved.get("time_s"),
         "saved_bytes": saved.get("bytes"),
     }

@@ -35,9 +35,8 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
     UserError
         At the first fault, in one line; nothing half-written stays.
     """
-    fault = dataset.fault()
-    if fault:
-        raise UserError(f"datasets.{name}.{fault}")
+    if missing := dataset.missing_files():
+        raise UserError(f"datasets.{name}.{missing}")
     folder.mkdir(parents=True, exist_ok=True)
     # What was there before must not speak for what is not there yet.
     (folder / PROVENANCE).unlink(missing_ok=True)

@@ -6,8 +6,7 @@ from typing import Any
 from multicard.core.errors import UserError
 from multicard.core.files import described, write_json
 from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
-from multicard.experiment.architectures import Architecture
-from multicard.experiment.models import Model
+from multicard.experiment.models import Architecture, Model
 from multicard.workloads.llm.tiny import SPECIAL_TOKENS, SPECIAL_TOKENS_FILE, make_tiny
 from multicard.workloads.llm.vocabulary import read_vocabulary
 from multicard.workloads.llm.weights import INDEX, count_parameters, read_object, weight_files
@@ -30,11 +29,10 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
     UserError
         If the user's folder is not a whole checkpoint of the architecture with a tokenizer that fits.
     """
-    fault, absent = model.fault(), model.absent()
-    if fault:
-        raise UserError(f"models.{name}.{fault}")
-    if absent:
-        raise UserError(f"models.{name}: {absent}; fetch the model by: {model.download_command}")
+    if wrong := model.config_error():
+        raise UserError(f"models.{name}.{wrong}")
+    if missing := model.missing_files():
+        raise UserError(f"models.{name}: {missing}; fetch the model by: {model.download_command}")
     # What was there before must not speak for what is not there yet.
     (folder / PROVENANCE).unlink(missing_ok=True)
     if model.architecture == "tiny":

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 
 @dataclass(frozen=True)
-class Held:
+class ModelState:
     """What one rank holds between two steps, in bytes, and the model's size.
 
     Attributes
@@ -40,7 +40,7 @@ class Held:
         return asdict(self)
 
 
-def count(model: nn.Module, optimizer: Optimizer) -> Held:
+def count(model: nn.Module, optimizer: Optimizer) -> ModelState:
     """Count what this rank holds after an update, before its gradients are dropped.
 
     Storage that several tensors share counts once, and whole: FSDP pads its shards, and lets the gradients of a layer
@@ -51,7 +51,7 @@ def count(model: nn.Module, optimizer: Optimizer) -> Held:
     frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     seen: set[int] = set()
-    return Held(
+    return ModelState(
         weights=_bytes(frozen or trained, seen),
         adapters=_bytes(trained, seen) if frozen else 0,
         gradients=_bytes((parameter.grad for parameter in trained if parameter.grad is not None), seen),

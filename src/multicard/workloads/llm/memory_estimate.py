@@ -8,8 +8,9 @@ formula is of a GPT; here the tensors are those of torchtune's Llama 3 and of th
 import math
 from dataclasses import dataclass
 
-from multicard.experiment.architectures import Architecture
-from multicard.experiment.llm_parameters import LlmParameters
+from multicard.experiment.models import Architecture
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.technique import TECHNIQUES
 
 BYTES = {"fp32": 4, "bf16": 2}
 FLOAT = 4  # bytes of what is computed in fp32 whatever the job's precision
@@ -57,7 +58,7 @@ class Memory:
         return self.weights + self.adapters + self.gradients + self.optimizer + self.buffers + self.activations
 
 
-def memory_of(p: LlmParameters, shape: Architecture) -> Memory:
+def estimate_memory(p: LlmParameters, shape: Architecture) -> Memory:
     """Estimate the memory of one device of a job as torchtune 0.6.1's stock recipes run it.
 
     Weights, adapters, gradients, optimizer and buffers are exact. Under torchrun FSDP2 divides every tensor by its
@@ -86,10 +87,9 @@ class _Job:
         self.p, self.shape = p, shape
         self.size = BYTES[p.precision]
         self.ranks = p.devices if p.distributed else 1
-        # torchtune's recipes of qat refuse to compile; that of DPO on several devices passes over the wish.
-        self.compiled = p.compile and p.technique != "qat" and not (p.technique == "dpo" and p.distributed)
-        # DPO computes chosen and rejected answers as one batch.
-        self.tokens = p.batch_size * p.sequence_length * (2 if p.technique == "dpo" else 1)
+        self.technique = TECHNIQUES[p.technique]
+        self.compiled = p.compile and self.technique.compiles(p)
+        self.tokens = p.batch_size * p.sequence_length * self.technique.sequences_per_sample
         self.stream = self.tokens * shape.embedding * self.size  # the input of a layer
         self.logits = self.tokens * shape.vocabulary  # their number
 
@@ -98,14 +98,16 @@ class _Job:
         self.layer = [*self.linears, (shape.embedding,), (shape.embedding,)]
         self.root = [head, (shape.embedding,)] if shape.tied else [head, head, (shape.embedding,)]
         adapted = [shape.linear_shapes[name] for name in ADAPTED_LINEARS]
-        pairs = [((p.lora_rank, columns), (rows, p.lora_rank)) for rows, columns in adapted if p.adapted]
-        self.layer_adapters = [part for pair in pairs for part in pair]
+        self.adapted = adapted if p.trains_adapters else []
+        self.layer_adapters = [
+            part for rows, columns in self.adapted for part in self.technique.adapter_shapes(rows, columns, p.lora_rank)
+        ]
         self.adapters = shape.layers * self.layer_adapters
         self.trained = self.adapters or shape.layers * self.layer + self.root
         # Linear layers that QAT quantizes: of the adapted kind those with adapters, else all; a tied output is none.
-        quantized = adapted if p.adapted else self.linears
-        self.quantized = quantized if p.technique == "qat" else []
-        self.quantized_head = math.prod(head) if self.quantized and not p.adapted and not shape.tied else 0  # weights
+        self.quantized = (self.adapted or self.linears) if self.technique.fake_quantization else []
+        quantizes_head = self.quantized and not p.trains_adapters and not shape.tied
+        self.quantized_head = math.prod(head) if quantizes_head else 0  # weights
         self.head = math.prod(head) * self.size
 
     def share(self, tensors: list[tuple[int, ...]]) -> int:
@@ -116,7 +118,7 @@ class _Job:
         return self.size * sum(map(math.prod, tensors))
 
     def weights(self) -> int:
-        if self.p.technique != "qlora":
+        if not self.technique.nf4:
             return self.share(self.shape.layers * self.layer + self.root)
         norms = self.layer[len(self.linears) :]
         tables = 17 * self.size  # of each weight, on each rank: the 16 values of a code, and the mean of the scales
@@ -128,7 +130,7 @@ class _Job:
 
     def buffers(self) -> int:
         frequencies = self.shape.embedding // self.shape.heads // 2
-        tables = self.shape.layers if self.p.adapted and self.shape.max_sequence <= OWN_TABLES_UP_TO else 1
+        tables = self.shape.layers if self.p.trains_adapters and self.shape.max_sequence <= OWN_TABLES_UP_TO else 1
         # A cosine and a sine for each position and frequency, and the frequencies.
         return tables * FLOAT * frequencies * (2 * self.shape.max_sequence + 1)
 
@@ -166,7 +168,7 @@ class _Job:
         p, s, size = self.p, self.shape, self.size
         inputs = size * (2 * s.embedding + s.feed_forward)  # into attention, into the gate, out of it
         per_token = 4 * size * s.embedding + FLOAT * s.heads + 3 * size * s.feed_forward
-        per_token += size * p.lora_rank * len(self.layer_adapters) // 2
+        per_token += size * p.lora_rank * len(self.adapted)
         if self.compiled:
             per_token += size * (2 * s.embedding - s.feed_forward)
         else:
@@ -175,17 +177,17 @@ class _Job:
             return self.tokens * (per_token + inputs)
         columns = sum(columns for _, columns in self.quantized)
         weights = sum(rows * columns for rows, columns in self.quantized)
-        if p.adapted:
+        if p.trains_adapters:
             return self.tokens * (per_token + inputs + FLOAT * columns) + size * weights
         return self.tokens * (per_token + (FLOAT + size) * columns) + (FLOAT + size) * weights
 
     def kept_of_norm(self) -> int:
         """What a norm keeps of a token."""
-        return FLOAT * self.shape.embedding * (1 if self.p.adapted or self.size == FLOAT else 2)
+        return FLOAT * self.shape.embedding * (1 if self.p.trains_adapters or self.size == FLOAT else 2)
 
     def kept_of_head(self) -> int:
         """What the last norm and the output layer keep; full qat quantizes the output anew for every chunk."""
-        kept = self.tokens * self.kept_of_norm() + (0 if self.p.adapted else self.stream)
+        kept = self.tokens * self.kept_of_norm() + (0 if self.p.trains_adapters else self.stream)
         if self.quantized_head:
             kept += FLOAT * self.tokens * self.shape.embedding
             kept += LOSS_CHUNKS * (FLOAT + self.size) * self.quantized_head
@@ -198,7 +200,7 @@ class _Job:
         logits alone. DPO has five times all logits in fp32: log-probabilities of the policy; logits, scaled logits and
         log-probabilities of the reference; and logits of the step before, which the recipe's `_` still names.
         """
-        if self.p.technique == "dpo":
+        if self.technique.pairs:
             return 5 * FLOAT * self.logits
         loss = self.size * self.logits
         if not self.compiled:
@@ -213,9 +215,9 @@ class _Job:
         """
         root = self.whole(self.root) if self.p.distributed else 0
         gradient = self.size * self.logits
-        if self.p.technique == "dpo":
+        if self.technique.pairs:
             return 3 * FLOAT * self.logits + 2 * root
-        if self.p.adapted:
+        if self.p.trains_adapters:
             return gradient + min(2, self.ranks) * root
         gathered = root + (self.whole(self.layer) if self.ranks > 1 else 0)
         used = gradient // LOSS_CHUNKS
@@ -229,7 +231,7 @@ class _Job:
         """
         largest = max(rows * columns for rows, columns in self.linears)
         gradients = 2 * self.size * self.tokens * (self.shape.feed_forward + self.shape.embedding)
-        if self.p.technique == "qlora":
+        if self.technique.nf4:
             return max(gradients, (8 + 3 * self.size) * largest + 2 * self.stream)
         if self.quantized:
             return max(gradients, self.quantizing(max(largest, self.tokens * self.shape.feed_forward)))
@@ -252,11 +254,11 @@ class _Job:
 
     def fresh(self) -> int:
         """Gradients of the output and of a layer."""
-        return 0 if self.p.adapted else self.head + self.whole(self.layer)
+        return 0 if self.p.trains_adapters else self.head + self.whole(self.layer)
 
     def undivided(self) -> int:
         """What gradients take more than divided ones while FSDP has those of the root and of a layer, and a copy."""
-        if self.p.adapted or not self.p.distributed:
+        if self.p.trains_adapters or not self.p.distributed:
             return 0
         return self.fresh() + self.whole(self.layer) - self.share(self.root + self.layer)
 
@@ -265,7 +267,7 @@ class _Job:
 
         A tied one is added to that of the output. FSDP has the root and its gradients whole, and a layer's copy.
         """
-        if self.p.adapted:
+        if self.p.trains_adapters:
             return 0
         if not self.p.distributed:
             return self.head

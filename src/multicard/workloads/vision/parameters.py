@@ -5,11 +5,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from multicard.experiment.parameters import DatasetOf, JobParameters
+from multicard.workloads.vision.strategy import STRATEGIES
 
 Precision = Literal["fp64", "fp32", "fp16", "bf16"]
-Strategy = Literal["single", "dp", "ddp", "ddp-ds", "fsdp"]
 
-# What the preset `tuned` turns on; what a configuration states goes before it.
+# What the preset `tuned` turns on; a stated value overrides it.
 TUNED: dict[str, Any] = {
     "layout": "nhwc",
     "pin_memory": True,
@@ -17,9 +17,6 @@ TUNED: dict[str, Any] = {
     "tf32": "on",
     "fused_optimizer": True,
 }
-
-# What FSDP2 of PyTorch 2.11 refuses: weights that are not contiguous, and SGD in one kernel on parts of weights.
-NOT_UNDER_FSDP = ("layout", "fused_optimizer")
 
 
 class VisionParameters(JobParameters):
@@ -38,13 +35,8 @@ class VisionParameters(JobParameters):
         int, Field(ge=8, le=4096, description="Edge length in pixels that images are resized to.")
     ] = 32
     strategy: Annotated[
-        Strategy,
-        Field(
-            description="`single`: one process, no communication. `dp`: one process drives all cards "
-            "(nn.DataParallel), each batch is split among them. `ddp`: DistributedDataParallel, every rank sees all "
-            "the data. `ddp-ds`: the same with a distributed sampler, each rank sees its share. `fsdp`: as ddp-ds, "
-            "with weights, gradients and optimizer state split among the ranks (FSDP2)."
-        ),
+        Literal[tuple(STRATEGIES)],
+        Field(description=" ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items())),
     ] = "single"
     precision: Annotated[Precision, Field(description="fp16 is autocast with gradient scaling, bf16 is autocast.")] = (
         "fp32"
@@ -119,8 +111,8 @@ class VisionParameters(JobParameters):
     preset: Annotated[
         Literal["paper", "tuned"],
         Field(
-            description="Defaults of the switches below, of layout and of pin_memory: `paper` leaves PyTorch's, "
-            "`tuned` turns on what usually pays. What is stated goes before the preset.",
+            description="Defaults of layout, pin_memory, non_blocking, tf32 and fused_optimizer: `paper` keeps "
+            "PyTorch's, `tuned` turns on what usually helps. A stated value overrides the preset.",
             json_schema_extra={"label": ""},
         ),
     ] = "paper"
@@ -173,12 +165,12 @@ class VisionParameters(JobParameters):
     @property
     def ranks(self) -> int:
         """Number of training processes."""
-        return 1 if self.strategy == "dp" else self.devices
+        return STRATEGIES[self.strategy].ranks(self.devices)
 
     @property
     def distributed(self) -> bool:
         """Whether torchrun starts the ranks and they form a process group."""
-        return self.strategy not in ("single", "dp")
+        return STRATEGIES[self.strategy].distributed
 
     @property
     def loader_workers(self) -> int:
@@ -195,6 +187,16 @@ class VisionParameters(JobParameters):
         """Samples that a training process loads per step."""
         return self.batch_of_device * self.devices // self.ranks
 
+    @property
+    def samples_of_step(self) -> int:
+        """Samples that all devices together process per step."""
+        return self.batch_of_device * self.devices
+
+    @property
+    def distinct_samples_of_step(self) -> int:
+        """The same, samples that several ranks process counted once."""
+        return self.samples_of_step // (1 if STRATEGIES[self.strategy].distributed_sampler else self.ranks)
+
     def default(self, name: str) -> Any:
         """Value of a parameter that is not stated."""
         fallback = type(self).model_fields[name].default
@@ -203,4 +205,5 @@ class VisionParameters(JobParameters):
 
 def _tuned(strategy: Any) -> dict[str, Any]:
     """What the preset `tuned` turns on under a strategy."""
-    return {name: value for name, value in TUNED.items() if strategy != "fsdp" or name not in NOT_UNDER_FSDP}
+    excluded = STRATEGIES[strategy].not_in_preset if strategy in STRATEGIES else ()
+    return {name: value for name, value in TUNED.items() if name not in excluded}

@@ -11,9 +11,7 @@ from multicard.experiment.parameters import (
     ProfiledSteps,
     WarmupSteps,
 )
-
-Technique = Literal["lora", "qlora", "qat", "dpo", "full"]
-ADAPTED = ("lora", "qlora", "dpo")  # always adapters; qat as `qat_of` says
+from multicard.workloads.llm.technique import TECHNIQUES
 
 
 class LlmParameters(JobParameters):
@@ -30,12 +28,8 @@ class LlmParameters(JobParameters):
     dataset: DatasetOf = "instructions"
     model: Annotated[str, Field(pattern=DATASET_NAME, description="Name of a model listed under `models`.")] = "tiny"
     technique: Annotated[
-        Technique,
-        Field(
-            description="`lora`: low-rank adapters beside frozen weights. `qlora`: the same, frozen weights in 4 bits "
-            "(NF4). `qat`: training that imitates 8-bit activations and 4-bit weights. `dpo`: adapters trained to "
-            "prefer chosen over rejected answers. `full`: all weights."
-        ),
+        Literal[tuple(TECHNIQUES)],
+        Field(description=" ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items())),
     ] = "lora"
     precision: Annotated[Literal["fp32", "bf16"], Field(description="Format of weights and arithmetic.")] = "bf16"
     batch_size: Annotated[
@@ -117,13 +111,13 @@ class LlmParameters(JobParameters):
 
     @property
     def distributed(self) -> bool:
-        """Whether torchrun starts the ranks: torchtune has QAT as a distributed recipe only."""
-        return self.devices > 1 or self.technique == "qat"
+        """Whether torchrun starts the ranks."""
+        return self.devices > 1 or TECHNIQUES[self.technique].always_distributed
 
     @property
-    def adapted(self) -> bool:
+    def trains_adapters(self) -> bool:
         """Whether adapters are trained and the model's own weights are frozen."""
-        return self.technique in ADAPTED or (self.technique == "qat" and self.qat_of == "adapters")
+        return TECHNIQUES[self.technique].trains_adapters(self)
 
     @property
     def total_steps(self) -> int:

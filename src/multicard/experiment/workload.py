@@ -1,0 +1,179 @@
+"""What a kind of job must say of itself; the entries are the packages in `multicard.workloads`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from multicard.core.registry import Registry
+from multicard.experiment.machine import Machine
+from multicard.experiment.parameters import DEFAULT_WORKLOAD, JobParameters
+
+if TYPE_CHECKING:  # of which planning a run has no need
+    import pandas as pd
+
+# Definitions of what is prepared for a run, by the parameter that names them: datasets and models of a configuration.
+Inputs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a workload counts its work in.
+
+    Attributes
+    ----------
+    name
+        In words, for one.
+    column
+        Where steps.csv counts it.
+    throughput, energy
+        The measures of speed and of energy that count it: distinct ones, and processed ones.
+    """
+
+    name: str
+    column: str
+    throughput: str
+    energy: str
+
+
+class Workload(ABC):
+    """A kind of job: its parameters, what it needs, the program that trains, and what is measured of it.
+
+    An entry must not import torch, pandas or matplotlib when it is imported, since planning needs none of them.
+
+    Attributes
+    ----------
+    name, order
+        As a registry asks.
+    parameters
+        Class of its parameters.
+    program
+        Module that trains one rank: `python -m PROGRAM --job FILE`.
+    inputs
+        Class of the definitions that its runs need prepared, by the parameter that names them: `dataset` names one in
+        the section `datasets` of a configuration, `model` one in `models`.
+    method
+        The parameter that tells its jobs apart first: how devices work together, or what is trained.
+    unit
+        What it counts its work in.
+    step_columns
+        Columns of steps.csv that its measures need beside those of every workload.
+    has_epochs
+        Whether it tests after every epoch, so that epochs.csv has rows.
+    assumption
+        What the estimate of time assumes of a GPU, in words.
+    implied
+        Parameters whose defaults follow from another one, by the name of that one.
+    """
+
+    name: str
+    order: int
+    parameters: type[JobParameters]
+    program: str
+    inputs: Mapping[str, type]
+    method: str
+    unit: Unit
+    step_columns: tuple[str, ...] = ()
+    has_epochs = False
+    assumption: str
+    implied: Mapping[str, tuple[str, ...]] = {}
+
+    def config_error(self, p: Any, inputs: Inputs) -> str | None:
+        """Say what about a run contradicts itself or its inputs, whatever the machine; inputs may be unknown."""
+        return None
+
+    def unsupported_reason(self, p: Any, machine: Machine, inputs: Inputs) -> str | None:
+        """Say why a run cannot run on a machine, as far as that is the workload's own matter; inputs may be unknown."""
+        return None
+
+    @abstractmethod
+    def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
+        """Make one of its inputs ready in `folder`, whose provenance.json comes last; `resources`: what is shipped.
+
+        Raises
+        ------
+        UserError
+            If the user's files are not what they should be.
+        """
+
+    @abstractmethod
+    def rank_memory_mb(self, p: Any, inputs: Inputs) -> float:
+        """Megabytes of the host's memory that a rank takes beside its process: its data, and on a CPU the training."""
+
+    def device_memory_bytes(self, p: Any, inputs: Inputs) -> int | None:
+        """Estimate of the most memory that training takes on one device; None where there is no estimate."""
+        return None
+
+    @abstractmethod
+    def training_s(self, p: Any, inputs: Inputs) -> float | None:
+        """Seconds that training takes on GPUs, by `assumption`; None where the amount of work is not known."""
+
+    @property
+    @abstractmethod
+    def measures(self) -> Mapping[str, str]:
+        """Definitions of the measures that other workloads do not have."""
+
+    @abstractmethod
+    def measure(
+        self,
+        record: Mapping[str, Any],
+        common: Mapping[str, Any],
+        steps: "pd.DataFrame",
+        epochs: "pd.DataFrame | None",
+    ) -> dict[str, Any]:
+        """Give throughput and the own measures of a completed run.
+
+        Parameters
+        ----------
+        record
+            What run.json holds.
+        common
+            Measures that every workload has.
+        steps, epochs
+            The tables of the run; epochs where it `has_epochs`.
+        """
+
+    @abstractmethod
+    def job(self, values: Mapping[str, Any]) -> str:
+        """Say in words what configurations share that one may choose between, by their parameters' values."""
+
+    def baselines(self, method: str) -> Sequence[str]:
+        """Values of `method` that the run on one device may have to which others are compared, the best first."""
+        return (method,)
+
+    def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+        """Whether changing parameters may make a configuration with these values faster or smaller."""
+        return True
+
+    def label(self, parameter: str, value: str) -> str | None:
+        """Label of a parameter's value in figures, where it differs from the value."""
+        return None
+
+    def varying(self, table: "pd.DataFrame", names: Iterable[str]) -> list[str]:
+        """Those columns of a table of configurations that have several values, less what another one implies."""
+        found = [name for name in names if table[name].nunique(dropna=False) > 1]
+        for name, follow in self.implied.items():
+            if name in table and table[name].nunique() > 1:
+                groups = table.groupby(name)
+                found = [each for each in found if each not in follow or groups[each].nunique(dropna=False).max() > 1]
+        return found
+
+
+WORKLOADS: Registry[Workload] = Registry("multicard.workloads", "WORKLOAD")
+
+
+def parameters_of(values: Mapping[str, Any]) -> JobParameters:
+    """Parameters of the workload that `values` names, or of the default one."""
+    return WORKLOADS[values.get("workload", DEFAULT_WORKLOAD)].parameters.model_validate(values)
+
+
+def preparer(definition: Any) -> Workload:
+    """The workload that prepares a data set or model."""
+    return next(work for work in WORKLOADS.values() if isinstance(definition, tuple(work.inputs.values())))
+
+
+def workload_of(columns: Iterable[str]) -> Workload:
+    """The workload of a table whose columns are parameters, all of one workload."""
+    there = set(columns)
+    return next(work for work in WORKLOADS.values() if work.method in there)

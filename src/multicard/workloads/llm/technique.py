@@ -1,0 +1,99 @@
+"""What a technique must say of itself; the entries are the modules in `multicard.workloads.llm.techniques`."""
+
+from typing import Any
+
+from multicard.core.registry import Registry
+from multicard.experiment.datasets import TextKind
+from multicard.experiment.models import Architecture
+
+
+class Technique:
+    """How a language model is tuned: by low-rank adapters, unless an entry says otherwise.
+
+    An entry names torchtune's recipes and settings in plain values: it imports neither torch nor torchtune. `p` is
+    always of the class LlmParameters.
+
+    Attributes
+    ----------
+    name, order
+        As a registry asks.
+    label
+        What figures call it.
+    description
+        What it does, for the schema and the documentation.
+    recipe
+        Stem of the name of torchtune's recipe.
+    always_distributed
+        Whether torchtune has its recipe only for torchrun.
+    kind
+        Kind of samples that it alone needs; None where it learns from any.
+    sequences_per_sample
+        Sequences that the model computes for a sample.
+    nf4
+        Whether the frozen weights of linear layers lie in NF4.
+    fake_quantization
+        Whether training imitates quantized weights and activations.
+    """
+
+    name: str
+    order: int
+    label: str
+    description: str
+    recipe = "lora_finetune"
+    always_distributed = False
+    kind: TextKind | None = None
+    sequences_per_sample = 1
+    nf4 = False
+    fake_quantization = False
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it compares a chosen with a rejected answer."""
+        return self.kind == "preference"
+
+    def recipe_name(self, p: Any) -> str:
+        """Name of torchtune's recipe."""
+        return f"{self.recipe}_distributed" if p.distributed else f"{self.recipe}_single_device"
+
+    def trains_adapters(self, p: Any) -> bool:
+        """Whether adapters are trained and the model's own weights are frozen."""
+        return True
+
+    def compiles(self, p: Any) -> bool:
+        """Whether torchtune's recipe compiles the model when it is asked to."""
+        return True
+
+    def flop_per_weight(self, p: Any) -> int:
+        """Floating-point operations per weight and token.
+
+        2 for a forward pass, 2 for the gradients of its inputs, 2 for those of the weights (Kaplan et al. 2020, arXiv
+        2001.08361), which frozen weights do not need.
+        """
+        return 4 if self.trains_adapters(p) else 6
+
+    def config_error(self, p: Any, shape: Architecture | None) -> str | None:
+        """Say what about a run contradicts the technique; `shape` of its model, None where that is not known."""
+        return None
+
+    def unsupported_reason(self, p: Any, shape: Architecture) -> str | None:
+        """Say why the devices of a run cannot share the model."""
+        return None
+
+    def settings(self, p: Any) -> dict[str, Any]:
+        """Settings of torchtune's recipe beside those that all techniques share."""
+        return {}
+
+    def adapter_settings(self) -> dict[str, Any]:
+        """Arguments of torchtune's builder of a model with adapters beside those that all techniques share."""
+        return {}
+
+    def adapter_shapes(self, rows: int, columns: int, rank: int) -> list[tuple[int, ...]]:
+        """Shapes of the adapter of one linear layer, whose weight is rows × columns."""
+        return [(rank, columns), (rows, rank)]
+
+    def improves(self, technique: str) -> bool:
+        """Whether going over to this technique may make a job of another one faster or smaller, and the same job."""
+        return False
+
+
+TECHNIQUES: Registry[Technique] = Registry("multicard.workloads.llm.techniques", "TECHNIQUE")

@@ -1,0 +1,20 @@
+"""Full fine-tuning."""
+
+from typing import Any
+
+from multicard.workloads.llm.technique import Technique
+
+
+class Full(Technique):
+    """All weights are trained."""
+
+    name, order, label = "full", 50, "full"
+    description = "all weights."
+    recipe = "full_finetune"
+
+    def trains_adapters(self, p: Any) -> bool:
+        """No adapters."""
+        return False
+
+
+TECHNIQUE = Full()

@@ -1,0 +1,48 @@
+"""Quantization-aware training."""
+
+from typing import Any
+
+from multicard.experiment.models import Architecture
+from multicard.workloads.llm.technique import Technique
+
+
+class Qat(Technique):
+    """Training that imitates quantized weights and activations, of adapters or of all weights."""
+
+    name, order, label = "qat", 30, "QAT"
+    description = "training that imitates 8-bit activations and 4-bit weights."
+    always_distributed = True
+    fake_quantization = True
+
+    def recipe_name(self, p: Any) -> str:
+        """One recipe for adapters, another for all weights."""
+        return "qat_lora_finetune_distributed" if self.trains_adapters(p) else "qat_distributed"
+
+    def trains_adapters(self, p: Any) -> bool:
+        """As `qat_of` says."""
+        return p.qat_of == "adapters"
+
+    def compiles(self, p: Any) -> bool:
+        """Neither recipe does."""
+        return False
+
+    def config_error(self, p: Any, shape: Architecture | None) -> str | None:
+        """Refuse to compile, and groups that do not divide a layer."""
+        if p.compile:
+            return "compile: torchtune's recipes of the technique qat cannot compile"
+        for layer, (_, width) in shape.linear_shapes.items() if shape else ():
+            if width % p.qat_group:
+                return f"qat_group: {p.qat_group} does not divide {width}, the width of {layer} in {p.model}"
+        return None
+
+    def settings(self, p: Any) -> dict[str, Any]:
+        """What is imitated."""
+        return {
+            "quantizer": {
+                "_component_": "torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer",
+                "groupsize": p.qat_group,
+            }
+        }
+
+
+TECHNIQUE = Qat()

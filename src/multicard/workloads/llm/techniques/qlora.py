@@ -1,0 +1,35 @@
+"""Low-rank adaptation of a model in 4 bits (arXiv 2305.14314)."""
+
+from typing import Any
+
+from multicard.experiment.models import Architecture
+from multicard.workloads.llm.technique import Technique
+
+# NF4 quantizes 64 weights with one scale, and 256 scales with one factor: a rank's share is a multiple of both.
+NF4_BLOCK = 64 * 256
+
+
+class QLora(Technique):
+    """Low-rank adapters beside frozen weights in NF4."""
+
+    name, order, label = "qlora", 20, "QLoRA"
+    description = "the same, frozen weights in 4 bits (NF4)."
+    nf4 = True
+
+    def unsupported_reason(self, p: Any, shape: Architecture) -> str | None:
+        """Refuse shares that are no whole blocks."""
+        for layer, (rows, width) in shape.linear_shapes.items():
+            if rows % p.devices or rows * width % (p.devices * NF4_BLOCK):
+                return f"the technique qlora cannot share {layer} of {p.model} among {p.devices} devices"
+        return None
+
+    def adapter_settings(self) -> dict[str, Any]:
+        """Quantize what is frozen."""
+        return {"quantize_base": True}
+
+    def improves(self, technique: str) -> bool:
+        """Whether the other is LoRA, whose adapters it trains on a smaller model."""
+        return technique == "lora"
+
+
+TECHNIQUE = QLora()

@@ -1,0 +1,110 @@
+"""The entry of language models' tuning."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from multicard.experiment.datasets import Text
+from multicard.experiment.machine import Machine
+from multicard.experiment.models import Model
+from multicard.experiment.workload import Inputs, Unit, Workload
+from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.technique import TECHNIQUES
+
+# Assumed, not measured: of the arithmetic of a language model, about a third of what the data sheet of a current
+# data-centre GPU gives for dense bf16.
+FLOPS = {"bf16": 3e14, "fp32": 3e13}
+
+
+class Llm(Workload):
+    """Tuning of Llama-3 models by torchtune."""
+
+    name, order = "llm", 20
+    parameters = LlmParameters
+    program = "multicard.workloads.llm.train"
+    inputs: ClassVar[Inputs] = {"dataset": Text, "model": Model}
+    method = "technique"
+    unit = Unit("token", "tokens", "tokens_per_s", "energy_per_token_j")
+    step_columns = ("tokens", "padded_tokens", "loss")
+    assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s in bf16"
+
+    def config_error(self, p: LlmParameters, inputs: Inputs) -> str | None:
+        """Compare the parameters with the technique, the samples and the model."""
+        technique, dataset, model = TECHNIQUES[p.technique], inputs.get("dataset"), inputs.get("model")
+        if dataset and technique.kind not in (None, dataset.kind):
+            return (
+                f"the technique {p.technique} needs a data set of kind {technique.kind}, {p.dataset} is one of kind "
+                f"{dataset.kind}"
+            )
+        if model and p.sequence_length > model.shape.max_sequence:
+            return (
+                f"sequence_length: {p.sequence_length} is more than the {model.shape.max_sequence} of the model "
+                f"{p.model}"
+            )
+        return technique.config_error(p, model and model.shape)
+
+    def unsupported_reason(self, p: LlmParameters, machine: Machine, inputs: Inputs) -> str | None:
+        """Ask for torchtune, then the technique, then for the weights."""
+        model = inputs.get("model")
+        if machine.torchtune or model is None:
+            return machine.torchtune
+        refused = TECHNIQUES[p.technique].unsupported_reason(p, model.shape)
+        return refused or (model.missing_files() if machine.weights_needed else None)
+
+    def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
+        """Prepare a model or a set of texts."""
+        if isinstance(definition, Model):
+            from multicard.workloads.llm.prepare_model import prepare_model
+
+            prepare_model(name, definition, folder, resources)
+        else:
+            from multicard.workloads.llm.prepare_texts import prepare_texts
+
+            prepare_texts(name, definition, folder, resources)
+
+    def rank_memory_mb(self, p: LlmParameters, inputs: Inputs) -> float:
+        """All weights twice, since they are read in pieces that are joined; and on a CPU the training."""
+        weights = BYTES[p.precision] * inputs["model"].shape.parameters
+        return (2 * weights + (self.device_memory_bytes(p, inputs) if p.device == "cpu" else 0)) / 1e6
+
+    def device_memory_bytes(self, p: LlmParameters, inputs: Inputs) -> int:
+        """By the shapes of the model's tensors."""
+        return estimate_memory(p, inputs["model"].shape).total
+
+    def training_s(self, p: LlmParameters, inputs: Inputs) -> float:
+        """Seconds of all steps, as if every sequence were full."""
+        technique = TECHNIQUES[p.technique]
+        sequences = p.total_steps * p.gradient_accumulation_steps * p.batch_size * technique.sequences_per_sample
+        per_token = technique.flop_per_weight(p) * inputs["model"].shape.parameters
+        return sequences * p.sequence_length * per_token / FLOPS[p.precision]
+
+    @property
+    def measures(self) -> Mapping[str, str]:
+        """Tokens, losses and memory."""
+        from multicard.workloads.llm.measures import MEASURES
+
+        return MEASURES
+
+    def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
+        """Throughput by the tokens of each step, losses and memory."""
+        from multicard.workloads.llm.measures import measure
+
+        return measure(record, steps)
+
+    def job(self, values: Mapping[str, Any]) -> str:
+        """Same model, texts and length; preferences teach something else than answers do."""
+        kind = TECHNIQUES[values["technique"]].kind
+        learned = f", by {kind}s" if kind else ""
+        return f"{values['model']} on {values['dataset']}, {values['sequence_length']} tokens{learned}"
+
+    def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+        """Ask the techniques."""
+        return "technique" not in changes or TECHNIQUES[changes["technique"]].improves(values["technique"])
+
+    def label(self, parameter: str, value: str) -> str | None:
+        """Label of a technique."""
+        return TECHNIQUES[value].label if parameter == self.method and value in TECHNIQUES else None
+
+
+WORKLOAD = Llm()

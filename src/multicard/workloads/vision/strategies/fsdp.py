@@ -1,0 +1,43 @@
+"""A process per device, with a shard of the model and a share of the data each."""
+
+from typing import Any
+
+from multicard.workloads.vision.strategy import Strategy
+
+
+class FullyShardedDataParallel(Strategy):
+    """PyTorch's FSDP2, with a distributed sampler."""
+
+    name, order = "fsdp", 50
+    description = "as ddp-ds, with weights, gradients and optimizer state split among the ranks (FSDP2)."
+    distributed_sampler = True
+    has_checkpoints = False
+    # What FSDP2 of PyTorch 2.11 refuses: weights that are not contiguous, and SGD in one kernel on shards of weights.
+    not_in_preset = ("layout", "fused_optimizer")
+
+    def unsupported_reason(self, p: Any) -> str | None:
+        """Refuse what FSDP2 does."""
+        if p.layout == "nhwc":
+            return "the strategy fsdp cannot split weights in the layout nhwc"
+        if p.fused_optimizer:
+            return "the strategy fsdp has no fused optimizer (SGD)"
+        if p.cuda_graphs:
+            return "the strategy fsdp moves weights in every step, CUDA graphs need them in one place"
+        return None
+
+    def wrap(self, model: Any, p: Any, device: Any) -> Any:
+        """Shard the model block by block, so that one block is gathered while the one before it computes."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(device.type, (p.devices,))
+        for block in model.features:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    def improves(self, strategy: str, devices: int) -> bool:
+        """Whether there is another device to split the model with."""
+        return devices > 1
+
+
+STRATEGY = FullyShardedDataParallel()
