@@ -9,7 +9,7 @@ from typing import Any
 
 import multicard
 from multicard.doctor.checks import Check
-from multicard.experiment.machine import unsupported
+from multicard.experiment.machine import torchtune_unsupported_reason
 
 LOCK = Path(multicard.__file__).parents[2] / "envs" / "requirements.lock"
 # The numbers of an experiment depend on these.
@@ -67,7 +67,7 @@ def _against_lock(lock: Path) -> Check:
 
 
 def _tuning() -> Check:
-    problem = unsupported()
+    problem = torchtune_unsupported_reason()
     if problem:
         return Check("tuning", f"{problem}", "note", "only language models (workload: llm) need it")
     return Check("tuning", f"torchtune {version('torchtune')}, torchao {version('torchao')}")
