@@ -31,6 +31,7 @@ PROSE = (
     "claim",
     "conditions",
     "aside",
+    "ours",
     "statement",
     "comparison",
     "configuration",

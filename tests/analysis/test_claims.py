@@ -12,7 +12,7 @@ import yaml
 from made_results import CARD, SCATTERED, STEADY, Row, images, made, make_results, texts
 
 from conftest import ROOT
-from multicard.analysis.claims import COLUMNS, Judged, claims_table, comparisons_table, judge, read_claims
+from multicard.analysis.claims import COLUMNS, JudgedClaim, claims_table, comparisons_table, judge, read_claims
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.cli import main
 from multicard.core.errors import UserError
@@ -157,7 +157,7 @@ OPEN: dict[str, Experiment] = {
 }
 
 
-def verdict_on(claim: str, evidence: Evidence) -> Judged:
+def verdict_on(claim: str, evidence: Evidence) -> JudgedClaim:
     [judged] = judge([each for each in CLAIMS if each.id == claim], evidence)
     return judged
 
@@ -223,7 +223,7 @@ def test_one_repeat_decides_nothing(claim: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("claim", [claim.id for claim in CLAIMS if claim.hardware != "any"])
 @pytest.mark.parametrize("truth", ["true", "false"])
-def test_cpu_data_decides_no_claim_about_gpus_but_is_told_beside_it(claim: str, truth: str, tmp_path: Path) -> None:
+def test_cpu_data_decides_no_claim_about_gpus_but_is_reported(claim: str, truth: str, tmp_path: Path) -> None:
     experiment = TRUE[claim] if truth == "true" else dict(FALSE)[claim]
     judged = verdict_on(claim, evidence_of(tmp_path, on_cpu(experiment), card=None))
     assert judged.verdict == "not measured here"
@@ -266,7 +266,7 @@ def test_small_images_decide_nothing_about_precisions(tmp_path: Path) -> None:
     small = changed(TRUE["fp16_speedup"], lambda row: row | {"image_size": 32})
     judged = verdict_on("fp16_speedup", evidence_of(tmp_path, small))
     assert judged.verdict == "not measured here"
-    assert "too small" in judged.aside
+    assert "too small a workload" in judged.aside
 
 
 def test_fewer_epochs_that_stay_below_the_accuracy_do_not_refute_it(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_speed_up_is_over_one_device_of_the_same_machine_with_the_same_version
     assert verdict_on("llm_scaling_is_smaller", read_evidence(results)).verdict == "not measured here"
 
 
-def test_a_run_on_several_nodes_is_held_against_one_device(tmp_path: Path) -> None:
+def test_a_run_on_several_nodes_is_compared_with_one_device(tmp_path: Path) -> None:
     rows = images(100, image_size=500) + images(750, image_size=500, devices=8, nodes=2)
     judged = verdict_on("large_images_scale", made(tmp_path, rows))
     [comparison] = judged.tests[0].comparisons
@@ -361,7 +361,7 @@ def test_configurations_that_contradict_each_other_decide_nothing(tmp_path: Path
     rows += images(100, image_size=500) + images(90, image_size=500, layout="nhwc")
     judged = verdict_on("nhwc_gain", made(tmp_path, rows))
     assert judged.verdict == "not decided"
-    assert "2 comparisons, 1 for it, 1 against it, 0 open" in judged.finding
+    assert "2 comparisons, 1 support it, 1 contradict it, 0 are open" in judged.finding
 
 
 def test_a_ratio_is_that_of_the_medians_and_is_listed_with_its_runs(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_results_without_any_run_give_a_row_per_claim(tmp_path: Path) -> None:
         ({"above": None}, "expected a limit"),
         ({"above": 2.0, "below": 1.0}, "above (2.0) must be less than below (1.0)"),
         ({"where": {"colour": 1}}, "'colour' is neither a parameter nor a measure"),
-        ({"kind": "api_time", "functions": "("}, "is no regular expression"),
+        ({"kind": "api_time", "functions": "("}, "is not a regular expression"),
     ],
 )
 def test_a_faulty_claims_file_is_refused_by_lines_that_name_the_key(content: Any, said: str, tmp_path: Path) -> None:
@@ -415,11 +415,11 @@ def test_a_faulty_claims_file_is_refused_by_lines_that_name_the_key(content: Any
     assert any(said in line for line in lines), lines
 
 
-def test_a_claim_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_a_claim_that_is_listed_twice_is_refused(tmp_path: Path) -> None:
     text = (ROOT / "resources" / "claims.yaml").read_text(encoding="utf-8")
     path = tmp_path / "claims.yaml"
     path.write_text(text + "\n" + text[text.index("- id: mnist_accuracy") :])
-    with pytest.raises(UserError, match="mnist_accuracy stands here twice"):
+    with pytest.raises(UserError, match="mnist_accuracy is listed twice"):
         read_claims(path)
 
 

@@ -305,7 +305,7 @@ def test_a_difference_of_fewer_than_three_repeats_comes_with_a_warning(
     few = (0.999, 1.0, 1.001)[:repeats]
     rows = images(100, few, num_workers=2, data_share=0.5) + images(150, num_workers=8)
     lines = as_markdown(made(tmp_path, rows), ["throughput"]).splitlines()
-    warning = f"({repeats} repeats: chance alone often separates equals)"
+    warning = f"({repeats} repeats: such a difference is often due to chance)"
     [decision] = [line for line in lines if "better than the other one" in line]
     [measured] = [line for line in lines if "with num\\_workers 8 50 % faster" in line]
     assert (warning in decision, warning in measured) == (warned, warned)

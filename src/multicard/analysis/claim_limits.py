@@ -1,9 +1,8 @@
-"""What all tests of claims share: the runs that one is about, and the limits that its number is held against."""
+"""What all tests of claims share: the runs that one is about, and the limits that its number is compared with."""
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -16,14 +15,14 @@ from multicard.experiment.datasets import Strict
 
 Answer = Literal["yes", "no", "open"]
 
-DATA_SOURCE = "data_source"  # the kind of the data set, which stands in a run's record
+DATA_SOURCE = "data_source"  # kind of the data set, from the record of a run
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number that a test found, and what it says: `yes` the test holds, `no` it does not, `open` it may or not.
+    """One number that a test found, and its answer: `yes` within the limits, `no` outside, `open` undecided.
 
-    `what` is what was compared, `under` the configuration in full, `in_short` by its headline.
+    `what` is what was compared, `under` the configuration in full, `in_short` its headline.
     """
 
     what: str
@@ -51,7 +50,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
     return text
 
 
@@ -83,8 +82,8 @@ class Test(Strict):
         """Compare what there is among some configurations; those without the numbers make none."""
         raise NotImplementedError
 
-    def lacks(self) -> str:
-        """What was looked for, as it ends the sentence `there are no …`."""
+    def needs(self) -> str:
+        """Runs that the test needs, as they end the sentence `there are no …`."""
         return "completed runs that it is about"
 
     def chosen(self, configurations: Sequence[Configuration], besides: str | None = None) -> list[Configuration]:
@@ -99,7 +98,7 @@ class Test(Strict):
         runs: Iterable[MeasuredRun],
         without: Sequence[str] = (),
     ) -> Comparison:
-        """Hold a number against the limits; without bounds, or with a limit inside them, it is open."""
+        """Compare a number with the limits; without bounds, or with a limit inside them, the answer is open."""
         if isinstance(under, str):
             places = (under, under)
         else:
@@ -129,34 +128,6 @@ def fits(configuration: Configuration, where: Where, besides: str | None = None)
         elif found not in (wanted if isinstance(wanted, list) else [wanted]):
             return False
     return True
-
-
-def quotient(one: Interval, other: Interval) -> Interval:
-    """One over the other; its bounds are the ends farthest apart, so it is rather too wide than too narrow."""
-    value = one.value / other.value if one.value is not None and other.value else None
-    bounds: tuple[float | None, float | None] = (None, None)
-    if value is not None and None not in (one.low, one.high, other.low, other.high) and other.low > 0:
-        bounds = (one.low / other.high, one.high / other.low)
-    return Interval(value, *bounds, repeats=min(one.repeats, other.repeats))
-
-
-def median_interval(intervals: Sequence[Interval]) -> Interval:
-    """Median of several intervals: of their values, of their lows and of their highs.
-
-    It has no bounds unless all have: each value may then be anything between its own, and so the median between these.
-
-    >>> median_interval([Interval(2.0, 1.0, 3.0, 3), Interval(4.0, 3.5, 5.0, 2)])
-    Interval(value=3.0, low=2.25, high=4.0, repeats=2, left_out=0)
-    """
-    ends = {name: [getattr(each, name) for each in intervals] for name in ("value", "low", "high")}
-    middle = {name: None if None in found else median(found) for name, found in ends.items()}
-    return Interval(**middle, repeats=min(each.repeats for each in intervals))
-
-
-def scaled(interval: Interval, factor: float) -> Interval:
-    """The interval times a positive number."""
-    ends = {name: getattr(interval, name) for name in ("value", "low", "high")}
-    return replace(interval, **{name: None if end is None else end * factor for name, end in ends.items()})
 
 
 def _first(configuration: Configuration, name: str) -> Any:

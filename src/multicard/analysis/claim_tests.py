@@ -1,4 +1,4 @@
-"""The kinds of tests that a claim is put to, each with the comparisons that it makes of measured runs."""
+"""Kinds of tests of claims, each with the comparisons that it makes between measured runs."""
 
 import re
 from collections import defaultdict
@@ -17,12 +17,9 @@ from multicard.analysis.claim_limits import (
     Value,
     Where,
     fits,
-    median_interval,
-    quotient,
-    scaled,
 )
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
-from multicard.analysis.statistics import Interval, medians_of, ratios_of
+from multicard.analysis.statistics import Interval, median_interval, medians_of, quotient, ratios_of, scaled
 
 Speedup = tuple[Configuration, Configuration, Interval]  # of a configuration over its baseline
 
@@ -35,10 +32,10 @@ class Compare(Test):
     of: Annotated[list[Value], Field(min_length=1)]
     against: Annotated[list[Value], Field(min_length=1)]
     measure: Name
-    largest_only: Annotated[bool, Field(description="Judge the largest ratio alone, of all configurations.")] = False
+    largest_only: Annotated[bool, Field(description="Judge only the largest ratio among all configurations.")] = False
 
-    def lacks(self) -> str:
-        """Which pairs it needs."""
+    def needs(self) -> str:
+        """Pairs that it needs."""
         of, against = (" or ".join(map(_value_words, values)) for values in (self.of, self.against))
         return f"completed runs with {self.measure} that differ in {self.parameter} alone: {of} against {against}"
 
@@ -80,9 +77,9 @@ class Trend(Compare):
 
     kind: Literal["trend"]
 
-    def lacks(self) -> str:
-        """Which pairs it needs."""
-        return f"{super().lacks()}, on two numbers of devices"
+    def needs(self) -> str:
+        """Pairs that it needs."""
+        return f"{super().needs()}, on two numbers of devices"
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
         """One per configuration, whatever its number of devices."""
@@ -110,8 +107,8 @@ class Efficiency(Test):
 
     kind: Literal["efficiency"]
 
-    def lacks(self) -> str:
-        """Which runs it needs."""
+    def needs(self) -> str:
+        """Runs that it needs."""
         return "completed runs that it is about on several devices, with the same on one"
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
@@ -128,8 +125,8 @@ class Scaling(Test):
     kind: Literal["scaling"]
     than: Where
 
-    def lacks(self) -> str:
-        """Which runs it needs."""
+    def needs(self) -> str:
+        """Runs that it needs."""
         return "completed runs of both kinds of work on the same number of several devices, with the same on one"
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
@@ -151,13 +148,13 @@ class Scaling(Test):
 
 
 class ApiTime(Test):
-    """Part of the time of all CUDA calls that is spent in some functions."""
+    """Share of the time in CUDA calls that is spent in some functions."""
 
     kind: Literal["api_time"]
-    functions: Annotated[Pattern, Field(description="Regular expression that is searched in their names.")]
+    functions: Annotated[Pattern, Field(description="Regular expression to search for in their names.")]
 
-    def lacks(self) -> str:
-        """Which runs it needs."""
+    def needs(self) -> str:
+        """Runs that it needs."""
         return "completed runs that it is about whose CUDA calls were recorded"
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
@@ -169,7 +166,7 @@ class ApiTime(Test):
             if parts:
                 kept.append((each, parts))
         return [
-            self.judged("part of the time of all CUDA calls", each, found, each.completed)
+            self.judged("share of the time in CUDA calls", each, found, each.completed)
             for (each, _), found in zip(kept, medians_of([parts for _, parts in kept]), strict=True)
         ]
 
@@ -183,7 +180,7 @@ class ApiTime(Test):
 
 
 class Reaches(Test):
-    """Highest test accuracy in the first epochs; what fewer epochs do not reach is left open."""
+    """Highest test accuracy in the first epochs; a run of fewer epochs that does not reach it leaves it open."""
 
     kind: Literal["reaches"]
     epochs: Annotated[int, Field(ge=1)]

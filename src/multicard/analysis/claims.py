@@ -1,7 +1,7 @@
-"""The papers' claims, held against all that was measured: confirmed, refuted, not decided, or not measured here.
+"""The papers' claims, checked against the measurements: confirmed, refuted, not decided, or not measured here.
 
-A claim about GPUs is decided by runs on GPUs alone, on work as large as the claim is about. What CPU processes,
-made-up data or toys show is told beside it and decides nothing.
+A claim about GPUs is decided only by runs on GPUs, on work as large as the claim is about. What CPU processes,
+synthetic data or toy models show is reported beside it and decides nothing.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ Hardware = Literal["gpu", "numa", "any"]
 # The claims that come with multicard, which is installed from its repository's folder.
 SHIPPED = Path(__file__).parents[3] / "resources" / "claims.yaml"
 
-NUMA_NODES = 2  # from so many on placement matters
+NUMA_NODES = 2  # fewest on which placement matters
 
 ABOUT: dict[Hardware, str] = {
     "gpu": "GPUs whose names are recorded",
@@ -45,7 +45,7 @@ COMPARISON_COLUMNS = (
 
 
 class Claim(Strict):
-    """One claim: what a paper says, where, and the tests that stand for it."""
+    """One claim: what a paper says, where, and the tests that represent it."""
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
     claim: Annotated[str, Field(min_length=1, description="What the paper says, in our words.")]
@@ -56,20 +56,20 @@ class Claim(Strict):
         dict[Literal["vision", "llm"], Where],
         Field(default_factory=dict, description="Values that runs of a workload must have to decide."),
     ]
-    ours: Annotated[str, Field(description="What of the tests is our choice.")] = ""
+    ours: Annotated[str, Field(description="What about the tests is our choice.")] = ""
     tests: Annotated[list[AnyTest], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test of a claim: its verdict, the comparisons that decide, and those that are told beside them."""
+    """One test of a claim: its verdict, the comparisons that decide, and those that do not (`others`)."""
 
     __test__ = False  # not for pytest
 
     statement: str
     verdict: Verdict
     comparisons: list[Comparison]
-    beside: list[Comparison]
+    others: list[Comparison]
     above: float | None
     below: float | None
     finding: str
@@ -77,8 +77,8 @@ class TestResult:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A claim and what the measurements say of it; `conditions` are those of the runs that decide."""
+class JudgedClaim:
+    """A claim and what the measurements say about it; `conditions` are those of the runs that decide."""
 
     claim: Claim
     verdict: Verdict
@@ -105,16 +105,16 @@ def read_claims(path: Path) -> list[Claim]:
         raise UserError(*(f"{path}: {_fault(each, content)}" for each in error.errors())) from None
     twice = [name for name, count in Counter(claim.id for claim in claims).items() if count > 1]
     if twice:
-        raise UserError(f"{path}: the claim {twice[0]} stands here twice")
+        raise UserError(f"{path}: the claim {twice[0]} is listed twice")
     return claims
 
 
-def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Judged]:
-    """Hold each claim against the measurements."""
+def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
+    """Check each claim against the measurements."""
     return [_judge(claim, evidence) for claim in claims]
 
 
-def claims_table(judged: Sequence[Judged]) -> pd.DataFrame:
+def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
     """One row per claim, columns `COLUMNS`."""
     rows = [
         {"claim": each.claim.id, "verdict": each.verdict, "says": each.claim.claim, "paper": each.claim.paper,
@@ -125,8 +125,8 @@ def claims_table(judged: Sequence[Judged]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def comparisons_table(judged: Sequence[Judged]) -> pd.DataFrame:
-    """One row per comparison that was made, those that decide nothing too; columns `COMPARISON_COLUMNS`."""
+def comparisons_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
+    """One row per comparison, including those that decide nothing; columns `COMPARISON_COLUMNS`."""
     rows = [
         {"claim": each.claim.id, "test": test.statement, "decides": decides, "comparison": one.what,
          "configuration": one.under, "value": one.found.value, "low": one.found.low, "high": one.found.high,
@@ -135,38 +135,38 @@ def comparisons_table(judged: Sequence[Judged]) -> pd.DataFrame:
          "machine": _machines([one]), "runs": " ".join(dict.fromkeys(run.run for run in one.runs))}
         for each in judged
         for test in each.tests
-        for decides, comparisons in ((True, test.comparisons), (False, test.beside))
+        for decides, comparisons in ((True, test.comparisons), (False, test.others))
         for one in comparisons
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
 
 
-def _judge(claim: Claim, evidence: Evidence) -> Judged:
-    deciding, others = _sorted_out(claim, evidence)
+def _judge(claim: Claim, evidence: Evidence) -> JudgedClaim:
+    deciding, other = _split(claim, evidence)
     tests = []
     for test in claim.tests:
         comparisons = test.comparisons(deciding, evidence)
-        beside = test.comparisons(others, evidence)
+        others = test.comparisons(other, evidence)
         verdict = _verdict_of_test(comparisons)
         if comparisons:
             finding = f"{test.statement} {_sentence(verdict)}: {_numbers(comparisons)}."
         else:
-            finding = f"{test.statement} Not measured here: by {ABOUT[claim.hardware]} there are no {test.lacks()}."
-        aside = f"{test.statement} Found: {_numbers(beside, answers=False)}." if beside else ""
-        tests.append(TestResult(test.statement, verdict, comparisons, beside, test.above, test.below, finding, aside))
+            finding = f"{test.statement} Not measured here: no {test.needs()}, measured on {ABOUT[claim.hardware]}."
+        aside = f"{test.statement} Found: {_numbers(others, answers=False)}." if others else ""
+        tests.append(TestResult(test.statement, verdict, comparisons, others, test.above, test.below, finding, aside))
     asides = [test.aside for test in tests if test.aside]
     decided_by = [one for test in tests for one in test.comparisons]
-    return Judged(
+    return JudgedClaim(
         claim,
         _verdict_of_claim([test.verdict for test in tests]),
         tests,
         finding=" ".join(test.finding for test in tests),
         conditions=_conditions(decided_by),
-        aside=f"Decides nothing, since it is measured by {_kinds(tests)}: {' '.join(asides)}" if asides else "",
+        aside=f"Decides nothing, since it was measured on {_kinds(tests)}: {' '.join(asides)}" if asides else "",
     )
 
 
-def _sorted_out(claim: Claim, evidence: Evidence) -> tuple[list[Configuration], list[Configuration]]:
+def _split(claim: Claim, evidence: Evidence) -> tuple[list[Configuration], list[Configuration]]:
     """Configurations whose runs may decide a claim, and the others."""
     nodes: dict[str | None, set[int]] = {}
     for run in evidence.runs:
@@ -189,7 +189,7 @@ def _sorted_out(claim: Claim, evidence: Evidence) -> tuple[list[Configuration], 
 
 
 def _verdict_of_test(comparisons: Sequence[Comparison]) -> Verdict:
-    """More than half of the comparisons must say one thing, and none the contrary."""
+    """More than half of the comparisons must agree, and none contradict."""
     if not comparisons:
         return "not measured here"
     counts = Counter(one.answer for one in comparisons)
@@ -212,13 +212,13 @@ def _sentence(verdict: Verdict) -> str:
 
 
 def _numbers(comparisons: Sequence[Comparison], answers: bool = True) -> str:
-    """The number of one comparison; of several the smallest and the largest, and how many say what."""
+    """The number of one comparison; of several the smallest and the largest, and how many support the claim."""
     ordered = sorted(comparisons, key=lambda one: one.found.value)
     lowest, highest = ordered[0], ordered[-1]
     if len(ordered) == 1:
         return f"{interval_words(lowest.found)} ({lowest.what}; {lowest.in_short})"
     counts = Counter(one.answer for one in ordered)
-    tally = f", {counts['yes']} for it, {counts['no']} against it, {counts['open']} open" if answers else ""
+    tally = f", {counts['yes']} support it, {counts['no']} contradict it, {counts['open']} are open" if answers else ""
     return (
         f"{len(ordered)} comparisons{tally}; from {interval_words(lowest.found)} ({lowest.what}; {lowest.in_short}) "
         f"to {interval_words(highest.found)} ({highest.what}; {highest.in_short})"
@@ -245,7 +245,7 @@ def _conditions(comparisons: Sequence[Comparison]) -> str:
     versions = dict.fromkeys(run.place.versions or "versions unknown" for one in comparisons for run in one.runs)
     fewest, most = min(repeats), max(repeats)
     counted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    weak = f"; with fewer than three repeats, {BY_CHANCE}" if fewest < FEW_REPEATS else ""
+    weak = f"; fewer than three repeats: {BY_CHANCE}" if fewest < FEW_REPEATS else ""
     return f"{_machines(comparisons)}; {'; '.join(versions)}; {len(runs)} runs, repeats: {counted}{weak}"
 
 
@@ -254,14 +254,14 @@ def _machines(comparisons: Sequence[Comparison]) -> str:
 
 
 def _kinds(tests: Sequence[TestResult]) -> str:
-    """What the runs that are told beside are."""
-    runs = [run for test in tests for one in test.beside for run in one.runs]
+    """What the runs that decide nothing are."""
+    runs = [run for test in tests for one in test.others for run in one.runs]
     kinds = {
         "synthetic data"
         if run.synthetic
         else "CPU processes"
         if run.values.get("device") == "cpu"
-        else "GPUs on work that is too small, or on a machine that is not known to be of the kind"
+        else "GPUs with too small a workload, or on a machine not known to be of the kind"
         for run in runs
     }
     return ", ".join(sorted(kinds))

@@ -40,7 +40,7 @@ def write_scenario(folders: Sequence[Path], not_run: Mapping[str, str], out: Pat
 
 
 def write_claims(claims: Path, results: Path, scenarios: Sequence[str], verdicts: Path, comparisons: Path) -> None:
-    """Hold the claims against the scenarios of a results folder; a CSV with a row per claim, and one per comparison.
+    """Check the claims against the scenarios of a results folder: a CSV with a row per claim, and one per comparison.
 
     Raises
     ------

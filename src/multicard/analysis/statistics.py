@@ -1,16 +1,16 @@
 """Medians and ratios over repeats with their intervals, and whether a difference is one.
 
-Bounds are those of the percentile bootstrap of 95 %: the repeats are drawn again with replacement. Few repeats limit
-what it can say. Of up to five repeats it is their range, which holds the true median with a probability of
+Bounds are those of the 95 % percentile bootstrap: repeats are resampled with replacement. With few repeats that says
+little. With up to five repeats it is their range, which covers the true median with a probability of
 1 − 2^(1−n): 50 % with two repeats, 75 % with three, 88 % with four, 94 % with five. A ratio of two or three repeats to
 two or three has the bounds lowest over highest and highest over lowest, so it differs from 1 only where the two ranges
-do not overlap. Of equals that happens by chance in one of three comparisons with two repeats each, in one of
-ten with three each, and more rarely with more.
+do not overlap. Between equals that happens by chance in one of three comparisons with two repeats each, in one of ten
+with three each, and more rarely with more.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,9 +20,9 @@ from scipy.stats import bootstrap
 LEVEL = 0.95
 RESAMPLES = 9999
 AT_A_TIME = 200  # resamples, which bounds memory and is fastest
-SEED = 0  # the same repeats give the same bounds, whatever else is asked for
-FEW_REPEATS = 3  # below it, this is to be said beside a difference
-BY_CHANCE = "chance alone often separates equals"
+SEED = 0  # the same repeats give the same bounds, whatever else is computed
+FEW_REPEATS = 3  # a difference between fewer comes with this caveat
+BY_CHANCE = "such a difference is often due to chance"
 ROUNDING = 1e-9  # how far from 1 a ratio of equals may come out
 
 Values = Iterable[float | None]
@@ -33,7 +33,7 @@ Verdict = Literal["more", "less", "none", "unknown"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A median over repeats, or a ratio of two, and what the repeats leave open.
+    """A median over repeats, or a ratio of two medians, with its uncertainty.
 
     `value` is None where nothing is known, the bounds `low` and `high` are both None where there are none. `repeats`
     counts the values behind it, of a ratio those of the side with fewer; `left_out` those that were not finite numbers.
@@ -64,6 +64,34 @@ def ratio_of(values: Values, base: Values) -> Interval:
     Interval(value=3.2, low=1.5, high=5.0, repeats=3, left_out=0)
     """
     return ratios_of([(values, base)])[0]
+
+
+def quotient(one: Interval, other: Interval) -> Interval:
+    """One over the other, with the widest possible bounds: rather too wide than too narrow."""
+    value = one.value / other.value if one.value is not None and other.value else None
+    bounds: tuple[float | None, float | None] = (None, None)
+    if value is not None and None not in (one.low, one.high, other.low, other.high) and other.low > 0:
+        bounds = (one.low / other.high, one.high / other.low)
+    return Interval(value, *bounds, repeats=min(one.repeats, other.repeats))
+
+
+def median_interval(intervals: Sequence[Interval]) -> Interval:
+    """Median of several intervals: of their values, of their lows and of their highs.
+
+    It has no bounds unless all have: each value may then be anything between its own, and so the median between these.
+
+    >>> median_interval([Interval(2.0, 1.0, 3.0, 3), Interval(4.0, 3.5, 5.0, 2)])
+    Interval(value=3.0, low=2.25, high=4.0, repeats=2, left_out=0)
+    """
+    ends = {name: [getattr(each, name) for each in intervals] for name in ("value", "low", "high")}
+    middle = {name: None if None in found else float(np.median(found)) for name, found in ends.items()}
+    return Interval(**middle, repeats=min(each.repeats for each in intervals))
+
+
+def scaled(interval: Interval, factor: float) -> Interval:
+    """The interval times a positive number."""
+    ends = {name: getattr(interval, name) for name in ("value", "low", "high")}
+    return replace(interval, **{name: None if end is None else end * factor for name, end in ends.items()})
 
 
 def verdict(ratio: Interval) -> Verdict:
