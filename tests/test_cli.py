@@ -155,7 +155,7 @@ def test_text_that_is_no_utf_8_is_shown_as_far_as_it_can_be(tmp_path: Path) -> N
         ("t.json", b'{"traceEvents": [{"ph"', "not a readable PyTorch profiler trace"),
         ("t.txt", b"", "expected .sqlite"),
         ("none.sqlite", None, "no such file"),
-        ("", None, "no trace here"),
+        ("", None, ": no trace files, expected names like *.sqlite"),
     ],
 )
 def test_what_is_no_trace_is_one_line_and_leaves_no_file(
@@ -205,7 +205,7 @@ def test_a_truncated_database_is_refused_and_nothing_is_written(tmp_path: Path) 
 
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
     path = nsys_export(tmp_path / "t.sqlite")
-    assert "--only: no table kernel, expected some of phases, ranges" in refused(path, "--only", "kernel")
+    assert "no table kernel, expected some of phases, ranges" in refused(path, "--only", "kernel")
     assert f"--out: {path} is a file, expected a folder" in refused(path, "--out", path)
     assert f"--out: cannot write to {path}/below: {path} is not a folder" in refused(path, "--out", path / "below")
     assert "--out: cannot write to /proc/here: /proc: " in refused(path, "--out", "/proc/here")
@@ -245,7 +245,8 @@ def test_a_folder_without_measures_is_no_result(command: str, tmp_path: Path) ->
     stopped = multicard(command, tmp_path)
     assert (stopped.returncode, stopped.stdout) == (1, "")
     assert stopped.stderr == (
-        f"{tmp_path}: found no scenarios/*/measures.csv, expected the results folder of an experiment\n"
+        f"{tmp_path}: found no results, expected a folder with runs/*/run.json or scenarios/*/measures.csv, or .tar.gz "
+        "or .zip\n"
     )
     stopped = multicard(command, tmp_path / "none")
     assert (stopped.returncode, len(stopped.stderr.splitlines())) == (1, 1)

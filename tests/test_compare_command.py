@@ -1,24 +1,26 @@
 """`multicard compare` tells results from traces, and says what it finds in words."""
 
-import io
 import json
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from multicard.api.results import holds_results
 from multicard.archive.pack import pack
 from multicard.cli import main
-from multicard.compare_results import holds_results, print_comparison
+from multicard.cli.compare import compare_results
 from multicard.core.errors import UserError
 from recorded_runs import add_run, experiment
 from synthetic import kineto_trace
 
 
 def printed(a: Path, b: Path) -> str:
-    output = io.StringIO()
-    print_comparison(a, b, Console(file=output, width=220))
+    output = StringIO()
+    with redirect_stdout(output):
+        compare_results(a, b)
     return output.getvalue()
 
 
@@ -57,7 +59,7 @@ def test_text_in_results_stays_text(extracted_run: Path, recorded_results: Path,
 def test_what_cannot_be_compared_is_one_line(recorded_results: Path, tmp_path: Path) -> None:
     for a, b in ((recorded_results, tmp_path / "none"), (tmp_path, recorded_results)):
         with pytest.raises(UserError, match="expected results as in") as stopped:
-            print_comparison(a, b, Console(file=io.StringIO()))
+            compare_results(a, b)
         assert len(str(stopped.value).splitlines()) == 1
     (tmp_path / "x.zip").write_bytes(b"no")
     with pytest.raises(UserError, match=r"x\.zip: manifest\.json: cut, damaged or no archive"):

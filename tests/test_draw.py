@@ -92,10 +92,10 @@ def test_an_empty_folder_is_taken(archive: Path, tmp_path: Path, monkeypatch: py
 def test_what_is_there_is_never_replaced(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    assert "mine is not empty, expected a folder that is" in refused(archive, "--out", tmp_path / "mine")
-    assert "notes.txt is a file" in refused(archive, "--out", tmp_path / "mine" / "notes.txt")
+    assert "mine: not empty, expected an empty folder" in refused(archive, "--out", tmp_path / "mine")
+    assert "notes.txt: a file, expected a folder" in refused(archive, "--out", tmp_path / "mine" / "notes.txt")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
-    assert "--out: cannot write to /proc/x/y" in refused(archive, "--out", "/proc/x/y")
+    assert "/proc/x/y: cannot be written: /proc" in refused(archive, "--out", "/proc/x/y")
 
 
 def test_an_altered_archive_is_named_and_leaves_nothing(archive: Path, tmp_path: Path) -> None:
@@ -105,24 +105,26 @@ def test_an_altered_archive_is_named_and_leaves_nothing(archive: Path, tmp_path:
     assert list(tmp_path.iterdir()) == [cut]
     cut.write_bytes(b"no")
     assert f"{cut}: manifest.json: cut, damaged or no archive" in refused(cut, "--out", tmp_path / "out")
-    assert "has a configuration of its own" in refused(archive, "--out", tmp_path / "out", "--config", "a.yaml")
+    assert f"a.yaml: {archive} has its own configuration" in refused(
+        archive, "--out", tmp_path / "out", "--config", "a.yaml"
+    )
     assert "none.zip: no such file" in refused(tmp_path / "none.zip", "--out", tmp_path / "out")
 
 
 def test_results_need_their_configuration(recorded_results: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert "does not tell what was asked, state the configuration: --config FILE" in refused(
+    assert "does not state what was asked, give its configuration: --config FILE" in refused(
         recorded_results, "--out", out
     )
-    assert "found no results, expected a folder with runs/*/run.json, or an archive" in refused(
+    assert "found no results, expected a folder with runs/*/run.json, or .tar.gz or .zip" in refused(
         tmp_path, "--out", out, "--config", tmp_path / "a.yaml"
     )
     other = write_configuration(tmp_path / "a.yaml", Path("results"), fixed=FIXED | {"devices": 1})
-    assert "holds no whole run of the experiment" in refused(recorded_results, "--out", out, "--config", other)
+    assert "found no complete run of the experiment" in refused(recorded_results, "--out", out, "--config", other)
     assert not out.exists()
 
 
-def test_a_run_that_is_not_whole_is_listed_and_a_damaged_one_is_named(
+def test_an_incomplete_run_is_listed_and_a_damaged_one_is_named(
     recorded_results: Path, extracted_run: Path, tmp_path: Path
 ) -> None:
     results = Path(shutil.copytree(recorded_results, tmp_path / "results"))
@@ -131,7 +133,7 @@ def test_a_run_that_is_not_whole_is_listed_and_a_damaged_one_is_named(
     (third / "activity" / "kernels.parquet").unlink()
     main(["draw", str(results), "--out", str(tmp_path / "out"), "--config", str(config)])
     [reason] = pd.read_csv(tmp_path / "out/scenarios/recorded/runs.csv")["reason"].dropna()
-    assert reason == "not whole: activity/kernels.parquet is missing"
+    assert reason == "incomplete: activity/kernels.parquet is missing"
     (third / "activity" / "kernels.parquet").write_bytes(b"")
     (third / "activity" / "cuda_api.parquet").write_bytes(b"PAR1")
     assert refused(results, "--out", tmp_path / "again", "--config", config).startswith(

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from multicard.analysis.device_time import device_time
-from multicard.trace.extract import open_trace
+from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import nsys_export
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from multicard.analysis.trace_comparison import compare_captures
-from multicard.trace.extract import open_trace
+from multicard.trace.files import open_trace
 from multicard.trace.tables import ActivityTables, activity_tables
 from synthetic import kineto_trace, nsys_export
 

@@ -105,7 +105,7 @@ def test_the_manifest_says_what_is_there_and_how_it_was_configured(recorded_arch
     assert {file.name for file in manifest.files} | {"manifest.json"} == set(contents(recorded_archive))
 
 
-def test_runs_that_are_not_whole_or_not_the_experiments_are_left_out(
+def test_incomplete_runs_and_those_of_other_experiments_are_skipped(
     recorded_results: Path, extracted_run: Path, tmp_path: Path
 ) -> None:
     mine = tmp_path / "results"
@@ -114,7 +114,7 @@ def test_runs_that_are_not_whole_or_not_the_experiments_are_left_out(
     (lacking / "activity" / "tables.json").unlink()
     add_run(extracted_run, mine, repeat=4)
     packed = pack(experiment(mine, 3), tmp_path / "x.zip")
-    assert packed.not_whole == [lacking.name]
+    assert packed.incomplete == [lacking.name]
     assert [run.parameters["repeat"] for run in read_manifest(tmp_path / "x.zip").runs] == [1, 2]
 
 
@@ -138,7 +138,7 @@ def test_a_data_set_that_names_somebody_is_refused(
 
 def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_results: Path, tmp_path: Path) -> None:
     assert "x.rar: expected a name that ends in .tar.gz or .zip" in refused(recorded_results, tmp_path / "x.rar")
-    assert "found no whole run of the experiment" in refused(tmp_path / "none", tmp_path / "x.zip")
+    assert "found no complete run of the experiment" in refused(tmp_path / "none", tmp_path / "x.zip")
     assert "cannot be written" in refused(recorded_results, Path("/proc/x.zip"))
 
     folder = add_run(extracted_run, tmp_path / "a", change=lambda record: record.update(run="other"))

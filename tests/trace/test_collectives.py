@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from multicard.trace.extract import open_trace
+from multicard.trace.files import open_trace
 from multicard.trace.tables import ActivityTables, activity_tables
 from synthetic import OTHER, PID, ranks_in_collectives
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from multicard.core.errors import TraceError
-from multicard.trace.extract import open_trace
+from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import add_messages, kineto_trace, nsys_export
 

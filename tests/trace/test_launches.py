@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from multicard.trace.extract import open_trace
+from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import MS, PID, global_id, nsys_export
 

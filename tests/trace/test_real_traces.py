@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from multicard.trace.extract import open_trace
+from multicard.trace.files import open_trace
 from multicard.trace.model import shared_name
 from multicard.trace.tables import ActivityTables, activity_tables
 

@@ -13,7 +13,8 @@ from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
 from multicard.core.layout import ACTIVITY_TABLES
 from multicard.trace.export import export_run
-from multicard.trace.extract import extract_run, open_trace
+from multicard.trace.extract import extract_run
+from multicard.trace.files import open_trace
 from multicard.trace.tables import ACTIVITIES, activity_tables
 from synthetic import MS, OTHER, PID, add_messages, global_id, kineto_trace, nsys_export
 

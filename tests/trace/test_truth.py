@@ -7,7 +7,7 @@ import pytest
 
 from conftest import ROOT
 from multicard.trace import sqlite_file
-from multicard.trace.extract import open_trace
+from multicard.trace.files import open_trace
 from multicard.trace.tables import ActivityTables, activity_tables
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from multicard import read_results
 from multicard.core.errors import reported
-from multicard.draw import draw
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("archive", type=Path, help="the archive")
@@ -12,4 +12,4 @@ parser.add_argument("--claims", type=Path, required=True, help="file of the clai
 parser.add_argument("--out", type=Path, required=True, help="folder to make, which must be empty if it is there")
 arguments = parser.parse_args()
 with reported():
-    draw(arguments.archive, arguments.out, claims=arguments.claims)
+    read_results(arguments.archive).draw(arguments.out, arguments.claims)

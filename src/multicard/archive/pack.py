@@ -48,10 +48,10 @@ SPOOLED_BYTES = 64 << 20
 
 @dataclass
 class Packed:
-    """What went into an archive: its runs, and the runs that have begun and are not whole."""
+    """What went into an archive: its runs, and those that were skipped: begun, and incomplete."""
 
     runs: list[str] = field(default_factory=list)
-    not_whole: list[str] = field(default_factory=list)
+    incomplete: list[str] = field(default_factory=list)
 
 
 def pack(experiment: Experiment, out: Path) -> Packed:
@@ -63,7 +63,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
     Raises
     ------
     UserError
-        If there is no whole run, a record cannot be read, a name that cannot be replaced names somebody, or `out`
+        If there is no complete run, a record cannot be read, a name that cannot be replaced names somebody, or `out`
         cannot be written to.
     """
     check_suffix(out)
@@ -74,9 +74,9 @@ def pack(experiment: Experiment, out: Path) -> Packed:
     for run in sorted(distinct(expand(experiment))):
         if (runs / run / RUN).exists():
             is_whole = all((runs / run / name).exists() for name in FILES)
-            (packed.runs if is_whole else packed.not_whole).append(run)
+            (packed.runs if is_whole else packed.incomplete).append(run)
     if not packed.runs:
-        raise UserError(f"{runs}: found no whole run of the experiment, expected one or more to archive")
+        raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
     records = [_read_record(runs / run) for run in packed.runs]
     scrubber = Scrubber.of(records)
     for section, names in (("datasets", experiment.datasets), ("models", experiment.models)):

@@ -1,6 +1,5 @@
 """Extract the activity tables of a run from its trace."""
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,8 @@ import pyarrow.parquet as pq
 from multicard.core.errors import TraceError
 from multicard.core.files import atomic_write, read_json, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
-from multicard.profilers import PROFILERS
-from multicard.trace.model import Trace
+from multicard.trace.files import open_trace
 from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables
-
-
-def open_trace(path: Path) -> Trace:
-    """Open one file by its format.
-
-    Raises
-    ------
-    TraceError
-        If the format is not known or the file is not sound.
-    """
-    readers = [profiler for profiler in PROFILERS.values() if profiler.reader]
-    for profiler in readers:
-        if path.name.endswith(profiler.readable):
-            return importlib.import_module(profiler.reader).read(path)
-    known = [suffix for profiler in readers for suffix in profiler.readable]
-    raise TraceError(f"{path}: cannot be read as a trace, expected {', '.join(known[:-1])} or {known[-1]}")
 
 
 def extract_run(folder: Path) -> None:

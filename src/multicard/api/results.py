@@ -1,0 +1,355 @@
+"""The results of an experiment as tables and figures."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from multicard.analysis.best import GOALS, Goal
+from multicard.analysis.claims import SHIPPED, claims_table, judge, read_claims
+from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.recommend import as_markdown
+from multicard.analysis.result_comparison import MACHINE, compare_results
+from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
+from multicard.analysis.tables import speedup_table
+from multicard.api.display import Markdown, summary_html, unmanaged
+from multicard.archive.configuration import experiment_of
+from multicard.archive.unpack import place_runs, read_manifest
+from multicard.core.errors import UserError
+from multicard.core.layout import RUN, SCENARIO_TABLES
+from multicard.experiment.config import ARCHIVES, Experiment
+from multicard.experiment.figures import FIGURES
+from multicard.experiment.load import read_experiment
+from multicard.report.assemble import Drawn, check_free, draw, measure
+from multicard.report.results import Plan
+
+
+def holds_results(path: Path) -> bool:
+    """Whether a path is an archive of recorded runs or a folder of results, rather than a trace."""
+    return _is_archive(path) or (path.is_dir() and any(path.glob(f"runs/*/{RUN}")))
+
+
+def read_results(path: str | Path, config: str | Path | None = None) -> "Results":
+    """Read what an experiment measured.
+
+    Parameters
+    ----------
+    path
+        The `results` folder of an experiment, or an archive of recorded runs (`.tar.gz`, `.zip`).
+    config
+        Configuration of the experiment. With it the scenarios of a folder are measured from its runs; without it, the
+        tables that the workflow left in the folder are read. An archive has its own.
+
+    Raises
+    ------
+    UserError
+        If there are no results, or an archive or the configuration cannot be read.
+
+    Examples
+    --------
+    >>> import multicard
+    >>> results = multicard.read_results("results")  # doctest: +SKIP
+    >>> results.speedup[["scenario", "devices", "speedup", "efficiency"]]  # doctest: +SKIP
+    >>> results.figure("speedup", scenario="strategies")  # doctest: +SKIP
+    """
+    path = Path(path)
+    if _is_archive(path):
+        if config is not None:
+            raise UserError(f"{config}: {path} has its own configuration, expected none beside it")
+        scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        runs = Path(scratch.name) / "unpacked"
+        runs.mkdir()
+        manifest = read_manifest(path)
+        place_runs(path, runs, [each.run for each in manifest.runs])
+        return Results(path, runs, lambda: experiment_of(manifest, path), scratch)
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder, expected the results of an experiment")
+    if not any(path.glob(f"runs/*/{RUN}")) and (config is not None or not any(path.glob(f"scenarios/*/{MEASURES}"))):
+        places = f"runs/*/{RUN}" if config is not None else f"runs/*/{RUN} or scenarios/*/{MEASURES}"
+        raise UserError(f"{path}: found no results, expected a folder with {places}, or {' or '.join(ARCHIVES)}")
+    if config is None:
+        return Results(path, path / "runs")
+    experiment = read_experiment(Path(config), outside=False)
+    return Results(path, path / "runs", lambda: experiment, tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+
+
+class Results:
+    """What an experiment measured, as `read_results` gives it.
+
+    Tables are pandas DataFrames with units in the names of columns: `_s` seconds, `_bytes` bytes, `_j` joules, `_share`
+    a part of one. What was not measured is NaN.
+
+    Attributes
+    ----------
+    path
+        The folder or archive.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        runs: Path,
+        experiment: Callable[[], Experiment] | None = None,
+        scratch: tempfile.TemporaryDirectory[str] | None = None,
+    ) -> None:
+        self.path = path
+        self._runs, self._experiment, self._scratch = runs, experiment, scratch
+        self._scenarios: dict[str, ScenarioResults] = {}
+
+    @cached_property
+    def _measured(self) -> tuple[Path, dict[str, Plan]]:
+        """The folder that holds the scenarios' tables, and what the configuration says of each."""
+        if self._experiment is None or self._scratch is None:
+            return self.path, {}
+        folder = Path(self._scratch.name) / "measured"
+        folder.mkdir(exist_ok=True)
+        return folder, measure(self._experiment(), self._runs, self.path, folder)
+
+    @cached_property
+    def scenarios(self) -> list[str]:
+        """Names of the scenarios that were measured.
+
+        Raises
+        ------
+        UserError
+            If there are none.
+        """
+        folder, plans = self._measured
+        found = list(plans) or sorted(path.parent.name for path in folder.glob(f"scenarios/*/{MEASURES}"))
+        if not found:
+            raise UserError(
+                f"{self.path}: found no scenarios/*/{MEASURES}, expected the results folder of an experiment"
+            )
+        return found
+
+    def scenario(self, name: str | None = None) -> "ScenarioResults":
+        """The results of one scenario; its name may be left out where there is only one.
+
+        Raises
+        ------
+        UserError
+            If there is no scenario of that name, or several and no name.
+        """
+        if name is None and len(self.scenarios) == 1:
+            name = self.scenarios[0]
+        if name not in self.scenarios:
+            found = "several scenarios" if name is None else f"no scenario {name}"
+            raise UserError(f"{self.path}: found {found}, expected one of {', '.join(self.scenarios)}")
+        return self._scenarios.setdefault(name, ScenarioResults(name, self._measured[0] / "scenarios" / name))
+
+    @property
+    def measures(self) -> pd.DataFrame:
+        """One row per scenario and run: `scenario`, `run`, `outcome`, its parameters and measures."""
+        return self._of_scenarios(lambda each: each.measures)
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row per scenario and run: its `outcome` and the `reason` for it; those that were not run, too."""
+        return self._of_scenarios(lambda each: each.runs)
+
+    @property
+    def speedup(self) -> pd.DataFrame:
+        """Speed-up and efficiency with their intervals, per scenario, configuration and number of devices."""
+        return self._of_scenarios(lambda each: each.speedup)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per run, rank and step: `window` (warmup, measured, profiled), durations and memory."""
+        found: list[pd.DataFrame] = []
+        known: set[str] = set()
+        for name in self.scenarios:
+            steps = self.scenario(name).steps
+            found.append(steps[~steps["run"].isin(known)])
+            known |= set(steps["run"])
+        return pd.concat(found, ignore_index=True)
+
+    def figure(self, name: str, scenario: str | None = None) -> Figure:
+        """Draw a figure of the catalog (docs/figures.md) of one scenario; see `ScenarioResults.figure`."""
+        return self.scenario(scenario).figure(name)
+
+    def claims(self, file: str | Path | None = None) -> pd.DataFrame:
+        """Check claims about training on several GPUs against the measurements.
+
+        Parameters
+        ----------
+        file
+            The claims and their tests, as in resources/claims.yaml; those of the two papers by default.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per claim: `verdict` (`holds`, `does not hold`, …), the claim, and the numbers that decide.
+
+        Raises
+        ------
+        UserError
+            If the file is faulty, or nothing was measured.
+        """
+        return claims_table(judge(read_claims(Path(file or SHIPPED)), self._evidence))
+
+    def recommendations(self, goals: Sequence[Goal] = GOALS, memory_limit_gb: float | None = None) -> Markdown:
+        """What limits each configuration, what to try, and the best one for each goal, as Markdown.
+
+        Parameters
+        ----------
+        goals
+            Some of `throughput`, `time_to_accuracy`, `energy` and `memory`.
+        memory_limit_gb
+            Skip configurations that need more memory per device, in 10⁹ bytes.
+
+        Raises
+        ------
+        UserError
+            If nothing was measured, or the limit is not above 0.
+        """
+        if memory_limit_gb is not None and not 0 < memory_limit_gb < float("inf"):
+            raise UserError(f"memory limit: found {memory_limit_gb:g}, expected a number above 0")
+        return Markdown(as_markdown(self._evidence, goals, memory_limit_gb))
+
+    def compare(self, other: "Results") -> "ResultsComparison":
+        """Compare with other results, configuration by configuration.
+
+        Raises
+        ------
+        UserError
+            If a file of a run is missing or damaged.
+        """
+        return ResultsComparison(self, other)
+
+    def draw(self, out: str | Path, claims: str | Path = SHIPPED) -> Drawn:
+        """Write all tables, figures, conclusions and the report to a new folder, as the workflow does after its runs.
+
+        Parameters
+        ----------
+        out
+            A folder that is empty or does not exist. Written all or nothing.
+        claims
+            The claims to check, and their tests.
+
+        Raises
+        ------
+        UserError
+            If `out` is not empty, the configuration is not known, or a run is damaged.
+        """
+        check_free(Path(out))
+        if self._experiment is None:
+            raise UserError(f"{self.path}: does not state what was asked, give its configuration: --config FILE")
+        folder, plans = self._measured
+        return draw(folder, plans, Path(out), Path(claims))
+
+    def __repr__(self) -> str:
+        return f"<results {self.path}: {', '.join(self.scenarios)}>"
+
+    def _repr_html_(self) -> str:
+        counts = self.runs.groupby(["scenario", "outcome"], sort=False).size().unstack(fill_value=0).reset_index()
+        return summary_html(f"Results {self.path}", {}, counts)
+
+    @property
+    def _evidence(self) -> Evidence:
+        return read_evidence(self._measured[0], self.scenarios)
+
+    def _of_scenarios(self, table: Callable[["ScenarioResults"], pd.DataFrame]) -> pd.DataFrame:
+        found = {name: table(self.scenario(name)) for name in self.scenarios}
+        parts = [rows.assign(scenario=name)[["scenario", *rows.columns]] for name, rows in found.items()]
+        return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+class ScenarioResults:
+    """The results of one scenario, as `Results.scenario` gives them."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._tables = ScenarioTables(folder)
+
+    @property
+    def measures(self) -> pd.DataFrame:
+        """One row per run: `run`, `outcome`, its parameters and measures."""
+        return self._tables.measures
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
+        return pd.read_csv(self._tables.folder / OUTCOME_TABLE)
+
+    @property
+    def speedup(self) -> pd.DataFrame:
+        """Speed-up and efficiency with their intervals, per configuration and number of devices."""
+        return speedup_table(self.measures)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per run, rank and step."""
+        return self["steps"]
+
+    def __getitem__(self, table: str) -> pd.DataFrame:
+        """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""
+        if table not in SCENARIO_TABLES:
+            raise UserError(f"no table {table} of a scenario, expected one of {', '.join(SCENARIO_TABLES)}")
+        return self._tables.table(table)
+
+    def figure(self, name: str) -> Figure:
+        """Draw a figure of the catalog (docs/figures.md). One with nothing to show says why.
+
+        Raises
+        ------
+        UserError
+            If there is no figure of that name.
+        """
+        from multicard.figures.draw import draw
+
+        if name not in FIGURES:
+            raise UserError(f"no figure {name}, expected one of {', '.join(FIGURES)}")
+        return unmanaged(draw(name, self._tables)[0])
+
+    def __repr__(self) -> str:
+        return f"<scenario {self.name}: {len(self.runs)} runs>"
+
+    def _repr_html_(self) -> str:
+        return summary_html(f"Scenario {self.name}", {}, self.runs)
+
+
+class ResultsComparison:
+    """Two sets of results, configuration by configuration.
+
+    Attributes
+    ----------
+    changes
+        One row per configuration and measure: medians over repeats `a` and `b`, `ratio` (b over a) with its interval
+        `low` to `high`, `repeats_a`, `repeats_b`, and the `verdict` on b. One repeat gives no interval, and so no
+        verdict.
+    environment
+        What else differs: `what`, and its values in `a` and in `b`. Archives hold no names of machines.
+    outcomes
+        Runs with another outcome: `run`, `a`, `b`.
+    only_a, only_b
+        Ids of the runs that the other side does not have.
+    """
+
+    def __init__(self, a: Results, b: Results) -> None:
+        found = compare_results(*(sorted(path.parent for path in each._runs.glob(f"*/{RUN}")) for each in (a, b)))
+        named = not any(_is_archive(each.path) for each in (a, b))
+        rows = [
+            (
+                each.configuration, each.measure, each.a, each.b, each.ratio.value, each.ratio.low, each.ratio.high,
+                *each.repeats, each.verdict,
+            )
+            for each in found.changes
+        ]  # fmt: skip
+        columns = ["configuration", "measure", "a", "b", "ratio", "low", "high", "repeats_a", "repeats_b", "verdict"]
+        self.changes = pd.DataFrame(rows, columns=columns)
+        self.environment = pd.DataFrame(
+            [row for row in found.environment if named or row[0] != MACHINE], columns=["what", "a", "b"]
+        )
+        self.outcomes = pd.DataFrame(found.outcomes, columns=["run", "a", "b"])
+        self.only_a, self.only_b = found.only_a, found.only_b
+
+    def _repr_html_(self) -> str:
+        facts = {f"Runs in {side} only": str(len(runs)) for side, runs in (("a", self.only_a), ("b", self.only_b))}
+        return summary_html("Comparison", facts, self.changes)
+
+
+def _is_archive(path: Path) -> bool:
+    return path.name.endswith(ARCHIVES) and not path.is_dir()

@@ -1,0 +1,253 @@
+"""A trace as tables and figures."""
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from multicard.analysis.trace_comparison import COLUMNS, compare_captures
+from multicard.core.errors import TraceError, UserError
+from multicard.core.files import atomic_write
+from multicard.trace.files import open_capture
+from multicard.trace.model import Trace
+from multicard.trace.summary import summarized
+from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables, events_to_read
+
+if TYPE_CHECKING:  # a second to import, which the command line saves
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+FIGURES = ("timeline",)
+
+
+class NotRecorded(UserError):
+    """A table was asked for that the trace has no events for; the message says which are missing."""
+
+
+def read_trace(
+    path: str | Path, *, tables: Collection[str] | None = None, progress: Callable[[int, int], None] | None = None
+) -> "TraceAnalysis":
+    """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
+
+    Parameters
+    ----------
+    path
+        A `.sqlite`, `.nsys-rep` (which needs `nsys`), `.json` or `.json.gz` file, or a folder with one file per node
+        or rank of the same job.
+    tables
+        Names of the tables to compute, all by default: fewer need less time.
+    progress
+        Called with the number of events read since the last call and the number of events in all, from several
+        threads.
+
+    Raises
+    ------
+    UserError
+        If there is no trace, it cannot be read, or there is no table of a name.
+
+    Examples
+    --------
+    >>> import multicard
+    >>> trace = multicard.read_trace("report.sqlite")  # doctest: +SKIP
+    >>> trace.kernels.nlargest(5, "total_s")[["kernel", "calls", "total_s"]]  # doctest: +SKIP
+    >>> trace.figure("timeline")  # doctest: +SKIP
+    """
+    path = Path(path)
+    unknown = sorted(set(tables or ()) - set(ACTIVITIES))
+    if unknown:
+        raise UserError(f"no table {unknown[0]}, expected some of {', '.join(ACTIVITIES)}")
+    scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    try:
+        traces = open_capture(path, Path(scratch.name))
+        total = events_to_read(traces, tables)
+        advance = None if progress is None else lambda read: progress(read, total)
+        return TraceAnalysis(path, activity_tables(traces, tables, advance), traces, scratch)
+    except TraceError as error:
+        raise UserError(str(error)) from error
+
+
+class TraceAnalysis:
+    """The activity tables of a trace, as `read_trace` gives them.
+
+    Each table is an attribute (`trace.kernels`), an entry (`trace["kernels"]`) and a member of `trace.tables`: a
+    pandas DataFrame with `report`, `rank` and `process` first. Units are in the names of columns: `_s` seconds,
+    `_bytes` bytes. What was not recorded is `<NA>` or NaN, never 0. A table that the trace has no events for raises
+    `NotRecorded`, which says why; `trace.absent` lists these.
+
+    Attributes
+    ----------
+    path
+        The file or folder.
+    absent
+        Why a table cannot be told, by its name.
+    """
+
+    def __init__(
+        self, path: Path, tables: ActivityTables, traces: list[Trace], scratch: tempfile.TemporaryDirectory[str]
+    ) -> None:
+        self.path = path
+        self.absent: Mapping[str, str] = MappingProxyType(tables.absent)
+        self._activity, self._traces, self._scratch = tables, traces, scratch
+        self._frames: dict[str, pd.DataFrame] = {}
+
+    @property
+    def tables(self) -> "dict[str, pd.DataFrame]":
+        """The recorded tables by name."""
+        return {name: self[name] for name in self.names}
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """One table as Python values, None for what was not recorded.
+
+        Raises
+        ------
+        NotRecorded
+            If the trace has no events for it; the message says which are missing.
+        UserError
+            If there is no such table, or it was not computed.
+        """
+        if name in self.absent:
+            raise NotRecorded(f"{self.path}: {name}: cannot tell: {self.absent[name]}")
+        if name not in self._activity.rows:
+            raise UserError(f"{self.path}: no table {name}, expected one of {', '.join(self.names)}")
+        return self._activity.rows[name]
+
+    def summary(self, name: str) -> list[dict[str, Any]]:
+        """One table in short: `rows`, but medians over steps and the highest of samples."""
+        return summarized(name, self.rows(name))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the recorded tables."""
+        return list(self._activity.rows)
+
+    def __getitem__(self, name: str) -> "pd.DataFrame":
+        if name not in self._frames:
+            import pandas as pd
+
+            self.rows(name)
+            table = self._activity.table(name)
+            self._frames[name] = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+        return self._frames[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __getattr__(self, name: str) -> "pd.DataFrame":
+        if name not in ACTIVITIES:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return self[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.names]
+
+    def figure(self, name: str = "timeline") -> "Figure":
+        """Draw a figure of the trace.
+
+        Parameters
+        ----------
+        name
+            `timeline`: where each device's time goes, over the capture and per step.
+
+        Raises
+        ------
+        NotRecorded
+            If the trace has no events for it.
+        UserError
+            If there is no figure of that name.
+        """
+        if name not in FIGURES:
+            raise UserError(f"no figure {name} of a trace, expected one of {', '.join(FIGURES)}")
+        from multicard.api.display import unmanaged
+        from multicard.figures.style import styled
+        from multicard.figures.timeline import timeline
+
+        rows = self.rows(name)
+        if not self._shows_devices():
+            raise NotRecorded(f"{self.path}: {name}: cannot tell: the capture holds no kernels")
+        with styled():
+            return unmanaged(timeline(rows))
+
+    def compare(self, other: "TraceAnalysis") -> "pd.DataFrame":
+        """Compare with another trace: what got slower or faster there, largest difference first.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `table`, `name`, `a_s` (this trace), `b_s` (the other), `difference_s` and `ratio` (b over a).
+            Seconds are means over processes of summed durations, `per step` or of the `whole capture` as
+            `attrs["basis"]` says. Durations that overlap add up. One capture each gives no interval, so small
+            differences may be chance.
+        """
+        import pandas as pd
+
+        rows, basis = compare_captures(self._activity, other._activity)
+        found = pd.DataFrame(rows, columns=list(COLUMNS))
+        found.attrs["basis"] = basis
+        return found
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write each recorded table as Parquet and CSV, and a figure of the timeline, if it has one; give their paths.
+
+        Raises
+        ------
+        UserError
+            If they cannot be written.
+        """
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        folder, written = Path(folder), []
+        for name in self.names:
+            table = self._activity.table(name)
+            written += [folder / f"{name}.parquet", folder / f"{name}.csv"]
+            with atomic_write(written[-2]) as temporary:
+                pyarrow.parquet.write_table(table, temporary)
+            with atomic_write(written[-1]) as temporary:
+                pyarrow.csv.write_csv(table, temporary)
+        if self._shows_devices():
+            from multicard.figures.timeline import draw_timeline
+
+            written.append(folder / "timeline.png")
+            draw_timeline(self.rows("timeline"), written[-1])
+        return written
+
+    def _shows_devices(self) -> bool:
+        return any(row["busy_s"] is not None for row in self._activity.rows.get("timeline", []))
+
+    def write_perfetto(self, out: str | Path) -> None:
+        """Write the events for ui.perfetto.dev, as Chrome JSON trace events; gzipped if `out` ends in `.gz`.
+
+        Raises
+        ------
+        UserError
+            If the trace has no events to show, or the file cannot be written.
+        """
+        from multicard.trace.perfetto import write_perfetto
+
+        try:
+            write_perfetto(self._traces, Path(out))
+        except TraceError as error:
+            raise UserError(str(error)) from error
+
+    def __repr__(self) -> str:
+        return f"<trace {self.path}: {len(self._activity.rows)} tables, {len(self.absent)} not recorded>"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        from multicard.api.display import summary_html
+
+        rows = [
+            {
+                "table": name,
+                "rows": len(self._activity.rows[name]) if name in self._activity.rows else pd.NA,
+                "description": f"cannot tell: {self.absent[name]}" if name in self.absent else each.description,
+            }
+            for name, each in ACTIVITIES.items()
+            if name in self._activity.rows or name in self.absent
+        ]
+        facts = {"Files": ", ".join(trace.name for trace in self._traces)}
+        return summary_html(f"Trace {self.path}", facts, pd.DataFrame(rows))

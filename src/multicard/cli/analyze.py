@@ -1,0 +1,110 @@
+"""`multicard analyze`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from multicard.cli.command import Command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from multicard.api.traces import TraceAnalysis
+
+LONGEST = 10  # rows of a table on the terminal
+MANY_EVENTS = 2_000_000  # from which on a progress bar is worth its line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the trace, and what to make of it."""
+    parser.add_argument("path", type=Path, help=".sqlite, .nsys-rep, .json or .json.gz, or a folder of them")
+    parser.add_argument("--out", type=Path, help="folder for the tables, as Parquet and CSV")
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+    parser.add_argument(
+        "--only",
+        type=lambda names: names.split(","),
+        metavar="TABLE,…",
+        help="compute only these tables (faster)",
+    )
+    parser.add_argument(
+        "--perfetto",
+        type=Path,
+        metavar="FILE",
+        help="write the events for ui.perfetto.dev: .json, or .json.gz to compress it",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print a summary of a trace; write its tables and events where that is asked for."""
+    from multicard import read_trace
+    from multicard.cli.console import console
+    from multicard.core.errors import UserError
+    from multicard.core.files import unwritable
+    from multicard.core.terminal import plain
+
+    out = arguments.out
+    if out is not None:
+        if out.exists() and not out.is_dir():
+            raise UserError(f"--out: {out} is a file, expected a folder")
+        reason = unwritable(out)
+        if reason:
+            raise UserError(f"--out: cannot write to {out}: {reason}")
+    with _progress() as progress:
+        trace = read_trace(arguments.path, tables=arguments.only, progress=progress)
+    terminal = console()
+    if out is not None:
+        written = trace.save(out)
+        figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""
+        terminal.print(plain(f"tables{figure}: {out}"), "")
+    if arguments.perfetto is not None:
+        trace.write_perfetto(arguments.perfetto)
+        terminal.print(plain(f"events for ui.perfetto.dev: {arguments.perfetto}"), "")
+    if arguments.json:
+        tables = {name: trace.rows(name) for name in trace}
+        print(json.dumps({"tables": tables, "absent": dict(trace.absent)}, indent=2))
+    else:
+        _summarize(trace, terminal)
+
+
+def _summarize(trace: "TraceAnalysis", terminal: "Console") -> None:
+    from multicard.cli.console import rows_table
+    from multicard.core.terminal import plain
+    from multicard.trace.summary import SUMMARY
+    from multicard.trace.tables import ACTIVITIES
+
+    for name in SUMMARY:
+        if name in trace.absent:
+            terminal.print(plain(f"{name}: cannot tell: {trace.absent[name]}"), "\n")
+        elif name in trace:
+            rows = trace.summary(name)
+            if not rows:
+                terminal.print(plain(f"{name}: none"), "\n")
+                continue
+            more = f", first {LONGEST} of {len(rows)}" if len(rows) > LONGEST else ""
+            terminal.print(rows_table(rows, plain(f"{name}{more}"), ACTIVITIES[name].description, LONGEST), "")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar while much is read, if somebody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+
+        def advance(read: int, total: int) -> None:
+            bar.update(task, advance=read, total=total, visible=total >= MANY_EVENTS)
+
+        yield advance
+
+
+COMMAND = Command("analyze", 40, "summarize a trace", add_arguments, run)

@@ -1,0 +1,37 @@
+"""`multicard archive`."""
+
+import argparse
+from pathlib import Path
+
+from multicard.cli.command import Command, add_configuration
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the file to write."""
+    parser.add_argument("out", type=Path, help="file to write: .tar.gz or .zip")
+    add_configuration(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Pack the runs of an experiment, and list the skipped ones."""
+    from multicard.archive.pack import pack
+    from multicard.cli.console import console
+    from multicard.core.terminal import plain
+    from multicard.core.units import BYTES, with_unit
+    from multicard.experiment.load import read_experiment
+
+    packed = pack(read_experiment(arguments.config), arguments.out)
+    terminal = console()
+    for each in packed.incomplete:
+        terminal.print(plain(f"skipped: incomplete run: {each}"))
+    size = with_unit(arguments.out.stat().st_size, BYTES)
+    terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {arguments.out}"))
+
+
+COMMAND = Command(
+    "archive",
+    60,
+    "pack the runs of an experiment in one file, without names of people, machines and places",
+    add_arguments,
+    run,
+)

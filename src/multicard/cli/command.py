@@ -1,0 +1,57 @@
+"""What a command is, and the arguments that several commands share."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the command line.
+
+    Its module imports what `run` needs inside functions, so that `multicard --help` and every other command start
+    fast.
+
+    Attributes
+    ----------
+    name
+        What the user types.
+    order
+        Place in the help.
+    help
+        What it does, in a line.
+    add_arguments
+        Adds its arguments to its parser.
+    run
+        Runs it. Raises `UserError` for bad input; exits with 1 where the answer is bad news.
+    """
+
+    name: str
+    order: int
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+def add_configuration(parser: argparse.ArgumentParser) -> None:
+    """Add the configuration file of an experiment."""
+    parser.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="configuration file")
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """Add the Snakemake profile whose cluster to plan for."""
+    parser.add_argument(
+        "--profile", type=Path, help="Snakemake profile whose cluster to plan for, such as profiles/slurm"
+    )
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """Add the results of an experiment."""
+    parser.add_argument(
+        "results",
+        type=Path,
+        nargs="?",
+        default=Path("results"),
+        help="results folder of an experiment, or an archive of recorded runs",
+    )

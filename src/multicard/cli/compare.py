@@ -1,0 +1,123 @@
+"""`multicard compare`."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from multicard.cli.command import Command
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+LONGEST = 20  # names in a list on the terminal
+LONGEST_TABLE = 30  # differences between two traces
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the two sides."""
+    what = "a trace as for analyze, a results folder, or an archive of recorded runs"
+    parser.add_argument("a", type=Path, help=f"baseline: {what}")
+    parser.add_argument("b", type=Path, help="what to compare with it: the same")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print what differs between two traces, or two sets of results."""
+    from multicard.api.results import holds_results
+
+    if holds_results(arguments.a) or holds_results(arguments.b):
+        compare_results(arguments.a, arguments.b)
+    else:
+        compare_traces(arguments.a, arguments.b)
+
+
+def compare_traces(a: Path, b: Path) -> None:
+    """Print what differs between two traces, largest difference first."""
+    from multicard import read_trace
+    from multicard.cli.console import console, rows_table
+    from multicard.core.terminal import plain
+
+    found = read_trace(a).compare(read_trace(b))
+    if found.empty:
+        console().print("cannot tell: the two traces have no table in common")
+        return
+    caption = (
+        f"Time {found.attrs['basis']}, mean over processes; durations that overlap add up. One capture each gives no "
+        "interval: small differences may be chance."
+    )
+    rows = found.astype(object).where(found.notna(), None).to_dict("records")
+    console().print(rows_table(rows, plain(f"a: {a}, b: {b}"), caption, LONGEST_TABLE))
+
+
+def compare_results(a: Path, b: Path) -> None:
+    """Print what changed per configuration from the results `a` to the results `b`, and what else differs."""
+    from multicard import read_results
+    from multicard.api.results import holds_results
+    from multicard.cli.console import console, text_table
+    from multicard.core.errors import UserError
+    from multicard.core.layout import RUN
+    from multicard.core.terminal import plain
+
+    for path, other in ((a, b), (b, a)):
+        if not holds_results(path):
+            raise UserError(f"{path}: expected results as in {other}: a folder with runs/*/{RUN}, or an archive")
+    found = read_results(a).compare(read_results(b))
+    terminal = console()
+    terminal.print(plain(f"a: {a}, b: {b}"), "")
+    if len(found.changes):
+        terminal.print(_changes(found.changes), "")
+    else:
+        terminal.print("cannot tell: no configuration completed in both", "")
+    for title, table in (
+        ("Other differences, of the runs in both", found.environment),
+        ("Runs with different outcomes", found.outcomes),
+    ):
+        if len(table):
+            headings = ["" if name == "what" else name for name in table]
+            terminal.print(text_table(title, headings, table.to_numpy().tolist()), "")
+    for side, runs in (("a", found.only_a), ("b", found.only_b)):
+        if runs:
+            more = f" and {len(runs) - LONGEST} more" if len(runs) > LONGEST else ""
+            count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+            terminal.print(plain(f"{count} in {side} only: {', '.join(runs[:LONGEST])}{more}"), "")
+
+
+def _changes(changes: "pd.DataFrame") -> "Table":
+    import pandas as pd
+    from rich.table import Table
+
+    from multicard.analysis.result_comparison import CANNOT_TELL
+    from multicard.core.terminal import plain
+    from multicard.core.units import heading, show
+
+    caption = (
+        "Medians over repeats, and the ratio b/a with its interval: the range of the ratios of single repeats, from "
+        "four repeats on the 95 % bootstrap interval. An interval that includes 1 shows no difference. "
+    )
+    if (changes["verdict"] == CANNOT_TELL).any():
+        caption += "One repeat gives no interval, so a difference may be noise."
+    table = Table(caption=caption, title_justify="left", caption_justify="left")
+    for name in ("configuration", "measure", "a", "b", "b/a", "interval", "repeats", "b is"):
+        table.add_column(name, justify="right" if name in ("a", "b", "b/a", "repeats") else "left")
+    last = None
+    for change in changes.itertuples():
+        table.add_row(
+            plain("" if change.configuration == last else change.configuration),
+            heading(change.measure),
+            *("" if pd.isna(value) else show(change.measure, value) for value in (change.a, change.b)),
+            "" if pd.isna(change.ratio) else f"{change.ratio:.3f}",
+            "" if pd.isna([change.low, change.high]).any() else f"{change.low:.3f} to {change.high:.3f}",
+            f"{change.repeats_a} / {change.repeats_b}",
+            change.verdict,
+        )
+        last = change.configuration
+    return table
+
+
+COMMAND = Command(
+    "compare",
+    50,
+    "list what got slower or faster from one trace to another, or from one set of results to another",
+    add_arguments,
+    run,
+)

@@ -1,0 +1,26 @@
+"""`multicard doctor`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from multicard.cli.command import Command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment to check for."""
+    parser.add_argument("--config", type=Path, help="configuration file whose runs to check for")
+    parser.add_argument("--profile", type=Path, help="Snakemake profile (profiles/slurm where that exists)")
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print what this machine has and what is missing; exit with 1 when something is wrong."""
+    from multicard.cli.console import console
+    from multicard.doctor.examine import examine, print_checks
+
+    if not print_checks(examine(arguments.config, arguments.profile), arguments.json, console()):
+        sys.exit(1)
+
+
+COMMAND = Command("doctor", 30, "check this machine, with a remedy for each problem", add_arguments, run)

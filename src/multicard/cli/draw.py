@@ -1,0 +1,32 @@
+"""`multicard draw`."""
+
+import argparse
+from pathlib import Path
+
+from multicard.cli.command import Command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the recorded runs, and where to draw them."""
+    parser.add_argument("source", type=Path, help="an archive, or the results folder of an experiment")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make, which must be empty if it exists")
+    parser.add_argument("--config", type=Path, help="configuration of the experiment, for a results folder")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Draw recorded runs, and print where the report is."""
+    from multicard import read_results
+    from multicard.cli.console import console
+    from multicard.core.terminal import plain
+
+    drawn = read_results(arguments.source, arguments.config).draw(arguments.out)
+    console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
+
+
+COMMAND = Command(
+    "draw",
+    70,
+    "make figures, tables, conclusions and the report of recorded runs, without running anything",
+    add_arguments,
+    run,
+)

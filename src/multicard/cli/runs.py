@@ -1,0 +1,99 @@
+"""`multicard runs`."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from multicard.cli.command import Command, add_configuration, add_profile
+
+if TYPE_CHECKING:
+    from multicard.experiment.machine import Machine
+    from multicard.experiment.runs import Run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment."""
+    add_configuration(parser)
+    add_profile(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the run table."""
+    from rich.table import Table
+
+    from multicard.archive.recorded import find_recorded, obstacles
+    from multicard.cli.console import console
+    from multicard.core.terminal import plain
+    from multicard.experiment.cluster import machine_for
+    from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, REFERENCE_PX, gpu_hours
+    from multicard.experiment.load import read_experiment
+    from multicard.experiment.runs import distinct, expand
+    from multicard.profilers import PROFILERS
+
+    experiment = read_experiment(arguments.config, arguments.profile)
+    scenarios = expand(experiment)
+    unique = distinct(scenarios)
+    machine = machine_for(experiment.cluster)
+    recorded = find_recorded(experiment, unique)
+    reasons = obstacles(experiment, unique, machine, recorded)
+    tuning = any(_tunes_on_gpus(run) for run in unique.values())
+    table = Table("Scenario", "Run", "Here", *(["Memory per GPU"] if tuning else []))
+    listed: set[str] = set()
+    for scenario, expanded in scenarios.items():
+        for number, run in enumerate(expanded):
+            archive, reason = recorded.archives.get(run.id), reasons[run.id]
+            here = reason or ("runs" if archive is None else f"recorded in {archive}")
+            if reason is None and run.id in listed:
+                here += ", shared with a scenario above"
+            listed.add(run.id)
+            workers = run.parameters.loader_workers
+            if archive is None and reason is None and workers > machine.cpus:
+                here += f", but its {workers} loader workers share {machine.cpus} CPUs"
+            needed = [_memory_needed(run, machine)] if tuning else []
+            table.add_row(scenario if number == 0 else "", run.id, plain(here), *needed)
+        table.add_section()
+    terminal = console()
+    terminal.print(table)
+    cannot_run = sum(reason is not None for reason in reasons.values())
+    programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
+    terminal.print(
+        f"{len(unique)} runs, {len(unique) - cannot_run - len(recorded.archives)} can run here"
+        f"{f', {len(recorded.archives)} are recorded' if recorded.archives else ''} "
+        f"({f'{machine.nodes} nodes with each ' if machine.nodes > 1 else ''}{machine.cpus} CPUs, {machine.gpus} GPUs, "
+        f"{', '.join(programs)})",
+        highlight=False,
+    )
+    for name, model in experiment.models.items():
+        if model.absent():
+            terminal.print(f"download the weights of {name}: {model.download_command}", highlight=False, soft_wrap=True)
+    possible = [run for run in unique.values() if run.obstacle(machine.hypothetical()) is None]
+    hours, unknown = gpu_hours(possible, experiment)
+    if hours or unknown:
+        more = f", and {unknown} runs on data of unknown size" if unknown else ""
+        terminal.print(
+            f"about {hours:.3g} GPU hours{more} (assuming {IMAGES_PER_S['fp32']:g} images of {REFERENCE_PX} px per "
+            f"second and GPU in fp32, and {FLOPS['bf16'] / 1e12:g} TFLOP/s per GPU for language models in bf16)",
+            highlight=False,
+        )
+
+
+def _tunes_on_gpus(run: "Run") -> bool:
+    return run.model is not None and run.parameters.device == "cuda"
+
+
+def _memory_needed(run: "Run", machine: "Machine") -> str:
+    """Estimated memory of a run that tunes a language model on GPUs, beside what a GPU has."""
+    if not _tunes_on_gpus(run):
+        return ""
+    from multicard.core.units import BYTES, with_unit
+    from multicard.experiment.memory import memory_of
+
+    needed, there = memory_of(run.parameters, run.model.shape).total, machine.gpu_memory_bytes
+    text = f"about {with_unit(needed, BYTES)}"
+    if there is None:
+        return text
+    return f"{text} of {with_unit(there, BYTES)}" + (": unlikely to fit" if needed > there else "")
+
+
+COMMAND = Command(
+    "runs", 10, "list the runs of a configuration, with the reason for those that cannot run here", add_arguments, run
+)

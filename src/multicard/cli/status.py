@@ -1,0 +1,71 @@
+"""`multicard status`."""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+from multicard.cli.command import Command, add_configuration, add_profile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment."""
+    add_configuration(parser)
+    add_profile(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print outcomes and disagreements; exit with 1 when a run failed or disagrees with its trace."""
+    from rich.table import Table
+
+    from multicard.archive.recorded import find_recorded, obstacles
+    from multicard.cli.console import console
+    from multicard.core.terminal import plain
+    from multicard.experiment.cluster import machine_for
+    from multicard.experiment.load import read_experiment
+    from multicard.experiment.runs import distinct, expand
+
+    experiment = read_experiment(arguments.config, arguments.profile)
+    unique = distinct(expand(experiment))
+    reasons = obstacles(experiment, unique, machine_for(experiment.cluster), find_recorded(experiment, unique))
+    outcomes: Counter[str] = Counter()
+    table = Table("Run", "Outcome", "Remarks")
+    all_sound = True
+    for each in unique.values():
+        outcome, remarks, sound = _run_status(reasons[each.id], Path(experiment.results) / "runs" / each.id)
+        all_sound = all_sound and sound
+        outcomes[outcome] += 1
+        if remarks:
+            table.add_row(each.id, outcome, plain("; ".join(remarks)))
+    terminal = console()
+    if table.row_count:
+        terminal.print(table)
+    terminal.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()), highlight=False)
+    if not all_sound:
+        sys.exit(1)
+
+
+def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], bool]:
+    """Outcome of a run, remarks on it, and whether nothing is wrong; `cannot_run`: why it cannot run here."""
+    from multicard.core.files import read_json
+    from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
+
+    if not (folder / RUN).exists():
+        return ("cannot run here", [cannot_run], True) if cannot_run else ("waiting", [], True)
+    record = read_json(folder / RUN)
+    remarks = [record["reason"]] if record["reason"] else []
+    if record["outcome"] != "completed" or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
+        return record["outcome"], remarks, record["outcome"] != "failed"
+
+    from multicard.analysis.consistency import check_run
+
+    faults = check_run(folder).faults()
+    missing = read_json(folder / ACTIVITY / ACTIVITY_INDEX)["tables"]["phases"]["absent"]
+    if missing:
+        remarks.append(f"no trace: {missing}")
+    return record["outcome"], remarks + faults, not faults
+
+
+COMMAND = Command(
+    "status", 20, "show how far an experiment is, and check each run's record against its trace", add_arguments, run
+)
