@@ -155,7 +155,7 @@ def test_text_that_is_no_utf_8_is_shown_as_far_as_it_can_be(tmp_path: Path) -> N
         ("t.json", b'{"traceEvents": [{"ph"', "not a readable PyTorch profiler trace"),
         ("t.txt", b"", "expected .sqlite"),
         ("none.sqlite", None, "no such file"),
-        ("", None, ": no trace files, expected names like *.sqlite"),
+        ("", None, ": no trace files, expected names like *.nsys-rep, *.sqlite, *.json, *.json.gz"),
     ],
 )
 def test_what_is_no_trace_is_one_line_and_leaves_no_file(

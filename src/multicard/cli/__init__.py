@@ -4,7 +4,7 @@ import argparse
 import os
 
 from multicard import __version__
-from multicard.cli.command import Command
+from multicard.cli._command import Command
 from multicard.core.errors import reported
 from multicard.core.registry import Registry
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli.command import Command
+from multicard.cli._command import Command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print a summary of a trace; write its tables and events where that is asked for."""
     from multicard import read_trace
-    from multicard.cli.console import console
+    from multicard.cli._console import console
     from multicard.core.errors import UserError
     from multicard.core.files import unwritable
     from multicard.core.terminal import plain
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _summarize(trace: "TraceAnalysis", terminal: "Console") -> None:
-    from multicard.cli.console import rows_table
+    from multicard.cli._console import rows_table
     from multicard.core.terminal import plain
     from multicard.trace.summary import SUMMARY
     from multicard.trace.tables import ACTIVITIES

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli.command import Command, add_configuration
+from multicard.cli._command import Command, add_configuration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Pack the runs of an experiment, and list the skipped ones."""
     from multicard.archive.pack import pack
-    from multicard.cli.console import console
+    from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.core.units import BYTES, with_unit
     from multicard.experiment.load import read_experiment

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli.command import Command, add_results
+from multicard.cli._command import Command, add_results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the verdict on each claim, with the numbers."""
     from multicard import read_results
-    from multicard.cli.console import console
+    from multicard.cli._console import console
     from multicard.core.terminal import plain
 
     terminal = console()

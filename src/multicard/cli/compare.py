@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli.command import Command
+from multicard.cli._command import Command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 def compare_traces(a: Path, b: Path) -> None:
     """Print what differs between two traces, largest difference first."""
     from multicard import read_trace
-    from multicard.cli.console import console, rows_table
+    from multicard.cli._console import console, rows_table
     from multicard.core.terminal import plain
 
     found = read_trace(a).compare(read_trace(b))
@@ -53,7 +53,7 @@ def compare_results(a: Path, b: Path) -> None:
     """Print what changed per configuration from the results `a` to the results `b`, and what else differs."""
     from multicard import read_results
     from multicard.api.results import holds_results
-    from multicard.cli.console import console, text_table
+    from multicard.cli._console import console, text_table
     from multicard.core.errors import UserError
     from multicard.core.layout import RUN
     from multicard.core.terminal import plain

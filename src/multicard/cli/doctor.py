@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from multicard.cli.command import Command
+from multicard.cli._command import Command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what this machine has and what is missing; exit with 1 when something is wrong."""
-    from multicard.cli.console import console
+    from multicard.cli._console import console
     from multicard.doctor.examine import examine, print_checks
 
     if not print_checks(examine(arguments.config, arguments.profile), arguments.json, console()):

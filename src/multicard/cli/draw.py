@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli.command import Command
+from multicard.cli._command import Command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Draw recorded runs, and print where the report is."""
     from multicard import read_results
-    from multicard.cli.console import console
+    from multicard.cli._console import console
     from multicard.core.terminal import plain
 
     drawn = read_results(arguments.source, arguments.config).draw(arguments.out)

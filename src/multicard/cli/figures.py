@@ -2,7 +2,7 @@
 
 import argparse
 
-from multicard.cli.command import Command
+from multicard.cli._command import Command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the catalog of figures."""
     from rich.table import Table
 
-    from multicard.cli.console import console
+    from multicard.cli._console import console
     from multicard.experiment.figures import FIGURES
 
     table = Table("Figure", "Asks", "Shows", "Needs", "Paper")

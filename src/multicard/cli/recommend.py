@@ -2,7 +2,7 @@
 
 import argparse
 
-from multicard.cli.command import Command, add_results
+from multicard.cli._command import Command, add_results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

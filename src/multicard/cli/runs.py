@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from multicard.cli.command import Command, add_configuration, add_profile
+from multicard.cli._command import Command, add_configuration, add_profile
 
 if TYPE_CHECKING:
     from multicard.experiment.machine import Machine
@@ -21,12 +21,13 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.recorded import find_recorded, obstacles
-    from multicard.cli.console import console
+    from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.experiment.cluster import machine_for
-    from multicard.experiment.estimate import FLOPS, IMAGES_PER_S, REFERENCE_PX, gpu_hours
+    from multicard.experiment.estimate import gpu_hours
     from multicard.experiment.load import read_experiment
     from multicard.experiment.runs import distinct, expand
+    from multicard.experiment.workload import WORKLOADS
     from multicard.profilers import PROFILERS
 
     experiment = read_experiment(arguments.config, arguments.profile)
@@ -35,8 +36,9 @@ def run(arguments: argparse.Namespace) -> None:
     machine = machine_for(experiment.cluster)
     recorded = find_recorded(experiment, unique)
     reasons = obstacles(experiment, unique, machine, recorded)
-    tuning = any(_tunes_on_gpus(run) for run in unique.values())
-    table = Table("Scenario", "Run", "Here", *(["Memory per GPU"] if tuning else []))
+    memory = {name: _memory_needed(run, machine) for name, run in unique.items()}
+    estimated = any(memory.values())
+    table = Table("Scenario", "Run", "Here", *(["Memory per GPU"] if estimated else []))
     listed: set[str] = set()
     for scenario, expanded in scenarios.items():
         for number, run in enumerate(expanded):
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
             workers = run.parameters.loader_workers
             if archive is None and reason is None and workers > machine.cpus:
                 here += f", but its {workers} loader workers share {machine.cpus} CPUs"
-            needed = [_memory_needed(run, machine)] if tuning else []
+            needed = [memory[run.id]] if estimated else []
             table.add_row(scenario if number == 0 else "", run.id, plain(here), *needed)
         table.add_section()
     terminal = console()
@@ -63,31 +65,27 @@ def run(arguments: argparse.Namespace) -> None:
         highlight=False,
     )
     for name, model in experiment.models.items():
-        if model.absent():
+        if model.missing_files():
             terminal.print(f"download the weights of {name}: {model.download_command}", highlight=False, soft_wrap=True)
-    possible = [run for run in unique.values() if run.obstacle(machine.hypothetical()) is None]
-    hours, unknown = gpu_hours(possible, experiment)
+    possible = [run for run in unique.values() if run.unsupported_reason(machine.hypothetical()) is None]
+    hours, unknown = gpu_hours(possible, experiment.time_limit_min)
     if hours or unknown:
         more = f", and {unknown} runs on data of unknown size" if unknown else ""
         terminal.print(
-            f"about {hours:.3g} GPU hours{more} (assuming {IMAGES_PER_S['fp32']:g} images of {REFERENCE_PX} px per "
-            f"second and GPU in fp32, and {FLOPS['bf16'] / 1e12:g} TFLOP/s per GPU for language models in bf16)",
+            f"about {hours:.3g} GPU hours{more} (assuming of each GPU "
+            f"{'; '.join(f'{name}: {work.assumption}' for name, work in WORKLOADS.items())})",
             highlight=False,
         )
 
 
-def _tunes_on_gpus(run: "Run") -> bool:
-    return run.model is not None and run.parameters.device == "cuda"
-
-
 def _memory_needed(run: "Run", machine: "Machine") -> str:
-    """Estimated memory of a run that tunes a language model on GPUs, beside what a GPU has."""
-    if not _tunes_on_gpus(run):
+    """Estimated memory of a run on GPUs, beside what a GPU has; nothing where there is no estimate."""
+    needed = run.device_memory_bytes() if run.parameters.device == "cuda" else None
+    if needed is None:
         return ""
     from multicard.core.units import BYTES, with_unit
-    from multicard.experiment.memory import memory_of
 
-    needed, there = memory_of(run.parameters, run.model.shape).total, machine.gpu_memory_bytes
+    there = machine.gpu_memory_bytes
     text = f"about {with_unit(needed, BYTES)}"
     if there is None:
         return text

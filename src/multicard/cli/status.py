@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from multicard.cli.command import Command, add_configuration, add_profile
+from multicard.cli._command import Command, add_configuration, add_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.recorded import find_recorded, obstacles
-    from multicard.cli.console import console
+    from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.experiment.cluster import machine_for
     from multicard.experiment.load import read_experiment

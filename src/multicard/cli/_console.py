@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from multicard.core.terminal import plain, quantity
+from multicard.core.terminal import plain
+from multicard.core.units import heading, show
 
 WIDE = 220  # columns of a table that goes to a file or a pipe
 NAME_WIDTH = 70
@@ -30,11 +31,10 @@ def rows_table(rows: Rows, title: Text, caption: str, longest: int) -> Table:
     ]
     table = Table(title=title, caption=plain(caption), title_justify="left", caption_justify="left")
     for column in shown:
-        heading, _ = quantity(column, None)
         numbers = all(isinstance(row[column], int | float | None) for row in rows)
-        table.add_column(plain(heading), justify="right" if numbers else "left", overflow="fold")
+        table.add_column(plain(heading(column)), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(plain(quantity(column, row[column])[1], NAME_WIDTH) for column in shown))
+        table.add_row(*(plain(show(column, row[column]), NAME_WIDTH) for column in shown))
     return table
 
 
