@@ -15,7 +15,7 @@ HOW_MADE := $(RESULTS)/snakemake-report.html
 
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile $(QUOTED)
 
-.PHONY: demo test gpu-check lint docs lock clean
+.PHONY: demo test test-fast gpu-check lint docs lock clean
 
 demo: $(READY)
 	@$(BIN)/multicard runs --config $(QUOTED) > /dev/null
@@ -30,6 +30,10 @@ $(HOW_MADE): $(NEEDED) $(wildcard $(RESULTS)/scenarios/*/*.csv $(RESULTS)/figure
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+# The daily round: what trains nothing and takes no seconds.
+test-fast: $(READY)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
 
 gpu-check: $(READY)
 	$(BIN)/python tests/gpu/check.py

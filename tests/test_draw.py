@@ -15,6 +15,8 @@ from multicard.archive.pack import pack
 from multicard.cli import main
 from recorded_runs import FIXED, add_run, experiment, write_configuration
 
+pytestmark = pytest.mark.slow
+
 FIGURES = ["step_breakdown", "step_times", "profiler_overhead"]
 ASKED: dict[str, Any] = {
     "recorded": {"question": "What is <recorded>?", "fixed": FIXED, "figures": FIGURES, "repeats": 3}

@@ -30,6 +30,8 @@ from multicard.experiment.load import check
 from multicard.workloads.vision.prepare import prepare
 from synthetic import nsys_export
 
+pytestmark = pytest.mark.slow
+
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 NEEDS = ("a GPU", "a cluster", "the internet")
 MARK = re.compile(rf"needs (?:[\w ]+ and )?({'|'.join(NEEDS)})\b")

@@ -12,6 +12,8 @@ import pytest
 from browser import CHROMIUM, Browser, browser
 from conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 PHONE, DESK = 390, 1280
 WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth > window.innerWidth"
 

@@ -16,6 +16,8 @@ from multicard.workloads.llm.parameters import LlmParameters
 from simulated_gpu import Allocations, peak_bytes
 from tuning_jobs import make_recipe
 
+pytestmark = pytest.mark.slow
+
 TINY, BILLION = ARCHITECTURES["tiny"], ARCHITECTURES["llama3_2_1b"]
 BILLION_4 = replace(BILLION, layers=4)
 EIGHT_BILLION_2 = replace(ARCHITECTURES["llama3_8b"], layers=2)

@@ -18,6 +18,8 @@ from multicard.launch.process import Ended
 from multicard.record.rank import LONGEST_REASON, _reason, is_out_of_memory
 from multicard.workloads.vision.parameters import VisionParameters
 
+pytestmark = pytest.mark.slow
+
 # A program that stands in for training. Its last rank has a fault, and there neither would taking down the process
 # group end, nor Python itself, as under NCCL they may not.
 STAND_IN = """

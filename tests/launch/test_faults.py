@@ -28,6 +28,8 @@ from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
 
+pytestmark = pytest.mark.slow
+
 WATCHED = TINY | {"profiler": "nsys"}
 
 # A fake nsys: it runs the job that it is given, as far as a case wants, and leaves what a case wants.

@@ -24,6 +24,8 @@ from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
 
+pytestmark = pytest.mark.slow
+
 
 def files(folder: Path) -> set[str]:
     """Files of a run directory; that of its lock stays for good."""

@@ -23,6 +23,8 @@ from multicard.launch.job import run_job
 from multicard.launch.slurm import free_port
 from multicard.workloads.vision.parameters import VisionParameters
 
+pytestmark = pytest.mark.slow
+
 LONG = TINY | {"epochs": 4, "profiler": "none"}
 OF_TWO_RANKS = {"strategy": "ddp", "devices": 2, "profiler": "kineto"}
 LEARNED = ["epoch", "train_loss", "test_loss", "test_accuracy"]

@@ -4,7 +4,11 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from multicard.launch.commands import LOOPBACK, job_environment, training_command
+
+pytestmark = pytest.mark.slow
 
 JOB = """
 import json, os, sys

@@ -15,6 +15,8 @@ from multicard.workloads.llm.model_state import count
 from multicard.workloads.llm.parameters import LlmParameters
 from tuning_jobs import TECHNIQUES, held_by_rank
 
+pytestmark = pytest.mark.slow
+
 TINY = ARCHITECTURES["tiny"]
 CASES = [(name, precision) for name in TECHNIQUES for precision in ("fp32", "bf16")]
 PARTS = ("weights", "adapters", "gradients", "optimizer", "buffers")

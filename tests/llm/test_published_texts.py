@@ -22,6 +22,8 @@ from conftest import ROOT
 from multicard.experiment.datasets import PUBLISHED
 from multicard.workloads.llm.prepare_texts import read_texts
 
+pytestmark = pytest.mark.slow
+
 
 def publish(folder: Path, name: str) -> Path:
     """Write two samples in the files and columns that the published set has."""

@@ -31,6 +31,8 @@ from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.prepare_model import prepare_model, read_model
 from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
 
+pytestmark = pytest.mark.slow
+
 RESOURCES = ROOT / "resources"
 SMALL: dict[str, Any] = {
     "device": "cpu", "precision": "fp32", "batch_size": 4, "sequence_length": 128, "warmup_steps": 2, "steps": 8,

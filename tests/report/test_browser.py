@@ -10,7 +10,10 @@ from made import ADVICE, HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
 from browser import CHROMIUM, Browser, browser
 from multicard.report.page import write_report
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)"),
+]
 
 DRAWN = "document.documentElement.dataset.charts === 'drawn'"
 ROWS = "[...document.querySelectorAll('#runs-table tbody tr')]"

@@ -17,7 +17,7 @@ import yaml
 
 from conftest import ROOT, TINY
 
-pytestmark = pytest.mark.workflow
+pytestmark = pytest.mark.slow
 
 CONFIG = "config/tiny.yaml"
 LIMIT_S = 900

@@ -4,10 +4,14 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from multicard.core.errors import TraceError
 from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import add_messages, kineto_trace, nsys_export
+
+pytestmark = pytest.mark.slow
 
 INPUTS = 10_000
 LONGEST_S = 10.0  # a bound against hanging; a sound file of this size takes some milliseconds

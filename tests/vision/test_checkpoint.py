@@ -17,6 +17,8 @@ from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 from multicard.workloads.vision.train import train
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 EPOCHS = 3
 

@@ -19,6 +19,8 @@ from multicard.workloads.vision.dali import DaliLoader
 from multicard.workloads.vision.data import GrayscaleDataset, open_split, read_provenance
 from multicard.workloads.vision.prepare import prepare
 
+pytestmark = pytest.mark.slow
+
 BATCH = 8
 MEAN, STD = [0.3, 0.4, 0.5], [0.2, 0.25, 0.3]
 LEVELS = torch.tensor(STD).view(1, 3, 1, 1) * 255  # a normalized difference times this is one in grey levels

@@ -31,6 +31,8 @@ from multicard.workloads.vision.prepare import prepare
 from multicard.workloads.vision.ranks import joined
 from multicard.workloads.vision.strategy import STRATEGIES
 
+pytestmark = pytest.mark.slow
+
 STEPS, BATCH = 3, 8
 # Just enough training for the loss to fall.
 LEARNING = {

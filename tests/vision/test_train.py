@@ -18,6 +18,8 @@ from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import autocast, gradient_scaler, memory_format, parameter_dtype, to_device
 from multicard.workloads.vision.train import evaluate, make_optimizer, train
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 ONE = {"epochs": 2, "steps_per_epoch": 4, "warmup_steps": 1, "profiled_steps": 2}
 

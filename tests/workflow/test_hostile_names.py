@@ -15,7 +15,7 @@ from test_street import CONFIG, LIMIT_S, make, project, snakemake
 
 from conftest import TINY
 
-pytestmark = pytest.mark.workflow
+pytestmark = pytest.mark.slow
 
 PLANTED = "planted"
 HOSTILE = (

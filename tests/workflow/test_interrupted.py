@@ -16,7 +16,7 @@ import psutil
 import pytest
 from test_street import CONFIG, EXPERIMENT, LIMIT_S, environment, planned, project, snakemake
 
-pytestmark = pytest.mark.workflow
+pytestmark = pytest.mark.slow
 
 SNAKEMAKE = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "profiles/local", "--configfile", CONFIG]
 MAKE = ["make", "-o", ".venv/ready", "demo", f"CONFIG={CONFIG}"]

@@ -13,6 +13,8 @@ import pytest
 from conftest import ROOT, TINY
 from multicard.core.system import usable_cpus
 
+pytestmark = pytest.mark.slow
+
 TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from conftest import ROOT, TINY, path_without_nsys
 
-pytestmark = pytest.mark.workflow
+pytestmark = pytest.mark.slow
 
 INIT = Path("/usr/share/modules/init/bash")  # of Debian's environment-modules
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"

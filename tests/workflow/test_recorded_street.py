@@ -11,7 +11,7 @@ from test_street import project, snakemake
 
 from recorded_runs import ON_CARDS, archive_of_cards, configuration
 
-pytestmark = pytest.mark.workflow
+pytestmark = pytest.mark.slow
 
 
 def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_run: Path, tmp_path: Path) -> None:

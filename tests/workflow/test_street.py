@@ -22,7 +22,7 @@ import yaml
 from browser import CHROMIUM, browser
 from conftest import ROOT, TINY, path_without_nsys
 
-pytestmark = pytest.mark.workflow
+pytestmark = pytest.mark.slow
 
 CONFIG = "config/tiny.yaml"
 EXPERIMENT: dict[str, Any] = {
