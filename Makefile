@@ -2,31 +2,19 @@
 # The set-up uses uv when it is there and pip otherwise; nothing is installed outside this folder.
 PYTHON ?= python3
 CONFIG ?= config/config.yaml
-# As one word for the shell, and as one for make.
-QUOTED := '$(subst ','\'',$(CONFIG))'
-EMPTY :=
-NEEDED := $(subst $(EMPTY) $(EMPTY),\ ,$(CONFIG))
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-# A name that a shell or make would take for more than a name is passed over here; multicard refuses it.
-RESULTS := $(or $(shell LC_ALL=C sed -n "s/^results: *[\"']\{0,1\}\([^][:space:][\"'\\\\;&|<>(){}\$$\`*?!\#~%:^]*\)[\"']\{0,1\} *\(\#.*\)\{0,1\}$$/\1/p" $(QUOTED) 2> /dev/null),results)
-HOW_MADE := $(RESULTS)/snakemake-report.html
-
-SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile $(QUOTED)
+SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile '$(CONFIG)'
 
 .PHONY: demo test test-fast gpu-check lint docs lock clean
 
 demo: $(READY)
-	@$(BIN)/multicard runs --config $(QUOTED) > /dev/null
-	@$(SNAKEMAKE)
-	@$(MAKE) --no-print-directory $(HOW_MADE)
-	@$(BIN)/multicard status --config $(QUOTED)
-	@echo "Report: $(RESULTS)/report.html  Figures: $(RESULTS)/figures/  How each file was made: $(HOW_MADE)"
-
-# Snakemake's own report shows what the scenarios' files hold, so it is as new as the newest of them.
-$(HOW_MADE): $(NEEDED) $(wildcard $(RESULTS)/scenarios/*/*.csv $(RESULTS)/figures/*/*.png)
-	$(SNAKEMAKE) --report $@
+	@results=$$($(BIN)/multicard config results --config '$(CONFIG)') && \
+	$(SNAKEMAKE) && \
+	$(SNAKEMAKE) --report "$$results/snakemake-report.html" && \
+	$(BIN)/multicard status --config '$(CONFIG)' && \
+	echo "Report: $$results/report.html  Figures: $$results/figures/  How each file was made: $$results/snakemake-report.html"
 
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

@@ -257,3 +257,15 @@ def test_the_papers_claims_are_found_from_any_folder(tmp_path: Path) -> None:
     judged = multicard("claims", "there", folder=tmp_path)
     assert judged.returncode == 0, judged.stderr
     assert judged.stdout.splitlines()[-1] == "12 not measured here"
+
+
+def test_config_prints_what_a_file_states_and_the_value_of_one_key(tmp_path: Path) -> None:
+    path = config(tmp_path, fixed={"device": "cpu"})
+    path.write_text(f"results: elsewhere\n{path.read_text()}")
+    assert multicard("config", "results", "--config", path).stdout == "elsewhere\n"
+    assert multicard("config", "time_limit_min", "--config", path).stdout == "60\n"  # the default
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(multicard("config", "--config", path).stdout)
+    assert multicard("runs", "--config", str(printed)).stdout == multicard("runs", "--config", path).stdout
+    unknown = multicard("config", "nope", "--config", path)
+    assert unknown.returncode == 1 and "has no key nope, expected one of results, " in unknown.stderr
