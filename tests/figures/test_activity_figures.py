@@ -22,7 +22,7 @@ def info(steps: float = 10) -> list[dict[str, Any]]:
 
 
 def rows(run: str, processes: int, **values: Any) -> list[dict[str, Any]]:
-    """The same row of each process of a run, which drives one card."""
+    """The same row of each process of a run, which drives one GPU."""
     return [{"run": run, "report": "r", "rank": i, "process": 100 + i, "device": i, **values} for i in range(processes)]
 
 
@@ -84,7 +84,7 @@ def test_without_a_trace_the_figure_says_why_there_is_none(tmp_path: Path) -> No
     assert data["nothing_to_show"].tolist() == ["no kernels were recorded: nsys: permission denied"]
 
 
-def test_kernels_are_per_step_and_card_by_class(tmp_path: Path) -> None:
+def test_kernels_are_per_step_and_gpu_by_class(tmp_path: Path) -> None:
     kernels = [
         *rows("run0", 1, **{"class": "matrix_multiply", "total_s": 0.5}),
         *rows("run1", 2, **{"class": "matrix_multiply", "total_s": 0.5}),
@@ -92,7 +92,7 @@ def test_kernels_are_per_step_and_card_by_class(tmp_path: Path) -> None:
     ]
     _, axes, _ = axes_of("kernel_classes", gathered(tmp_path, two_runs(), kernel_classes=kernels, runs_info=info()))
     assert lengths(axes) == {"matrix multiply": pytest.approx([50, 50]), "communication": pytest.approx([0, 20])}
-    assert axes.get_xlabel() == "Summed time of kernels per step and card (ms)"
+    assert axes.get_xlabel() == "Summed time of kernels per step and GPU (ms)"
 
 
 def test_transfers_show_time_and_bytes_by_direction_and_host_memory(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_transfers_show_time_and_bytes_by_direction_and_host_memory(tmp_path: Pa
     ]
     found = gathered(tmp_path, two_runs(), memory_operations=operations, runs_info=info())
     figure, left, right, data = axes_of("memory_transfers", found)
-    assert left.get_xlabel() == "Time per step and card (ms)"
-    assert right.get_xlabel() == "Bytes per step and card (MB)"
+    assert left.get_xlabel() == "Time per step and GPU (ms)"
+    assert right.get_xlabel() == "Bytes per step and GPU (MB)"
     kinds = ["host to device, pageable", "host to device, pinned", "memset"]
     assert sorted(legend(figure)[0]) == kinds
     assert [lengths(right)[kind][1] for kind in kinds] == pytest.approx([0, 2, 0.0001])
@@ -113,17 +113,17 @@ def test_transfers_show_time_and_bytes_by_direction_and_host_memory(tmp_path: Pa
     assert data["host to device, pinned (bytes)"].fillna(0).tolist() == pytest.approx([0, 2e6])
 
 
-def timeline(run: str, cards: int, busy: float) -> list[dict[str, Any]]:
-    """Captures of 1 s: computing for `busy`, a tenth of it alone with communication, 0.1 s of late launches."""
+def timeline(run: str, devices: int, busy: float) -> list[dict[str, Any]]:
+    """Captures of 1 s: computing for `busy`, a tenth of it exposed communication, 0.1 s of late launches."""
     return rows(
-        run, cards, scope="capture", span_s=1.0, busy_s=busy, compute_s=0.9 * busy, communication_s=0.1 * busy,
+        run, devices, scope="capture", span_s=1.0, busy_s=busy, compute_s=0.9 * busy, communication_s=0.1 * busy,
         memory_s=0.0, overlapped_s=0.0, exposed_communication_s=0.1 * busy, idle_s=1 - busy, idle_host_bound_s=0.1,
     )  # fmt: skip
 
 
-def test_the_time_of_a_card_adds_up_and_each_card_has_a_mark(tmp_path: Path) -> None:
-    cards = [*timeline("run0", 1, 0.8), *timeline("run1", 1, 0.5), *timeline("run1", 2, 0.7)[1:]]
-    figure, axes, _ = axes_of("device_time", gathered(tmp_path, two_runs(), timeline=cards, runs_info=info()))
+def test_the_time_of_a_gpu_adds_up_and_each_gpu_has_a_mark(tmp_path: Path) -> None:
+    devices = [*timeline("run0", 1, 0.8), *timeline("run1", 1, 0.5), *timeline("run1", 2, 0.7)[1:]]
+    figure, axes, _ = axes_of("device_time", gathered(tmp_path, two_runs(), timeline=devices, runs_info=info()))
     parts = lengths(axes)
     assert parts == {
         "compute": pytest.approx([72, 54]),
@@ -131,23 +131,23 @@ def test_the_time_of_a_card_adds_up_and_each_card_has_a_mark(tmp_path: Path) -> 
         "idle (host-bound)": pytest.approx([10, 10]),
         "idle (other)": pytest.approx([10, 30]),
     }
-    [marks] = [line for line in axes.get_lines() if line.get_label() == "busy time of one card"]
+    [marks] = [line for line in axes.get_lines() if line.get_label() == "busy time of one GPU"]
     assert list(zip(*marks.get_data(), strict=True)) == [pytest.approx(place) for place in ((80, 0), (50, 1), (70, 1))]
     assert axes.get_xlabel() == "Share of the profiled time (%)"
-    assert legend(figure)[0][-1] == "busy time of one card"
+    assert legend(figure)[0][-1] == "busy time of one GPU"
 
 
 def test_the_four_shares_have_a_panel_each_and_say_of_what(tmp_path: Path) -> None:
     found = [
         *rows("run0", 1, share="nccl", total_s=0.0, of_s=1.0),
-        # Two cards with 1 of 2 s and 0 of 2 s: a quarter of both.
+        # Two GPUs with 1 of 2 s and 0 of 2 s: a quarter of both.
         *rows("run1", 1, share="nccl", total_s=1.0, of_s=2.0),
         *rows("run1", 2, share="nccl", total_s=0.0, of_s=2.0)[1:],
         *rows("run1", 2, share="kernel_launches", total_s=1.0, of_s=2.0),
     ]
     _, *panels, data = axes_of("time_shares", gathered(tmp_path, two_runs(), shares=found, runs_info=info()))
     assert [heading(axes) for axes in panels] == [
-        "Copies from the host", "Kernel launches", "Synchronizations", "NCCL kernels",
+        "Host-to-device copies", "Kernel launches", "Synchronizations", "NCCL kernels",
     ]  # fmt: skip
     assert panels[3].get_ylabel().split() == ["Share", "of", "the", "time", "of", "kernels", "(%)"]
     assert panels[3].containers[0].lines[0].get_ydata().tolist() == pytest.approx([0, 25])

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from figures.measured import closed, gathered, group_names, heading, lengths, pictures, texts, words
+from multicard.analysis.comparisons import varied
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.provenance import notes
 from multicard.analysis.scenario_tables import OUTCOME_TABLE
@@ -18,11 +19,11 @@ from multicard.analysis.statistics import Interval, median_of, ratio_of
 from multicard.experiment.config import PARAMETERS, FigureName
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.workload import WORKLOADS
-from multicard.figures.breakdown import phases
 from multicard.figures.draw import draw, write
-from multicard.figures.precision import precision
+from multicard.figures.gains import precision
 from multicard.figures.scaling import iteration_time, speedup
-from multicard.figures.series import labels, varied
+from multicard.figures.series import labels
+from multicard.figures.steps import step_breakdown
 from multicard.figures.style import styled
 
 TABLES = {"vision": pictures, "llm": texts}
@@ -159,12 +160,12 @@ def test_an_axis_of_times_counts_in_seconds_where_steps_take_that_long() -> None
     slow = pictures().assign(**{name: pictures()[name] * 10 for name in ("iteration_time_s", "forward_s")})
     assert closed(iteration_time(slow)[0]).axes[0].get_ylabel() == "Time per step (s)"
     assert closed(precision(slow)[0]).axes[0].get_ylabel() == "Time per step (s)"
-    assert closed(phases(slow)[0]).axes[0].get_xlabel() == "Mean time per step (s)"
-    assert closed(phases(pictures())[0]).axes[0].get_xlabel() == "Mean time per step (ms)"
+    assert closed(step_breakdown(slow)[0]).axes[0].get_xlabel() == "Mean time per step (s)"
+    assert closed(step_breakdown(pictures())[0]).axes[0].get_xlabel() == "Mean time per step (ms)"
 
 
 def test_the_parts_of_a_step_add_up_to_it() -> None:
-    [axes] = closed(phases(texts())[0]).axes
+    [axes] = closed(step_breakdown(texts())[0]).axes
     assert group_names(axes, horizontal=True) == [
         "preferences, LoRA, 1 CPU process", "preferences, LoRA, 2 CPU processes",
         "preferences, DPO, 1 CPU process", "preferences, DPO, 2 CPU processes",
@@ -178,7 +179,7 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
 
 def test_jobs_of_which_nothing_varies_are_named_by_strategy_or_technique() -> None:
     for measures, name in ((pictures(), "ddp, 1 CPU process"), (texts(), "LoRA, 1 CPU process")):
-        [axes] = closed(phases(measures[:2])[0]).axes
+        [axes] = closed(step_breakdown(measures[:2])[0]).axes
         assert group_names(axes, horizontal=True) == [name]
 
 
@@ -266,7 +267,7 @@ def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
 def test_series_are_named_by_what_varies_in_words() -> None:
     assert named({"loader": "torch"}, {"loader": "dali"}) == ["DataLoader", "DALI"]
     assert named({"layout": "nchw"}, {"layout": "nhwc"}) == ["NCHW", "NHWC"]
-    assert named({"pin_memory": True}, {"pin_memory": False}) == ["pin memory", "no pin memory"]
+    assert named({"pin_memory": True}, {"pin_memory": False}) == ["pinned memory", "pageable memory"]
     assert named({"image_size": 100, "precision": "fp64"}, {"image_size": 200}) == ["100 px, fp64", "200 px, fp32"]
 
 
@@ -293,4 +294,4 @@ def test_what_a_preset_brings_is_not_named_again() -> None:
 
 def test_an_axis_says_when_devices_share_a_batch() -> None:
     figure = closed(speedup(pictures().assign(scaling="strong"))[0])
-    assert figure.axes[0].get_xlabel() == "CPU processes, one batch for all"
+    assert figure.axes[0].get_xlabel() == "CPU processes, sharing one batch"

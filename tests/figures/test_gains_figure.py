@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from figures.measured import closed, heading, legend, measured
-from multicard.figures.gains import ORDER, gain, gains
+from multicard.analysis.comparisons import ORDER, gains
+from multicard.figures.gains import gain
 from multicard.figures.style import NothingToShow
 
 
@@ -43,7 +44,7 @@ def test_a_gain_inside_the_interval_is_drawn_hollow_and_worded_as_none() -> None
     figure, _ = gain(pinned(CLEAR), "pin_memory")
     [axes] = closed(figure).axes
     assert heading(axes) == "Pinned over pageable memory"
-    assert axes.get_ylabel() == "Gain in speed (%)"
+    assert axes.get_ylabel() == "Speed gain (%)"
     assert axes.get_xlabel() == "CPU processes"
     hollow = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
     assert [tuple(line.get_xdata()) for line in hollow] == [(1,)]
@@ -89,10 +90,9 @@ def test_what_else_varies_makes_series_and_only_equals_are_compared() -> None:
             ("torch", "nchw", 1.0), ("torch", "nhwc", 0.5), ("dali", "nchw", 0.8), ("dali", "nhwc", 0.1),
         )
     ]  # fmt: skip
-    data = gains(measured("vision", *rows), "loader")
+    figure, data = gain(measured("vision", *rows), "loader")
     assert data["series"].tolist() == ["NCHW", "NHWC"]
     assert data["gain"].tolist() == pytest.approx([0.25, 4.0])
-    figure, _ = gain(measured("vision", *rows), "loader")
     assert heading(closed(figure).axes[0]) == "DALI over DataLoader"
     assert legend(figure) == [["NCHW", "NHWC", "half-filled: one repeat, cannot tell"]]
 
@@ -102,13 +102,13 @@ def test_switches_are_compared_as_the_presets_that_bring_them() -> None:
     assert gains(measured("vision", *rows), "preset")["gain"].tolist() == pytest.approx([1.0])
 
 
-def test_precisions_have_a_panel_each_and_the_accuracy_beside_them() -> None:
+def test_precisions_have_a_panel_each_and_the_test_accuracy_a_panel_too() -> None:
     times = {("fp16", 1): [0.2], ("fp64", 1): [1.0], ("fp32", 1): [0.5]}
     measures = measured("vision", *runs(times, "precision", test_accuracy=0.98))
     figure, _ = gain(measures, "precision")
     panels = closed(figure).axes
-    assert [heading(axes) for axes in panels] == ["fp32 over fp64", "fp16 over fp64", "Accuracy beside it"]
-    assert panels[2].get_ylabel() == "Test accuracy (%)"
+    assert [heading(axes) for axes in panels] == ["fp32 over fp64", "fp16 over fp64", "Test accuracy"]
+    assert panels[2].get_ylabel() == "After the last epoch (%)"
     assert [text.get_text() for text in panels[2].get_xticklabels()] == ["fp64", "fp32", "fp16"]
     assert panels[2].get_lines()[0].get_ydata().tolist() == pytest.approx([98] * 3)
     # One scale for what is compared.

@@ -8,7 +8,7 @@ import pytest
 from figures.measured import closed, gathered, group_names, heading, legend, measured, two_repeats, words
 from multicard.figures.costs import energy, profiler_overhead
 from multicard.figures.draw import draw
-from multicard.figures.sizes import sizes
+from multicard.figures.scaling import image_size_scaling
 
 
 def sized(size: int, devices: int, precision: str = "fp32", **more: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def sized(size: int, devices: int, precision: str = "fp32", **more: Any) -> dict
 
 def test_sizes_are_lines_of_time_and_efficiency_a_row_per_precision() -> None:
     rows = [sized(size, n, p) for p in ("fp64", "fp32") for size in (300, 100) for n in (1, 2)]
-    figure, _ = sizes(measured("vision", *rows))
+    figure, _ = image_size_scaling(measured("vision", *rows))
     panels = closed(figure).axes
     assert [heading(axes) for axes in panels] == [
         "fp64: time", "fp64: efficiency", "fp32: time", "fp32: efficiency",
@@ -35,7 +35,7 @@ def test_sizes_are_lines_of_time_and_efficiency_a_row_per_precision() -> None:
 
 
 def test_sizes_on_one_number_of_devices_have_a_time_and_no_efficiency() -> None:
-    figure, _ = sizes(measured("vision", sized(100, 2), sized(300, 2)))
+    figure, _ = image_size_scaling(measured("vision", sized(100, 2), sized(300, 2)))
     left, right = closed(figure).axes
     assert len(left.containers) == 2
     assert words(right) == ["completed runs on 2 GPUs only:\nno efficiency"]
@@ -68,18 +68,21 @@ def test_accuracy_is_a_line_per_run_over_training_time(tmp_path: Path) -> None:
     figure, _ = draw("accuracy", gathered(tmp_path, measured("vision", *rows), epochs=epochs))
     [axes] = closed(figure).axes
     lines = [
-        line for line in axes.get_lines() if len(line.get_xdata()) == 2 and not line.get_label().startswith("goal")
+        line for line in axes.get_lines() if len(line.get_xdata()) == 2 and not line.get_label().startswith("target")
     ]
     assert len(lines) == 4
     assert list(zip(*lines[0].get_data(), strict=True)) == [pytest.approx((1, 50)), pytest.approx((2, 98))]
-    assert axes.get_xlabel() == "Training time, without tests (min)"
+    assert axes.get_xlabel() == "Training time, without evaluation (min)"
     assert axes.get_ylabel() == "Test accuracy (%)"
-    assert legend(figure) == [["1 CPU process", "2 CPU processes", "goal: 98 %"]]
+    assert legend(figure) == [["1 CPU process", "2 CPU processes", "target: 98%"]]
 
 
-@pytest.mark.parametrize(("workload", "of", "value"), [("vision", "sample", 0.2), ("llm", "token", 0.002)])
-def test_energy_is_per_sample_or_token_in_joules(workload: str, of: str, value: float) -> None:
-    rows = [{"device": "cuda", "devices": n, f"energy_per_{of}_j": value * n} for n in (1, 2)]
+@pytest.mark.parametrize(
+    ("workload", "of", "measure", "value"),
+    [("vision", "image", "energy_per_sample_j", 0.2), ("llm", "token", "energy_per_token_j", 0.002)],
+)
+def test_energy_is_per_image_or_token_in_joules(workload: str, of: str, measure: str, value: float) -> None:
+    rows = [{"device": "cuda", "devices": n, measure: value * n} for n in (1, 2)]
     if workload == "vision":
         rows = [row | {"strategy": "ddp-ds"} for row in rows]
     figure, _ = energy(measured(workload, *rows))
@@ -88,7 +91,7 @@ def test_energy_is_per_sample_or_token_in_joules(workload: str, of: str, value: 
     assert axes.containers[0].lines[0].get_ydata().tolist() == pytest.approx([1000 * value, 2000 * value])
 
 
-def test_an_overhead_whose_interval_holds_zero_is_hollow() -> None:
+def test_an_overhead_whose_interval_includes_zero_is_hollow() -> None:
     rows = [
         {"strategy": "ddp-ds", "devices": n, "repeat": i, "profiler_overhead": value}
         for n, values in ((1, (0.1, 0.2)), (2, (-0.1, 0.1)), (4, (0.3,)))
@@ -101,4 +104,4 @@ def test_an_overhead_whose_interval_holds_zero_is_hollow() -> None:
     assert [mark.get_markerfacecolor() == "white" for mark in (clear, none, one)] == [False, True, False]
     assert [mark.get_fillstyle() for mark in (clear, none, one)] == ["full", "full", "bottom"]
     assert legend(figure) == [["hollow: no difference", "half-filled: one repeat, cannot tell"]]
-    assert axes.get_xlabel() == "Longer step while recording (%)"
+    assert axes.get_xlabel() == "Profiling overhead (%)"

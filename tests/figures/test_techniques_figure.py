@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from figures.measured import closed, group_names, heading, legend, lengths, measured, words
-from multicard.figures.techniques import techniques
+from multicard.figures.llm import techniques
 
 GB = 1_000_000_000
 
@@ -41,8 +41,8 @@ def test_panels_say_what_they_show_and_in_which_unit() -> None:
     assert [(heading(axes), axes.get_ylabel()) for axes in panels] == [
         ("Iteration time", "Time per step (ms)"),
         ("Throughput, without padding", "Tokens per second"),
-        ("Peak memory of a rank", "Resident, CPU process (MB)"),
-        ("Weights, and what training adds", "Held by a rank (MB)"),
+        ("Peak memory per rank", "Resident, CPU process (MB)"),
+        ("Model-state memory", "Per rank (MB)"),
     ]
     assert legend(figure) == [
         ["1 CPU process", "2 CPU processes"],
@@ -54,7 +54,7 @@ def test_on_gpus_memory_is_what_is_allocated_on_each() -> None:
     big = {"device": "cuda", "peak_memory_bytes": 20 * GB, "weights_bytes": 16 * GB}
     figure, time, _, peak, held = drawn(run("lora", 1, 2.0, **big), run("dpo", 1, 4.0, **big))
     assert peak.get_ylabel() == "Allocated, per GPU (GB)"
-    assert held.get_ylabel() == "Held by a rank (GB)"
+    assert held.get_ylabel() == "Per rank (GB)"
     assert time.get_ylabel() == "Time per step (s)"
     assert legend(figure)[0] == ["1 GPU"]
 

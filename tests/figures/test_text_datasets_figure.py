@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from figures.measured import closed, group_names, heading, legend, lengths, measured, words
-from multicard.figures.text_datasets import text_datasets
+from multicard.figures.llm import text_datasets
 
 
 def run(dataset: str, seconds: float = 0.1, tokens: float = 100, devices: int = 1, **more: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def points(axes: Any) -> dict[str, list[tuple[float, float]]]:
 def test_panels_say_what_they_show_and_in_which_unit() -> None:
     _, time, length, both = drawn(run("chats"), run("articles"))
     assert (heading(time), time.get_xlabel()) == ("Iteration time", "Time per step (ms)")
-    assert (heading(length), length.get_xlabel()) == ("Length of the samples", "Mean tokens per sample")
+    assert (heading(length), length.get_xlabel()) == ("Sample length", "Mean tokens per sample")
     assert heading(both) == "Iteration time by tokens"
     assert (both.get_xlabel(), both.get_ylabel()) == ("Tokens per step and rank", "Time per step (ms)")
 
@@ -51,20 +51,20 @@ def test_times_and_lengths_stand_beside_each_other_the_first_set_above() -> None
     assert list(lengths(length).values()) == [pytest.approx([30, 200])]
 
 
-def test_padding_and_cuts_are_written_beside_the_length() -> None:
+def test_padding_and_truncation_are_written_beside_the_length() -> None:
     def beside(**shares: float) -> list[str]:
         return words(drawn(run("chats", **shares), run("articles"))[2])
 
-    assert beside(padding_share=0.123, cut_share=0.21) == ["12 % padding\n21 % cut"]
-    assert beside(padding_share=0.5) == ["50 % padding"]
-    assert beside(cut_share=0.002) == ["<1 % cut"]
+    assert beside(padding_share=0.123, cut_share=0.21) == ["12% padding\n21% truncated"]
+    assert beside(padding_share=0.5) == ["50% padding"]
+    assert beside(cut_share=0.002) == ["<1% truncated"]
     assert beside() == []
 
 
 def test_padding_that_differs_among_the_runs_of_a_set_is_a_range() -> None:
     rows = [run(name, packed=packed, padding_share=0.3 * (not packed)) for name in "ab" for packed in (True, False)]
     figure, _, length, _ = drawn(*rows)
-    assert words(length) == ["0–30 % padding"] * 2
+    assert words(length) == ["0–30% padding"] * 2
     assert legend(figure) == [["packed", "not packed", "with padding"]]
 
 

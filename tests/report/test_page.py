@@ -186,7 +186,7 @@ def test_a_chart_of_lines_has_the_figure_s_numbers() -> None:
 def test_a_chart_of_bars_says_in_the_place_of_a_missing_one_what_became_of_it() -> None:
     made = chart("techniques", held())
     assert [panel["title"] for panel in made["panels"]] == [
-        "Iteration time (s)", "Peak memory (GB)", "Weights, and what training adds (MB)",
+        "Iteration time (s)", "Peak memory (GB)", "Model-state memory (MB)",
     ]  # fmt: skip
     assert [len(points) for points in made["panels"][0]["points"]] == [2, 1]
     # Two bars of 0.4 share the place of each technique: the second of DPO's, which is at 1.

@@ -62,10 +62,11 @@ def shares(tables: ScenarioTables) -> pd.DataFrame:
 
 
 def gpu_time(tables: ScenarioTables) -> pd.DataFrame:
-    """Parts of each GPU's time over the capture: a row per run and GPU, `PARTS` as shares of the span."""
+    """Parts of each GPU's time over the capture: a row per run and GPU, `PARTS` and `busy` as shares of the span."""
     rows = tables.table("timeline")
     rows = rows[(rows["scope"] == CAPTURE) & (rows["span_s"] > 0) & rows["busy_s"].notna()]
-    return rows[["run", "rank", "device"]].join(device_time(rows).div(rows["span_s"], axis=0))
+    shares = device_time(rows).div(rows["span_s"], axis=0).assign(busy=rows["busy_s"] / rows["span_s"])
+    return rows[["run", "rank", "device"]].join(shares)
 
 
 def trace_shares(tables: ScenarioTables) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What one value of a parameter gains over another, per number of devices, all else being equal."""
+"""Precisions side by side, and what one value of a parameter gains over another, all else being equal."""
 
 from functools import partial
 
@@ -6,10 +6,13 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
-from multicard.analysis.statistics import ratios_of, verdict
-from multicard.figures.series import device_axis, labels, medians, unit, varied
+from multicard.analysis.comparisons import ORDER, configurations, gains, medians, varied
+from multicard.core.text import for_figure
+from multicard.core.units import SECONDS, unit_for
+from multicard.figures.bars import grouped
+from multicard.figures.series import device_axis, device_labels, labels, unit
 from multicard.figures.style import (
     DASHES,
     MARKERS,
@@ -20,46 +23,54 @@ from multicard.figures.style import (
     explain_marks,
     legend_below,
     ordered_colours,
-    plain_text,
     say,
 )
 
-# Values in the order in which each is compared with the first that completed.
-ORDER: dict[str, tuple[object, ...]] = {
-    "precision": ("fp64", "fp32", "bf16", "fp16"),
-    "pin_memory": (False, True),
-    "loader": ("torch", "dali"),
-    "layout": ("nchw", "nhwc"),
-    "binding": ("none", "numa"),
-    "preset": ("paper", "tuned"),
-}
-
 # Values that need more words than a series name has.
 WORDED = {
-    ("pin_memory", False): "pageable memory",
     ("pin_memory", True): "Pinned",
     ("binding", "none"): "unbound ranks",
     ("binding", "numa"): "Bound",
 }
 
-ASIDE = 0.09  # shift between neighbouring series, in places of the axis
+OFFSET = 0.09  # between neighbouring series, in ticks of the axis
+
+
+def precision(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Iteration time and test accuracy per precision, one group of bars per precision."""
+    data = configurations(measures, ["iteration_time_s", "test_accuracy"])
+    data.insert(0, "series", device_labels(data, varied(measures, besides=("precision", "devices", "repeat"))))
+    shown = data.assign(precision=data["precision"].str.upper())
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.0))
+    scale, unit = unit_for(data["iteration_time_s"], SECONDS)
+    grouped(left, shown, "precision", "iteration_time_s", scale)
+    left.set(title="Iteration time", ylabel=f"Time per step ({unit})")
+    grouped(right, shown, "precision", "test_accuracy")
+    right.set(title="Test accuracy", ylabel="After the last epoch", ylim=(0, 1.04))
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if data["series"].nunique() > 1:
+        legend_below(figure, left)
+    return figure, data
 
 
 def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
-    """Gain in speed per number of devices: a panel per compared value, a series per combination of what else varies.
+    """Speed gain per number of devices: a panel per compared value, a series per combination of what else varies.
 
-    Of number formats also the accuracy, since a gain counts only while it holds.
+    Of precisions also the test accuracy, since a gain that costs accuracy may not be one.
     """
     data = gains(measures, parameter)
     if data.empty:
         raise NothingToShow(_why_empty(measures, parameter))
+    others = varied(measures, besides=(parameter, "devices", "repeat"))
+    data.insert(0, "series", [for_figure(name) for name in labels(data, others)] if others else "gain")
     compared = list(dict.fromkeys(data["value"]))
     accuracy = parameter == "precision" and measures["test_accuracy"].notna().any()
     count = len(compared) + accuracy
 
     figure, panels = plt.subplots(1, count, figsize=(WIDTH_IN, 3.2), squeeze=False)
     names = list(dict.fromkeys(data["series"]))
-    by_size = set(varied(measures, besides=(parameter, "devices", "repeat"))) == {"image_size"}
+    by_size = others == ["image_size"]
     look = dict(zip(names, (ordered_colours if by_size else colours)(len(names)), strict=True))
     for axes, value in zip(panels[0], compared, strict=False):
         _gains(axes, data[data["value"] == value], look, sorted(data["devices"].unique()), names)
@@ -68,7 +79,7 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
     low, high = (f([axes.get_ylim()[end] for axes in panels[0][: len(compared)]]) for f, end in ((min, 0), (max, 1)))
     for axes in panels[0][: len(compared)]:
         axes.set_ylim(low, high)
-    panels[0][0].set_ylabel("Gain in speed (%)")
+    panels[0][0].set_ylabel("Speed gain (%)")
     for axes in panels[0][1 : len(compared)]:
         axes.tick_params(labelleft=False)
     if accuracy:
@@ -80,36 +91,6 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
 gain_precision, gain_pin_memory, gain_loader, gain_layout, gain_binding, gain_preset = (
     partial(gain, parameter=parameter) for parameter in ORDER
 )
-
-
-def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
-    """Gain in speed over the base value: one row per compared value and configuration of the other parameters.
-
-    Columns: `series`, `base`, `value`, `devices`, the other varied parameters, `repeats` of the two together, the
-    fewer; `gain` = time per step with the base over time with the value − 1, its interval `gain_low` and `gain_high`
-    (empty where one of them has one repeat), and `verdict` on whether that is `more`, `less` or no (`none`) speed.
-    """
-    completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
-    others = varied(measures, besides=(parameter, "devices", "repeat"))
-    there = [value for value in ORDER[parameter] if (completed[parameter] == value).any()]
-    by = [*others, "devices"]
-    pairs, rows = [], []
-    for value in there[1:]:
-        for key, group in completed.groupby(by, sort=False, dropna=False):
-            base, mine = (
-                group.loc[group[parameter] == each, "iteration_time_s"].tolist() for each in (there[0], value)
-            )
-            if base and mine:
-                pairs.append((base, mine))
-                rows.append({"base": there[0], "value": value, **dict(zip(by, key, strict=True))})
-    for row, found in zip(rows, ratios_of(pairs), strict=True):
-        for name, ratio in (("gain", found.value), ("gain_low", found.low), ("gain_high", found.high)):
-            row[name] = None if ratio is None else ratio - 1
-        row |= {"repeats": found.repeats, "verdict": verdict(found)}
-    columns = ["base", "value", *by, "repeats", "gain", "gain_low", "gain_high", "verdict"]
-    data = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("gain", "gain_low", "gain_high"), float))
-    data.insert(0, "series", [plain_text(name) for name in labels(data, others)] if others else "gain")
-    return data
 
 
 def _why_empty(measures: pd.DataFrame, parameter: str) -> str:
@@ -127,12 +108,12 @@ def _worded(parameter: str, value: object) -> str:
 
 
 def _gains(axes: Axes, data: pd.DataFrame, look: dict, devices: list[int], names: list[str]) -> None:
-    """Draw a line of points per series; the mark of a point says whether its difference is one."""
+    """Draw a line of points per series; a point's marker says whether it shows a difference."""
     axes.axhline(0, color="0.3", linewidth=1.0, zorder=1)
     for index, name in enumerate(names):
         rows = data[data["series"] == name].sort_values("devices")
-        aside = ASIDE * (index - (len(names) - 1) / 2)
-        where = [devices.index(count) + aside for count in rows["devices"]]
+        offset = OFFSET * (index - (len(names) - 1) / 2)
+        where = [devices.index(count) + offset for count in rows["devices"]]
         marker, colour = MARKERS[index % len(MARKERS)], look[name]
         axes.errorbar(
             where,
@@ -166,12 +147,12 @@ def _gains(axes: Axes, data: pd.DataFrame, look: dict, devices: list[int], names
 
 
 def _accuracy(axes: Axes, measures: pd.DataFrame, parameter: str, look: dict) -> None:
-    """Draw the accuracy after the last epoch, a point per configuration, in the colour of its series."""
+    """Draw the test accuracy after the last epoch, a point per configuration in the colour of its series."""
     others = varied(measures, besides=(parameter, "devices", "repeat"))
     data = medians(measures, ["test_accuracy"])
     data["series"] = labels(data, others) if others else "gain"
     values = [value for value in ORDER[parameter] if (data[parameter] == value).any()]
-    axes.set(title="Accuracy beside it", ylabel="Test accuracy (%)")
+    axes.set(title="Test accuracy", ylabel="After the last epoch (%)")
     axes.yaxis.set_label_position("right")
     axes.yaxis.tick_right()
     if data["test_accuracy"].isna().all():
@@ -180,9 +161,9 @@ def _accuracy(axes: Axes, measures: pd.DataFrame, parameter: str, look: dict) ->
     names = list(dict.fromkeys(data["series"]))
     for index, name in enumerate(names):
         rows = data[data["series"] == name]
-        aside = ASIDE * (index - (len(names) - 1) / 2)
+        offset = OFFSET * (index - (len(names) - 1) / 2)
         axes.plot(
-            [values.index(value) + aside for value in rows[parameter]],
+            [values.index(value) + offset for value in rows[parameter]],
             100 * rows["test_accuracy"],
             linestyle="none",
             marker=MARKERS[index % len(MARKERS)],

@@ -1,4 +1,4 @@
-"""Figures against the number of devices: iteration time and throughput, speed-up and efficiency."""
+"""Figures over the number of devices: iteration time and throughput, speed-up and efficiency, image sizes."""
 
 from collections.abc import Sequence
 
@@ -8,38 +8,43 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
+from multicard.analysis.comparisons import varied
 from multicard.analysis.scaling import over_repeats
+from multicard.core.units import MINUTES, SECONDS, unit_for
+from multicard.experiment.workload import workload_of
 from multicard.figures.bars import Colour, whiskers
-from multicard.figures.series import device_axis, is_llm, labels, only_count, varied
+from multicard.figures.series import device_axis, labels, only_count, unit
 from multicard.figures.style import (
     DASHES,
     MARKERS,
-    SECONDS,
     WIDTH_IN,
     NothingToShow,
     colours,
     legend_below,
+    ordered_colours,
     say,
-    unit_for,
 )
 
-ASIDE = 0.035  # shift between neighbouring series, in devices
+# Title and label of each measure of speed.
+THROUGHPUT = {
+    "throughput_samples_per_s": ("Throughput", "Distinct samples per second"),
+    "tokens_per_s": ("Throughput, without padding", "Tokens per second"),
+}
+
+OFFSET = 0.035  # between neighbouring series, in devices
 
 
 def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Iteration time and throughput against devices: of distinct samples, or of tokens where texts are learned."""
-    rate, title, unit = (
-        ("tokens_per_s", "Throughput, without padding", "Tokens per second")
-        if is_llm(measures)
-        else ("throughput_samples_per_s", "Throughput", "Distinct samples per second")
-    )
+    """Iteration time and throughput over devices: throughput in distinct samples, of LLM runs in tokens."""
+    rate = workload_of(measures).unit.throughput
+    title, label = THROUGHPUT[rate]
     data = _series(measures, ["iteration_time_s", rate])
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
     scale, seconds = unit_for(data["iteration_time_s"], SECONDS)
     lines_by_devices(left, data, "iteration_time_s", scale)
     left.set(title="Iteration time", ylabel=f"Time per step ({seconds})")
     lines_by_devices(right, data, rate)
-    right.set(title=title, ylabel=unit)
+    right.set(title=title, ylabel=label)
     for axes in (left, right):
         axis_of_devices(axes, data)
     legend_below(figure, left, right)
@@ -47,10 +52,10 @@ def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def speedup(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Speed-up and efficiency against devices, with the ideal line."""
-    alone = only_count(measures)
-    if alone:
-        raise NothingToShow(f"{alone}: neither speed-up nor efficiency")
+    """Speed-up and efficiency over devices, with ideal scaling."""
+    only = only_count(measures)
+    if only:
+        raise NothingToShow(f"{only}: neither speed-up nor efficiency")
     data = _series(measures, ["speedup", "efficiency"])
     devices = sorted(data["devices"].unique())
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
@@ -68,6 +73,49 @@ def speedup(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     return figure, data
 
 
+def image_size_scaling(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Time of a pass over the data and efficiency over devices, a line per image size.
+
+    Other varied parameters, such as the precision, have a row of panels per combination.
+    """
+    others = varied(measures, besides=("image_size", "devices", "repeat"))
+    data = over_repeats(measures, ["epoch_time_s", "efficiency"]).sort_values(
+        ["image_size", "devices"], kind="stable", ignore_index=True
+    )
+    data.insert(0, "series", [unit("image_size", size) for size in data["image_size"]])
+    data.insert(1, "panel", labels(data, others) if others else "")
+    panels = list(dict.fromkeys(_panels(measures, others)))
+    palette = dict(zip(dict.fromkeys(data["series"]), ordered_colours(data["series"].nunique()), strict=True))
+    only = only_count(measures)
+
+    figure, rows = plt.subplots(len(panels), 2, figsize=(WIDTH_IN, 0.7 + 2.4 * len(panels)), squeeze=False)
+    for (left, right), name in zip(rows, panels, strict=True):
+        own = data[data["panel"] == name]
+        mine = [palette[series] for series in dict.fromkeys(own["series"])]
+        scale, seconds = unit_for(own["epoch_time_s"], MINUTES)
+        lines_by_devices(left, own, "epoch_time_s", scale, mine)
+        left.set(title=f"{name}: time" if name else "Time", ylabel=f"Time per pass ({seconds})")
+        right.set(title=f"{name}: efficiency" if name else "Efficiency", ylabel="Speed-up per device")
+        if only:
+            say(right, f"{only}:\nno efficiency")
+        elif own["efficiency"].isna().all():
+            say(right, "no run on one device to compare with:\nno efficiency")
+        else:
+            lines_by_devices(right, own, "efficiency", palette=mine)
+            right.axhline(1.0, color="0.45", linestyle=(0, (1, 1.5)), label="ideal", zorder=1)
+            right.yaxis.set_major_formatter(PercentFormatter(1.0))
+        for axes in (left, right):
+            axis_of_devices(axes, own)
+    legend_below(figure, *rows.flat)
+    return figure, data
+
+
+def _panels(measures: pd.DataFrame, others: list[str]) -> list[str]:
+    """Names of the panels in the order of the runs."""
+    completed = measures[measures["outcome"] == "completed"]
+    return labels(completed, others) if others else [""]
+
+
 def _series(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     data = over_repeats(measures, values)
     data.insert(0, "series", labels(data, varied(measures, besides=("devices", "repeat"))))
@@ -77,7 +125,7 @@ def _series(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 def lines_by_devices(
     axes: Axes, data: pd.DataFrame, value: str, scale: float = 1.0, palette: Sequence[Colour] | None = None
 ) -> None:
-    """Draw one line per `series`; whiskers show the interval over repeats. What is known of none is said."""
+    """Draw one line per `series`; whiskers show the interval over repeats. A panel without values says so."""
     if data[value].isna().all():
         say(axes, "not recorded")
         return
@@ -86,10 +134,10 @@ def lines_by_devices(
         rows = data[(data["series"] == name) & data[value].notna()].sort_values("devices")
         if rows.empty:
             continue
-        # A little apart, so that marks of equal height do not cover each other.
-        aside = ASIDE * (index - (len(names) - 1) / 2)
+        # Neighbours are offset, so that markers of equal height do not cover each other.
+        offset = OFFSET * (index - (len(names) - 1) / 2)
         drawn = axes.errorbar(
-            rows["devices"] + aside,
+            rows["devices"] + offset,
             rows[value].astype(float) * scale,
             yerr=whiskers(rows, value, scale),
             label=name,
@@ -99,14 +147,14 @@ def lines_by_devices(
             capsize=3,
             markersize=5,
             markerfacecolor="white" if index % 2 else colour,
-            clip_on=False,  # a mark at zero is whole
+            clip_on=False,  # markers at zero are not cut off
         )
         for artist in drawn.get_children():
             artist.set_in_layout(False)
 
 
 def axis_of_devices(axes: Axes, data: pd.DataFrame) -> None:
-    """Count devices on one axis, saying which, and begin the other at zero; an empty panel stays as it is."""
+    """Label the axis of devices with their kind, and let the other begin at zero; an empty panel stays as it is."""
     if not axes.has_data():
         return
     devices = sorted(int(n) for n in data["devices"].unique())
@@ -115,7 +163,7 @@ def axis_of_devices(axes: Axes, data: pd.DataFrame) -> None:
     axes.xaxis.set_major_locator(FixedLocator(devices))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(ScalarFormatter())
-    shared = ", one batch for all" if "scaling" in data and set(data["scaling"]) == {"strong"} else ""
+    shared = ", sharing one batch" if "scaling" in data and set(data["scaling"]) == {"strong"} else ""
     axes.set_xlabel(f"{device_axis(data)}{shared}")
     axes.margins(x=0.12, y=0)
     axes.set_ylim(0, 1.07 * axes.get_ylim()[1])

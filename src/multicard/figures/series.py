@@ -2,17 +2,16 @@
 
 import pandas as pd
 
-from multicard.analysis.scaling import over_repeats
-from multicard.experiment.config import PARAMETERS
+from multicard.analysis.comparisons import varied
 from multicard.experiment.workload import workload_of
 from multicard.workloads.llm.technique import TECHNIQUES
 
-# Parameters whose values speak for themselves.
+# Parameters whose values need no name beside them.
 PLAIN = ("strategy", "precision", "dataset", "profiler", "device", "model")
 
 
 def unit(name: str, value: object) -> str:
-    """Word one value of a parameter for a reader."""
+    """Label of a value of a parameter."""
     text = str(value)
     worded = {
         "image_size": f"{value} px",
@@ -27,6 +26,7 @@ def unit(name: str, value: object) -> str:
         "qat_group": f"QAT group {value}",
         "lora_rank": f"rank {value}",
         "lora_alpha": f"alpha {value}",
+        "pin_memory": {"True": "pinned memory", "False": "pageable memory"}.get(text),
         "packed": {"True": "packed", "False": "not packed"}.get(text),
         "activation_checkpointing": {"True": "recomputed activations", "False": "kept activations"}.get(text),
         "sequence_length": f"{value} tokens",
@@ -35,25 +35,19 @@ def unit(name: str, value: object) -> str:
     if worded:
         return worded
     spaced = name.replace("_", " ")
-    if text in ("True", "False"):  # a table that was read from CSV holds words
+    if text in ("True", "False"):  # text where the table was read from CSV
         return spaced if text == "True" else f"no {spaced}"
     return text if name in PLAIN else f"{spaced} {value}"
 
 
-def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
-    """Parameters with more than one value among the runs, except those named and those that follow the preset."""
-    names = [name for name in PARAMETERS if name in measures and name not in besides]
-    return workload_of(measures).varying(measures, names)
-
-
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """Label of each row, made of the parameters `names`; of what tells the jobs of a workload apart where none is."""
+    """Label of each row by the parameters `names`; without any, by the strategy or technique."""
     shown = names or [workload_of(rows).method]
     return [", ".join(unit(name, row[name]) for name in shown) for _, row in rows.iterrows()]
 
 
 def device_labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """As `labels`, with the number of devices before it where that varies; the number alone where nothing else does."""
+    """As `labels`, preceded by the number of devices where that varies; the number alone where nothing else does."""
     kind = device_axis(rows)
     counts = [devices(count, kind) for count in rows["devices"]]
     if not names:
@@ -61,28 +55,6 @@ def device_labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     if rows["devices"].nunique() == 1:
         return labels(rows, names)
     return [f"{count}, {label}" for count, label in zip(counts, labels(rows, names), strict=True)]
-
-
-def configurations(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """As `over_repeats`, with a row also for each configuration that no repeat completed.
-
-    Rows have the `outcome`, completed where one repeat did; without a completed one `repeats` is 0, values are empty.
-    """
-    by = [name for name in PARAMETERS if name in measures and name != "repeat"]
-    outcomes = measures["outcome"].where(measures["outcome"] != "completed")
-    every = measures.assign(outcome=outcomes).groupby(by, sort=False, dropna=False)["outcome"].first().reset_index()
-    data = every.merge(over_repeats(measures, values), on=by, how="left")
-    data["repeats"] = data["repeats"].fillna(0).astype(int)
-    data["outcome"] = data["outcome"].where(data["repeats"] == 0, "completed")
-    return data
-
-
-def medians(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Median of each value over the completed repeats of a configuration: its parameters, `repeats`, the values."""
-    completed = measures[measures["outcome"] == "completed"]
-    by = [name for name in PARAMETERS if name in measures and name != "repeat"]
-    groups = completed.groupby(by, sort=False, dropna=False)
-    return pd.DataFrame({"repeats": groups.size(), **groups[values].median()}).reset_index()
 
 
 def configuration_names(measures: pd.DataFrame, data: pd.DataFrame) -> list[str]:
@@ -95,7 +67,7 @@ def configuration_names(measures: pd.DataFrame, data: pd.DataFrame) -> list[str]
 
 
 def only_count(measures: pd.DataFrame) -> str | None:
-    """Say that the completed runs have one number of devices only; None when they have several."""
+    """Text that says so if the completed runs have a single number of devices; None if they have several."""
     completed = measures[measures["outcome"] == "completed"]
     counts = completed["devices"].unique()
     if len(counts) > 1:
@@ -103,13 +75,8 @@ def only_count(measures: pd.DataFrame) -> str | None:
     return f"completed runs on {devices(int(counts[0]), device_axis(completed))} only"
 
 
-def is_llm(measures: pd.DataFrame) -> bool:
-    """Whether the runs tune language models, so that tokens are what counts."""
-    return set(measures["workload"]) == {"llm"}
-
-
 def device_axis(measures: pd.DataFrame) -> str:
-    """Label of an axis of devices, saying which."""
+    """Label of an axis of devices."""
     kinds = set(measures["device"])
     if kinds == {"cuda"}:
         return "GPUs"
@@ -117,7 +84,7 @@ def device_axis(measures: pd.DataFrame) -> str:
 
 
 def devices(count: int, kind: str) -> str:
-    """Word a number of devices.
+    """Number of devices with its noun.
 
     >>> devices(1, "GPUs"), devices(1, "CPU processes"), devices(2, "Devices")
     ('1 GPU', '1 CPU process', '2 devices')

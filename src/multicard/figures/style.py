@@ -12,16 +12,11 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 
-from multicard.core.text import for_figure as plain_text
-from multicard.core.units import BYTES, SECONDS, unit_for
-
 WIDTH_IN = 7.0  # text width of a journal page
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
-
-__all__ = ["BYTES", "SECONDS", "plain_text", "unit_for"]
 
 # How a mark is filled whose difference is none, or of one repeat; all others are full.
 WEAK = {

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.device_time import PARTS, device_time
 from multicard.core.files import atomic_write
+from multicard.core.text import for_figure
 from multicard.core.units import show
 from multicard.figures.bars import group_axis, stacked
-from multicard.figures.style import WIDTH_IN, plain_text, styled
+from multicard.figures.style import WIDTH_IN, styled
 
 Rows = list[dict[str, Any]]
 
@@ -63,7 +64,7 @@ def timeline(rows: Rows) -> Figure:
     _bars(axes[0], shown, several)
     left_out = len(captures) - len(shown)
     more = f"; {left_out} more devices not shown" if left_out else ""
-    reports = f"{len(names)} reports" if several else plain_text(names[0], NAME_LENGTH)
+    reports = f"{len(names)} reports" if several else for_figure(names[0], NAME_LENGTH)
     axes[0].set_title(f"Share of the capture, {reports}{more}")
     for axis, (row, own) in zip(axes[1:], steps, strict=True):
         _columns(axis, own)
@@ -76,7 +77,7 @@ def timeline(rows: Rows) -> Figure:
 
 def _name(row: dict[str, Any], several: bool) -> str:
     process = f"rank {row['rank']}" if row["rank"] is not None else f"process {row['process']}"
-    report = f"{plain_text(row['report'], NAME_LENGTH)}, " if several else ""
+    report = f"{for_figure(row['report'], NAME_LENGTH)}, " if several else ""
     return f"{report}{process}, device {row['device']}"
 
 

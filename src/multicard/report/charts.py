@@ -1,43 +1,38 @@
-"""Interactive charts: what a figure's CSV holds, as the page's script hands it to plotly.js."""
+"""Interactive charts: the numbers of a figure's CSV, as the page's script hands them to plotly.js."""
 
 from typing import Any
 
 import pandas as pd
 
 from multicard.core.text import for_html
-from multicard.core.units import number
+from multicard.core.units import BYTES, number, unit_for
+from multicard.experiment.figures import FIGURES
 from multicard.figures.bars import missing, places
+from multicard.figures.llm import COLUMNS, STATE
 from multicard.figures.series import unit
-from multicard.figures.style import BYTES, colours, unit_for
-from multicard.figures.techniques import COLUMNS, HELD
+from multicard.figures.style import colours
 from multicard.report.wording import DIGITS, Measure, in_words, is_number, measure
-
-# Figures that are drawn against the number of devices; and in groups of bars, with the column of the groups.
-LINES = ("iteration_time", "speedup")
-BARS = {"techniques": "technique"}
 
 # Quantiles of the boxes, as plotly.js names them.
 BOXES = {"lowerfence": "p1_s", "q1": "p25_s", "median": "median_s", "q3": "p75_s", "upperfence": "p99_s"}
 
-# Of the bars, panels that a figure's CSV need not have all; what a rank holds is a panel of its own.
+# Panels of bars, of those that the CSV has; the model state is a panel of its own.
 PANELS = ("iteration_time_s", "tokens_per_s", "peak_memory_bytes")
 
 
 def chart(name: str, data: pd.DataFrame) -> dict[str, Any] | None:
-    """Give what the page needs to draw a figure's numbers anew; None for figures that it does not draw.
+    """Give what the page needs to chart the numbers of a figure; None for figures without a chart.
 
-    The chart has panels, one per measure. Each has a point per row of `data` that has a value, with what it says
-    when pointed at; of bars also a word in the place of each that is missing. Names come from files, and plotly.js
-    reads a few HTML tags in text: they are escaped.
+    The chart has panels, one per measure. Each has a point per row of `data` that has a value, with its hover text;
+    bars also have a word in the place of each that is missing. Names come from files, and plotly.js reads a few HTML
+    tags in text: they are escaped.
     """
-    if name == "step_times" and {"configuration", "steps", *BOXES.values()} <= set(data):
-        return _boxes(data)
-    if name in LINES:
-        kind, by = "lines", "devices"
-    elif name in BARS:
-        kind, by = "bars", BARS[name]
-    else:
+    kind = FIGURES[name].chart
+    if kind is None or "nothing_to_show" in data:
         return None
+    if kind == "boxes":
+        return _boxes(data) if {"configuration", "steps", *BOXES.values()} <= set(data) else None
+    by = "devices" if kind == "lines" else FIGURES[name].axis
     values = [column for column in data if f"{column}_low" in data and f"{column}_high" in data]
     if kind == "bars":
         values = [column for column in PANELS if column in values]
@@ -51,9 +46,9 @@ def chart(name: str, data: pd.DataFrame) -> dict[str, Any] | None:
         at, width = places(groups, names)
         data = data.assign(x=[at[key] for key in zip(data[by], data["series"], strict=True)])
         ticks = list(enumerate(groups))
-    panels = [_panel(data, column, by, names, name) for column in values]
+    panels = [_panel(data, column, by, names) for column in values]
     if kind == "bars" and set(COLUMNS.values()) <= set(data):
-        panels.append(_held(data, by, names))
+        panels.append(_state(data, by, names))
     return {
         "kind": kind,
         "x": for_html(_axis(by, data)),
@@ -93,14 +88,14 @@ def _boxes(data: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _panel(data: pd.DataFrame, column: str, by: str, names: list[str], figure: str) -> dict[str, Any]:
+def _panel(data: pd.DataFrame, column: str, by: str, names: list[str]) -> dict[str, Any]:
     how = measure(column, data[[column, f"{column}_high"]].max(axis=1))
     known = data[column].notna()
     points = []
     for each in names:
         rows = data[(data["series"] == each) & known].sort_values("x")
         points.append([_point(row, column, by, how) for _, row in rows.iterrows()])
-    ideal = {"speedup": "equal", "efficiency": "one"}.get(column) if figure == "speedup" else None
+    ideal = {"speedup": "equal", "efficiency": "one"}.get(column) if by == "devices" else None
     return {
         "title": for_html(how.heading),
         "points": points,
@@ -110,8 +105,8 @@ def _panel(data: pd.DataFrame, column: str, by: str, names: list[str], figure: s
     }
 
 
-def _held(data: pd.DataFrame, by: str, names: list[str]) -> dict[str, Any]:
-    """What a rank holds of the model, its parts one upon the other, as the printed figure has it."""
+def _state(data: pd.DataFrame, by: str, names: list[str]) -> dict[str, Any]:
+    """The model state of a rank, its parts stacked, as in the printed figure."""
     sizes = data[list(COLUMNS.values())].astype(float)
     whole = sizes.sum(axis=1)
     factor, size = unit_for(whole, BYTES)
@@ -129,10 +124,10 @@ def _held(data: pd.DataFrame, by: str, names: list[str]) -> dict[str, Any]:
             }
             for index, row in data[sizes[column].notna()].iterrows()
         ]
-        colour, hatch = HELD[part]
+        colour, hatch = STATE[part]
         parts.append({"name": in_words(part), "colour": colour, "hatch": hatch[:1], "bars": bars})
     empty = sizes.isna().all(axis=1)
-    title = f"Weights, and what training adds ({size})"
+    title = f"Model-state memory ({size})"
     return {"title": title, "parts": parts, "missing": _missing(data[empty], names)}
 
 

@@ -7,8 +7,8 @@ FIGURES = (
     Figure(
         name="energy",
         order=61,
-        question="How much energy does a sample, or a token, cost?",
-        caption="Energy of all GPUs in the measured steps by NVML's counter: for vision runs per processed sample, for "
+        question="How much energy does an image, or a token, cost?",
+        caption="Energy of all GPUs in the measured steps by NVML's counter: for vision runs per processed image, for "
         f"LLM runs per token without padding. {POINTS}",
         limits="It does not show what the machine draws: CPUs, memory, fans and idle GPUs are not metered. Runs on a "
         "CPU have no energy.",

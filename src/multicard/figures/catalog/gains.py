@@ -35,7 +35,7 @@ FIGURES = (
         limits="It does not show final accuracy, only that of runs as short as the scenario made them.",
         axis="precision",
         workload="vision",
-        drawing="multicard.figures.precision:precision",
+        drawing="multicard.figures.gains:precision",
     ),
     _gain(
         "precision",

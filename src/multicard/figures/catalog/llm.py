@@ -16,7 +16,7 @@ FIGURES = (
         limits="It does not show which technique tunes better: nothing here measures quality.",
         axis="technique",
         workload="llm",
-        drawing="multicard.figures.techniques:techniques",
+        drawing="multicard.figures.llm:techniques",
         chart="bars",
     ),
     Figure(
@@ -32,6 +32,6 @@ FIGURES = (
         "the samples (`packed: true`) and see what remains.",
         axis="dataset",
         workload="llm",
-        drawing="multicard.figures.text_datasets:text_datasets",
+        drawing="multicard.figures.llm:text_datasets",
     ),
 )

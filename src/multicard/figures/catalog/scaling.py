@@ -45,6 +45,6 @@ FIGURES = (
         answers="A, figure 2",
         axis="image_size",
         workload="vision",
-        drawing="multicard.figures.sizes:sizes",
+        drawing="multicard.figures.scaling:image_size_scaling",
     ),
 )

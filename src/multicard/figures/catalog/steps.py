@@ -13,7 +13,7 @@ FIGURES = (
         limits="It does not show what a GPU does: on a GPU a phase lasts from when the device reaches its beginning "
         "until it reaches its end, on a CPU from call to call. Waiting for other ranks is not separated; see "
         "`device_time` and the table `stragglers`.",
-        drawing="multicard.figures.breakdown:phases",
+        drawing="multicard.figures.steps:step_breakdown",
     ),
     Figure(
         name="step_times",
@@ -24,7 +24,7 @@ FIGURES = (
         "has a dot for each step beyond them.",
         limits="It does not show which rank was slow, or why. Repeats are pooled, so differences between them widen "
         "the box.",
-        drawing="multicard.figures.over_time:step_times",
+        drawing="multicard.figures.steps:step_times",
         needs_tables=True,
         chart="boxes",
     ),
@@ -37,7 +37,7 @@ FIGURES = (
         limits="It does not predict runs of other lengths or learning rates. Evaluation is excluded from the time, so "
         "a user waits longer than shown.",
         workload="vision",
-        drawing="multicard.figures.over_time:accuracy",
+        drawing="multicard.figures.steps:accuracy",
         needs_tables=True,
     ),
 )

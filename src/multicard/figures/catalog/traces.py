@@ -14,7 +14,7 @@ FIGURES = (
         limits="These are sums over streams, threads and GPUs in the profiled steps, not shares of wall time. "
         "Synchronization that waits for useful work is not a loss. Empty for CPU processes.",
         answers="A, figure 3",
-        drawing="multicard.figures.shares:shares",
+        drawing="multicard.figures.traces:time_shares",
         needs_tables=True,
     ),
     Figure(
@@ -26,7 +26,7 @@ FIGURES = (
         limits="It does not show what the GPU does meanwhile. A blocking call such as `cudaStreamSynchronize` takes as "
         "long as what it waits for.",
         answers="A, figure 5",
-        drawing="multicard.figures.activity:cuda_api",
+        drawing="multicard.figures.traces:cuda_api",
         needs_tables=True,
     ),
     Figure(
@@ -37,7 +37,7 @@ FIGURES = (
         f"includes the time that NCCL kernels wait for other ranks. {SUMMED}",
         limits="It does not show how long a step is: kernels on several streams overlap. Kernels are classified by "
         "name alone; those that match no rule are `other`.",
-        drawing="multicard.figures.activity:kernel_classes",
+        drawing="multicard.figures.traces:kernel_classes",
         needs_tables=True,
     ),
     Figure(
@@ -47,7 +47,7 @@ FIGURES = (
         caption="Time and bytes of copies and fills per profiled step and GPU, by direction and, where the trace "
         f"tells, by the kind of host memory; colours are the same in both panels. {SUMMED}",
         limits="It does not show whether a copy delayed anything: it may overlap with computation (see `device_time`).",
-        drawing="multicard.figures.activity:memory_transfers",
+        drawing="multicard.figures.traces:memory_transfers",
         needs_tables=True,
     ),
     Figure(
@@ -60,7 +60,7 @@ FIGURES = (
         "marks the busy time of one GPU in one run.",
         limits="Busy does not mean well utilized: a GPU that runs one small kernel counts as busy. Waiting *inside* a "
         "collective counts as communication, not as idle (see the table `stragglers`).",
-        drawing="multicard.figures.activity:device_time",
+        drawing="multicard.figures.traces:device_time",
         needs_tables=True,
     ),
 )

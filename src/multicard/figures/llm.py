@@ -1,17 +1,76 @@
-"""What the data set changes for a language model, and whether it is the length of its samples."""
+"""Language-model tuning: what a technique costs in time and memory, and what the data set changes."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.figures.bars import grouped, places, whiskers
+from multicard.analysis.comparisons import configurations, tokens_per_rank, varied
+from multicard.core.units import BYTES, SECONDS, unit_for
+from multicard.figures.bars import absent, group_axis, grouped, places, stacked, whiskers
 from multicard.figures.labelling import label_points
-from multicard.figures.series import configurations, device_labels, varied
-from multicard.figures.style import MARKERS, SECONDS, WIDTH_IN, colours, legend_below, unit_for
+from multicard.figures.series import device_labels, unit
+from multicard.figures.style import MARKERS, WIDTH_IN, colours, legend_below
 
-SEEN = 0.005  # share of padding from which on it is marked
-ROOM = 1.45  # width of the axis of lengths over the longest bar, for words beside it
+# Parts of the model state of a rank, in colours that no series has.
+STATE = {
+    "weights": ("#7F7F7F", ""),
+    "adapters": ("#F0E442", "///"),
+    "gradients": ("#56B4E9", "..."),
+    "optimizer state": ("#CC79A7", "\\\\\\"),
+}
+COLUMNS = {part: f"{part.removesuffix(' state')}_bytes" for part in STATE}
+
+# What peak memory is on each kind of device.
+PEAK = {"cuda": "Allocated, per GPU", "cpu": "Resident, CPU process"}
+
+
+def techniques(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Iteration time, throughput, peak memory and model state per technique and number of devices."""
+    data = configurations(measures, ["iteration_time_s", "tokens_per_s", "peak_memory_bytes", *COLUMNS.values()])
+    others = varied(measures, besides=("technique", "devices", "repeat"))
+    data.insert(0, "series", device_labels(data, others))
+    shown = data.assign(technique=[unit("technique", name) for name in data["technique"]])
+
+    figure, ((time, rate), (peak, model)) = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.2))
+    scale, seconds = unit_for(data["iteration_time_s"], SECONDS)
+    grouped(time, shown, "technique", "iteration_time_s", scale)
+    time.set(title="Iteration time", ylabel=f"Time per step ({seconds})")
+    grouped(rate, shown, "technique", "tokens_per_s")
+    rate.set(title="Throughput, without padding", ylabel="Tokens per second")
+    scale, size = unit_for(data["peak_memory_bytes"], BYTES)
+    grouped(peak, shown, "technique", "peak_memory_bytes", scale)
+    kinds = set(data["device"])
+    what = PEAK[kinds.pop()] if len(kinds) == 1 else "Resident (CPU), allocated (GPU)"
+    peak.set(title="Peak memory per rank", ylabel=f"{what} ({size})")
+    _state(model, shown, numbered=not others)
+    legend_below(figure, time, place="left")
+    legend_below(figure, model, place="right")
+    return figure, data
+
+
+def _state(axes: Axes, data: pd.DataFrame, numbered: bool) -> None:
+    """Stack the model state, a bar per technique and series; `numbered` by devices where nothing else varies."""
+    groups, names = list(dict.fromkeys(data["technique"])), list(dict.fromkeys(data["series"]))
+    at, width = places(groups, names)
+    where = pd.Series([at[key] for key in zip(data["technique"], data["series"], strict=True)], index=data.index)
+    sizes = data[list(COLUMNS.values())].astype(float)
+    scale, unit_name = unit_for(sizes.sum(axis=1), BYTES)
+    stacked(axes, where, {part: sizes[column] * scale for part, column in COLUMNS.items()}, STATE, 0.9 * width)
+    for index, row in data[sizes.isna().all(axis=1)].iterrows():
+        absent(axes, where[index], row)
+    group_axis(axes, groups, known=sizes.notna().any(axis=None))
+    axes.set(title="Model-state memory", ylabel=f"Per rank ({unit_name})")
+    if len(names) > 1 and numbered:
+        axes.set_xticks(where, data["devices"], minor=True, size=6)
+        axes.tick_params(axis="x", which="minor", pad=1)
+        axes.tick_params(axis="x", which="major", pad=9)
+    elif len(names) > 1:
+        axes.set_xlabel("Bars in the order of the legend", size="small")
+
+
+MARKED = 0.005  # share of padding from which on it is drawn
+MARGIN = 1.45  # length of the axis over the longest bar, for the text beside it
 
 
 def text_datasets(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -30,7 +89,7 @@ def text_datasets(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     grouped(time, data, "dataset", "iteration_time_s", scale, horizontal=True)
     time.set(title="Iteration time", xlabel=f"Time per step ({unit})")
     _lengths(length, data)
-    length.set(title="Length of the samples", xlabel="Mean tokens per sample")
+    length.set(title="Sample length", xlabel="Mean tokens per sample")
     points = _points(data, scale)
     _time_by_tokens(both, points, list(dict.fromkeys(data["series"])))
     both.set(title="Iteration time by tokens", xlabel="Tokens per step and rank", ylabel=f"Time per step ({unit})")
@@ -46,11 +105,11 @@ def _lengths(axes: Axes, data: pd.DataFrame) -> None:
     bars = bars.groupby(["dataset", "series"], sort=False, as_index=False).first().assign(repeats=1)
     grouped(axes, bars, "dataset", "tokens_per_sample", horizontal=True, palette=None if differ else ["#949494"])
     axes.tick_params(labelleft=False)
-    axes.set_xlim(right=ROOM * axes.get_xlim()[1])
+    axes.set_xlim(right=MARGIN * axes.get_xlim()[1])
     at, _ = places(list(dict.fromkeys(bars["dataset"])), list(dict.fromkeys(bars["series"])))
     for dataset, name, tokens in bars[["dataset", "series", "tokens_per_sample"]].dropna().itertuples(index=False):
         alike = data[(data["dataset"] == dataset) & (not differ or data["series"] == name)]
-        words = [_share(alike, "padding"), _share(alike, "cut")]
+        words = [_share(alike, "padding", "padding"), _share(alike, "cut", "truncated")]
         axes.annotate(
             (", " if differ else "\n").join(word for word in words if word),
             (tokens, at[dataset, name]),
@@ -61,22 +120,22 @@ def _lengths(axes: Axes, data: pd.DataFrame) -> None:
         )
 
 
-def _share(rows: pd.DataFrame, what: str) -> str | None:
-    """Word the share of padding or of cut samples, a range where rows differ; None where there is none."""
+def _share(rows: pd.DataFrame, what: str, word: str) -> str | None:
+    """Share of padding or of truncated samples, as a range where rows differ; None where there is none."""
     share = 100 * rows[f"{what}_share"]
     low, high = share.min(), share.max()
     if not high > 0:  # also where it is not known
         return None
     number = f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f}–{high:.0f}"
-    return f"{number if high >= 0.5 else '<1'} % {what}"
+    return f"{number if high >= 0.5 else '<1'}% {word}"
 
 
 def _points(data: pd.DataFrame, scale: float) -> pd.DataFrame:
     """Place of each known configuration: `x` without and `padded` with padding, `y` its time, with its whiskers."""
     below, above = whiskers(data, "iteration_time_s", scale)
-    x = data["tokens_per_step"] / data["devices"]
-    padded = x / (1 - data["padding_share"].fillna(0.0))
-    points = data.assign(x=x, padded=padded, y=data["iteration_time_s"] * scale, below=below, above=above)
+    tokens = tokens_per_rank(data)
+    where = {"x": tokens["tokens"], "padded": tokens["padded_tokens"], "y": data["iteration_time_s"] * scale}
+    points = data.assign(**where, below=below, above=above)
     return points.dropna(subset=["x", "y"])
 
 
@@ -96,7 +155,7 @@ def _time_by_tokens(axes: Axes, points: pd.DataFrame, names: list[str]) -> None:
             markersize=5,
             markerfacecolor="white" if index % 2 else colour,
         )
-    rows = points[points["padding_share"] > SEEN]
+    rows = points[points["padding_share"] > MARKED]
     if len(rows):
         axes.hlines(rows["y"], rows["x"], rows["padded"], color="0.5", linewidth=0.9, zorder=1)
         axes.plot(

@@ -1,0 +1,118 @@
+"""Steps and epochs: the phases of a step, the distribution of step times, and accuracy over time."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from multicard.analysis import per_run
+from multicard.analysis.comparisons import medians, quantiles_of_steps, varied
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.layout import PHASES
+from multicard.core.units import MINUTES, SECONDS, unit_for
+from multicard.figures.bars import group_axis, stacked
+from multicard.figures.series import configuration_names, device_labels
+from multicard.figures.style import (
+    DASHES,
+    HATCHES,
+    MARKERS,
+    PHASE_COLOURS,
+    WIDTH_IN,
+    NothingToShow,
+    colours,
+    legend_below,
+)
+from multicard.workloads.vision.measures import ACCURACY
+
+LOOK = {name: (PHASE_COLOURS[name], HATCHES[index % len(HATCHES)]) for index, name in enumerate((*PHASES, "other"))}
+
+
+def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Mean time per step in each phase, one bar per configuration; parts of a bar add up to the step."""
+    columns = [f"{name}_s" for name in LOOK]
+    data = medians(measures, columns)
+    names = configuration_names(measures, data)
+    data.insert(0, "configuration", names)
+    times = data[columns].astype(float).fillna(0.0)
+    if not times.any(axis=None):
+        raise NothingToShow("no phases of steps were recorded")
+
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.1 + 0.34 * len(data)))
+    scale, unit = unit_for(times.sum(axis=1), SECONDS)
+    # Phases that none of these runs has are left out.
+    parts = {name: times[f"{name}_s"] * scale for name in LOOK if times[f"{name}_s"].any()}
+    stacked(axes, range(len(data)), parts, LOOK, horizontal=True)
+    group_axis(axes, names, horizontal=True)
+    axes.set(xlabel=f"Mean time per step ({unit})", title="Phases of a step")
+    legend_below(figure, axes)
+    return figure, data
+
+
+def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Distribution of the times of measured steps: a box per configuration, all its repeats pooled."""
+    steps = per_run.measured_steps(tables)
+    completed = tables.measures[tables.measures["outcome"] == "completed"]
+    names = dict(zip(completed["run"], configuration_names(tables.measures, completed), strict=True))
+    steps = steps.assign(configuration=steps["run"].map(names)).dropna(subset=["configuration", "duration_s"])
+    if steps.empty:
+        raise NothingToShow("no step times were recorded")
+    scale, unit = unit_for(steps["duration_s"], SECONDS)
+    data = quantiles_of_steps(steps)
+    boxes = []
+    for row in data.itertuples(index=False):
+        times = steps.loc[steps["configuration"] == row.configuration, "duration_s"]
+        boxes.append(
+            {
+                "med": row.median_s * scale,
+                "q1": row.p25_s * scale,
+                "q3": row.p75_s * scale,
+                "whislo": row.p1_s * scale,
+                "whishi": row.p99_s * scale,
+                "fliers": times[(times < row.p1_s) | (times > row.p99_s)] * scale,
+            }
+        )
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + 0.32 * len(data)))
+    axes.bxp(
+        boxes,
+        positions=range(len(boxes)),
+        orientation="horizontal",
+        widths=0.6,
+        patch_artist=True,
+        boxprops={"facecolor": "#9ecae1", "edgecolor": "0.2", "linewidth": 0.8},
+        medianprops={"color": "black", "linewidth": 1.6},
+        flierprops={"marker": ".", "markersize": 3, "markerfacecolor": "0.4", "markeredgecolor": "none"},
+    )
+    group_axis(axes, data["configuration"].tolist(), horizontal=True)
+    axes.set(xlabel=f"Time of a measured step ({unit})", title="Step times")
+    return figure, data
+
+
+def accuracy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Test accuracy against training time, a line per run; the runs of a configuration share a colour and a name."""
+    measures = tables.measures[tables.measures["outcome"] == "completed"]
+    names = device_labels(measures, varied(tables.measures, besides=("devices", "repeat")))
+    data = per_run.accuracy_over_time(tables).dropna(subset=["time_s", "test_accuracy"])
+    data.insert(0, "series", data["run"].map(dict(zip(measures["run"], names, strict=True))))
+    data = data.dropna(subset=["series"])
+    if data.empty:
+        raise NothingToShow("no test accuracy was recorded")
+    scale, unit = unit_for(data["time_s"], MINUTES)
+    series = [name for name in dict.fromkeys(names) if name in set(data["series"])]
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
+    for index, (name, colour) in enumerate(zip(series, colours(len(series)), strict=True)):
+        for number, (_, run) in enumerate(data[data["series"] == name].groupby("run", sort=False)):
+            axes.plot(
+                run["time_s"] * scale,
+                100 * run["test_accuracy"],
+                color=colour,
+                marker=MARKERS[index % len(MARKERS)],
+                linestyle=DASHES[index % len(DASHES)],
+                markersize=3.5,
+                markerfacecolor="white" if index % 2 else colour,
+                label=name if number == 0 else "_",
+            )
+    goal = f"target: {ACCURACY:.0%}"
+    axes.axhline(100 * ACCURACY, color="0.4", linestyle=(0, (1, 1.5)), label=goal, zorder=1)
+    axes.set(xlabel=f"Training time, without evaluation ({unit})", ylabel="Test accuracy (%)", xlim=(0, None))
+    axes.set_title("Test accuracy over time")
+    legend_below(figure, axes)
+    return figure, data

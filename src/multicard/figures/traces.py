@@ -1,0 +1,179 @@
+"""What the traces show: shares of summed time, CUDA calls, kernels, transfers and the time of each GPU."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from multicard.analysis import per_run
+from multicard.analysis.comparisons import medians, varied
+from multicard.analysis.device_time import PARTS
+from multicard.analysis.scaling import over_repeats
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.text import for_figure
+from multicard.core.units import BYTES, SECONDS, unit_for
+from multicard.figures.bars import group_axis, stacked
+from multicard.figures.scaling import axis_of_devices, lines_by_devices
+from multicard.figures.series import configuration_names, labels
+from multicard.figures.style import (
+    HATCHES,
+    WIDTH_IN,
+    NothingToShow,
+    colours,
+    legend_below,
+)
+from multicard.figures.timeline import LOOKS
+
+# Title, and what each is a share of.
+SHARES = {
+    "host_to_device_copies": ("Host-to-device copies", "Share of the time of\nmemory operations (%)"),
+    "kernel_launches": ("Kernel launches", "Share of the time of\nCUDA API calls (%)"),
+    "synchronizations": ("Synchronizations", "Share of the time of\nCUDA API calls (%)"),
+    "nccl": ("NCCL kernels", "Share of the time of\nkernels (%)"),
+}
+
+REST = ("#D9D9D9", "")
+
+Look = dict[str, tuple[str, str]]
+
+
+def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Four shares of summed time against devices, a panel each."""
+    found = per_run.shares(tables).reindex(columns=list(SHARES))
+    if found.isna().all(axis=None):
+        raise NothingToShow(f"none of the four shares was recorded{why_not(tables)}")
+    measures = tables.with_values(found)
+    data = over_repeats(measures, list(SHARES))
+    data.insert(0, "series", labels(data, varied(measures, besides=("devices", "repeat"))))
+    figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0))
+    for axes, (name, (title, label)) in zip(panels.flat, SHARES.items(), strict=True):
+        lines_by_devices(axes, data, name, 100.0)
+        axes.set(title=title, ylabel=label)
+        axis_of_devices(axes, data)
+    legend_below(figure, *panels.flat)
+    return figure, data
+
+
+def cuda_api(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Time that a process spends per step in each function of the CUDA API."""
+    values = _recorded(tables, per_run.cuda_api(tables), "CUDA calls")
+    return _times(tables, values, "CUDA API time", "Summed time of calls per step and process")
+
+
+def kernel_classes(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Time that a GPU spends per step in each class of kernels."""
+    values = _recorded(tables, per_run.kernel_classes(tables), "kernels")
+    values.columns = [name.replace("_", " ") for name in values]
+    return _times(tables, values, "Kernel time by class", "Summed time of kernels per step and GPU")
+
+
+def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Time and bytes of memory operations per step and GPU, by direction and kind of host memory."""
+    times = _recorded(tables, per_run.memory_operations(tables, "total_s"), "memory operations")
+    moved = per_run.memory_operations(tables, "bytes").reindex(columns=times.columns)
+    look = look_of(list(times))
+    seconds = _medians(tables, times)
+    names = seconds["configuration"].tolist()
+    sizes = _medians(tables, moved)
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 1.4 + 0.3 * len(names)), sharey=True)
+    scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
+    _bars(left, seconds, list(times), look, scale)
+    left.set(title="Memory operations: time", xlabel=f"Time per step and GPU ({unit})")
+    scale, unit = unit_for(sizes[list(times)].sum(axis=1), BYTES)
+    _bars(right, sizes, list(times), look, scale)
+    right.set(title="Memory operations: bytes", xlabel=f"Bytes per step and GPU ({unit})")
+    legend_below(figure, left)
+    kinds = list(times)
+    data = seconds.rename(columns={kind: f"{kind} (s)" for kind in kinds})
+    return figure, data.join(sizes[kinds].rename(columns={kind: f"{kind} (bytes)" for kind in kinds}))
+
+
+def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Busy, exposed communication and idle shares of the capture: mean over GPUs, with a mark for each GPU."""
+    devices = per_run.gpu_time(tables)
+    parts = list(PARTS)
+    values = _recorded(tables, devices.groupby("run", sort=False)[parts].mean(), "activity of devices")
+    data = _medians(tables, values)
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + 0.34 * len(data)))
+    shown = [name for name in parts if data[name].fillna(0).gt(5e-4).any()]
+    _bars(axes, data, shown, LOOKS, 100.0)
+    place = _places(tables, data)
+    known = devices[devices["run"].isin(place)]
+    axes.plot(
+        100 * known["busy"],
+        [place[run] for run in known["run"]],
+        linestyle="none",
+        marker="|",
+        markersize=9,
+        markeredgewidth=1.0,
+        color="black",
+        label="busy time of one GPU",
+    )
+    axes.set(xlim=(0, 100), xlabel="Share of the profiled time (%)", title="Time of a GPU, mean over GPUs")
+    legend_below(figure, axes)
+    return figure, data
+
+
+def look_of(names: Sequence[str]) -> Look:
+    """Colour and hatch of each part of a bar, so that neighbours differ in grey too."""
+    coloured = [name for name in names if name != per_run.REST]
+    found = {
+        name: (colour, HATCHES[index % len(HATCHES)])
+        for index, (name, colour) in enumerate(zip(coloured, colours(len(coloured)), strict=True))
+    }
+    return found | {per_run.REST: REST}
+
+
+def _times(tables: ScenarioTables, values: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
+    """Stack seconds of each column, one bar per configuration."""
+    data = _medians(tables, values)
+    columns = list(values)
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + 0.34 * len(data)))
+    scale, unit = unit_for(data[columns].sum(axis=1), SECONDS)
+    shown = {for_figure(name, 40): name for name in columns}
+    look = look_of(list(shown))
+    _bars(axes, data.rename(columns={name: text for text, name in shown.items()}), list(shown), look, scale)
+    axes.set(xlabel=f"{label} ({unit})", title=title)
+    legend_below(figure, axes)
+    return figure, data
+
+
+def _recorded(tables: ScenarioTables, values: pd.DataFrame, what: str) -> pd.DataFrame:
+    """The values, if there are any."""
+    if values.empty or values.isna().all(axis=None):
+        raise NothingToShow(f"no {what} were recorded{why_not(tables)}")
+    return values
+
+
+def why_not(tables: ScenarioTables) -> str:
+    """Why the traces of the completed runs have no GPU activity, as far as that is known."""
+    completed = tables.measures[tables.measures["outcome"] == "completed"]
+    if set(completed["device"]) == {"cpu"}:
+        return " (runs on CPUs)"
+    reasons = tables.table("runs_info")["trace_missing"].dropna().unique()
+    return f": {for_figure(reasons[0], 90)}" if len(reasons) else ""
+
+
+def _medians(tables: ScenarioTables, values: pd.DataFrame) -> pd.DataFrame:
+    """Median over repeats of each column, one row per configuration of which some are known."""
+    columns = list(values)
+    measures = tables.with_values(values)
+    data = medians(measures, columns)
+    data.insert(0, "configuration", configuration_names(measures, data))
+    return data[data[columns].notna().any(axis=1)].reset_index(drop=True)
+
+
+def _places(tables: ScenarioTables, data: pd.DataFrame) -> dict[str, int]:
+    """Place of the bar of each completed run."""
+    completed = tables.measures[tables.measures["outcome"] == "completed"]
+    at = {name: place for place, name in enumerate(data["configuration"])}
+    names = configuration_names(tables.measures, completed)
+    return {run: at[name] for run, name in zip(completed["run"], names, strict=True) if name in at}
+
+
+def _bars(axes: Axes, data: pd.DataFrame, parts: Sequence[str], look: Look, scale: float) -> None:
+    stacked(axes, range(len(data)), {name: data[name] * scale for name in parts}, look, horizontal=True)
+    group_axis(axes, data["configuration"].tolist(), horizontal=True)
