@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 from torchtune import config
 
 from multicard.experiment.models import Architecture
-from multicard.workloads.llm import technique
 from multicard.workloads.llm import torchtune_backend as backend
 from multicard.workloads.llm.model_state import count
 from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.technique import TECHNIQUES as REGISTRY
 
 TECHNIQUES = {
     "lora": {"technique": "lora"},
@@ -50,7 +50,7 @@ class Batches(list):
 def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
     """A recipe ready to train, whose model and optimizer its own methods have made."""
     backend._mend_torchao()
-    module = backend._load_recipe(technique.TECHNIQUES[p.technique].recipe_name(p))
+    module = backend._load_recipe(REGISTRY[p.technique].recipe_name(p))
     backend._mend_for_cpu(module)
     [kind] = [found for found in vars(module).values() if isinstance(found, type) and hasattr(found, "_setup_model")]
     recipe = kind.__new__(kind)

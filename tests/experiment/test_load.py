@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from snakemake.utils import validate
 
 from conftest import ROOT
 from multicard.core.errors import UserError
 from multicard.experiment.config import json_schema
 from multicard.experiment.load import check, read_experiment
+from multicard.experiment.parameters_page import page
 
 GOOD: dict[str, Any] = {
     "scenarios": {
@@ -324,6 +326,20 @@ def test_merge_keys_of_yaml_are_allowed(tmp_path: Path) -> None:
 def test_the_shipped_schema_is_the_models_schema() -> None:
     shipped = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text(encoding="utf-8"))
     assert shipped == json_schema(), "run: python -m multicard.experiment > workflow/schemas/config.schema.json"
+
+
+def test_the_page_about_parameters_is_the_generated_one() -> None:
+    shipped = (ROOT / "docs/parameters.md").read_text(encoding="utf-8")
+    assert shipped == f"{page()}\n", "run: python -m multicard.experiment --docs > docs/parameters.md"
+
+
+def test_a_list_of_values_has_the_schema_of_the_single_value() -> None:
+    scenario = {"question": "?", "vary": {"devices": [1, 0]}, "figures": ["step_breakdown"]}
+    schema = json_schema()
+    Draft202012Validator.check_schema(schema)
+    [error] = Draft202012Validator(schema).iter_errors({"scenarios": {"a": scenario}})
+    assert error.json_path == "$.scenarios.a.vary.devices[1]"
+    assert error.message == "0 is less than the minimum of 1"
 
 
 @pytest.mark.parametrize(

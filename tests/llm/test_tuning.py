@@ -30,6 +30,7 @@ from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.prepare_model import prepare_model, read_model
 from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
+from multicard.workloads.llm.technique import TECHNIQUES as REGISTRY
 
 pytestmark = pytest.mark.slow
 
@@ -221,7 +222,7 @@ def test_losses_are_those_of_the_untouched_recipe(
         "-m",
         "torchtune._cli.tune",
         "run",
-        technique.TECHNIQUES[p.technique].recipe_name(p),
+        REGISTRY[p.technique].recipe_name(p),
         "--config",
         tmp_path / "stock.yaml",
     ]

@@ -1,7 +1,15 @@
-"""Write the JSON schema of configuration files: `python -m multicard.experiment > FILE`."""
+"""Write what follows from the code: the JSON schema of configuration files, or the page about their parameters.
 
+python -m multicard.experiment > workflow/schemas/config.schema.json
+python -m multicard.experiment --docs > docs/parameters.md
+"""
+
+import argparse
 import json
 
 from multicard.experiment.config import json_schema
+from multicard.experiment.parameters_page import page
 
-print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+parser = argparse.ArgumentParser(prog="python -m multicard.experiment", description="Write the configuration's schema.")
+parser.add_argument("--docs", action="store_true", help="write the page about parameters instead")
+print(page() if parser.parse_args().docs else json.dumps(json_schema(), indent=2, ensure_ascii=False))

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, create_model, model_validator
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.datasets import Dataset, Digits, Strict
@@ -72,7 +73,7 @@ def _vary_model() -> type[Strict]:
     """Lists of values per parameter; the runs are their product."""
     fields = {
         name: (
-            list[_annotation(name)] | None,
+            list[_annotation(name)],
             Field(default=None, min_length=1, description=f"Values of {name}, in order."),
         )
         for name in PARAMETERS
@@ -188,6 +189,20 @@ class Experiment(Strict):
         return own.workload if "workload" in own.model_fields_set else shared.workload
 
 
+class _Schema(GenerateJsonSchema):
+    """Without the titles that only repeat the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
 def json_schema() -> dict[str, Any]:
-    """JSON schema of a configuration file, as `workflow/schemas/config.schema.json` holds it."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Experiment.model_json_schema()}
+    """JSON schema of a configuration file, as `workflow/schemas/config.schema.json` holds it.
+
+    A list under `vary` holds what `fixed` takes, by reference, so that an editor shows there too what that means.
+    """
+    schema = Experiment.model_json_schema(schema_generator=_Schema)
+    for name, listed in schema["$defs"]["Vary"]["properties"].items():
+        listed["items"] = {"$ref": f"#/$defs/Fixed/properties/{name}"}
+        del listed["default"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -40,10 +40,10 @@ class JobParameters(BaseModel):
     workload: Annotated[str, Field(description="The kind of job.")]
     dataset: DatasetOf
     device: Annotated[
-        Literal["cpu", "cuda"], Field(description="`cuda`: one card per rank; `cpu`: one process per rank.")
+        Literal["cpu", "cuda"], Field(description="`cuda`: one GPU per rank; `cpu`: one process per rank.")
     ] = "cuda"
     devices: Annotated[
-        int, Field(ge=1, le=1024, description="Number of cards, or of CPU processes, of all nodes together.")
+        int, Field(ge=1, le=1024, description="Number of GPUs, or of CPU processes, of all nodes together.")
     ] = 1
     nodes: Annotated[
         int,
@@ -96,7 +96,7 @@ class JobParameters(BaseModel):
 
     @property
     def devices_per_node(self) -> int:
-        """Number of cards, or of CPU processes, on each node."""
+        """Number of GPUs, or of CPU processes, on each node."""
         return self.devices // self.nodes
 
     @property

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from multicard.core.registry import Registry
 from multicard.experiment.machine import Machine
@@ -37,6 +37,24 @@ class Unit:
     energy: str
 
 
+class Method(Protocol):
+    """What a workload's entries of strategies, techniques or the like have in common.
+
+    Attributes
+    ----------
+    label
+        What figures call it.
+    description
+        What it does: "one process, no communication."
+    """
+
+    label: str
+    description: str
+
+    def facts(self) -> Sequence[str]:
+        """What else the documentation says of it, a sentence each."""
+
+
 class Workload(ABC):
     """A kind of job: its parameters, what it needs, the program that trains, and what is measured of it.
 
@@ -55,6 +73,8 @@ class Workload(ABC):
         the section `datasets` of a configuration, `model` one in `models`.
     method
         The parameter that tells its jobs apart first: how devices work together, or what is trained.
+    methods
+        The entries of that parameter's values.
     unit
         What it counts its work in.
     step_columns
@@ -73,6 +93,7 @@ class Workload(ABC):
     program: str
     inputs: Mapping[str, type]
     method: str
+    methods: Mapping[str, Method]
     unit: Unit
     step_columns: tuple[str, ...] = ()
     has_epochs = False
@@ -145,10 +166,6 @@ class Workload(ABC):
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         """Whether changing parameters may make a configuration with these values faster or smaller."""
         return True
-
-    def label(self, parameter: str, value: str) -> str | None:
-        """Label of a parameter's value in figures, where it differs from the value."""
-        return None
 
     def varying(self, table: "pd.DataFrame", names: Iterable[str]) -> list[str]:
         """Those columns of a table of configurations that have several values, less what another one implies."""

@@ -46,6 +46,14 @@ class Technique:
     nf4 = False
     fake_quantization = False
 
+    def facts(self) -> list[str]:
+        """Its recipe and its data, for the documentation."""
+        where = ", for torchrun only" if self.always_distributed else ""
+        facts = [f"torchtune's recipe: `{self.recipe}`{where}."]
+        if self.kind:
+            facts.append(f"Data set: of kind `{self.kind}`.")
+        return facts
+
     @property
     def pairs(self) -> bool:
         """Whether it compares a chosen with a rejected answer."""

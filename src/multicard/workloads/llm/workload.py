@@ -24,7 +24,7 @@ class Llm(Workload):
     parameters = LlmParameters
     program = "multicard.workloads.llm.train"
     inputs: ClassVar[Inputs] = {"dataset": Text, "model": Model}
-    method = "technique"
+    method, methods = "technique", TECHNIQUES
     unit = Unit("token", "tokens", "tokens_per_s", "energy_per_token_j")
     step_columns = ("tokens", "padded_tokens", "loss")
     assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s in bf16"
@@ -101,10 +101,6 @@ class Llm(Workload):
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         """Ask the techniques."""
         return "technique" not in changes or TECHNIQUES[changes["technique"]].improves(values["technique"])
-
-    def label(self, parameter: str, value: str) -> str | None:
-        """Label of a technique."""
-        return TECHNIQUES[value].label if parameter == self.method and value in TECHNIQUES else None
 
 
 WORKLOAD = Llm()

@@ -38,6 +38,23 @@ class Strategy:
     has_checkpoints = True
     not_in_preset: tuple[str, ...] = ()
 
+    @property
+    def label(self) -> str:
+        """What figures call it."""
+        return self.name
+
+    def facts(self) -> list[str]:
+        """Its processes, its data and its limits, for the documentation."""
+        facts = [f"Processes: {'one per device' if self.distributed else 'one'}."]
+        if self.distributed:
+            facts.append(f"Samples of the ranks: {'distinct' if self.distributed_sampler else 'the same'}.")
+        facts.append(f"Baseline on one device: {' or '.join(f'`{name}`' for name in self.baselines())}.")
+        if not self.has_checkpoints:
+            facts.append("An interrupted run restarts from scratch.")
+        if self.not_in_preset:
+            facts.append(f"The preset `tuned` leaves out {' and '.join(f'`{name}`' for name in self.not_in_preset)}.")
+        return facts
+
     def ranks(self, devices: int) -> int:
         """Number of training processes."""
         return devices if self.distributed else 1

@@ -31,7 +31,7 @@ class Vision(Workload):
     parameters = VisionParameters
     program = "multicard.workloads.vision.train"
     inputs: ClassVar[Inputs] = {"dataset": ImageSource}
-    method = "strategy"
+    method, methods = "strategy", STRATEGIES
     has_epochs = True
     unit = Unit("image", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     assumption = f"{IMAGES_PER_S['fp32']:g} images of {REFERENCE_PX} px per second in fp32"

@@ -9,7 +9,7 @@ class Full(Technique):
     """All weights are trained."""
 
     name, order, label = "full", 50, "full"
-    description = "all weights."
+    description = "all weights are trained."
     recipe = "full_finetune"
 
     def trains_adapters(self, p: Any) -> bool:

@@ -11,12 +11,13 @@ class Qat(Technique):
 
     name, order, label = "qat", 30, "QAT"
     description = "training that imitates 8-bit activations and 4-bit weights."
+    recipe = "qat_lora_finetune"  # of adapters; of all weights `qat`
     always_distributed = True
     fake_quantization = True
 
     def recipe_name(self, p: Any) -> str:
         """One recipe for adapters, another for all weights."""
-        return "qat_lora_finetune_distributed" if self.trains_adapters(p) else "qat_distributed"
+        return f"{self.recipe}_distributed" if self.trains_adapters(p) else "qat_distributed"
 
     def trains_adapters(self, p: Any) -> bool:
         """As `qat_of` says."""

@@ -13,7 +13,7 @@ class QLora(Technique):
     """Low-rank adapters beside frozen weights in NF4."""
 
     name, order, label = "qlora", 20, "QLoRA"
-    description = "the same, frozen weights in 4 bits (NF4)."
+    description = "as lora, with the frozen weights in 4 bits (NF4)."
     nf4 = True
 
     def unsupported_reason(self, p: Any, shape: Architecture) -> str | None:
