@@ -35,7 +35,8 @@ def plant(record: dict[str, Any]) -> None:
     home = f"/home/{USER}/jobs"
     record["host"]["name"] = HOST
     record["command"] += [f"{home}/train.py", "--to", "/srv/planted/out", f"API_TOKEN={TOKEN}"]
-    record["outcome"], record["reason"] = "failed", f"rank 0: ValueError: {TOKEN} was not let in by {HOST}"
+    record["outcome"] = "failed"
+    record["reason"] = {"code": "error", "rank": 0, "message": f"ValueError: {TOKEN} was not let in by {HOST}"}
     record["profiler"]["why"] = f"no nsys at {home}/bin of {USER}"
     record["profiler"]["trace_missing"] = f"{home}/x.sqlite is damaged on {HOST}"
     record["ranks"][0]["binding"]["note"] = f"no node of {HOST.upper()}"
@@ -71,7 +72,7 @@ def test_planted_secrets_are_in_no_member(extracted_run: Path, tmp_path: Path, m
         assert not [name for name in members if "log" in name or "trace" in name]
         record = json.loads(next(content for name, content in members.items() if name.endswith("run.json")))
         assert record["host"]["name"] == "host-1"
-        assert record["reason"] == "rank 0: ValueError: text removed"
+        assert record["reason"] == {"code": "error", "rank": 0, "message": "ValueError: text removed"}
         assert record["hardware"] == json.loads((folder / "run.json").read_text())["hardware"]
         assert record["versions"] == json.loads((folder / "run.json").read_text())["versions"]
 

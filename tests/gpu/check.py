@@ -21,6 +21,7 @@ from once import ROOT, run_once, show
 from rich.table import Table
 from tuning import check_tuning
 
+from multicard.core.reasons import describe_reason
 from multicard.core.units import BYTES, SECONDS, with_unit
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
@@ -103,7 +104,7 @@ def check_vision(device: str, only: list[str] | None, machine: Machine, scratch:
             record, found, kernels = run_once(p, data[p.dataset], scratch)
         sound &= record["outcome"] == "completed" and (device == "cpu" or bool(kernels))
         times = (with_unit(found["iteration_time_s"], SECONDS), with_unit(found["peak_memory_bytes"], BYTES))
-        remarks = record["reason"] or record["profiler"]["trace_missing"] or ""
+        remarks = describe_reason(record["reason"]) or record["profiler"]["trace_missing"] or ""
         table.add_row(name, record["outcome"], *times, str(kernels or ""), remarks)
     show(table)
     return sound

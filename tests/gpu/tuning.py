@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from multicard.core import units
 from multicard.core.files import write_json
+from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import ShippedText
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import ARCHITECTURES, Architecture, Model
@@ -77,7 +78,7 @@ def check_tuning(device: str, only: list[str] | None, machine: Machine, scratch:
                 f"{estimate / peak:.2f}" if device == "cuda" else "",
             ]
             sound &= device == "cpu" or abs(estimate / peak - 1) <= TOLERANCE
-        table.add_row(model, name, record["outcome"], *cells, record["reason"] or "")
+        table.add_row(model, name, record["outcome"], *cells, describe_reason(record["reason"]) or "")
     show(table)
     return sound
 

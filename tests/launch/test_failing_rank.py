@@ -11,11 +11,12 @@ import torch.distributed as dist
 
 from conftest import TINY
 from multicard.core.errors import UserError
+from multicard.core.reasons import Reason, describe_reason
 from multicard.launch import job
 from multicard.launch.job import run_job
 from multicard.launch.outcome import judge
 from multicard.launch.process import Ended
-from multicard.record.rank import LONGEST_REASON, _reason, is_out_of_memory
+from multicard.record.rank import LONGEST_MESSAGE, _message, is_out_of_memory
 from multicard.workloads.vision.parameters import VisionParameters
 
 pytestmark = pytest.mark.slow
@@ -76,9 +77,13 @@ def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         ("raise RuntimeError('the second of two')", "failed", "rank 1: RuntimeError: the second of two"),
         ("raise UserError('batch_size: too much')", "failed", "rank 1: batch_size: too much"),
-        ("raise Diverged('the loss of rank 1 is nan')", "diverged", "the loss of rank 1 is nan"),
+        ("raise Diverged(float('nan'), 3)", "diverged", "rank 1: the loss is nan at step 3"),
         # Simulated: no card of this machine runs out of memory.
-        ("raise torch.OutOfMemoryError('CUDA out of memory')", "out_of_memory", "OutOfMemoryError: CUDA out of memory"),
+        (
+            "raise torch.OutOfMemoryError('CUDA out of memory')",
+            "out_of_memory",
+            "rank 1: OutOfMemoryError: CUDA out of memory",
+        ),
         ("raise SystemExit(0)", "failed", "rank 1: SystemExit: 0"),
     ],
 )
@@ -86,7 +91,7 @@ def test_the_outcome_is_that_of_the_rank_that_failed_and_nothing_waits(
     run_instead: Any, fault: str, outcome: str, reason: str
 ) -> None:
     record = run_instead(STAND_IN.format(fault=fault), strategy="ddp", devices=2)
-    assert (record["outcome"], record["reason"]) == (outcome, reason)
+    assert (record["outcome"], describe_reason(record["reason"])) == (outcome, reason)
     assert record["wall_time_s"] < 60
 
 
@@ -96,7 +101,7 @@ def test_a_rank_that_the_system_kills_is_named_as_such(run_instead: Any, strateg
     program = STAND_IN.format(fault="os.kill(os.getpid(), signal.SIGKILL)")
     record = run_instead(program, strategy=strategy, devices=devices)
     assert record["outcome"] == "failed"
-    assert record["reason"].startswith(f"rank {devices - 1}: ended by SIGKILL, as the system does when memory runs out")
+    assert record["reason"] == {"code": "killed", "rank": devices - 1, "signal": "SIGKILL"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a limit of the address space that holds")
@@ -140,17 +145,23 @@ LOST = [
 ]
 
 
-def failed(rank: int, reason: str) -> dict[str, Any]:
-    return {"rank": rank, "outcome": "failed", "reason": reason}
+def failed(rank: int, message: str) -> dict[str, Any]:
+    return {"rank": rank, "outcome": "failed", "reason": Reason("error", rank=rank, message=message).record()}
+
+
+def judged(*arguments: Any) -> tuple[str, str]:
+    """Outcome of a job and its reason in words."""
+    outcome, reason = judge(*arguments)
+    return outcome, describe_reason(reason.record())
 
 
 @pytest.mark.parametrize("lost", LOST, ids=range(len(LOST)))
 def test_a_broken_connection_is_the_reason_only_where_there_is_no_other(lost: str, tmp_path: Path) -> None:
     ended = Ended(exit_code=1, timed_out=False, wall_time_s=1.0)
     both = [failed(0, lost), failed(1, "ValueError: the cause")]
-    assert judge(ended, both, 2, 60.0, tmp_path / "log.txt") == ("failed", "rank 1: ValueError: the cause")
+    assert judged(ended, both, 2, 60.0, tmp_path / "log.txt") == ("failed", "rank 1: ValueError: the cause")
     alone = [failed(0, lost), {"rank": 1, "outcome": "completed", "reason": None}]
-    assert judge(ended, alone, 2, 60.0, tmp_path / "log.txt") == ("failed", f"rank 0: {lost}")
+    assert judged(ended, alone, 2, 60.0, tmp_path / "log.txt") == ("failed", f"rank 0: {lost}")
 
 
 FAILURES = """
@@ -175,10 +186,10 @@ Root Cause (first observed failure):
     ("records", "other", "first", "reason"),
     [
         # Both ended between two looks of torchrun: it takes the one of the lower rank for the first.
-        ([failed(0, LOST[0])], (1, -9), (0, 1), "rank 1: ended by SIGKILL, as the system does when memory runs out"),
+        ([failed(0, LOST[0])], (1, -9), (0, 1), "rank 1: killed by SIGKILL, as Linux does when memory runs out"),
         # torchrun kills what does not end by itself; that is not what went wrong.
-        ([], (0, -9), (1, -11), "rank 1: ended by SIGSEGV"),
-        ([], (0, -9), (1, 1), "exit code 1, no word from rank 0, 1"),
+        ([], (0, -9), (1, -11), "rank 1: killed by SIGSEGV"),
+        ([], (0, -9), (1, 1), "exit code 1; rank 0, 1 exited without reporting"),
         ([failed(1, "ValueError: x")], (0, -9), (1, 1), "rank 1: ValueError: x"),
     ],
 )
@@ -187,57 +198,62 @@ def test_of_ranks_that_left_no_word_the_first_to_end_is_named(
 ) -> None:
     log = tmp_path / "log.txt"
     log.write_text(FAILURES.format(other[0], *other, first[0], *first))
-    _, said = judge(Ended(1, timed_out=False, wall_time_s=1.0), records, 2, 60.0, log)
-    assert said.partition("; see")[0] == reason
+    _, said = judged(Ended(1, timed_out=False, wall_time_s=1.0), records, 2, 60.0, log)
+    assert said == reason
 
 
 @pytest.mark.parametrize(
     ("records", "exit_code", "reason"),
     [
-        ([], -9, "rank 0, 1: ended by SIGKILL, as the system does when memory runs out"),  # torchrun itself
-        ([], 128 + 11, "rank 0, 1: ended by SIGSEGV"),  # as nsys tells it
-        ([], 3, "exit code 3, no word from rank 0, 1"),
+        (
+            [],
+            -9,  # torchrun itself
+            "killed by SIGKILL, as Linux does when memory runs out; rank 0, 1 exited without reporting",
+        ),
+        ([], 128 + 11, "killed by SIGSEGV; rank 0, 1 exited without reporting"),  # as nsys exits
+        ([], 3, "exit code 3; rank 0, 1 exited without reporting"),
         ([failed(0, LOST[0]), failed(1, LOST[1])], -9, f"rank 0: {LOST[0]}"),
     ],
 )
 def test_without_the_list_of_torchrun_the_exit_code_tells(
     records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
 ) -> None:
-    _, said = judge(Ended(exit_code, timed_out=False, wall_time_s=1.0), records, 2, 60.0, tmp_path / "log.txt")
-    assert said.partition("; see")[0] == reason
+    _, said = judged(Ended(exit_code, timed_out=False, wall_time_s=1.0), records, 2, 60.0, tmp_path / "log.txt")
+    assert said == reason
 
 
 def test_a_rank_out_of_memory_is_the_outcome_though_the_others_wait_for_it_to_the_end(tmp_path: Path) -> None:
-    record = {"rank": 1, "outcome": "out_of_memory", "reason": "no more"}
+    reason = Reason("out_of_memory", rank=1, message="no more")
+    record = {"rank": 1, "outcome": "out_of_memory", "reason": reason.record()}
     ended = Ended(exit_code=1, timed_out=True, wall_time_s=60.0)
-    assert judge(ended, [record], 2, 60.0, tmp_path / "log.txt") == ("out_of_memory", "no more")
+    assert judge(ended, [record], 2, 60.0, tmp_path / "log.txt") == ("out_of_memory", reason)
 
 
 @pytest.mark.parametrize(
     ("records", "exit_code", "reason"),
     [
-        ([failed(0, LOST[0])], 1, f"no word from rank 1 on n2; rank 0 on n1: {LOST[0]}"),
+        ([failed(0, LOST[0])], 1, f"rank 0 on n1: {LOST[0]}; rank 1 on n2 exited without reporting"),
         ([failed(0, "ValueError: x")], 1, "rank 0 on n1: ValueError: x"),
         ([failed(0, LOST[0]), failed(1, "ValueError: x")], 1, "rank 1 on n2: ValueError: x"),
-        ([], 1, "exit code 1, no word from rank 0 on n1, 1 on n2"),
-        ([], 128 + 15, "rank 0 on n1, 1 on n2: ended by SIGTERM"),
+        ([], 1, "exit code 1; rank 0 on n1, 1 on n2 exited without reporting"),
+        ([], 128 + 15, "killed by SIGTERM; rank 0 on n1, 1 on n2 exited without reporting"),
     ],
 )
 def test_of_several_nodes_the_reason_names_the_one(
     records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
 ) -> None:
     ended = Ended(exit_code, timed_out=False, wall_time_s=1.0)
-    _, said = judge(ended, records, 2, 60.0, tmp_path / "log.txt", {0: "n1", 1: "n2"})
-    assert said.partition("; see")[0] == reason
+    _, said = judged(ended, records, 2, 60.0, tmp_path / "log.txt", {0: "n1", 1: "n2"})
+    assert said == reason
 
 
-def test_of_a_long_reason_the_beginning_and_the_end_are_kept() -> None:
+def test_of_a_long_message_the_beginning_and_the_end_are_kept() -> None:
     # As PyTorch hands on what a worker of a DataLoader said: the cause comes last.
     error = RuntimeError(
         "Caught RuntimeError in DataLoader worker.\n" + "  File\n" * 200 + "RuntimeError: no shared memory"
     )
-    reason = _reason(error)
-    assert reason.startswith("RuntimeError: Caught RuntimeError in DataLoader worker.")
-    assert reason.endswith("RuntimeError: no shared memory")
-    assert len(reason) < LONGEST_REASON + 30
-    assert _reason(UserError("short")) == "short"
+    message = _message(error)
+    assert message.startswith("RuntimeError: Caught RuntimeError in DataLoader worker.")
+    assert message.endswith("RuntimeError: no shared memory")
+    assert len(message) < LONGEST_MESSAGE + 30
+    assert _message(UserError("short")) == "short"

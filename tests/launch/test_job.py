@@ -14,6 +14,7 @@ import pytest
 from conftest import TINY
 from multicard.core.errors import UserError
 from multicard.core.layout import PHASES
+from multicard.core.reasons import Reason, describe_reason
 from multicard.launch import job as job_module
 from multicard.launch.commands import LOOPBACK
 from multicard.launch.job import choose_profiler, run_job
@@ -92,14 +93,16 @@ def test_equal_seeds_train_equally_and_repeats_differ(digits: Path, tmp_path: Pa
 def test_a_loss_that_explodes_is_the_outcome_diverged(digits: Path, tmp_path: Path) -> None:
     record = job(digits, tmp_path, learning_rate=1e30)
     assert record["outcome"] == "diverged"
-    assert "the loss of rank 0 is" in record["reason"]
+    assert (record["reason"]["code"], record["reason"]["rank"]) == ("diverged", 0)
+    assert record["reason"]["loss"] in ("nan", "inf")
     assert files(tmp_path) == {"run.json", "steps.csv", "epochs.csv", "log.txt", "trace/captured.json"}
 
 
 def test_a_job_over_its_time_limit_is_the_outcome_timed_out(digits: Path, tmp_path: Path) -> None:
     record = job(digits, tmp_path, limit=1.5, epochs=1000)
     assert record["outcome"] == "timed_out"
-    assert record["reason"] == "ended after its time limit of 0.025 min"
+    assert record["reason"] == {"code": "timed_out", "time_limit_s": 1.5}
+    assert describe_reason(record["reason"]) == "exceeded its time limit of 0.025 min"
 
 
 def test_what_ranks_were_bound_to_is_recorded(digits: Path, tmp_path: Path, two_rank_run: Path) -> None:
@@ -137,7 +140,7 @@ def test_data_that_changed_since_it_was_prepared_is_refused(digits: Path, tmp_pa
         file.write(b"x")
     record = job(tmp_path / "data", tmp_path / "run")
     assert record["outcome"] == "failed"
-    assert "test_labels.npy: missing or changed" in record["reason"]
+    assert "test_labels.npy: missing or changed" in record["reason"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_parameters_that_leave_nothing_to_measure_fail_with_a_reason(
     digits: Path, tmp_path: Path, changes: dict[str, int], reason: str
 ) -> None:
     record = job(digits, tmp_path, **changes)
-    assert (record["outcome"], record["reason"]) == ("failed", reason)
+    assert (record["outcome"], describe_reason(record["reason"])) == ("failed", reason)
 
 
 def test_leftovers_of_an_earlier_attempt_are_removed(digits: Path, tmp_path: Path) -> None:
@@ -198,7 +201,11 @@ def test_auto_falls_back_to_pytorchs_profiler(without_nsys: None) -> None:
 
 
 def ranks(*outcomes: str) -> list[dict[str, Any]]:
-    return [{"rank": i, "outcome": outcome, "reason": f"why {i}"} for i, outcome in enumerate(outcomes)]
+    code = {"out_of_memory": "out_of_memory", "diverged": "diverged"}
+    return [
+        {"rank": i, "outcome": outcome, "reason": Reason(code.get(outcome, "error"), rank=i).record()}
+        for i, outcome in enumerate(outcomes)
+    ]
 
 
 @pytest.mark.parametrize(

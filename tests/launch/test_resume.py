@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from filelock import FileLock
 
 from conftest import ROOT, TINY
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
-from multicard.core.lock import locked
 from multicard.launch import attempts
 from multicard.launch.attempts import is_spent
 from multicard.launch.job import run_job
@@ -138,9 +138,9 @@ def test_a_run_on_two_nodes_goes_on_from_its_checkpoint(digits: Path, uninterrup
 def test_two_attempts_at_a_run_never_meet(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "WAIT_S", 0.5)
     (tmp_path / "run.json").write_text("of the first")
-    with locked(tmp_path, "first", wait_s=0), pytest.raises(UserError) as refused:
+    with FileLock(tmp_path / ".lock"), pytest.raises(UserError) as refused:
         run_job(VisionParameters(**LONG), digits, tmp_path, time_limit_s=300)
-    assert str(refused.value) == f"{tmp_path}: another attempt at this run is at work"
+    assert str(refused.value) == f"{tmp_path}: another process is running this job; wait for it, or end it"
     assert (tmp_path / "run.json").read_text() == "of the first"
 
 

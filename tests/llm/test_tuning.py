@@ -21,6 +21,7 @@ from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
+from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import ShippedText, TextFile
 from multicard.experiment.models import ARCHITECTURES, Model
 from multicard.launch.job import run_job
@@ -303,7 +304,7 @@ def test_what_cannot_be_trained_is_said_in_one_line(
 ) -> None:
     record = read_json(tune(technique="lora", **changes) / "run.json")
     assert record["outcome"] == "failed"
-    assert re.fullmatch(reason, record["reason"]), record["reason"]
+    assert re.fullmatch(reason, describe_reason(record["reason"])), record["reason"]
 
 
 def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> None:
@@ -321,4 +322,4 @@ def test_data_that_changed_since_they_were_prepared_are_refused(
     (data / "train.jsonl").write_text((data / "train.jsonl").read_text() + "\n")
     record = read_json(tune(data=data, technique="lora", dataset="grammar") / "run.json")
     assert record["outcome"] == "failed"
-    assert "train.jsonl: missing or changed since it was prepared" in record["reason"]
+    assert "train.jsonl: missing or changed since it was prepared" in record["reason"]["message"]

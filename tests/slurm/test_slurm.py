@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from conftest import ROOT, TINY
+from multicard.core.reasons import describe_reason
 
 pytestmark = pytest.mark.slow
 
@@ -250,7 +251,7 @@ def test_runs_ask_for_what_they_need_and_for_whole_nodes(street: Path) -> None:
 def test_what_a_node_lacks_is_the_outcome_of_the_run_that_it_was_given(street: Path) -> None:
     written = record(street, ON_CARDS)
     assert written["outcome"] == "failed"
-    assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", written["reason"])
+    assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", describe_reason(written["reason"]))
     table = pd.read_csv(street / "results/scenarios/cards/runs.csv").set_index("run")["reason"]
     assert table[ON_CARDS.replace("cuda4", "cuda8")] == "needs 8 devices, 4 found"
 
@@ -317,7 +318,8 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
 
     lost = record(folder, LOSES_A_NODE)
     assert lost["outcome"] == "failed"
-    assert re.search(r"\b1 on n2", lost["reason"]), lost["reason"]
+    said = describe_reason(lost["reason"])
+    assert re.search(r"\b1 on n2", said), said
     assert [node["name"] for node in lost["nodes"]] == ["n1", "n2"]
 
     for run in REPEATED:
@@ -327,7 +329,7 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
         assert first < second == 5000 < 2 * first
         assert "goes on after epoch" in (folder / "results/runs" / run / "log.txt").read_text()
         assert record(folder, run)["outcome"] == "timed_out"
-        assert record(folder, run)["reason"] == "ended after its time limit of 2 min"
+        assert record(folder, run)["reason"] == {"code": "timed_out", "time_limit_s": 120}
     assert not list((folder / "results/runs").glob("*/.scratch-*"))
     assert planned_runs(folder) == []
 

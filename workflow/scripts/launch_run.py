@@ -35,7 +35,7 @@ with reported():
         # It may have been busy for a moment: no outcome, so that the run is tried again.
         raise UserError(f"cannot tell whether {socket.gethostname()} can run this: {here.unanswered}")
     if unsupported:
-        refuse_job(parameters, arguments.out, f"cannot run on {socket.gethostname()}: {unsupported}")
+        refuse_job(parameters, arguments.out, unsupported)
     else:
         run_job(
             parameters,

@@ -8,6 +8,7 @@ import pandas as pd
 from multicard.analysis.run_files import read_activity, read_record, read_table
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
+from multicard.core.reasons import describe_reason
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.trace.tables import STEP
@@ -58,7 +59,7 @@ def measure_run(folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {
         "run": record["run"],
         "outcome": record["outcome"],
-        "reason": record.get("reason"),
+        "reason": describe_reason(record.get("reason")),
         "profiler_used": record["profiler"]["used"],
         **{name: record["parameters"].get(name) for name in work.parameters.model_fields},
         **dict.fromkeys(MEASURES_OF[work.name]),
@@ -159,7 +160,7 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
             {
                 "run": record["run"],
                 "outcome": record["outcome"],
-                "reason": record.get("reason"),
+                "reason": describe_reason(record.get("reason")),
                 "started": record.get("started"),
                 "wall_time_s": record.get("wall_time_s"),
                 "host": (record.get("host") or {}).get("name"),

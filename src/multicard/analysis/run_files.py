@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import read_json
@@ -22,6 +22,22 @@ class _Profiler(BaseModel):
     trace_missing: str | None = None
 
 
+class _Rank(BaseModel):
+    rank: int
+    node: str | None = None
+
+
+class _Reason(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    code: str
+    rank: int | None = None
+    node: str | None = None
+    signal: str | None = None
+    time_limit_s: float | None = None
+    unreported: list[_Rank] = []
+
+
 class _Parameters(BaseModel):
     workload: Literal[tuple(WORKLOADS)]
 
@@ -31,7 +47,7 @@ class _Record(BaseModel):
 
     run: str
     outcome: Literal[OUTCOMES]
-    reason: str | None = None
+    reason: _Reason | str | None = None
     parameters: _Parameters
     profiler: _Profiler
     host: Section = None

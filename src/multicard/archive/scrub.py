@@ -1,8 +1,8 @@
 """Take out of records what names people, machines and places, or lets somebody in.
 
 Words that are known (hosts, users, values of secret environment variables) are replaced wherever they stand, the same
-by the same. What cannot be known is found by its form: paths, addresses, assignments, keys. A reason for a failure is
-what a program said, which may be anything: of it only known wordings stay.
+by the same. What cannot be known is found by its form: paths, addresses, assignments, keys. The message of a failure is
+what a program printed, which may be anything: only the kind of the error is kept of it.
 """
 
 import contextlib
@@ -50,20 +50,13 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])\w{24,}\b|\b(?=\w*[a-f])(?=\w*\d)[0-9a-f]{32,}\b"), REMOVED),
 )
 
-# The wordings of outcomes that multicard itself gives (record/job.py, record/recorder.py) or PyTorch's allocator.
-SILENT = r"no word from rank \d+(?: on [\w.-]+)?(?:, \d+(?: on [\w.-]+)?)*"
-KNOWN_REASON = re.compile(
-    r"(?:rank \d+(?: on [\w.-]+)?: )?(?:"
-    r"ended after its time limit of [\d.e+-]+ min"
-    r"|ended by SIG[A-Z]+(?:, as the system does when memory runs out)?"
-    rf"|exit code -?\d+(?:, {SILENT})?"
-    rf"|{SILENT}"
-    r"|the loss of rank \d+ is -?(?:nan|inf) at step \d+"
-    r"|(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ [KMGT]?i?B\.)?"
+# The kind of an error, and what PyTorch's allocator prints of sizes.
+KNOWN_MESSAGE = re.compile(
+    r"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ [KMGT]?i?B\.)?"
     r"(?: GPU \d+ has a total capacity of [\d.]+ [KMGT]?i?B)?"
     r"|[A-Z][A-Za-z]{2,40}(?:Error|Exception|Interrupt|Exit)(?=: |$)"
-    r")?"
 )
+CODE = re.compile(r"[A-Za-z_]+")  # of a reason's fields `code` and `signal`
 
 KEPT = ("run", "parameters")  # checked against each other: the id is made of the parameters
 FACTS = ("versions", "hardware", "system")  # numbers that look like addresses are versions there
@@ -134,14 +127,20 @@ class Scrubber:
             text = form.sub(instead, text)
         return self.name(text.partition(", saying: ")[0])  # what follows is the output of another program
 
-    def reason(self, text: str | None) -> str | None:
-        """Why a run failed: the part that multicard words itself; of other errors their kind."""
-        if text is None:
-            return None
-        known = KNOWN_REASON.match(text)[0].rstrip(": ")
-        if known == text:
-            return self.name(text)
-        return f"{self.name(known)}: text {REMOVED}" if known else f"text {REMOVED}"
+    def reason(self, reason: dict[str, Any] | str | None) -> dict[str, Any] | str | None:
+        """Why a run failed: all but the message, of which the kind of the error is kept. An old reason is a message."""
+        if reason is None or isinstance(reason, str):
+            return self.message(reason)
+        kept = {name: reason[name] for name in ("code", "signal") if CODE.fullmatch(str(reason.get(name, "")))}
+        message = {"message": self.message(reason["message"])} if "message" in reason else {}
+        return self.value(reason) | kept | message
+
+    def message(self, text: str | None) -> str | None:
+        """What a program printed, which may be anything: of it only the kind of the error and sizes are kept."""
+        known = KNOWN_MESSAGE.match(text or "")
+        if known is None:
+            return None if text is None else f"text {REMOVED}"
+        return known[0] if known[0] == text else f"{known[0]}: text {REMOVED}"
 
     def record(self, record: dict[str, Any]) -> dict[str, Any]:
         """What run.json may say of a run."""

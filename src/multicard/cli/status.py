@@ -49,11 +49,12 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
     """Outcome of a run, remarks on it, and whether nothing is wrong; `cannot_run`: why it cannot run here."""
     from multicard.core.files import read_json
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
+    from multicard.core.reasons import describe_reason
 
     if not (folder / RUN).exists():
         return ("cannot run here", [cannot_run], True) if cannot_run else ("waiting", [], True)
     record = read_json(folder / RUN)
-    remarks = [record["reason"]] if record["reason"] else []
+    remarks = [describe_reason(record["reason"])] if record["reason"] else []
     if record["outcome"] != "completed" or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
         return record["outcome"], remarks, record["outcome"] != "failed"
 

@@ -1,1 +1,1 @@
-"""Starting a job: command lines of torchrun and nsys, and what became of the process."""
+"""Starting jobs: command lines, environment, time limits, nodes, the run directory and the outcome."""

@@ -1,16 +1,21 @@
 """What one attempt at a run leaves to the next: nothing but its checkpoint."""
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
+from multicard.core.errors import UserError
 from multicard.core.layout import EPOCHS, LOG, RUN, SAVED, STEPS, TRACE
-from multicard.core.lock import locked
 
 SCRATCH = ".scratch-"
-WAIT_S = 20.0  # an attempt that was told to end a moment ago may need so long
+LOCK = ".lock"
+WAIT_S = 20.0  # that an interrupted attempt may take to exit
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -20,16 +25,33 @@ def scratch_in(folder: Path) -> Iterator[Path]:
     Raises
     ------
     UserError
-        If another attempt is at work there.
+        If another process is running the job there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, "another attempt at this run is at work", WAIT_S):
+    with _locked(folder):
         _clear(folder)
         scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
         try:
             yield scratch
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out while the block runs, where the file system has locks."""
+    lock = FileLock(folder / LOCK, timeout=WAIT_S)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(f"{folder}: another process is running this job; wait for it, or end it") from error
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _clear(folder: Path) -> None:

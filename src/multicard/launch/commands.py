@@ -46,9 +46,9 @@ def training_command(
     """
     if not distributed:
         return [sys.executable, "-m", module, *arguments]
-    torchrun = [sys.executable, "-m", "multicard.launch.torchrun", f"--nproc-per-node={ranks}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     if place is None:
-        # A free port of the loopback address: jobs side by side never meet, and nothing listens outside.
+        # A free port, so that jobs on one machine never meet.
         rendezvous = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     else:
         rendezvous = [f"--nnodes={place.nodes}", f"--node-rank={place.node}"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from multicard.core.layout import (
     node_file,
     rank_file,
 )
+from multicard.core.reasons import Reason, describe_reason
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.resources import cpus
@@ -118,14 +120,14 @@ def run_job(
         nodes = _nodes(scratch, parameters, ranks) if several else []
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
-        if outcome == "failed" and _ran_out_of_room(reason, folder / LOG):
+        if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
             raise UserError(f"{folder}: no room for what the run writes; make room and start again")
         _gather(scratch, folder, parameters.ranks)
         captured = keep_trace(scratch, folder / TRACE, profiler, outcome, parameters, ended)
         record = {
             "run": name,
             "outcome": outcome,
-            "reason": reason,
+            "reason": reason.record() if reason else None,
             "parameters": parameters.model_dump(),
             "started": start.isoformat(timespec="milliseconds"),
             "ended": end.isoformat(timespec="milliseconds"),
@@ -139,7 +141,10 @@ def run_job(
         if is_spent(outcome, before, written(checkpoint)):
             checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
-        _say(f"{PROGRESS}{name}: {outcome}{f', {reason}' if reason else ''} ({ended.wall_time_s:.0f} s)")
+        why = f", {describe_reason(record['reason'])}" if reason else ""
+        if outcome == "failed" and reason.message is None:
+            why += f"; see {folder / LOG}"
+        _say(f"{PROGRESS}{name}: {outcome}{why} ({ended.wall_time_s:.0f} s)")
         return record
 
 
@@ -157,11 +162,12 @@ def _near(shared: Path, several: bool) -> Iterator[Path]:
         yield Path(folder)
 
 
-def refuse_job(parameters: JobParameters, folder: Path, reason: str) -> dict[str, Any]:
-    """Leave the run directory of a job that the machine which it was sent to cannot run: its outcome is `failed`."""
+def refuse_job(parameters: JobParameters, folder: Path, message: str) -> dict[str, Any]:
+    """Leave the run directory of a job that this machine cannot run, as `message` says: its outcome is `failed`."""
+    reason = Reason("cannot_run", node=socket.gethostname(), message=message).record()
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     with scratch_in(folder) as scratch:
-        (folder / LOG).write_text(f"{reason}\n", encoding="utf-8")
+        (folder / LOG).write_text(f"{describe_reason(reason)}\n", encoding="utf-8")
         _gather(scratch, folder, 0)
         captured = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
     record = {
@@ -178,7 +184,7 @@ def refuse_job(parameters: JobParameters, folder: Path, reason: str) -> dict[str
         **_told_by([]),
     }
     write_json(folder / RUN, record)
-    _say(f"{PROGRESS}{record['run']}: failed, {reason}")
+    _say(f"{PROGRESS}{record['run']}: failed, {describe_reason(reason)}")
     return record
 
 
@@ -240,9 +246,9 @@ def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
     return Wrapped(str((scratch / JOB).absolute()), lambda: all(path.exists() for path in records))
 
 
-def _ran_out_of_room(reason: str, log: Path) -> bool:
-    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return mentions_full_disk(reason) or mentions_full_disk(said[-20_000:])
+def _ran_out_of_space(reason: Reason, log: Path) -> bool:
+    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return mentions_full_disk(reason.message or "") or mentions_full_disk(output[-20_000:])
 
 
 def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, Any]]:

@@ -1,1 +1,4 @@
-"""The run directory: what is measured while a job runs, and what is written down of it."""
+"""Inside a training process: times, memory, energy, CPU binding and the profiled window.
+
+Needs torch and the standard library only, so that any training program can use it; psutil and pynvml are optional.
+"""

@@ -7,7 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from multicard import __version__
@@ -41,12 +40,12 @@ def _driver() -> str | None:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, memory and cards of this machine."""
-    cards = []
+    """Processor, memory and GPUs of this machine."""
+    gpus = []
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
-            cards.append(
+            gpus.append(
                 {
                     "name": properties.name,
                     "memory_bytes": properties.total_memory,
@@ -58,8 +57,8 @@ def hardware() -> dict[str, Any]:
         "processor": _processor(),
         "logical_cpus": os.cpu_count(),
         "usable_cpus": affinity,
-        "memory_bytes": psutil.virtual_memory().total,
-        "gpus": cards,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": gpus,
     }
 
 

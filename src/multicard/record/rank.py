@@ -15,6 +15,7 @@ import torch.distributed as dist
 from multicard.core.errors import UserError
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import PROGRESS, rank_file
+from multicard.core.reasons import Reason
 from multicard.record import environment
 from multicard.record.binding import bind, bound
 from multicard.record.recorder import Diverged
@@ -25,7 +26,7 @@ P = TypeVar("P")
 Training = Callable[[dict[str, Any], P, dict[str, Any]], dict[str, Any]]
 
 KNOWN = (Diverged, UserError)  # errors that say all there is to know
-LONGEST_REASON = 300  # characters
+LONGEST_MESSAGE = 300  # characters
 
 # What errors say of memory that ran out, in lower case.
 OUT_OF_MEMORY = (
@@ -68,7 +69,7 @@ def run_rank(parse: Callable[[dict[str, Any]], P], training: Training[P]) -> Non
         record |= training(job, p, record)
     except BaseException as error:
         failure = error
-        record |= {"outcome": _outcome(error), "reason": _reason(error)}
+        record |= {"outcome": _outcome(error), "reason": _reason(error, record["rank"]).record()}
     write_json(Path(job["scratch"]) / rank_file("rank.json", record["rank"]), record)
     if failure is not None:
         _leave(failure)
@@ -80,18 +81,25 @@ def _outcome(error: BaseException) -> str:
     return "diverged" if isinstance(error, Diverged) else "failed"
 
 
-def _reason(error: BaseException) -> str:
-    said = " ".join(str(error).split())
-    if len(said) > LONGEST_REASON:  # the end of a worker's traceback says what happened, its beginning where
-        half = LONGEST_REASON // 2
-        said = f"{said[:half]} … {said[-half:]}"
-    return said if isinstance(error, KNOWN) else f"{type(error).__name__}: {said}"
+def _reason(error: BaseException, rank: int) -> Reason:
+    if isinstance(error, Diverged):
+        return Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
+    code = "out_of_memory" if is_out_of_memory(error) else "error"
+    return Reason(code, rank=rank, message=_message(error))
+
+
+def _message(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if len(text) > LONGEST_MESSAGE:  # the end of a worker's traceback says what happened, its beginning where
+        half = LONGEST_MESSAGE // 2
+        text = f"{text[:half]} … {text[-half:]}"
+    return text if isinstance(error, KNOWN) else f"{type(error).__name__}: {text}"
 
 
 def _leave(error: BaseException) -> NoReturn:
     """End this process; print where the error comes from, unless it says all there is to know."""
     if isinstance(error, KNOWN):
-        print(_reason(error), file=sys.stderr)
+        print(_message(error), file=sys.stderr)
     else:
         traceback.print_exception(error)
     if dist.is_initialized():

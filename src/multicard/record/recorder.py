@@ -20,6 +20,10 @@ from multicard.record.memory import peak_memory
 class Diverged(Exception):
     """The loss is no longer a finite number."""
 
+    def __init__(self, loss: float, step: int):
+        super().__init__(f"the loss is {loss} at step {step}")
+        self.loss, self.step = loss, step
+
 
 class Recorder:
     """Records the steps of one rank.
@@ -84,7 +88,7 @@ class Recorder:
         self.rows += fresh
         for row in fresh:
             if not math.isfinite(row["loss"]):
-                raise Diverged(f"the loss of rank {self.rank} is {row['loss']} at step {row['step']}")
+                raise Diverged(row["loss"], row["step"])
         return fresh
 
     def continue_from(self, written: str) -> None:

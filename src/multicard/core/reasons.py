@@ -1,0 +1,78 @@
+"""Why a run did not complete: recorded as facts, and worded only where it is shown."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# Text of each code; a field that a reason does not have shows as "?".
+WORDINGS = {
+    "out_of_memory": "{message}",
+    "diverged": "the loss is {loss} at step {step}",
+    "timed_out": "exceeded its time limit of {limit_min} min",
+    "error": "{message}",  # of a rank
+    "killed": "killed by {signal}",
+    "exited": "exit code {exit_code}",  # of the launcher, where no rank reported an error
+    "cannot_run": "cannot run on {node}: {message}",
+}
+HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a run did not complete, as run.json has it, without the fields that are None or empty.
+
+    Attributes
+    ----------
+    code
+        One of `WORDINGS`.
+    rank, node
+        Where it happened; the node's name, of a job on several.
+    message
+        What a program printed, which may be anything.
+    unreported
+        Ranks that exited without writing their record, each with its node.
+    """
+
+    code: str
+    rank: int | None = None
+    node: str | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    loss: str | None = None
+    step: int | None = None
+    time_limit_s: float | None = None
+    unreported: list[dict[str, Any]] = field(default_factory=list)
+    message: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, [])}
+
+
+class _Fields(dict[str, Any]):
+    def __missing__(self, name: str) -> str:
+        return "?"
+
+
+def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
+    """Word the reason of a run.json; one from before reasons had fields is a text already.
+
+    >>> describe_reason({"code": "killed", "rank": 1, "node": "n2", "signal": "SIGSEGV"})
+    'rank 1 on n2: killed by SIGSEGV'
+    """
+    if reason is None or isinstance(reason, str):
+        return reason
+    fields = _Fields(reason)
+    if "time_limit_s" in reason:
+        fields["limit_min"] = f"{reason['time_limit_s'] / 60:g}"
+    text = WORDINGS.get(reason["code"], reason["code"].replace("_", " ")).format_map(fields)
+    text += HINTS.get(reason.get("signal", ""), "")
+    if "rank" in reason:
+        text = f"rank {_place(reason)}: {text}"
+    if reason.get("unreported"):
+        text += f"; rank {', '.join(map(_place, reason['unreported']))} exited without reporting"
+    return text
+
+
+def _place(of: Mapping[str, Any]) -> str:
+    return f"{of['rank']} on {of['node']}" if of.get("node") else str(of["rank"])

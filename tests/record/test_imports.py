@@ -1,0 +1,94 @@
+"""What runs inside a training process needs torch and the standard library only."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A training process in which what multicard needs elsewhere cannot be imported.
+PROGRAM = """
+import importlib
+import importlib.machinery
+import sys
+from pathlib import Path
+
+OTHERS = {
+    "adbc_driver_manager", "adbc_driver_sqlite", "jinja2", "markdown_it", "matplotlib", "pandas", "plotly", "psutil",
+    "pyarrow", "pydantic", "pynvml", "rich", "scipy", "seaborn", "sklearn", "snakemake", "torchtune",
+    "torchvision", "yaml",
+}
+
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):  # torch looks for some packages that it does not import
+        top, *below = name.split(".")
+        if top in OTHERS or (top == "multicard" and below and below[0] not in ("core", "profilers", "record")):
+            return importlib.machinery.ModuleSpec(name, self)
+        return None
+
+    def create_module(self, spec):
+        raise ModuleNotFoundError(f"{spec.name} is not to be imported here", name=spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+sys.meta_path.insert(0, Refuse())
+
+import pkgutil
+
+import torch
+
+import multicard.record
+from multicard.core.layout import STEPS, rank_file
+
+for module in pkgutil.iter_modules(multicard.record.__path__):
+    importlib.import_module(f"multicard.record.{module.name}")
+
+from multicard.record.capture import Capture
+from multicard.record.energy import EnergyMeter
+from multicard.record.rank import bind_rank, run_rank
+from multicard.record.recorder import Recorder
+
+
+class Parameters:
+    device, binding, ranks_per_node = "cpu", "numa", 1
+
+
+def train(job, p, record):
+    device, scratch = torch.device(p.device), Path(job["scratch"])
+    capture = Capture(job["profiler"], scratch, record["rank"], device)
+    recorder, meter = Recorder(record["rank"], device, capture), EnergyMeter(device)
+    meter.start()
+    for window in ("warmup", "measured"):
+        with recorder.step(1, window) as step, recorder.phase("forward"):
+            step.add(8, torch.ones(8, 8).matmul(torch.ones(8, 8)).sum())
+    meter.stop()
+    with capture.window(), recorder.step(1, "profiled") as step:
+        step.add(8, torch.tensor(1.0))
+    recorder.settle()
+    recorder.write(scratch / rank_file(STEPS, record["rank"]))
+    return {"binding": bind_rank(p), "energy": [meter.record()]}
+
+
+run_rank(lambda stated: Parameters(), train)
+"""
+
+
+@pytest.mark.parametrize("profiler", ["nsys", "kineto", "none"])
+def test_a_rank_records_without_any_other_package(tmp_path: Path, profiler: str) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    job = {"parameters": {}, "scratch": str(tmp_path), "profiler": profiler}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    command = [sys.executable, tmp_path / "program.py", "--job", tmp_path / "job.json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "rank.json.rank0").read_text())
+    assert (record["outcome"], record.get("reason")) == ("completed", None)
+    assert record["hardware"]["memory_bytes"] > 1e8
+    with (tmp_path / "steps.csv.rank0").open(newline="") as file:
+        assert [row["window"] for row in csv.DictReader(file)] == ["warmup", "measured", "profiled"]
+    assert (tmp_path / "rank0.json.gz").exists() == (profiler == "kineto")
