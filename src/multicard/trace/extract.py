@@ -20,6 +20,8 @@ def extract_run(folder: Path) -> None:
     """
     exported = read_json(folder / TRACE / EXPORTED)
     missing = exported["missing"]
+    if missing is None and PROFILERS[exported["profiler"]].reader is None:
+        missing = f"no activity tables are made of what {exported['profiler']} leaves"
     found = ActivityTables({}, {})
     if missing is None:
         ranks = read_json(folder / RUN)["ranks"]
