@@ -1,9 +1,9 @@
-"""All that needs a GPU, in one call: `make gpu-check`.
+"""Everything that needs a GPU, in one call: `make gpu-check`.
 
 Runs the vision matrix in small through the real launcher, each run in a folder of its own; then language models, with
 the estimate of their memory beside its measured peak; prints a table of each, and runs the tests that are marked `gpu`.
-`--part` runs one of these (the first takes less than 10 minutes on one card), `--device cpu` tries the script itself
-where there is no card.
+`--part` runs one of these (the first takes less than 10 minutes on one GPU), `--device cpu` tries the script itself
+where there is no GPU.
 """
 
 import argparse
@@ -34,10 +34,10 @@ SMALL: dict[str, Any] = {
     "image_size": 64, "batch_size": 32, "epochs": 1, "steps_per_epoch": 12, "warmup_steps": 4, "profiled_steps": 3,
 }  # fmt: skip
 
-# Two ranks on one card talk over gloo, since NCCL refuses to.
-ON_ONE_CARD = "ddp-ds, two ranks on one card"
+# Two ranks on one GPU talk over gloo, since NCCL refuses to.
+ON_ONE_GPU = "ddp-ds, two ranks on one GPU"
 
-# What differs from a single card in fp32.
+# What differs from a single GPU in fp32.
 MATRIX: dict[str, dict[str, Any]] = {
     "single": {},
     "fp64": {"precision": "fp64"},
@@ -46,9 +46,9 @@ MATRIX: dict[str, dict[str, Any]] = {
     "ddp, one rank": {"strategy": "ddp"},
     "ddp-ds, one rank": {"strategy": "ddp-ds"},
     "fsdp, one rank": {"strategy": "fsdp"},
-    ON_ONE_CARD: {"strategy": "ddp-ds", "devices": 2},
-    "dp, two cards": {"strategy": "dp", "devices": 2},
-    "dp, two cards, bf16": {"strategy": "dp", "devices": 2, "precision": "bf16"},
+    ON_ONE_GPU: {"strategy": "ddp-ds", "devices": 2},
+    "dp, two GPUs": {"strategy": "dp", "devices": 2},
+    "dp, two GPUs, bf16": {"strategy": "dp", "devices": 2, "precision": "bf16"},
     "pinned memory": {"pin_memory": True, "num_workers": 2},
     "nhwc": {"layout": "nhwc"},
     "DALI": {"loader": "dali"},
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def check_vision(device: str, only: list[str] | None, machine: Machine, scratch: Path) -> bool:
-    """Run the vision matrix and print its table; tell whether all that could run did."""
+    """Run the vision matrix and print its table; return whether all that could run did."""
     table = Table("Run", "Outcome", "Iteration time", "Peak memory", "Kernels", "Remarks")
     data = {name: scratch / name for name in ("digits", "synthetic")}
     prepare("digits", Digits(source="digits"), data["digits"])
@@ -96,11 +96,11 @@ def check_vision(device: str, only: list[str] | None, machine: Machine, scratch:
         if only and name not in only:
             continue
         p = VisionParameters(**(SMALL | {"device": device} | changes))
-        obstacle = Run(run_id(p), p).unsupported_reason(machine)
-        if obstacle and not (obstacle.startswith("needs 2 devices") and name == ON_ONE_CARD):
-            table.add_row(name, "not run", "", "", "", obstacle)
+        reason = Run(run_id(p), p).unsupported_reason(machine)
+        if reason and not (reason.startswith("needs 2 devices") and name == ON_ONE_GPU):
+            table.add_row(name, "not run", "", "", "", reason)
             continue
-        with one_card() if name == ON_ONE_CARD else nullcontext():
+        with first_gpu_only() if name == ON_ONE_GPU else nullcontext():
             record, found, kernels = run_once(p, data[p.dataset], scratch)
         sound &= record["outcome"] == "completed" and (device == "cpu" or bool(kernels))
         times = (with_unit(found["iteration_time_s"], SECONDS), with_unit(found["peak_memory_bytes"], BYTES))
@@ -111,8 +111,8 @@ def check_vision(device: str, only: list[str] | None, machine: Machine, scratch:
 
 
 @contextmanager
-def one_card() -> Iterator[None]:
-    """Let the jobs of the block see the first card alone."""
+def first_gpu_only() -> Iterator[None]:
+    """Let the jobs of the block see the first GPU only."""
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = (before or "0").split(",")[0]
     try:

@@ -1,4 +1,4 @@
-"""Language models on a card: every technique on `tiny` and on random weights of the shape of Llama 3.2 1B."""
+"""Language models on a GPU: every technique on `tiny` and on random weights of the shape of Llama 3.2 1B."""
 
 from itertools import product
 from pathlib import Path
@@ -41,7 +41,7 @@ TOLERANCE = 0.25  # of the estimate, against the measured peak
 
 
 def check_tuning(device: str, only: list[str] | None, machine: Machine, scratch: Path) -> bool:
-    """Run every technique and print its table; tell whether all ran and their memory was estimated rightly."""
+    """Run every technique and print its table; return whether all ran and their memory was estimated right."""
     texts = scratch / "preferences"
     prepare_texts("preferences", ShippedText(source="shipped-text", texts="preferences"), texts, RESOURCES)
     models = {"tiny": scratch / "models" / "tiny"}
@@ -60,9 +60,9 @@ def check_tuning(device: str, only: list[str] | None, machine: Machine, scratch:
             continue
         length = {"sequence_length": 1024 if model != "tiny" and changes.get("packed") else 128}
         p = LlmParameters(**(SHORT | length | {"model": model, "device": device} | changes))
-        obstacle = Run(run_id(p), p).unsupported_reason(machine)
-        if obstacle:
-            table.add_row(model, name, "not run", "", "", "", "", "", obstacle)
+        reason = Run(run_id(p), p).unsupported_reason(machine)
+        if reason:
+            table.add_row(model, name, "not run", "", "", "", "", "", reason)
             continue
         record, found, kernels = run_once(p, texts, scratch, models[model])
         completed = record["outcome"] == "completed"

@@ -1,6 +1,6 @@
 """Command lines of torchrun and srun, and what they are given of the environment."""
 
-from multicard.launch.commands import Place, job_environment, training_command
+from multicard.launch.commands import Rendezvous, job_environment, training_command
 from multicard.launch.slurm import srun_command, srun_environment
 
 
@@ -11,7 +11,7 @@ def test_ranks_of_one_machine_meet_inside_it() -> None:
 
 
 def test_ranks_of_several_nodes_meet_at_the_first() -> None:
-    command = training_command("a.b", [], 4, distributed=True, place=Place(1, 2, "10.0.0.1", 4321))
+    command = training_command("a.b", [], 4, distributed=True, rendezvous=Rendezvous(1, 2, "10.0.0.1", 4321))
     assert {
         "--nproc-per-node=4", "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=4321",
     } <= set(command)  # fmt: skip

@@ -78,7 +78,7 @@ def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("raise RuntimeError('the second of two')", "failed", "rank 1: RuntimeError: the second of two"),
         ("raise UserError('batch_size: too much')", "failed", "rank 1: batch_size: too much"),
         ("raise Diverged(float('nan'), 3)", "diverged", "rank 1: the loss is nan at step 3"),
-        # Simulated: no card of this machine runs out of memory.
+        # Simulated: no GPU of this machine runs out of memory.
         (
             "raise torch.OutOfMemoryError('CUDA out of memory')",
             "out_of_memory",

@@ -229,7 +229,7 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_completes_when_there_is_roo
     arguments = ["--parameters", json.dumps(TINY | {"profiler": "kineto", "epochs": 2}), "--data", digits, "--out", run]
     said = complaint(program("launch_run", *arguments))
     assert said.startswith(str(run))
-    assert said.endswith("make room and start again")
+    assert said.endswith("free space and start again")
     # No record, and no half of one: at most what the job printed.
     left = {path.name for path in run.rglob("*") if path.is_file()} if run.exists() else set()
     assert left <= {".lock", "log.txt", "captured.json", "steps.csv", "epochs.csv"}
@@ -278,7 +278,7 @@ def test_tables_and_figures_on_a_full_disk_are_whole_or_not_there(
         "draw_figures": ["step_breakdown", "--scenario", tables, "--out", small_disk / "figures"],
     }
     for name, arguments in programs.items():
-        assert "No space left on device; make room and start again" in complaint(program(name, *arguments))
+        assert "No space left on device; free space and start again" in complaint(program(name, *arguments))
     before = {path for path in small_disk.rglob("*") if path.is_file()} - {ballast}
     assert not [path for path in before if path.name.startswith(".")]
 

@@ -128,7 +128,7 @@ def test_a_run_on_two_nodes_goes_on_from_its_checkpoint(digits: Path, uninterrup
     nodes = on_two_nodes(digits, shared, own)
     said = [node.communicate(timeout=300)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
-    assert re.search(r"goes on after epoch [23] of 4", said[0])
+    assert re.search(r"resuming after epoch [23] of 4", said[0])
     learned = [pd.read_csv(path)[LEARNED] for path in (uninterrupted / "epochs.csv", shared / "epochs.csv.rank0")]
     pd.testing.assert_frame_equal(*learned, rtol=1e-6)
     assert not list(shared.glob("epoch[0-9]*"))
@@ -199,7 +199,7 @@ def test_a_run_whose_disk_was_full_goes_on_when_there_is_room(
     parameters = VisionParameters(**(LONG | {"epochs": 2}))
     with monkeypatch.context() as patch:
         patch.setattr(job, "write_csv", full)
-        with pytest.raises(UserError, match="No space left on device; make room and start again"):
+        with pytest.raises(UserError, match="No space left on device; free space and start again"):
             run_job(parameters, digits, tmp_path, time_limit_s=300, checkpoint_after_s=0)
     assert left_in(tmp_path) == {".lock", "checkpoint.pt", "log.txt"}
     record = run_job(parameters, digits, tmp_path, time_limit_s=300)

@@ -1,4 +1,4 @@
-"""A rank goes next to its card, ranks without cards share out the nodes, and a machine that cannot is let be."""
+"""A rank is bound next to its GPU; ranks without GPUs divide the nodes; where neither is possible nothing is bound."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from multicard.record import binding
-from multicard.record.binding import NoPlace, Topology, bind, bound, next_to_cards, read_topology, share_of_rank
+from multicard.record.binding import NotBound, Topology, bind, bound, closest_to_gpus, read_topology, share_of_rank
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="CPU affinity is Linux's")
 TWO_CPUS = pytest.mark.skipif(
@@ -18,8 +18,8 @@ TWO_CPUS = pytest.mark.skipif(
 )
 
 
-def machine(sysfs: Path, nodes: dict[int, str], threads: list[str] = (), cards: dict[str, str] | None = None) -> Path:
-    """Lay out /sys as Linux does: lists of CPUs by node, hardware threads by core, nodes by card."""
+def machine(sysfs: Path, nodes: dict[int, str], threads: list[str] = (), gpus: dict[str, str] | None = None) -> Path:
+    """Lay out /sys as Linux does: lists of CPUs by node, hardware threads by core, nodes by GPU."""
     for node, cpus in nodes.items():
         folder = sysfs / f"devices/system/node/node{node}"
         folder.mkdir(parents=True)
@@ -29,7 +29,7 @@ def machine(sysfs: Path, nodes: dict[int, str], threads: list[str] = (), cards: 
             folder = sysfs / f"devices/system/cpu/cpu{cpu}/topology"
             folder.mkdir(parents=True)
             (folder / "thread_siblings_list").write_text(f"{core}\n")
-    for address, node in (cards or {}).items():
+    for address, node in (gpus or {}).items():
         folder = sysfs / f"bus/pci/devices/{address}"
         folder.mkdir(parents=True)
         (folder / "numa_node").write_text(f"{node}\n")
@@ -52,32 +52,32 @@ def test_nodes_and_cores_are_read_from_lists_with_ranges(two_sockets: Topology) 
     assert two_sockets.cores[3] == two_sockets.cores[11] == {3, 11}
 
 
-def test_a_rank_goes_to_the_node_of_its_card(two_sockets: Topology) -> None:
-    assert next_to_cards(two_sockets, ALL, {"0000:c1:00.0": 1}) == {1: {4, 5, 6, 7, 12, 13, 14, 15}}
+def test_a_rank_goes_to_the_node_of_its_gpu(two_sockets: Topology) -> None:
+    assert closest_to_gpus(two_sockets, ALL, {"0000:c1:00.0": 1}) == {1: {4, 5, 6, 7, 12, 13, 14, 15}}
 
 
-def test_a_process_that_drives_cards_at_both_nodes_has_both(two_sockets: Topology) -> None:
-    place = next_to_cards(two_sockets, ALL, {"0000:c1:00.0": 1, "0000:01:00.0": 0, "0000:02:00.0": 0})
-    assert list(place) == [0, 1]
-    assert set().union(*place.values()) == ALL
+def test_a_process_that_drives_gpus_at_both_nodes_has_both(two_sockets: Topology) -> None:
+    cpus_of = closest_to_gpus(two_sockets, ALL, {"0000:c1:00.0": 1, "0000:01:00.0": 0, "0000:02:00.0": 0})
+    assert list(cpus_of) == [0, 1]
+    assert set().union(*cpus_of.values()) == ALL
 
 
 def test_slurm_leaves_a_rank_only_its_cpus(two_sockets: Topology) -> None:
-    assert next_to_cards(two_sockets, frozenset({2, 3, 4}), {"0000:01:00.0": 0}) == {0: {2, 3}}
-    with pytest.raises(NoPlace, match="no usable CPU at NUMA node 1 of the card at 0000:c1"):
-        next_to_cards(two_sockets, frozenset({2, 3}), {"0000:c1:00.0": 1})
+    assert closest_to_gpus(two_sockets, frozenset({2, 3, 4}), {"0000:01:00.0": 0}) == {0: {2, 3}}
+    with pytest.raises(NotBound, match="no usable CPU at NUMA node 1 of the GPU at 0000:c1"):
+        closest_to_gpus(two_sockets, frozenset({2, 3}), {"0000:c1:00.0": 1})
 
 
-def test_a_card_of_unknown_place_binds_nothing(tmp_path: Path) -> None:
-    sysfs = machine(tmp_path, SOCKETS, cards={"0000:01:00.0": "-1", "0000:c1:00.0": "1"})
-    assert binding.node_of_card("0000:01:00.0", sysfs) is None
-    assert binding.node_of_card("0000:c1:00.0", sysfs) == 1
-    assert binding.node_of_card("0000:ff:00.0", sysfs) is None
-    with pytest.raises(NoPlace, match="does not tell"):
-        next_to_cards(read_topology(sysfs), ALL, {"0000:01:00.0": None})
+def test_a_gpu_of_unknown_node_binds_nothing(tmp_path: Path) -> None:
+    sysfs = machine(tmp_path, SOCKETS, gpus={"0000:01:00.0": "-1", "0000:c1:00.0": "1"})
+    assert binding.node_of_gpu("0000:01:00.0", sysfs) is None
+    assert binding.node_of_gpu("0000:c1:00.0", sysfs) == 1
+    assert binding.node_of_gpu("0000:ff:00.0", sysfs) is None
+    with pytest.raises(NotBound, match="is unknown"):
+        closest_to_gpus(read_topology(sysfs), ALL, {"0000:01:00.0": None})
 
 
-def test_two_ranks_without_cards_take_a_node_each(two_sockets: Topology) -> None:
+def test_two_ranks_without_gpus_take_a_node_each(two_sockets: Topology) -> None:
     assert share_of_rank(two_sockets, ALL, 0, 2) == {0: {0, 1, 2, 3, 8, 9, 10, 11}}
     assert share_of_rank(two_sockets, ALL, 1, 2) == {1: {4, 5, 6, 7, 12, 13, 14, 15}}
 
@@ -120,8 +120,8 @@ def test_four_nodes_and_two_ranks_give_the_ranks_far_nodes(tmp_path: Path) -> No
 def test_a_node_of_memory_alone_gets_no_rank(tmp_path: Path) -> None:
     topology = read_topology(machine(tmp_path, {0: "0-1", 1: "", 2: "2-3"}))
     assert [share_of_rank(topology, ALL, rank, 2) for rank in range(2)] == [{0: {0, 1}}, {2: {2, 3}}]
-    with pytest.raises(NoPlace, match="no usable CPU at NUMA node 1"):
-        next_to_cards(topology, ALL, {"0000:01:00.0": 1})
+    with pytest.raises(NotBound, match="no usable CPU at NUMA node 1"):
+        closest_to_gpus(topology, ALL, {"0000:01:00.0": 1})
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_without_two_nodes_nothing_is_bound_and_the_reason_is_said(
     assert bound() == before
 
 
-def test_a_card_that_cannot_be_asked_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_driver(card: int) -> None:
+def test_a_gpu_that_does_not_answer_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver(gpu: int) -> None:
         raise RuntimeError("Found no NVIDIA driver\non your system")
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", no_driver)
     before = bound()
-    assert bind(0, 1, cards=[0], sysfs=machine(tmp_path, SOCKETS)).startswith("not bound: ")
+    assert bind(0, 1, gpus=[0], sysfs=machine(tmp_path, SOCKETS)).startswith("not bound: ")
     assert bound() == before
 
 
@@ -161,13 +161,13 @@ from pathlib import Path
 from types import SimpleNamespace
 import torch
 from multicard.record.binding import bind, bound
-sysfs, cards = Path(sys.argv[1]), eval(sys.argv[2])
-found = [SimpleNamespace(pci_domain_id=0, pci_bus_id=0xC0 + card, pci_device_id=0) for card in range(2)]
+sysfs, gpus = Path(sys.argv[1]), eval(sys.argv[2])
+found = [SimpleNamespace(pci_domain_id=0, pci_bus_id=0xC0 + gpu, pci_device_id=0) for gpu in range(2)]
 torch.cuda.get_device_properties = found.__getitem__
 go, seen = threading.Event(), []
 def look(): go.wait(); seen.append(os.sched_getaffinity(0))
 old = threading.Thread(target=look); old.start()
-print(bind(1, 2, cards, sysfs))
+print(bind(1, 2, gpus, sysfs))
 go.set(); old.join()
 new = threading.Thread(target=look); new.start(); new.join()
 print(*seen, bound(sysfs))
@@ -175,15 +175,15 @@ print(*seen, bound(sysfs))
 
 
 @TWO_CPUS
-@pytest.mark.parametrize(("cards", "first", "policy"), [([], 1, False), ([1], 1, False), ([0], 0, True)])
+@pytest.mark.parametrize(("gpus", "first", "policy"), [([], 1, False), ([1], 1, False), ([0], 0, True)])
 def test_a_process_and_its_threads_old_and_new_are_moved(
-    tmp_path: Path, cards: list[int], first: int, policy: bool
+    tmp_path: Path, gpus: list[int], first: int, policy: bool
 ) -> None:
     usable = sorted(os.sched_getaffinity(0))[:2]
     addresses = {"0000:c0:00.0": "0", "0000:c1:00.0": "1"}
-    sysfs = machine(tmp_path, {0: str(usable[0]), 1: str(usable[1])}, cards=addresses)
+    sysfs = machine(tmp_path, {0: str(usable[0]), 1: str(usable[1])}, gpus=addresses)
     done = subprocess.run(
-        [sys.executable, "-c", BIND, str(sysfs), str(cards)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", BIND, str(sysfs), str(gpus)], capture_output=True, text=True, check=True, timeout=120
     )
     said, state = done.stdout.splitlines()
     cpu = usable[first]
@@ -206,16 +206,16 @@ def test_a_real_machine_is_read_as_the_kernel_counts_it() -> None:
         assert set(state["numa_nodes"]) <= set(topology.nodes)
 
 
-def test_a_card_has_the_address_that_the_system_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_the_address_that_the_system_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     found = SimpleNamespace(pci_domain_id=1, pci_bus_id=0x3B, pci_device_id=10)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda card: found)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: found)
     assert binding.pci_address(0) == "0001:3b:0a.0"
 
 
 @pytest.mark.gpu
-def test_every_real_card_has_an_address_of_a_real_device() -> None:
-    for card in range(torch.cuda.device_count()):
-        address = binding.pci_address(card)
+def test_every_real_gpu_has_an_address_of_a_real_device() -> None:
+    for gpu in range(torch.cuda.device_count()):
+        address = binding.pci_address(gpu)
         if (binding.SYSFS / "bus/pci/devices").exists():
             assert (binding.SYSFS / "bus/pci/devices" / address).exists()
 

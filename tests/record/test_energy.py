@@ -1,6 +1,6 @@
-"""Joules are those of the very card, and what cannot be metered is empty and says why.
+"""Joules are those of the right GPU, and what cannot be metered is empty and says why.
 
-No card is needed here: a made-up pynvml with two cards stands in for NVIDIA's. The tests marked gpu meter a real one.
+No GPU is needed here: a fake pynvml with two GPUs stands in for NVIDIA's. The tests marked gpu meter a real one.
 """
 
 # ruff: noqa: N802, N815 - the stand-in has NVIDIA's names
@@ -20,11 +20,11 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
 class _FakeError(Exception):
-    """What the made-up NVML raises, as NVMLError."""
+    """What the fake NVML raises, as NVMLError."""
 
 
 class _FakeNvml(ModuleType):
-    """Two cards whose counters a test sets; CUDA's first card is NVML's second."""
+    """Two GPUs whose counters a test sets; CUDA's first GPU is NVML's second."""
 
     NVML_DEVICE_MIG_ENABLE = 1
     nvmlMemory_v2 = 0x02000028
@@ -45,26 +45,26 @@ class _FakeNvml(ModuleType):
             raise _FakeError("Not Found")
         return uuid
 
-    def nvmlDeviceGetMigMode(self, card: str) -> list[int]:
+    def nvmlDeviceGetMigMode(self, gpu: str) -> list[int]:
         if self.sliced is None:
             raise _FakeError("Not Supported")
         return [int(self.sliced), int(self.sliced)]
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, card: str) -> int:
-        if self.millijoules[card] is None:
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> int:
+        if self.millijoules[gpu] is None:
             raise _FakeError("Not Supported")
-        return self.millijoules[card]
+        return self.millijoules[gpu]
 
-    def nvmlDeviceGetMemoryInfo(self, card: str, version: int) -> SimpleNamespace:
+    def nvmlDeviceGetMemoryInfo(self, gpu: str, version: int) -> SimpleNamespace:
         assert version == self.nvmlMemory_v2
-        return SimpleNamespace(used=self.used[card])
+        return SimpleNamespace(used=self.used[gpu])
 
 
 @pytest.fixture(autouse=True)
-def _forget_cards() -> Any:
-    energy._find_card.cache_clear()
+def _forget_gpus() -> Any:
+    energy._find_gpu.cache_clear()
     yield
-    energy._find_card.cache_clear()
+    energy._find_gpu.cache_clear()
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> _FakeNvml:
     return fake
 
 
-def test_joules_are_the_difference_of_the_counter_of_the_very_card(nvml: _FakeNvml) -> None:
+def test_joules_are_the_difference_of_the_counter_of_the_right_gpu(nvml: _FakeNvml) -> None:
     meter = EnergyMeter(CUDA)
     meter.start()
     nvml.millijoules |= {"GPU-aaaa": 1_000_000, "GPU-bbbb": 17_500}
@@ -98,7 +98,7 @@ def test_intervals_add_up_and_what_is_between_does_not_count(nvml: _FakeNvml) ->
     assert record["reason"] is None
 
 
-def test_a_card_without_a_counter_has_no_joules(nvml: _FakeNvml) -> None:
+def test_a_gpu_without_a_counter_has_no_joules(nvml: _FakeNvml) -> None:
     nvml.millijoules["GPU-bbbb"] = None
     meter = EnergyMeter(CUDA)
     assert meter.reason == "no energy counter: Not Supported"
@@ -126,19 +126,19 @@ def test_an_interval_that_never_ended_is_no_interval(nvml: _FakeNvml) -> None:
     assert meter.record() == {"energy_j": None, "duration_s": None, "reason": "no interval was measured"}
 
 
-def test_without_a_driver_an_unknown_card_or_a_sliced_card_there_is_a_reason(nvml: _FakeNvml) -> None:
+def test_without_a_driver_an_unknown_gpu_or_a_partitioned_gpu_there_is_a_reason(nvml: _FakeNvml) -> None:
     nvml.sliced = True
-    assert EnergyMeter(CUDA).reason == "the card is in slices (MIG)"
+    assert EnergyMeter(CUDA).reason == "the GPU is partitioned (MIG)"
     assert device_memory_used_bytes(CUDA) is None
-    energy._find_card.cache_clear()
+    energy._find_gpu.cache_clear()
     del nvml.millijoules["GPU-bbbb"]
-    assert EnergyMeter(CUDA).reason == "NVML does not know the card: Not Found"
-    energy._find_card.cache_clear()
+    assert EnergyMeter(CUDA).reason == "NVML does not know the GPU: Not Found"
+    energy._find_gpu.cache_clear()
     nvml.broken = True
-    assert EnergyMeter(CUDA).reason == "NVML does not know the card: Driver Not Loaded"
+    assert EnergyMeter(CUDA).reason == "NVML does not know the GPU: Driver Not Loaded"
 
 
-def test_a_card_that_cannot_be_sliced_is_metered(nvml: _FakeNvml) -> None:
+def test_a_gpu_that_cannot_be_partitioned_is_metered(nvml: _FakeNvml) -> None:
     nvml.sliced = None
     meter = EnergyMeter(CUDA)
     meter.start()
@@ -151,7 +151,7 @@ def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
     assert EnergyMeter(CUDA).reason == "the package nvidia-ml-py is not installed"
 
 
-def test_memory_in_use_is_that_of_the_very_card(nvml: _FakeNvml) -> None:
+def test_memory_in_use_is_that_of_the_right_gpu(nvml: _FakeNvml) -> None:
     assert device_memory_used_bytes(CUDA) == 3 * 2**30
 
 
@@ -174,17 +174,17 @@ def test_a_cpu_process_has_a_resident_peak_and_reserves_nothing() -> None:
     assert after.allocated >= before.allocated
 
 
-def test_of_several_cards_the_fullest_counts_and_each_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = [torch.device("cuda", 0), torch.device("cuda", 1)]
+def test_of_several_gpus_the_fullest_counts_and_each_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [torch.device("cuda", 0), torch.device("cuda", 1)]
     counters = {
-        cards[0]: {"allocated_bytes": {"all": {"peak": 5}}, "reserved_bytes": {"all": {"peak": 6}}},
-        cards[1]: {"allocated_bytes": {"all": {"peak": 3}}, "reserved_bytes": {"all": {"peak": 9}}},
+        gpus[0]: {"allocated_bytes": {"all": {"peak": 5}}, "reserved_bytes": {"all": {"peak": 6}}},
+        gpus[1]: {"allocated_bytes": {"all": {"peak": 3}}, "reserved_bytes": {"all": {"peak": 9}}},
     }
     asked, reset = [], []
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda card: asked.append(card) or counters[card])
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda gpu: asked.append(gpu) or counters[gpu])
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
-    assert peak_memory(*cards) == (5, 9)
-    assert asked == reset == cards
+    assert peak_memory(*gpus) == (5, 9)
+    assert asked == reset == gpus
 
 
 @pytest.mark.gpu
@@ -197,7 +197,7 @@ def test_peaks_are_those_that_pytorch_tells() -> None:
 
 
 @pytest.mark.gpu
-def test_a_real_card_that_works_takes_more_than_it_does_idle() -> None:
+def test_a_real_gpu_under_load_takes_more_than_it_does_idle() -> None:
     matrix = torch.randn(4096, 4096, device=CUDA)
     meter = EnergyMeter(CUDA)
     if meter.reason != "no interval was measured":
@@ -214,7 +214,7 @@ def test_a_real_card_that_works_takes_more_than_it_does_idle() -> None:
 
 
 @pytest.mark.gpu
-def test_readings_of_a_real_card_take_some_milliseconds_and_wait_for_no_kernel() -> None:
+def test_readings_of_a_real_gpu_take_some_milliseconds_and_wait_for_no_kernel() -> None:
     meter = EnergyMeter(CUDA)
     torch.zeros(1, device=CUDA)
     torch.cuda.synchronize()
@@ -228,7 +228,7 @@ def test_readings_of_a_real_card_take_some_milliseconds_and_wait_for_no_kernel()
 
 
 @pytest.mark.gpu
-def test_a_real_card_holds_at_least_what_pytorch_reserved() -> None:
+def test_a_real_gpu_holds_at_least_what_pytorch_reserved() -> None:
     peak_memory(CUDA)
     block = torch.empty(256 * 2**20, dtype=torch.uint8, device=CUDA)
     peak = peak_memory(CUDA)

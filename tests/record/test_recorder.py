@@ -73,14 +73,14 @@ def test_steps_are_numbered_on_across_epochs(tmp_path: Path) -> None:
     assert [row["step"] for row in made.rows] == [1, 2]
 
 
-def test_the_memory_of_all_cards_of_a_rank_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_all_gpus_of_a_rank_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(recorder_module, "peak_memory", lambda *cards: asked.append(cards) or PeakMemory(7, 8))
-    cards = [torch.device("cuda", 0), torch.device("cuda", 1)]
-    made = Recorder(0, CPU, Capture("none", tmp_path, 0, CPU), cards)
+    monkeypatch.setattr(recorder_module, "peak_memory", lambda *devices: asked.append(devices) or PeakMemory(7, 8))
+    devices = [torch.device("cuda", 0), torch.device("cuda", 1)]
+    made = Recorder(0, CPU, Capture("none", tmp_path, 0, CPU), devices)
     one_step(made)
     [row] = made.settle()
-    assert asked == [tuple(cards)]
+    assert asked == [tuple(devices)]
     assert (row["peak_memory_bytes"], row["peak_reserved_bytes"]) == (7, 8)
 
 

@@ -327,7 +327,7 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
         assert len(submitted) == 2
         first, second = (int(re.search(r"--mem (\d+)", line)[1]) for line in submitted)
         assert first < second == 5000 < 2 * first
-        assert "goes on after epoch" in (folder / "results/runs" / run / "log.txt").read_text()
+        assert "resuming after epoch" in (folder / "results/runs" / run / "log.txt").read_text()
         assert record(folder, run)["outcome"] == "timed_out"
         assert record(folder, run)["reason"] == {"code": "timed_out", "time_limit_s": 120}
     assert not list((folder / "results/runs").glob("*/.scratch-*"))

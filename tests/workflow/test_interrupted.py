@@ -120,7 +120,7 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_or_sigterm_goes_on_where_it_was(folde
     for end, when in (
         (end_by_ctrl_c, "checkpoint after epoch"),
         (end_by_hangup, "checkpoint after epoch"),
-        (end_by_sigterm, "goes on after epoch"),
+        (end_by_sigterm, "resuming after epoch"),
     ):
         pipeline = started(SNAKEMAKE, folder)
         wait_for(pipeline, when)

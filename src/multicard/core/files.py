@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and their checksums."""
+"""Files that appear complete or not at all, and their checksums."""
 
 import csv
 import errno
@@ -18,18 +18,18 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def report_full_disk(path: Path) -> Iterator[None]:
-    """Say in one line that there is no room for `path`, where the block finds none: the user can make some."""
+    """Raise a `UserError` that names `path` where the block finds no space left for it."""
     try:
         yield
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
         reason = os.strerror(error.errno)
-        raise UserError(f"{path}: cannot be written: {reason}; make room and start again") from error
+        raise UserError(f"{path}: cannot be written: {reason}; free space and start again") from error
 
 
 def mentions_full_disk(text: str) -> bool:
-    """Tell whether a message says that a disk, a quota or a file is full."""
+    """Whether a message says that a disk, a quota or a file is full."""
     return any(os.strerror(code) in text for code in DISK_FULL)
 
 
@@ -42,7 +42,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Raises
     ------
     UserError
-        If there is no room for the file.
+        If there is no space left for the file.
     """
     with report_full_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What one attempt at a run leaves to the next: nothing but its checkpoint."""
+"""Attempts at a run: one at a time, each in a clean run directory with the checkpoint of the last."""
 
 import errno
 import shutil
@@ -20,7 +20,7 @@ NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 
 @contextmanager
 def scratch_in(folder: Path) -> Iterator[Path]:
-    """Clear the run directory, and give a folder in it that goes when the job has ended.
+    """Clear the run directory, and give a temporary folder in it.
 
     Raises
     ------
@@ -65,8 +65,8 @@ def _clear(folder: Path) -> None:
             leftover.unlink()
 
 
-def written(checkpoint: Path) -> tuple[int, int] | None:
-    """What tells a checkpoint from the one that takes its place; None without one."""
+def version_of(checkpoint: Path) -> tuple[int, int] | None:
+    """What differs when a checkpoint is replaced; None without one."""
     if not checkpoint.exists():
         return None
     found = checkpoint.stat()
@@ -74,7 +74,7 @@ def written(checkpoint: Path) -> tuple[int, int] | None:
 
 
 def is_spent(outcome: str, before: tuple[int, int] | None, now: tuple[int, int] | None) -> bool:
-    """Whether no later attempt may go on from the checkpoint: nothing is left to do, or it may be what went wrong."""
+    """Whether no later attempt may resume from the checkpoint: the run is done, or the checkpoint may be the cause."""
     if outcome == "failed":
         return before is not None and now == before
     return outcome != "timed_out"

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Reports of Nsight Systems hold the whole environment of the job, so a job is started with these alone.
+# Reports of Nsight Systems contain the environment of the job, so a job is started with these variables only.
 ALLOWED = (
     "PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
     "CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING",
     "CUDA_ROOT", "CUDA_CACHE_PATH", "CUBLAS_WORKSPACE_CONFIG",
-    # With which modules tell compilers of headers and libraries, for torch.compile.
+    # Set by environment modules so that compilers find headers and libraries, for torch.compile.
     "CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
 )  # fmt: skip
 ALLOWED_PREFIXES = (
@@ -23,12 +23,12 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def job_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment of a job: what computing needs, and nothing that could be a secret."""
+    """Environment of a job: what training needs, and nothing that could be a secret."""
     return {name: value for name, value in source.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)}
 
 
 @dataclass(frozen=True)
-class Place:
+class Rendezvous:
     """One of the nodes that a job runs on, and where the first of them listens."""
 
     node: int
@@ -38,19 +38,19 @@ class Place:
 
 
 def training_command(
-    module: str, arguments: list[str], ranks: int, distributed: bool, place: Place | None = None
+    module: str, arguments: list[str], ranks: int, distributed: bool, rendezvous: Rendezvous | None = None
 ) -> list[str]:
     """Command that runs a module in one process, or under torchrun in `ranks` processes of this machine.
 
-    `place`: which of several nodes this machine is; its ranks follow those of the nodes before it.
+    `rendezvous`: which of several nodes this machine is; its ranks follow those of the nodes before it.
     """
     if not distributed:
         return [sys.executable, "-m", module, *arguments]
     torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    if place is None:
+    if rendezvous is None:
         # A free port, so that jobs on one machine never meet.
-        rendezvous = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+        torchrun += ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     else:
-        rendezvous = [f"--nnodes={place.nodes}", f"--node-rank={place.node}"]
-        rendezvous += [f"--master-addr={place.address}", f"--master-port={place.port}"]
-    return [*torchrun, *rendezvous, "-m", module, *arguments]
+        torchrun += [f"--nnodes={rendezvous.nodes}", f"--node-rank={rendezvous.node}"]
+        torchrun += [f"--master-addr={rendezvous.address}", f"--master-port={rendezvous.port}"]
+    return [*torchrun, "-m", module, *arguments]

@@ -1,4 +1,4 @@
-"""Run one job to its outcome and leave its run directory whole."""
+"""Run one job to its outcome and write its run directory."""
 
 import contextlib
 import csv
@@ -35,8 +35,8 @@ from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.resources import cpus
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import slurm
-from multicard.launch.attempts import is_spent, scratch_in, written
-from multicard.launch.commands import LOOPBACK, Place, job_environment, training_command
+from multicard.launch.attempts import is_spent, scratch_in, version_of
+from multicard.launch.commands import LOOPBACK, Rendezvous, job_environment, training_command
 from multicard.launch.outcome import judge
 from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
@@ -44,7 +44,7 @@ from multicard.profilers import PROFILERS
 
 OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
 FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved", "resumed")
-# Training after which a checkpoint is worth its place: to start anew costs no more than this.
+# Seconds of training after which a checkpoint is worth writing: restarting from scratch costs no more than this.
 CHECKPOINT_AFTER_S = 30.0
 
 
@@ -58,9 +58,9 @@ def run_job(
 ) -> dict[str, Any]:
     """Run the job and write its run directory; return what run.json holds.
 
-    Whatever becomes of the job is an outcome and is written down: `completed`, `out_of_memory`, `diverged`,
-    `timed_out` or `failed`. run.json comes last, so a directory that has one is whole. A job that was interrupted has
-    no outcome; started again, it goes on from its checkpoint, if it has one.
+    Every job has an outcome: `completed`, `out_of_memory`, `diverged`, `timed_out` or `failed`. run.json is written
+    last, so a directory that has one is complete. A job that was interrupted has no outcome; started again, it resumes
+    from its checkpoint, if it has one.
 
     Parameters
     ----------
@@ -71,20 +71,20 @@ def run_job(
     time_limit_s
         Seconds after which the job is ended.
     model
-        Folder of the prepared model, of a language model's tuning.
+        Folder of the prepared language model, for a run that tunes one.
     checkpoint_after_s
         Least time between two checkpoints, and before the first; with 0 there is one after every epoch.
 
     Raises
     ------
     UserError
-        If the profiler that is demanded cannot be had, or a disk is full: that is no outcome of the job.
+        If the configured profiler cannot be used, or a disk is full: that is no outcome of the job.
     """
     name, several = run_id(parameters), parameters.nodes > 1
     profiler, why = choose_profiler(parameters.profiler)
-    with report_full_disk(folder), scratch_in(folder) as shared, _near(shared, several) as scratch:
+    with report_full_disk(folder), scratch_in(folder) as shared, _scratch_near(shared, several) as scratch:
         checkpoint = folder / CHECKPOINT
-        before = written(checkpoint)
+        before = version_of(checkpoint)
         write_json(
             scratch / JOB,
             {
@@ -109,7 +109,7 @@ def run_job(
             command = slurm.srun_command(program, parameters.nodes, cpus(parameters), gpus)
             environment |= slurm.srun_environment()
         start = datetime.now(UTC)
-        _say(f"{PROGRESS}{name}: starts, profiler {profiler}")
+        _print(f"{PROGRESS}{name}: starting, profiler {profiler}")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
         watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
@@ -121,8 +121,8 @@ def run_job(
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
         if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
-            raise UserError(f"{folder}: no room for what the run writes; make room and start again")
-        _gather(scratch, folder, parameters.ranks)
+            raise UserError(f"{folder}: cannot be written: No space left on device; free space and start again")
+        _join_parts(scratch, folder, parameters.ranks)
         captured = keep_trace(scratch, folder / TRACE, profiler, outcome, parameters, ended)
         record = {
             "run": name,
@@ -135,25 +135,25 @@ def run_job(
             "exit_code": ended.exit_code,
             "profiler": {"used": profiler, "why": why, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
-            **_told_by(ranks),
+            **_from_ranks(ranks),
             **({"nodes": nodes} if several else {}),
         }
-        if is_spent(outcome, before, written(checkpoint)):
+        if is_spent(outcome, before, version_of(checkpoint)):
             checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
         why = f", {describe_reason(record['reason'])}" if reason else ""
         if outcome == "failed" and reason.message is None:
             why += f"; see {folder / LOG}"
-        _say(f"{PROGRESS}{name}: {outcome}{why} ({ended.wall_time_s:.0f} s)")
+        _print(f"{PROGRESS}{name}: {outcome}{why} ({ended.wall_time_s:.0f} s)")
         return record
 
 
 @contextlib.contextmanager
-def _near(shared: Path, several: bool) -> Iterator[Path]:
+def _scratch_near(shared: Path, several: bool) -> Iterator[Path]:
     """Give the folder that ranks write to.
 
-    On a cluster that is one of the node, since what is written over a network disturbs what is measured; of several
-    nodes each makes its own and hands over to `shared`.
+    On a cluster it is on the node, since writing over a network disturbs what is measured; of several nodes each makes
+    its own and copies it to `shared`.
     """
     if several or not slurm_job():
         yield shared
@@ -168,7 +168,7 @@ def refuse_job(parameters: JobParameters, folder: Path, message: str) -> dict[st
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     with scratch_in(folder) as scratch:
         (folder / LOG).write_text(f"{describe_reason(reason)}\n", encoding="utf-8")
-        _gather(scratch, folder, 0)
+        _join_parts(scratch, folder, 0)
         captured = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
     record = {
         "run": run_id(parameters),
@@ -181,17 +181,17 @@ def refuse_job(parameters: JobParameters, folder: Path, message: str) -> dict[st
         "exit_code": None,
         "profiler": {"used": "none", "why": "nothing ran", "trace_missing": captured["missing"]},
         "command": [],
-        **_told_by([]),
+        **_from_ranks([]),
     }
     write_json(folder / RUN, record)
-    _say(f"{PROGRESS}{record['run']}: failed, {describe_reason(reason)}")
+    _print(f"{PROGRESS}{record['run']}: failed, {describe_reason(reason)}")
     return record
 
 
-def _told_by(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def _from_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """What the record takes from those of the ranks."""
-    told = {key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK}
-    return told | {"ranks": [{key: rank.get(key) for key in OF_EVERY_RANK} for rank in ranks]}
+    first = {key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK}
+    return first | {"ranks": [{key: rank.get(key) for key in OF_EVERY_RANK} for rank in ranks]}
 
 
 def choose_profiler(wanted: str) -> tuple[str, str]:
@@ -216,14 +216,16 @@ def choose_profiler(wanted: str) -> tuple[str, str]:
     raise UserError(f"profiler: none can be used: {'; '.join(reasons)}")
 
 
-def node_command(parameters: JobParameters, profiler: str, scratch: Path, place: Place | None = None) -> list[str]:
+def node_command(
+    parameters: JobParameters, profiler: str, scratch: Path, rendezvous: Rendezvous | None = None
+) -> list[str]:
     """Command that runs the ranks of one node, under the profiler where that is a program."""
     command = training_command(
         WORKLOADS[parameters.workload].program,
         ["--job", str((scratch / JOB).absolute())],
         parameters.ranks_per_node,
         distributed=parameters.distributed,
-        place=place,
+        rendezvous=rendezvous,
     )
     entry = PROFILERS[profiler]
     return entry.wrap(command, (scratch / (entry.node_file or "")).absolute(), parameters.device)
@@ -259,23 +261,23 @@ def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, An
 
 
 def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Name, host, hardware and ranks of every node; None for what a node did not live to say."""
+    """Name, host, hardware and ranks of every node; None for what a node did not report."""
     nodes = []
     for node in range(parameters.nodes):
-        file, first = scratch / node_file(NODE, node), node * parameters.ranks_per_node
-        said = next((record for record in ranks if record["node"] == node), {})
+        file, first_rank = scratch / node_file(NODE, node), node * parameters.ranks_per_node
+        record = next((rank for rank in ranks if rank["node"] == node), {})
         nodes.append(
             {
                 "name": read_json(file)["name"] if file.exists() else f"node {node}",
-                "host": said.get("host"),
-                "hardware": said.get("hardware"),
-                "ranks": list(range(first, first + parameters.ranks_per_node)),
+                "host": record.get("host"),
+                "hardware": record.get("hardware"),
+                "ranks": list(range(first_rank, first_rank + parameters.ranks_per_node)),
             }
         )
     return nodes
 
 
-def _gather(scratch: Path, folder: Path, count: int) -> None:
+def _join_parts(scratch: Path, folder: Path, count: int) -> None:
     """Join the parts of the ranks, in the order of the ranks; what no rank wrote stays an empty table."""
     steps = [scratch / rank_file(STEPS, rank) for rank in range(count)]
     write_csv(folder / STEPS, STEP_COLUMNS, _rows(steps))
@@ -291,9 +293,9 @@ def _rows(parts: list[Path]) -> Iterator[dict[str, str]]:
 
 def _follow(line: str) -> None:
     if line.startswith(PROGRESS):
-        _say(line)
+        _print(line)
 
 
-def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # a terminal that was closed takes nothing from the run
+def _print(line: str) -> None:
+    with contextlib.suppress(OSError):  # a closed terminal must not end the run
         print(line, file=sys.stderr, flush=True)

@@ -19,38 +19,38 @@ from multicard.core.files import atomic_write, read_json, write_json
 from multicard.core.layout import JOB, LOG, NODE, node_file, rank_file
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import parameters_of
-from multicard.launch.commands import Place
+from multicard.launch.commands import Rendezvous
 from multicard.launch.job import environment_of, node_command, wrapped
 from multicard.launch.process import run
 from multicard.profilers import PROFILERS, Profiler
 
 
-def run_node(job: dict[str, Any], p: JobParameters, place: Place) -> int:
-    """Run the ranks of this node and hand over what they leave; give this program's exit code.
+def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous) -> int:
+    """Run the ranks of this node and copy what they leave; return this program's exit code.
 
-    It is 0 when all of them completed, however a profiler ended after them: any other ends the whole job.
+    It is 0 when all of them completed, however a profiler exited after them: any other ends the job on all nodes.
     """
     shared = Path(job["scratch"])
-    ranks = range(place.node * p.ranks_per_node, (place.node + 1) * p.ranks_per_node)
+    ranks = range(rendezvous.node * p.ranks_per_node, (rendezvous.node + 1) * p.ranks_per_node)
     with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
         scratch = Path(folder)
         write_json(scratch / JOB, job | {"scratch": folder})
-        command = node_command(p, job["profiler"], scratch, place)
+        command = node_command(p, job["profiler"], scratch, rendezvous)
         environment = environment_of(p, job["profiler"])
         try:
             ended = run(
                 command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
                 wrapped=wrapped(job["profiler"], scratch, ranks),
             )  # fmt: skip
-        finally:  # when this program is told to end, too
-            _hand_over(scratch, shared, place.node, PROFILERS[job["profiler"]], ranks)
+        finally:  # also when this program gets SIGTERM
+            _copy_results(scratch, shared, rendezvous.node, PROFILERS[job["profiler"]], ranks)
         records = [scratch / rank_file("rank.json", rank) for rank in ranks]
         if all(path.exists() and read_json(path)["outcome"] == "completed" for path in records):
             return 0
     return ended.exit_code if ended.exit_code > 0 else 128 - ended.exit_code if ended.exit_code else 1
 
 
-def _hand_over(scratch: Path, shared: Path, node: int, profiler: Profiler, ranks: range) -> None:
+def _copy_results(scratch: Path, shared: Path, node: int, profiler: Profiler, ranks: range) -> None:
     """Copy what the ranks and the profiler left; each file appears complete or not at all."""
     names = {path.name: path.name for path in scratch.glob("*.rank[0-9]*")}
     if profiler.rank_file:
@@ -76,17 +76,18 @@ def end_orphaned_job(address: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    # Whenever this program is told to end, its folder on the node is to go too.
+    # On SIGTERM too, its folder on the node is removed.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
     job = read_json(parser.parse_args().job)
     p = parameters_of(job["parameters"])
     # srun gives its tasks the number of theirs, and the address of the node that it was started on, which is the first.
-    place = Place(int(os.environ["SLURM_PROCID"]), p.nodes, os.environ["SLURM_LAUNCH_NODE_IPADDR"], job["port"])
+    node, first = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_LAUNCH_NODE_IPADDR"]
+    rendezvous = Rendezvous(node, p.nodes, first, job["port"])
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    write_json(Path(job["scratch"]) / node_file(NODE, place.node), {"name": name})
-    code = run_node(job, p, place)
-    if code != 0 and place.node > 0:
-        end_orphaned_job(place.address, int(os.environ["SLURM_SRUN_COMM_PORT"]))
+    write_json(Path(job["scratch"]) / node_file(NODE, rendezvous.node), {"name": name})
+    code = run_node(job, p, rendezvous)
+    if code != 0 and rendezvous.node > 0:
+        end_orphaned_job(rendezvous.address, int(os.environ["SLURM_SRUN_COMM_PORT"]))
     sys.exit(code)

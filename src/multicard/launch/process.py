@@ -25,12 +25,12 @@ JOB_MARK = "MULTICARD_JOB"
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a command."""
+    """How a command ended."""
 
     exit_code: int
     timed_out: bool
     wall_time_s: float
-    # Of a command that wraps a job: it did not end after it and was ended, or it ended before it.
+    # Of a command that wraps a job: it did not exit after the job and was killed, or it exited before the job.
     lingered: bool = False
     orphaned: bool = False
 
@@ -42,9 +42,9 @@ class Wrapped:
     Attributes
     ----------
     argument
-        What the command lines of the job's processes have and those of the profiler's own do not.
+        In the command lines of the job's processes, and in none of the profiler's own.
     done
-        Tells whether the job has said its last word.
+        Whether all ranks have written their record.
     """
 
     argument: str
@@ -63,23 +63,23 @@ def run(
     """Run `command`, write its output to `log`, and hand each line to `on_line`.
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
-    agent does). Whatever still carries it when the command has ended, or when this process is told to end,
-    is ended too: first asked (SIGTERM), `grace_s` (unless stated `GRACE_S`) later killed.
+    agent does). Processes that still carry it when the command has exited, or when this process is told to exit,
+    get SIGTERM, and SIGKILL `grace_s` (by default `GRACE_S`) later.
 
     Parameters
     ----------
     wrapped
-        The job, if the command runs it inside. A command that lingers `FINISH_LIMIT_S` longer than its job is ended,
-        one that ends before does not take the job with it.
+        The job, if the command runs it as its child. A command that runs `FINISH_LIMIT_S` longer than its job is
+        killed; one that exits before it does not take the job with it.
 
     Raises
     ------
     UserError
-        If there is no room for the log. The job is ended.
+        If there is no space for the log. The job is ended.
     """
     mark = uuid.uuid4().hex
     started = time.monotonic()
-    previous = {s: signal.signal(s, _leave) for s in (signal.SIGTERM, signal.SIGHUP)}
+    previous = {s: signal.signal(s, _exit) for s in (signal.SIGTERM, signal.SIGHUP)}
     unwritten: list[OSError] = []
     with report_full_disk(log), log.open("w", encoding="utf-8") as sink:
         process = subprocess.Popen(
@@ -95,7 +95,7 @@ def run(
         )
 
         def follow() -> None:
-            for line in process.stdout:  # to its end, come what may: a job that cannot write to a full pipe hangs
+            for line in process.stdout:  # to its end, whatever happens: a job that writes to a full pipe hangs
                 try:
                     if not unwritten:
                         sink.write(line)
@@ -117,7 +117,7 @@ def run(
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            for number in previous:  # to be told again, as Slurm does, must not break off the ending
+            for number in previous:  # a second signal, as Slurm sends, must not interrupt this
                 signal.signal(number, signal.SIG_IGN)
             _end_marked(mark, GRACE_S if grace_s is None else grace_s)
             process.wait()
@@ -130,9 +130,9 @@ def run(
 
 
 def _wait_for_wrapped(process: subprocess.Popen[str], mark: str, deadline: float, job: Wrapped) -> tuple[bool, bool]:
-    """Wait until a command and the job that it wraps have ended.
+    """Wait until a command and the job that it wraps have exited.
 
-    Returns whether the command lingered after the job, and whether it ended before it.
+    Returns whether the command lingered after the job, and whether it exited before it.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def _arguments(process: psutil.Process) -> list[str]:
         return []
 
 
-def _leave(number: int, _frame: object) -> None:
+def _exit(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
@@ -177,7 +177,7 @@ def _end_with_parent() -> None:
 
 
 def _end_marked(mark: str, grace_s: float) -> None:
-    """End every process whose environment carries the mark, by its id."""
+    """End every process whose environment has the mark, by its id."""
     processes = _marked(mark)
     for process in processes:
         _quietly(process.terminate)

@@ -4,8 +4,8 @@ import os
 import socket
 from collections.abc import Mapping
 
-# What srun asks of its environment, beside what any job has: which job it belongs to, and where Slurm's configuration
-# is where that is not the usual place. What else Slurm sets would change the step.
+# Variables that srun needs beside those of any job: its job, and where Slurm's configuration is if not in the usual
+# place. Slurm's other variables would change the step.
 FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
 
 
@@ -22,9 +22,9 @@ def srun_command(command: list[str], nodes: int, cpus: int, gpus: int) -> list[s
     cpus, gpus
         Of each node.
     """
-    cards = [f"--gres=gpu:{gpus}"] if gpus else []
+    gres = [f"--gres=gpu:{gpus}"] if gpus else []
     return [
-        "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", *cards,
+        "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", *gres,
         "--kill-on-bad-exit=1", "--input=none", "--unbuffered", *command,
     ]  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Keep a rank on the CPUs and in the memory of the NUMA node next to its card; without cards, share out the nodes.
+"""Bind a rank to the CPUs and the memory of the NUMA node closest to its GPU; without GPUs, divide the nodes evenly.
 
-torchrun's `--numa-binding` is not used: it starts no process where there is no card, no `numactl` program or no
-/sys entry, takes a card of unknown place (`numa_node` -1) for one of node 0, sets no memory policy, and would put the
+torchrun's `--numa-binding` is not used: it starts no process where there is no GPU, no `numactl` program or no
+/sys entry, treats a GPU of unknown node (`numa_node` -1) as one of node 0, sets no memory policy, and would put the
 one-process strategies under a launcher too.
 """
 
@@ -28,8 +28,8 @@ WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 MASK_LENGTH = MASK_WORDS * WORD_BITS + 1  # the kernel takes one off
 
 
-class NoPlace(Exception):
-    """Nothing to bind a rank to; the message says why."""
+class NotBound(Exception):
+    """There is nothing to bind a rank to; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -62,36 +62,36 @@ def read_topology(sysfs: Path = SYSFS) -> Topology:
     return Topology(dict(sorted(nodes.items())), cores)
 
 
-def node_of_card(address: str, sysfs: Path = SYSFS) -> int | None:
-    """NUMA node of a PCI device; None where the machine does not tell, which it writes as -1."""
+def node_of_gpu(address: str, sysfs: Path = SYSFS) -> int | None:
+    """NUMA node of a PCI device; None where the machine reports none (-1)."""
     node = _read(sysfs / f"bus/pci/devices/{address}/numa_node")
     return None if node is None or int(node) < 0 else int(node)
 
 
-def next_to_cards(topology: Topology, usable: frozenset[int], cards: Mapping[str, int | None]) -> dict[int, set[int]]:
-    """Usable CPUs of the nodes next to the cards of one rank, by node.
+def closest_to_gpus(topology: Topology, usable: frozenset[int], gpus: Mapping[str, int | None]) -> dict[int, set[int]]:
+    """Usable CPUs of the nodes closest to the GPUs of one rank, by node.
 
-    Ranks whose cards are at one node share all its CPUs, as with torchrun's `--numa-binding=node`.
+    Ranks whose GPUs are at one node share all its CPUs, as with torchrun's `--numa-binding=node`.
 
     Parameters
     ----------
-    cards
-        Node of each card, by its PCI address.
+    gpus
+        Node of each GPU, by its PCI address.
 
     Raises
     ------
-    NoPlace
-        If a card's node is not known, or has no CPU that this process may use.
+    NotBound
+        If a GPU's node is unknown, or has no CPU that this process may use.
     """
     _refuse_one_node(topology)
-    place = {}
-    for address, node in cards.items():
+    cpus_of: dict[int, set[int]] = {}
+    for address, node in gpus.items():
         if node is None:
-            raise NoPlace(f"the machine does not tell the NUMA node of the card at {address}")
-        place[node] = set(topology.nodes.get(node, frozenset()) & usable)
-        if not place[node]:
-            raise NoPlace(f"no usable CPU at NUMA node {node} of the card at {address}")
-    return dict(sorted(place.items()))
+            raise NotBound(f"the NUMA node of the GPU at {address} is unknown")
+        cpus_of[node] = set(topology.nodes.get(node, frozenset()) & usable)
+        if not cpus_of[node]:
+            raise NotBound(f"no usable CPU at NUMA node {node} of the GPU at {address}")
+    return dict(sorted(cpus_of.items()))
 
 
 def share_of_rank(topology: Topology, usable: frozenset[int], rank: int, ranks: int) -> dict[int, set[int]]:
@@ -102,16 +102,16 @@ def share_of_rank(topology: Topology, usable: frozenset[int], rank: int, ranks: 
 
     Raises
     ------
-    NoPlace
+    NotBound
         If the machine has one node, or no node with usable CPUs.
     """
     _refuse_one_node(topology)
     nodes = [node for node, cpus in topology.nodes.items() if cpus & usable]
     if not nodes:
-        raise NoPlace("no usable CPU at any NUMA node")
-    place_of = [other * len(nodes) // ranks for other in range(ranks)]
-    node = nodes[place_of[rank]]
-    sharers, position = place_of.count(place_of[rank]), rank - place_of.index(place_of[rank])
+        raise NotBound("no usable CPU at any NUMA node")
+    node_index = [other * len(nodes) // ranks for other in range(ranks)]
+    node = nodes[node_index[rank]]
+    sharers, position = node_index.count(node_index[rank]), rank - node_index.index(node_index[rank])
 
     cpus = topology.nodes[node] & usable
     cores = sorted({tuple(sorted(topology.cores.get(cpu, {cpu}) & cpus)) for cpu in cpus})
@@ -119,7 +119,7 @@ def share_of_rank(topology: Topology, usable: frozenset[int], rank: int, ranks: 
     return {node: set().union(*cores[first : max(end, first + 1)])}
 
 
-def bind(rank: int, ranks: int, cards: Sequence[int] = (), sysfs: Path = SYSFS) -> str:
+def bind(rank: int, ranks: int, gpus: Sequence[int] = (), sysfs: Path = SYSFS) -> str:
     """Bind this process, to be called before it makes threads or allocates; never fails.
 
     Threads that exist already move too, but only what the calling thread and its later children allocate follows
@@ -129,8 +129,8 @@ def bind(rank: int, ranks: int, cards: Sequence[int] = (), sysfs: Path = SYSFS) 
     ----------
     rank, ranks
         This process and the number of processes on this machine.
-    cards
-        CUDA indices of the cards that this process drives; none on a CPU.
+    gpus
+        CUDA indices of the GPUs that this process drives; none on a CPU.
 
     Returns
     -------
@@ -139,36 +139,36 @@ def bind(rank: int, ranks: int, cards: Sequence[int] = (), sysfs: Path = SYSFS) 
     """
     try:
         if not hasattr(os, "sched_setaffinity"):
-            raise NoPlace(f"{platform.system()} lets no process choose its CPUs")
+            raise NotBound(f"{platform.system()} does not support CPU affinity")
         topology, usable = read_topology(sysfs), frozenset(os.sched_getaffinity(0))
-        if cards:
-            addresses = [pci_address(card) for card in cards]
-            place = next_to_cards(topology, usable, {address: node_of_card(address, sysfs) for address in addresses})
+        if gpus:
+            addresses = [pci_address(gpu) for gpu in gpus]
+            cpus_of = closest_to_gpus(topology, usable, {address: node_of_gpu(address, sysfs) for address in addresses})
         else:
-            place = share_of_rank(topology, usable, rank, ranks)
-        cpus = set().union(*place.values())
+            cpus_of = share_of_rank(topology, usable, rank, ranks)
+        cpus = set().union(*cpus_of.values())
         _move_threads(cpus)
-    except NoPlace as reason:
+    except NotBound as reason:
         return f"not bound: {reason}"
-    # A job that trains unbound is worth more than none: an odd /sys, CPUs taken away meanwhile, no CUDA.
+    # A job that trains unbound is better than none: an odd /sys, CPUs taken away meanwhile, no CUDA.
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         return f"not bound: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    nodes = format_cpus(place)
-    said = f"bound to CPUs {format_cpus(cpus)} of NUMA node {nodes}"
-    if len(place) > 1:
-        return f"{said}, memory of the node that asks"
-    problem = _prefer_memory(*place)
-    return f"{said}, memory of node {nodes} not preferred: {problem}" if problem else f"{said}, memory preferred there"
+    nodes = format_cpus(cpus_of)
+    text = f"bound to CPUs {format_cpus(cpus)} of NUMA node {nodes}"
+    if len(cpus_of) > 1:
+        return f"{text}, memory of the node that allocates"
+    problem = _prefer_memory(*cpus_of)
+    return f"{text}, memory of node {nodes} not preferred: {problem}" if problem else f"{text}, memory preferred"
 
 
 def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
-    """What the calling thread is bound to; None for what the system does not tell.
+    """What the calling thread is bound to; None for what the system does not report.
 
     Returns
     -------
     dict
         `cpus` ("0-3,8"), `numa_nodes` (of these CPUs), and `memory_policy` of Linux ("default" takes memory of the
-        node that asks; "preferred:1").
+        node that allocates; "preferred:1").
     """
     cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     nodes = read_topology(sysfs).nodes
@@ -179,9 +179,9 @@ def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
     }
 
 
-def pci_address(card: int) -> str:
+def pci_address(gpu: int) -> str:
     """PCI address of a CUDA device as /sys writes it, such as 0000:3b:00.0."""
-    found = torch.cuda.get_device_properties(card)
+    found = torch.cuda.get_device_properties(gpu)
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 
@@ -223,9 +223,9 @@ def _read(path: Path) -> str | None:
 def _refuse_one_node(topology: Topology) -> None:
     with_cpus = sum(bool(cpus) for cpus in topology.nodes.values())
     if with_cpus == 0:
-        raise NoPlace("the system shows no NUMA nodes")
+        raise NotBound("the system shows no NUMA nodes")
     if with_cpus == 1:
-        raise NoPlace("the machine has one NUMA node")
+        raise NotBound("the machine has one NUMA node")
 
 
 def _move_threads(cpus: set[int]) -> None:

@@ -7,7 +7,7 @@ import torch
 
 
 class Clock(Protocol):
-    """Marks moments now, tells the time between them later."""
+    """Marks moments now, and gives the time between them later."""
 
     def mark(self) -> Any:
         """Note this moment."""
@@ -37,7 +37,7 @@ class HostClock:
 class CudaClock:
     """CUDA events on the current stream: the moments when the GPU gets there, read at the end.
 
-    The host is never made to wait inside a step, so a phase lasts as long as it holds up the GPU: data that
+    The host is never made to wait inside a step, so a phase lasts as long as it delays the GPU: data that
     arrives while the GPU still computes costs nothing, data that the GPU waits for shows in full.
     """
 

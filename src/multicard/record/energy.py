@@ -1,4 +1,4 @@
-"""Energy and memory of a card, as its driver (NVML) counts them."""
+"""Energy and memory of a GPU, as its driver counts them (NVML)."""
 
 import functools
 import time
@@ -8,10 +8,10 @@ import torch
 
 
 class EnergyMeter:
-    """Energy that the card of a CUDA device takes between `start` and `stop`, for everything that runs on it.
+    """Energy that a GPU takes between `start` and `stop`, for everything that runs on it.
 
-    NVML counts in millijoules and renews its counter a few times per second or more often, depending on the card,
-    so an interval should last seconds. Finding the card takes NVML some 10 ms, once per process and when the meter
+    NVML counts in millijoules and updates its counter a few times per second or more often, depending on the GPU,
+    so an interval should last seconds. Finding the GPU takes NVML some 10 ms, once per process and when the meter
     is made; `start` and `stop` read one counter and do not wait for the GPU, so what is queued then counts for what
     comes after. Several intervals add up.
 
@@ -32,11 +32,11 @@ class EnergyMeter:
     """
 
     def __init__(self, device: torch.device):
-        self._nvml, self._card, self._problem = _find_card(device)
+        self._nvml, self._handle, self._problem = _find_gpu(device)
         self._began: tuple[int, float] | None = None
         self.intervals: list[tuple[int, float]] = []
         if self._problem is None:
-            self._read()  # a card without a counter says so at once
+            self._read()  # a GPU without a counter is found out at once
 
     def start(self) -> None:
         """Begin an interval."""
@@ -72,33 +72,33 @@ class EnergyMeter:
         if self._problem is not None:
             return None
         try:
-            return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._card), time.perf_counter()
-        except Exception as error:  # whatever a driver may say: a job does not end for want of a meter
+            return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle), time.perf_counter()
+        except Exception as error:  # whatever a driver may raise: a missing meter must not end a job
             self._problem = f"no energy counter: {error}"
             return None
 
 
 def device_memory_used_bytes(device: torch.device) -> int | None:
-    """Memory of the card in use by all processes, the CUDA context included, as nvidia-smi shows it.
+    """Memory of the GPU in use by all processes, the CUDA context included, as nvidia-smi shows it.
 
-    None on a CPU and where NVML does not tell. Does not wait for the GPU.
+    None on a CPU and where NVML does not report it. Does not wait for the GPU.
     """
-    nvml, card, problem = _find_card(device)
+    nvml, handle, problem = _find_gpu(device)
     if problem is not None:
         return None
     try:
         # The second version leaves out what the driver reserves for itself, as nvidia-smi does.
-        return nvml.nvmlDeviceGetMemoryInfo(card, version=nvml.nvmlMemory_v2).used
+        return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used
     except Exception:  # as above
         return None
 
 
 @functools.cache
-def _find_card(device: torch.device) -> tuple[Any, Any, str | None]:
-    """NVML, its handle of the card, and why there is none.
+def _find_gpu(device: torch.device) -> tuple[Any, Any, str | None]:
+    """NVML and its handle of the GPU, or why there is none.
 
-    By UUID, since the CUDA index follows CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER and NVML's does not. A card in
-    slices (MIG) has no meter: its counters are those of the whole card, with whatever runs beside.
+    By UUID, since the CUDA index follows CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER and NVML's does not. A GPU
+    partitioned by MIG has no meter: its counters are those of all its instances together.
     """
     if device.type != "cuda":
         return None, None, f"no meter for a {device.type.upper()}"
@@ -109,16 +109,16 @@ def _find_card(device: torch.device) -> tuple[Any, Any, str | None]:
     try:
         pynvml.nvmlInit()
         uuid = torch.cuda.get_device_properties(device).uuid
-        card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except Exception as error:  # as above
-        return None, None, f"NVML does not know the card: {error}"
-    if _is_sliced(pynvml, card):
-        return None, None, "the card is in slices (MIG)"
-    return pynvml, card, None
+        return None, None, f"NVML does not know the GPU: {error}"
+    if _is_partitioned(pynvml, handle):
+        return None, None, "the GPU is partitioned (MIG)"
+    return pynvml, handle, None
 
 
-def _is_sliced(nvml: Any, card: Any) -> bool:
+def _is_partitioned(nvml: Any, handle: Any) -> bool:
     try:
-        return nvml.nvmlDeviceGetMigMode(card)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-    except Exception:  # a card that cannot be sliced answers with an error
+        return nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    except Exception:  # a GPU without MIG answers with an error
         return False

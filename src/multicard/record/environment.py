@@ -1,4 +1,4 @@
-"""Where a run took place: hardware, host and versions."""
+"""Where a run takes place: hardware, host and versions."""
 
 import os
 import platform
@@ -29,13 +29,13 @@ def versions() -> dict[str, str | None]:
 
 
 def _driver() -> str | None:
-    """Version of NVIDIA's driver; None where there is none or NVML does not tell."""
+    """Version of NVIDIA's driver; None where there is none or NVML does not report it."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # whatever a driver may say: a job does not end for want of a version
+    except Exception:  # whatever a driver may raise: a missing version must not end a job
         return None
 
 

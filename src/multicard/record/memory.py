@@ -8,7 +8,7 @@ import torch
 
 
 class PeakMemory(NamedTuple):
-    """Peaks in bytes: of what tensors held, and of what PyTorch's caching allocator held for them (GPU only)."""
+    """Peaks in bytes: allocated for tensors, and reserved by PyTorch's caching allocator (GPU only)."""
 
     allocated: int
     reserved: int | None
@@ -22,14 +22,14 @@ def peak_memory(*devices: torch.device) -> PeakMemory:
     falls, and nothing is reserved.
     """
     if devices[0].type == "cuda":
-        peaks = [_peaks_of_card(card) for card in devices]
+        peaks = [_peaks_of_gpu(gpu) for gpu in devices]
         return PeakMemory(max(peak.allocated for peak in peaks), max(peak.reserved for peak in peaks))
     unit = 1 if sys.platform == "darwin" else 1024
     return PeakMemory(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, None)
 
 
-def _peaks_of_card(card: torch.device) -> PeakMemory:
+def _peaks_of_gpu(gpu: torch.device) -> PeakMemory:
     # The two functions of PyTorch would each fetch all the counters, and flatten and sort them, in every step.
-    counters = torch.cuda.memory_stats_as_nested_dict(card)
-    torch.cuda.reset_peak_memory_stats(card)
+    counters = torch.cuda.memory_stats_as_nested_dict(gpu)
+    torch.cuda.reset_peak_memory_stats(gpu)
     return PeakMemory(*(counters[name]["all"]["peak"] for name in ("allocated_bytes", "reserved_bytes")))

@@ -1,4 +1,4 @@
-"""The frame of every training program: one rank runs, and what became of it is written down."""
+"""The entry point of every training program: run one rank, and record its outcome."""
 
 import argparse
 import errno
@@ -25,10 +25,10 @@ P = TypeVar("P")
 # else is to be recorded.
 Training = Callable[[dict[str, Any], P, dict[str, Any]], dict[str, Any]]
 
-KNOWN = (Diverged, UserError)  # errors that say all there is to know
+KNOWN = (Diverged, UserError)  # errors whose message is enough, without their type and traceback
 LONGEST_MESSAGE = 300  # characters
 
-# What errors say of memory that ran out, in lower case.
+# Parts of error messages about memory that ran out, in lower case.
 OUT_OF_MEMORY = (
     "out of memory",  # CUDA, NCCL
     "can't allocate memory",  # PyTorch on a CPU
@@ -90,14 +90,14 @@ def _reason(error: BaseException, rank: int) -> Reason:
 
 def _message(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    if len(text) > LONGEST_MESSAGE:  # the end of a worker's traceback says what happened, its beginning where
+    if len(text) > LONGEST_MESSAGE:  # the end of a worker's traceback has the error, its beginning the place
         half = LONGEST_MESSAGE // 2
         text = f"{text[:half]} … {text[-half:]}"
     return text if isinstance(error, KNOWN) else f"{type(error).__name__}: {text}"
 
 
 def _leave(error: BaseException) -> NoReturn:
-    """End this process; print where the error comes from, unless it says all there is to know."""
+    """Exit; print the traceback of the error, unless its message is enough."""
     if isinstance(error, KNOWN):
         print(_message(error), file=sys.stderr)
     else:
@@ -129,13 +129,13 @@ def bind_rank(p: Placement, gpus: list[int] | None = None) -> dict[str, Any]:
     return bound() | {"note": note}
 
 
-def say(text: str) -> None:
+def log_progress(text: str) -> None:
     """Print a line of progress."""
     print(f"{PROGRESS}  {text}", flush=True)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that memory ran out, on the GPU or on the host."""
+    """Whether an error means that memory ran out, on the GPU or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:

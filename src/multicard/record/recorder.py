@@ -1,4 +1,4 @@
-"""Times every step and its phases, and writes them down."""
+"""Times every step and its phases."""
 
 import csv
 import io
@@ -28,14 +28,14 @@ class Diverged(Exception):
 class Recorder:
     """Records the steps of one rank.
 
-    A step costs a few clock marks and one reading of the memory counters per card; marks and losses are read when
+    A step costs a few clock marks and one reading of the memory counters per GPU; marks and losses are read when
     `settle` is called between epochs, so the measured loop never waits for the GPU.
 
     Parameters
     ----------
     device
         Whose clock times the steps.
-    cards
+    devices
         All that the rank computes on, if these are more than `device`; peak memory is that of the fullest.
 
     >>> with recorder.step(epoch=1, window="measured") as step:    # doctest: +SKIP
@@ -44,9 +44,9 @@ class Recorder:
     ...     step.add(len(images), loss)
     """
 
-    def __init__(self, rank: int, device: torch.device, capture: Capture, cards: Sequence[torch.device] = ()):
+    def __init__(self, rank: int, device: torch.device, capture: Capture, devices: Sequence[torch.device] = ()):
         self.rank, self.capture = rank, capture
-        self.cards = cards or (device,)
+        self.devices = devices or (device,)
         self.clock = clock_for(device)
         self.rows: list[dict[str, Any]] = []
         self._pending: list[_Step] = []
@@ -62,7 +62,7 @@ class Recorder:
             step.start = self.clock.mark()
             yield step
             step.end = self.clock.mark()
-        step.peak_memory_bytes, step.peak_reserved_bytes = peak_memory(*self.cards)
+        step.peak_memory_bytes, step.peak_reserved_bytes = peak_memory(*self.devices)
         self._pending.append(step)
         self._current = None
 
@@ -92,7 +92,7 @@ class Recorder:
         return fresh
 
     def continue_from(self, written: str) -> None:
-        """Take up the steps of an earlier attempt, as `write` left them; further steps are numbered on."""
+        """Continue after the steps of an earlier attempt, as `write` left them; numbering goes on."""
         self.rows = list(csv.DictReader(io.StringIO(written)))
         self._count = len(self.rows)
 
@@ -120,7 +120,7 @@ class _Step:
         tokens: int | None = None,
         padded_tokens: int | None = None,
     ) -> None:
-        """Tell what the step did with one batch.
+        """Add one batch to the step.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class _Step:
         weight
             Of this batch in the loss of the step.
         tokens, padded_tokens
-            Of texts: the tokens that the model computed, without and with padding.
+            Of a language model: the tokens computed, without and with padding.
         """
         self.losses.append((weight, loss.detach()))
         for name, count in (("samples", samples), ("tokens", tokens), ("padded_tokens", padded_tokens)):

@@ -14,7 +14,7 @@ from torch import nn
 from multicard.core.errors import UserError
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter
-from multicard.record.rank import say
+from multicard.record.rank import log_progress
 from multicard.record.recorder import Recorder
 from multicard.workloads.llm.model_state import ModelState, count
 from multicard.workloads.llm.parameters import LlmParameters
@@ -149,7 +149,7 @@ class Observer:
             self.meter.stop()
             self._enter_context("window", self.capture.window())
         if self.rank == 0 and number in (p.warmup_steps + 1, p.warmup_steps + p.steps // 2):
-            say(f"step {number} of {p.total_steps}")
+            log_progress(f"step {number} of {p.total_steps}")
         self._step = self._enter_context("step", self.recorder.step(1, window))
 
     def _end_step(self) -> None:

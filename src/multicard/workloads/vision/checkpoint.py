@@ -14,7 +14,7 @@ from torch import nn
 from multicard.core.layout import CHECKPOINT, STEPS, rank_file
 from multicard.record import environment
 from multicard.record.energy import EnergyMeter
-from multicard.record.rank import say
+from multicard.record.rank import log_progress
 from multicard.record.recorder import Recorder
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.ranks import sum_over_ranks
@@ -75,7 +75,7 @@ class Checkpoints:
     def resume(self) -> dict[str, Any] | None:
         """Take up what an interrupted attempt left, on all ranks or on none.
 
-        Returns what run.json is to say of it; None where the run starts anew.
+        Returns what run.json records of it; None where the run starts from scratch.
         """
         if not (self.possible and self.job["resume"]):
             return None
@@ -85,7 +85,7 @@ class Checkpoints:
             return None
         self.times = left["times"] + 1
         self._take(left)
-        self._say(f"goes on after epoch {left['epoch']} of {self.p.epochs}, from its checkpoint")
+        self._say(f"resuming after epoch {left['epoch']} of {self.p.epochs}, from its checkpoint")
         return {
             "epoch": left["epoch"],
             "times": self.times,
@@ -159,7 +159,7 @@ class Checkpoints:
         try:
             left = torch.load(self.job["checkpoint"], map_location="cpu", weights_only=True)
             own, then = json.loads(self._identity()), json.loads(left["identity"])
-        except Exception as error:  # whatever a damaged file makes PyTorch say
+        except Exception as error:  # whatever a damaged file makes PyTorch raise
             return {}, f"the checkpoint cannot be read ({type(error).__name__})"
         other = sorted(key for key in own if own[key] != then.get(key))
         return left, f"the checkpoint is of other {', '.join(other)}" if other else None
@@ -204,7 +204,7 @@ class Checkpoints:
 
     def _say(self, text: str) -> None:
         if self.rank == 0:
-            say(text)
+            log_progress(text)
 
 
 def _save(value: dict[str, Any], path: Path) -> None:

@@ -16,7 +16,7 @@ from multicard.core.files import write_csv
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
-from multicard.record.rank import bind_rank, run_rank, say
+from multicard.record.rank import bind_rank, log_progress, run_rank
 from multicard.record.recorder import Recorder
 from multicard.workloads.vision.checkpoint import Checkpoints, State
 from multicard.workloads.vision.data import open_split, read_provenance
@@ -109,7 +109,7 @@ def train(
                 run_step(batches, epoch, "warmup" if done < warm else "measured")
                 done += 1
                 if rank == 0 and number in (steps_per_epoch // 2, steps_per_epoch):
-                    say(f"epoch {epoch} of {p.epochs}, step {number} of {steps_per_epoch}")
+                    log_progress(f"epoch {epoch} of {p.epochs}, step {number} of {steps_per_epoch}")
             losses = [row["loss"] for row in recorder.settle()]
             for meter in meters:
                 meter.stop()
@@ -144,7 +144,7 @@ def train(
         if rank == 0:
             write_csv(scratch / rank_file(EPOCHS, rank), EPOCH_COLUMNS, epochs)
     if rank == 0:
-        say(f"test accuracy {epochs[-1]['test_accuracy']:.1%}")
+        log_progress(f"test accuracy {epochs[-1]['test_accuracy']:.1%}")
     return {
         "steps_per_pass": len(training),
         "energy": [meter.record() for meter in meters],
