@@ -12,7 +12,7 @@ import torch.distributed as dist
 from conftest import TINY
 from multicard.core.errors import UserError
 from multicard.core.reasons import Reason, describe_reason
-from multicard.launch import job
+from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
 from multicard.launch.outcome import judge
 from multicard.launch.process import Ended
@@ -65,7 +65,7 @@ def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def run_program(program: str, **changes: Any) -> dict[str, Any]:
         (tmp_path / "stand_in.py").write_text(program)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-        monkeypatch.setitem(job.TRAINERS, "vision", "stand_in")
+        monkeypatch.setattr(type(WORKLOADS["vision"]), "program", "stand_in")
         parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
         return run_job(parameters, digits, tmp_path / "run", time_limit_s=120)
 
