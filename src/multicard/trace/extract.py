@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from multicard.core.errors import TraceError
 from multicard.core.files import atomic_write, read_json, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
+from multicard.profilers import PROFILERS
 from multicard.trace.files import open_trace
 from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables
 
