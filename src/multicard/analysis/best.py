@@ -1,4 +1,4 @@
-"""The best measured configuration for a goal, per job and number of devices, or that the data do not decide."""
+"""The best measured configuration for a goal per job and number of devices, if the data decide it."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from multicard.analysis.statistics import Interval, median_of, ratios_of, verdic
 Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
 GOALS: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "energy", "memory")
 
-# How long a run is and how it is watched: no choice of how to work.
+# How long a run is and how it is observed: not a choice between configurations.
 NO_CHOICE = (
     "epochs", "steps_per_epoch", "steps", "warmup_steps", "profiled_steps", "profiler", "save", "seed",
 )  # fmt: skip
@@ -27,21 +27,21 @@ class Choice:
     Attributes
     ----------
     job
-        What all of them do, in words.
+        What they have in common, in words.
     best
         The one with the best median; `value` is its value.
     differing
-        Parameters in which the candidates differ; what follows the preset is left out.
+        Parameters in which the candidates differ, without those that another one implies.
     tied
-        Others that the repeats do not tell from it.
+        Others that are not significantly different.
     of_one_repeat
-        How many of these are so because one of the two has a single repeat, so that there is no interval.
+        How many of these are so because one of the two has a single repeat, hence no interval.
     repeats
-        The fewest on one side of a comparison of the best with another; 0 where there is no other.
+        The fewest repeats in a comparison of the best with another; 0 without another.
     candidates
         How many configurations have a value for the goal.
     too_large
-        Of how many the peak memory is above the limit, or not known.
+        How many have a peak memory above the limit, or not known.
     """
 
     job: str
@@ -59,7 +59,7 @@ class Choice:
 
     @property
     def decided(self) -> bool:
-        """Whether the data tell the best from all others."""
+        """Whether the best differs significantly from all others."""
         return self.best is not None and self.candidates > 1 and not self.tied
 
 
@@ -70,19 +70,21 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
     ----------
     goal
         `throughput`: distinct images, or tokens without padding, per second. `time_to_accuracy`: training time to 98 %
-        of test accuracy. `energy`: of the cards, per distinct image or token. `memory`: peak per device.
+        of test accuracy. `energy`: of the GPUs, per distinct image or token. `memory`: peak per device.
     memory_limit_gb
         Leave out configurations that need more per device, in 10^9 bytes.
     """
     groups: dict[Any, list[Configuration]] = defaultdict(list)
     for each in evidence.configurations:
         if each.completed:
-            groups[each.workload.job(each.parameters), each.place.machine, each["device"], each["devices"]].append(each)
+            groups[each.workload.job(each.parameters), each.provenance.machine, each["device"], each["devices"]].append(
+                each
+            )
     found = []
     for (job, machine, device, devices), alike in groups.items():
         every = [(each, values) for each in alike if (values := VALUES[goal](each))]
         valued = [(each, values) for each, values in every if _fits(each, memory_limit_gb)]
-        if every:  # else the goal is not one of this job
+        if every:  # else the job has no such measure
             differing = _differing([each for each, _ in every])
             best = _best(valued, goal, differing)
             counts = (len(valued), len(every) - len(valued))
@@ -112,7 +114,7 @@ def _best(
 
 
 def _differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:
-    """Parameters with more than one value, those that are a choice."""
+    """Parameters with more than one value that are a choice."""
     table = pd.DataFrame([configuration.parameters for configuration in configurations])
     names = [name for name in configurations[0].parameters if name not in NO_CHOICE]
     return tuple(configurations[0].workload.varying(table, names))
@@ -137,7 +139,7 @@ VALUES: dict[Goal, Callable[[Configuration], list[float]]] = {
 
 
 def _all_reached(configuration: Configuration) -> list[float]:
-    """Times to the accuracy, if every repeat reached it."""
+    """Times to the accuracy goal, if every repeat reached it."""
     times = configuration.values("time_to_accuracy_s")
     return times if len(times) == len(configuration.completed) else []
 

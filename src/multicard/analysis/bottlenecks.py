@@ -191,7 +191,7 @@ def _memory(configuration: Configuration) -> Bottleneck | None:
     lost = sum(run.values.get("outcome") == "out_of_memory" for run in configuration.runs)
     if lost:
         return Bottleneck("memory", 1.0, f"{lost} of {len(configuration.runs)} runs ran out of memory (measures.csv)")
-    used, memory = peak_memory(configuration), configuration.place.card_memory_bytes
+    used, memory = peak_memory(configuration), configuration.provenance.gpu_memory_bytes
     if not used or not memory or configuration["device"] != "cuda":
         return None
     share = max(used) / memory

@@ -119,7 +119,7 @@ def fits(configuration: Configuration, where: Where, besides: str | None = None)
     for name, wanted in where.items():
         if name == besides:
             continue
-        found = configuration.place.data_source if name == DATA_SOURCE else _first(configuration, name)
+        found = configuration.provenance.data_source if name == DATA_SOURCE else _first(configuration, name)
         if isinstance(wanted, Range):
             is_number = isinstance(found, int | float) and not isinstance(found, bool)
             low, high = wanted.at_least, wanted.at_most

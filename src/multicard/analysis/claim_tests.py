@@ -136,7 +136,7 @@ class Scaling(Test):
             places = defaultdict(list)
             for found in _speedups([each for each in configurations if fits(each, where)], configurations):
                 one = found[0]
-                places[one["devices"], one.place.machine, one.place.versions].append(found)
+                places[one["devices"], one.provenance.machine, one.provenance.versions].append(found)
             sides.append(places)
         comparisons = []
         for key in [key for key in sides[0] if key in sides[1]]:

@@ -170,16 +170,16 @@ def _split(claim: Claim, evidence: Evidence) -> tuple[list[Configuration], list[
     """Configurations whose runs may decide a claim, and the others."""
     nodes: dict[str | None, set[int]] = {}
     for run in evidence.runs:
-        nodes.setdefault(run.place.machine, set()).update(run.place.numa_nodes)
+        nodes.setdefault(run.provenance.machine, set()).update(run.provenance.numa_nodes)
 
     def decides(configuration: Configuration) -> bool:
         if any(run.synthetic for run in configuration.runs):
             return False
         if not fits(configuration, claim.size.get(configuration["workload"], {})):
             return False
-        on_gpu = configuration["device"] == "cuda" and configuration.place.card is not None
+        on_gpu = configuration["device"] == "cuda" and configuration.provenance.gpu is not None
         if claim.hardware == "numa":
-            return on_gpu and len(nodes[configuration.place.machine]) >= NUMA_NODES
+            return on_gpu and len(nodes[configuration.provenance.machine]) >= NUMA_NODES
         return on_gpu or claim.hardware == "any"
 
     sides: tuple[list[Configuration], list[Configuration]] = ([], [])
@@ -242,7 +242,7 @@ def _conditions(comparisons: Sequence[Comparison]) -> str:
         return ""
     repeats = [one.found.repeats for one in comparisons]
     runs = {run.run for one in comparisons for run in one.runs}
-    versions = dict.fromkeys(run.place.versions or "versions unknown" for one in comparisons for run in one.runs)
+    versions = dict.fromkeys(run.provenance.versions or "versions unknown" for one in comparisons for run in one.runs)
     fewest, most = min(repeats), max(repeats)
     counted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     weak = f"; fewer than three repeats: {BY_CHANCE}" if fewest < FEW_REPEATS else ""
@@ -250,7 +250,9 @@ def _conditions(comparisons: Sequence[Comparison]) -> str:
 
 
 def _machines(comparisons: Sequence[Comparison]) -> str:
-    return "; ".join(dict.fromkeys(run.place.machine or "machine unknown" for one in comparisons for run in one.runs))
+    return "; ".join(
+        dict.fromkeys(run.provenance.machine or "machine unknown" for one in comparisons for run in one.runs)
+    )
 
 
 def _kinds(tests: Sequence[TestResult]) -> str:

@@ -1,4 +1,4 @@
-"""All runs of a results folder by configuration, each with where it ran: the evidence for claims and advice."""
+"""All runs of a results folder by configuration: the evidence for claims and recommendations."""
 
 import math
 import re
@@ -19,34 +19,34 @@ from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS, Workload
 
 SCENARIOS, RUNS = "scenarios", "runs"
-SYNTHETIC = "synthetic"  # made-up data carries this word
+SYNTHETIC = "synthetic"  # in the names of synthetic data and machines
 
 # A run's name becomes a path: it must be one name.
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run took place and what it trained on, by its record; None for what that does not tell.
+class Provenance:
+    """Machine, versions and data of a run, from its record; None for what that does not tell.
 
     Attributes
     ----------
     machine, versions
         In words.
-    card
-        Names of the kinds of cards.
-    card_memory_bytes
-        Of the smallest card.
+    gpu
+        Names of its kinds of GPUs.
+    gpu_memory_bytes
+        Of the smallest GPU.
     numa_nodes
-        Nodes that its ranks ran on, so at least so many are there.
+        Nodes that its ranks ran on, so there are at least as many.
     data_source
         Kind of the data set.
     """
 
     machine: str | None = None
     versions: str | None = None
-    card: str | None = None
-    card_memory_bytes: int | None = None
+    gpu: str | None = None
+    gpu_memory_bytes: int | None = None
     numa_nodes: frozenset[int] = frozenset()
     data_source: str | None = None
 
@@ -58,12 +58,12 @@ class MeasuredRun:
     run: str
     scenario: str
     values: Mapping[str, Any]
-    place: Place
+    provenance: Provenance
 
     @property
     def synthetic(self) -> bool:
-        """Whether the run or what it ran on is made up, by what it is called."""
-        texts = (self.run, self.place.machine, self.place.card, self.place.data_source)
+        """Whether the run, its data or its machine is synthetic, by its name."""
+        texts = (self.run, self.provenance.machine, self.provenance.gpu, self.provenance.data_source)
         return any(SYNTHETIC in text.lower() for text in texts if text)
 
     def number(self, name: str) -> float | None:
@@ -75,10 +75,10 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Runs that differ in their repeat alone, on one kind of machine with the same versions."""
+    """Runs that differ only in their repeat, on one kind of machine with the same versions."""
 
     parameters: Mapping[str, Any]
-    place: Place
+    provenance: Provenance
     runs: tuple[MeasuredRun, ...]
 
     @property
@@ -108,15 +108,15 @@ class Configuration:
         return self.parameters.get(parameter)
 
     def rest(self, besides: Iterable[str]) -> tuple[Any, ...]:
-        """What two configurations must share to be equal in all but the parameters named, the machine included."""
+        """What configurations have in common that differ at most in the parameters named: the machine included."""
         names = [name for name in PARAMETERS if name in self.parameters and name not in besides]
-        return (self.place.machine, self.place.versions, *((name, self.parameters[name]) for name in names))
+        return (self.provenance.machine, self.provenance.versions, *((name, self.parameters[name]) for name in names))
 
     def words(self, without: Iterable[str] = (), in_short: bool = False) -> str:
-        """Say what the configuration is: headline, then, unless in short, what differs from the defaults.
+        """Describe the configuration: its headline, then, unless in short, what differs from the defaults.
 
         >>> Configuration({"workload": "llm", "model": "tiny", "technique": "lora", "dataset": "chats", "device": "cpu",
-        ...     "devices": 2, "precision": "fp32", "packed": True, "steps": 50}, Place(), ()).words()
+        ...     "devices": 2, "precision": "fp32", "packed": True, "steps": 50}, Provenance(), ()).words()
         'tiny, lora, chats, 2 CPU processes, fp32, packed'
         """
         model = self.workload.parameters
@@ -133,7 +133,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The measured runs of several scenarios, each once, and their tables."""
+    """The measured runs of several scenarios, each once, and the scenarios' tables."""
 
     runs: list[MeasuredRun]
     scenarios: list[ScenarioTables] = field(default_factory=list)
@@ -145,7 +145,9 @@ class Evidence:
         for run in self.runs:
             groups[_key(run)].append(run)
         return [
-            Configuration({name: runs[0].values.get(name) for name in _fields(runs[0])}, runs[0].place, tuple(runs))
+            Configuration(
+                {name: runs[0].values.get(name) for name in _fields(runs[0])}, runs[0].provenance, tuple(runs)
+            )
             for runs in groups.values()
         ]
 
@@ -155,7 +157,7 @@ class Evidence:
         return rows[~rows.index.duplicated()]
 
     def table(self, name: str) -> dict[str, pd.DataFrame]:
-        """Rows of a gathered table by run."""
+        """Rows of one of the scenarios' tables by run."""
         found: dict[str, pd.DataFrame] = {}
         for scenario in self.scenarios:
             for run, rows in scenario.table(name).groupby("run"):
@@ -164,14 +166,14 @@ class Evidence:
 
 
 def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evidence:
-    """Read all that was measured.
+    """Read the measurements of an experiment.
 
     Parameters
     ----------
     results
         The results folder of an experiment.
     scenarios
-        Names of the scenarios to read; all that are there unless stated.
+        Names of the scenarios to read, all by default.
 
     Raises
     ------
@@ -182,21 +184,21 @@ def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evid
         raise UserError(f"{results}: no such folder, expected the results of an experiment")
     if scenarios is None:
         scenarios = sorted(path.parent.name for path in results.glob(f"{SCENARIOS}/*/measures.csv"))
-    gathered = [ScenarioTables(results / SCENARIOS / name) for name in scenarios]
+    tables = [ScenarioTables(results / SCENARIOS / name) for name in scenarios]
     runs: dict[str, MeasuredRun] = {}
-    for each in gathered:
+    for each in tables:
         for values in _rows(each):
             run = values["run"]
             if run not in runs:
-                runs[run] = MeasuredRun(run, each.folder.name, values, _place(results / RUNS, run))
-    return Evidence(list(runs.values()), gathered)
+                runs[run] = MeasuredRun(run, each.folder.name, values, _provenance(results / RUNS, run))
+    return Evidence(list(runs.values()), tables)
 
 
-def _rows(gathered: ScenarioTables) -> list[dict[str, Any]]:
+def _rows(tables: ScenarioTables) -> list[dict[str, Any]]:
     """Rows of the measures as Python values, without empty cells."""
-    path = gathered.folder / "measures.csv"
+    path = tables.folder / "measures.csv"
     try:
-        measures = gathered.measures
+        measures = tables.measures
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
     for column in ("run", "outcome", "workload"):
@@ -204,7 +206,7 @@ def _rows(gathered: ScenarioTables) -> list[dict[str, Any]]:
             raise UserError(f"{path}: found no column {column}")
     rows = []
     for row in measures.to_dict("records"):
-        values = {str(name): plain for name, value in row.items() if (plain := _plain(value)) is not None}
+        values = {str(name): cell for name, value in row.items() if (cell := _cell(value)) is not None}
         if values.get("workload") not in WORKLOADS:
             raise UserError(
                 f"{path}: found the workload {values.get('workload')!r}, expected one of {', '.join(WORKLOADS)}"
@@ -213,7 +215,7 @@ def _rows(gathered: ScenarioTables) -> list[dict[str, Any]]:
     return rows
 
 
-def _plain(value: Any) -> Any:
+def _cell(value: Any) -> Any:
     """A cell as a Python value, whatever the other cells of its column made of it; None for an empty one."""
     if pd.isna(value):
         return None
@@ -224,24 +226,24 @@ def _plain(value: Any) -> Any:
     return {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
 
 
-def _place(runs: Path, run: str) -> Place:
-    """Where a run took place, by its record where there is one."""
+def _provenance(runs: Path, run: str) -> Provenance:
+    """Machine, versions and data of a run, from its record if there is one."""
     path = runs / run / RUN
     if not _RUN_NAME.fullmatch(run) or not path.is_file():
-        return Place()
+        return Provenance()
     try:
         record = read_json(path)
     except ValueError as error:
         raise UserError(f"{path}: does not parse as JSON: {error}") from None
     hardware = record.get("hardware") or {}
-    cards = hardware.get("gpus") or []
-    memory = [card["memory_bytes"] for card in cards if card.get("memory_bytes")]
+    gpus = hardware.get("gpus") or []
+    memory = [gpu["memory_bytes"] for gpu in gpus if gpu.get("memory_bytes")]
     nodes = [(rank.get("binding") or {}).get("numa_nodes") or [] for rank in record.get("ranks") or []]
-    return Place(
+    return Provenance(
         machine=machine(hardware) if hardware else None,
         versions=versions(record),
-        card=", ".join(dict.fromkeys(str(card["name"]) for card in cards)) or None,
-        card_memory_bytes=min(memory, default=None),
+        gpu=", ".join(dict.fromkeys(str(gpu["name"]) for gpu in gpus)) or None,
+        gpu_memory_bytes=min(memory, default=None),
         numa_nodes=frozenset(node for rank in nodes for node in rank),
         data_source=(record.get("data") or {}).get("source"),
     )
@@ -253,7 +255,7 @@ def _fields(run: MeasuredRun) -> list[str]:
 
 
 def _key(run: MeasuredRun) -> tuple[Any, ...]:
-    return (run.place.machine, run.place.versions, *((name, run.values.get(name)) for name in _fields(run)))
+    return (run.provenance.machine, run.provenance.versions, *((name, run.values.get(name)) for name in _fields(run)))
 
 
 def _word(configuration: Configuration, name: str) -> str:

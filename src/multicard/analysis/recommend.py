@@ -1,6 +1,6 @@
-"""Recommendations in words: what holds each configuration back, what to try, and the best one for a goal.
+"""Recommendations in words: the best configuration for each goal, and for each configuration what to try next.
 
-Parameters have the names of the configuration file, so that what is recommended can be written there.
+Parameters have the names of the configuration file, so that a recommendation can be copied into it.
 """
 
 from collections import Counter
@@ -9,34 +9,34 @@ from dataclasses import dataclass
 from statistics import median
 
 from multicard.analysis.best import GOALS, Choice, Goal, choices
-from multicard.analysis.bottlenecks import Bottleneck, BottleneckReport, bottlenecks
+from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval, verdict
-from multicard.analysis.tuning_options import Advice, Neighbours, Tried, advice, effect
+from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, scaled, verdict
+from multicard.analysis.tuning_options import DIFFERENT, HIGHER, LOWER, Advice, Neighbours, Tried, advice, effect
 from multicard.core.text import for_markdown
-from multicard.core.units import SECONDS, with_unit
+from multicard.core.units import SECONDS, percent, with_unit
 
 UNITS: dict[Goal, str] = {
     "throughput": "{}s per second",
-    "time_to_accuracy": "s to 98 % of accuracy",
+    "time_to_accuracy": "s to 98 % accuracy",
     "energy": "J per {}",
-    "memory": "GB per device at the peak",
+    "memory": "GB of peak memory per device",
 }
-_OPEN = ("more", "less", "other")  # changes whose value the configuration tells
+NO_BOTTLENECK = f"no bottleneck of {percent(LEAST, decimals=0)} of the step or more"
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What holds one configuration back, each bottleneck with what to try; `rest` is for what computing takes."""
+    """The bottlenecks of one configuration, each with options to try; `compute` has those that speed up computing."""
 
     report: BottleneckReport
     advised: list[tuple[Bottleneck, list[Advice]]]
-    rest: list[Advice]
+    compute: list[Advice]
 
 
 def recommendations(evidence: Evidence) -> list[Recommendation]:
-    """What holds back each configuration that has a run with an outcome, and what to try."""
+    """Give bottlenecks and options for each configuration that has a run with an outcome."""
     neighbours = Neighbours(evidence.configurations)
     return [
         Recommendation(
@@ -49,17 +49,20 @@ def recommendations(evidence: Evidence) -> list[Recommendation]:
 
 
 def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, memory_limit_gb: float | None = None) -> str:
-    """All recommendations as Markdown; text that came from files is escaped."""
+    """Give all recommendations as Markdown; text from files is escaped."""
     found = recommendations(evidence)
     lines = ["# Recommendations", ""]
     if not any(each.report.configuration.completed for each in found):
         lines += ["No run completed, so there is nothing to recommend.", ""]
     if any(run.values.get("device") == "cpu" for run in evidence.runs):
-        lines += ["What was measured on CPU processes says nothing about GPUs.", ""]
+        lines += ["Measurements on CPU processes say nothing about GPUs.", ""]
     if any(run.synthetic for run in evidence.runs):
-        lines += ["Some of these runs are synthetic: they show how this page reads, not how a machine performs.", ""]
+        lines += [
+            "Some of these runs are synthetic: they show what this page looks like, not how a machine performs.",
+            "",
+        ]
     lines += _best_lines(evidence, goals, memory_limit_gb)
-    lines += ["## What holds each configuration back", ""]
+    lines += ["## Bottlenecks", ""]
     lines += _overview(found)
     for each in found:
         lines += _configuration_lines(each)
@@ -67,21 +70,25 @@ def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, memory_limit_
 
 
 def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) -> list[str]:
-    within = f", within {limit:g} GB per device" if limit is not None else ""
+    within = f" within {limit:g} GB per device" if limit is not None else ""
     lines = [f"## Best measured configuration{within}", ""]
     for goal in goals:
         found = choices(evidence, goal, limit)
         lines += [f"### {goal.replace('_', ' ').capitalize()}", ""]
         if not found:
-            lines += ["No completed run has the measure for it.", ""]
+            lines += ["Not measured by any completed run.", ""]
             continue
         compared = [choice for choice in found if choice.candidates + choice.too_large > 1]
         alone = len(found) - len(compared)
         if alone:
-            lines += [f"Of {alone} pairs of a job and a number of devices, one configuration was measured.", ""]
+            jobs = "1 job" if alone == 1 else f"{alone} jobs"
+            lines += [
+                f"Nothing to compare for {jobs} on one number of devices: only one configuration was measured.",
+                "",
+            ]
         if not compared:
             continue
-        lines += ["| Job | Devices | Best | Measured | What the data say |", "|---|---|---|---|---|"]
+        lines += ["| Job | Devices | Best | Measured | Verdict |", "|---|---|---|---|---|"]
         machines = len({choice.machine for choice in found}) > 1
         lines += [_choice_line(choice, goal, machines) for choice in compared]
         lines += [""]
@@ -96,51 +103,43 @@ def _choice_line(choice: Choice, goal: Goal, machines: bool) -> str:
         lost = f"none of {choice.too_large} configurations is known to fit"
         return f"| {for_markdown(choice.job)} | {devices} | – | – | {lost} |"
     unit = UNITS[goal].format(choice.best.workload.unit.name)
-    value = _in_gb(choice.value) if goal == "memory" else choice.value
-    words = f"{interval_words(value)} {unit}"
+    value = scaled(choice.value, 1e-9) if goal == "memory" else choice.value
     best = for_markdown(_own_words(choice, choice.best))
-    return f"| {for_markdown(choice.job)} | {devices} | {best} | {words} | {_decision(choice)} |"
+    return f"| {for_markdown(choice.job)} | {devices} | {best} | {interval_words(value)} {unit} | {_decision(choice)} |"
 
 
 def _decision(choice: Choice) -> str:
-    dropped = f"; {choice.too_large} left out by the memory limit" if choice.too_large else ""
+    excluded = f"; {choice.too_large} excluded by the memory limit" if choice.too_large else ""
     if choice.candidates == 1:
-        return f"the only one measured{dropped}"
+        return f"the only one measured{excluded}"
     if choice.decided:
         others = choice.candidates - 1
         than = f"the {others} others" if others > 1 else "the other one"
-        return f"better than {than}{_by_chance(choice.repeats)}{dropped}"
+        return f"better than {than}{_by_chance(choice.repeats)}{excluded}"
     names = "; ".join(for_markdown(_own_words(choice, each)) for each in choice.tied[:3])
-    more = f" and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
+    more = f"; and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
     overlap = choice.of_one_repeat < len(choice.tied)
     why = " or ".join(["intervals overlap"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
-    return f"not decided ({why}): it may as well be {names}{more}{dropped}"
+    return f"undecided ({why}), may be as good: {names}{more}{excluded}"
 
 
 def _by_chance(repeats: int) -> str:
-    """What to say after a difference that rests on so few repeats; nothing where there are enough."""
+    """Caveat after a difference between few repeats; empty where there are enough."""
     return f" ({repeats} repeats: {BY_CHANCE})" if repeats < FEW_REPEATS else ""
 
 
 def _own_words(choice: Choice, configuration: Configuration) -> str:
-    """Name a configuration by what tells it from the others of the job."""
+    """Name a configuration by what distinguishes it from the others of the job."""
     return configuration.naming(choice.differing) or configuration.words(in_short=True)
-
-
-def _in_gb(value: Interval | None) -> Interval | None:
-    if value is None or value.value is None:
-        return value
-    ends = (end / 1e9 if end is not None else None for end in (value.value, value.low, value.high))
-    return Interval(*ends, repeats=value.repeats)
 
 
 def _overview(found: Sequence[Recommendation]) -> list[str]:
     """How often each bottleneck comes first."""
     counts = Counter(each.report.bottlenecks[0].kind for each in found if each.report.bottlenecks)
     free = sum(not each.report.bottlenecks and bool(each.report.configuration.completed) for each in found)
-    lines = [f"- {kind} comes first in {count} of {len(found)} configurations" for kind, count in counts.most_common()]
+    lines = [f"- {count} of {len(found)} configurations: mainly {kind}" for kind, count in counts.most_common()]
     if free:
-        lines.append(f"- {free} of {len(found)}: nothing that was measured holds back 5 % of the step or more")
+        lines.append(f"- {free} of {len(found)} configurations: {NO_BOTTLENECK}")
     return [*lines, ""] if lines else []
 
 
@@ -148,45 +147,46 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
     report = recommendation.report
     lines = [f"### {for_markdown(report.configuration.words())}", ""]
     times = report.configuration.values("iteration_time_s")
-    where = report.configuration.place.machine
+    where = report.configuration.provenance.machine
     facts = [f"{len(report.configuration.completed)} of {len(report.configuration.runs)} runs completed"]
     if times:
         facts.append(f"{with_unit(median(times), SECONDS)} per step")
     facts.append(for_markdown(where) if where else "machine unknown")
     lines += [", ".join(facts) + ".", ""]
     for rank, (bottleneck, advised) in enumerate(recommendation.advised, 1):
-        lines.append(f"{rank}. **{bottleneck.kind}**: {for_markdown(bottleneck.evidence)}.")
+        lines.append(f"{rank}. **{bottleneck.kind.capitalize()}**: {for_markdown(bottleneck.evidence)}.")
         lines += [f"   - {line}" for line in _advice_lines(advised)]
         if not advised:
-            lines.append("   - no switch of this project is left to try")
+            lines.append("   - No tuning option left to try.")
     if not recommendation.advised and report.configuration.completed:
-        lines.append("Nothing that was measured holds back 5 % of the step or more.")
+        lines.append(f"{NO_BOTTLENECK.capitalize()}.")
     if report.compute is not None:
-        lines += ["", f"Compute: {for_markdown(report.compute.evidence)}."]
-        lines += ["", *(f"- {line}" for line in _advice_lines(recommendation.rest))]
+        lines += ["", f"**Compute**: {for_markdown(report.compute.evidence)}."]
+        lines += ["", *(f"- {line}" for line in _advice_lines(recommendation.compute))]
     if report.caveats:
-        lines += ["", f"Mind: {'; '.join(for_markdown(each) for each in report.caveats)}."]
+        lines += ["", f"Caveats: {'; '.join(for_markdown(each) for each in report.caveats)}."]
     return [*lines, ""]
 
 
 def _advice_lines(advised: Sequence[Advice]) -> list[str]:
-    """A line per switch that was measured, and one for all others."""
+    """A line per option that was measured, and one for all others."""
     named = {
-        id(each): f"`{each.switch.name}`" + (f" ({each.switch.says})" if each.switch.says else "") for each in advised
+        id(each): f"`{each.option.name}`" + (f" ({each.option.description})" if each.option.description else "")
+        for each in advised
     }
     lines = [
-        f"{named[id(each)]}: {'; '.join(_tried_words(each, tried) for tried in each.tried)}"
+        f"{named[id(each)]}: {'; '.join(_tried_words(each, tried) for tried in each.tried)}."
         for each in advised
         if each.tried
     ]
     others = [named[id(each)] for each in advised if not each.tried]
-    return [*lines, f"to try, not measured here: {', '.join(others)}"] if others else lines
+    return [*lines, f"Not measured yet: {', '.join(others)}."] if others else lines
 
 
 def _tried_words(each: Advice, tried: Tried) -> str:
-    values = [f"{name} {tried.configuration[name]}" for name, change in each.switch.changes.items() if change in _OPEN]
-    under = f"with {for_markdown(', '.join(values))} " if values else ""
+    open_changes = [name for name, change in each.option.changes.items() if change in (HIGHER, LOWER, DIFFERENT)]
+    values = f" with {for_markdown(tried.configuration.naming(open_changes))}" if open_changes else ""
     speed, memory = effect(tried.speed), effect(tried.memory, ("more", "less"))
-    told = f"measured {under}{speed}" + (f", peak memory {memory}" if tried.memory.value is not None else "")
+    text = f"{speed}{values}" + (f", peak memory: {memory}" if tried.memory.value is not None else "")
     differ = [ratio.repeats for ratio in (tried.speed, tried.memory) if verdict(ratio) in ("more", "less")]
-    return told + _by_chance(min(differ, default=FEW_REPEATS))
+    return text + _by_chance(min(differ, default=FEW_REPEATS))

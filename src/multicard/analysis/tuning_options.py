@@ -1,4 +1,4 @@
-"""What to try against what holds a configuration back, and what the results already say of it."""
+"""Tuning options against each kind of bottleneck, and what the results already say about them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,31 +14,31 @@ from multicard.core.units import percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
 
-# A value, or one of these.
-MORE, LESS, OTHER = "more", "less", "other"
+# Changes of a parameter to no particular value.
+HIGHER, LOWER, DIFFERENT = "higher", "lower", "different"
 
-# A machine that lacks nothing: what is impossible on it is impossible.
+# A machine that has everything: what is impossible on it is impossible anywhere.
 EVERYTHING = Machine(cpus=10**6, gpus=10**6, nodes=10**6, compiler=True, dali=True, weights_needed=False)
 
 
 @dataclass(frozen=True)
 class TuningOption:
-    """Parameters to change, each to a value, or to `more`, `less` or `other` than it is.
+    """Parameters to change, each to a value, or to a `higher`, `lower` or `different` one.
 
-    It is for one workload and one kind of device, or for both.
+    `workload` and `device` restrict it to one workload and one kind of device.
     """
 
     changes: dict[str, Any]
     workload: Literal["vision", "llm"] | None = None
-    says: str = ""
+    description: str = ""
     device: Literal["cuda", "cpu"] | None = None
 
     @property
     def name(self) -> str:
-        """The switch in words.
+        """The option in words.
 
-        >>> TuningOption({"pin_memory": True, "num_workers": MORE}).name
-        'pin_memory: true, more num_workers'
+        >>> TuningOption({"pin_memory": True, "num_workers": HIGHER}).name
+        'pin_memory: true, higher num_workers'
         """
         return ", ".join(_change_words(name, value) for name, value in self.changes.items())
 
@@ -47,45 +47,47 @@ LOWER_PRECISION = (TuningOption({"precision": "bf16"}), TuningOption({"precision
 
 TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
     "data loading": (
-        TuningOption({"num_workers": MORE}, "vision", "loads in more processes"),
-        TuningOption({"prefetch_factor": MORE}, "vision", "loads further ahead; needs workers"),
-        TuningOption({"loader": "dali"}, "vision", "decodes and resizes on the card", "cuda"),
-        TuningOption({"loader": "dali"}, "vision", "decodes and resizes in threads of its own", "cpu"),
-        TuningOption({"binding": "numa"}, None, "keeps a rank and its loading on one NUMA node"),
+        TuningOption({"num_workers": HIGHER}, "vision", "loads in more processes"),
+        TuningOption({"prefetch_factor": HIGHER}, "vision", "loads more batches ahead; needs num_workers"),
+        TuningOption({"loader": "dali"}, "vision", "decodes and resizes on the GPU", "cuda"),
+        TuningOption({"loader": "dali"}, "vision", "decodes and resizes in its own threads", "cpu"),
+        TuningOption({"binding": "numa"}, None, "keeps each rank and its loader on one NUMA node"),
     ),
     "launch overhead": (
-        TuningOption({"cuda_graphs": True}, "vision", "replays a step's kernels by one launch", "cuda"),
-        TuningOption({"compile": True}, None, "fuses kernels, so that fewer are launched"),
+        TuningOption({"cuda_graphs": True}, "vision", "replays the kernels of a step with one launch", "cuda"),
+        TuningOption({"compile": True}, None, "fuses kernels, so fewer are launched"),
         TuningOption({"fused_optimizer": True}, "vision", "updates all weights in one kernel"),
         TuningOption({"preset": "tuned"}, "vision"),
-        TuningOption({"batch_size": MORE}, None, "gives each launch more to do"),
-        TuningOption({"binding": "numa"}, None, "keeps the launching process next to the card"),
+        TuningOption({"batch_size": HIGHER}, None, "does more work per launch"),
+        TuningOption({"binding": "numa"}, None, "keeps each process close to its GPU"),
     ),
     "exposed communication": (
-        TuningOption({"bucket_cap_mb": OTHER}, "vision", "begins earlier, or in fewer and larger parts"),
-        TuningOption({"batch_size": MORE}, None, "computes more per exchange of gradients"),
-        TuningOption({"gradient_accumulation_steps": MORE}, "llm", "exchanges gradients more rarely"),
+        TuningOption(
+            {"bucket_cap_mb": DIFFERENT}, "vision", "starts all-reduces earlier, or makes them fewer and larger"
+        ),
+        TuningOption({"batch_size": HIGHER}, None, "computes more per gradient exchange"),
+        TuningOption({"gradient_accumulation_steps": HIGHER}, "llm", "exchanges gradients less often"),
         TuningOption({"strategy": "ddp-ds"}, "vision"),
     ),
     "waiting for other ranks": (
-        TuningOption({"packed": True}, "llm", "gives all ranks equally long batches"),
-        TuningOption({"num_workers": MORE}, "vision", "keeps single ranks from waiting for data"),
+        TuningOption({"packed": True}, "llm", "gives all ranks batches of equal length"),
+        TuningOption({"num_workers": HIGHER}, "vision", "keeps single ranks from waiting for data"),
         TuningOption({"binding": "numa"}),
     ),
     "memory operations": (
         TuningOption(
-            {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and while the card computes", "cuda"
+            {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and overlaps with computation", "cuda"
         ),
         TuningOption({"pin_memory": True}, "vision", "copies faster", "cuda"),
-        TuningOption({"loader": "dali"}, "vision", "sends the compressed images", "cuda"),
-        TuningOption({"binding": "numa"}, None, "keeps copies on one NUMA node"),
+        TuningOption({"loader": "dali"}, "vision", "copies compressed images", "cuda"),
+        TuningOption({"binding": "numa"}, None, "keeps copies within one NUMA node"),
     ),
-    "padding": (TuningOption({"packed": True}, "llm", "fills every sequence with several samples"),),
+    "padding": (TuningOption({"packed": True}, "llm", "fills each sequence with several samples"),),
     "memory": (
-        TuningOption({"batch_size": LESS}),
-        TuningOption({"activation_checkpointing": True}, "llm", "recomputes activations instead of keeping them"),
-        TuningOption({"technique": "qlora"}, "llm", "keeps frozen weights in 4 bits"),
-        TuningOption({"strategy": "fsdp"}, "vision", "splits weights and optimizer among the devices"),
+        TuningOption({"batch_size": LOWER}),
+        TuningOption({"activation_checkpointing": True}, "llm", "recomputes activations instead of storing them"),
+        TuningOption({"technique": "qlora"}, "llm", "stores frozen weights in 4 bits"),
+        TuningOption({"strategy": "fsdp"}, "vision", "shards weights and optimizer state across devices"),
         TuningOption({"precision": "bf16"}),
     ),
     "compute": (
@@ -100,7 +102,7 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
 
 @dataclass(frozen=True)
 class Tried:
-    """A configuration with the switch that was measured: its ratio of speed, and of peak memory, to the one without."""
+    """A measured configuration with the option: its speed and peak memory, over those of the one without."""
 
     configuration: Configuration
     speed: Interval
@@ -109,14 +111,14 @@ class Tried:
 
 @dataclass(frozen=True)
 class Advice:
-    """A switch that the configuration has not, and what was measured with it; nothing where it was not."""
+    """An option that a configuration does not have, and what was measured with it, if anything."""
 
-    switch: TuningOption
+    option: TuningOption
     tried: list[Tried]
 
 
 class Neighbours:
-    """Finds the configurations that differ from one in some parameters alone."""
+    """Finds the configurations that differ from one only in some parameters."""
 
     def __init__(self, configurations: Sequence[Configuration]):
         self._configurations = configurations
@@ -135,33 +137,33 @@ class Neighbours:
 
 
 def advice(configuration: Configuration, kind: Kind, neighbours: Neighbours) -> list[Advice]:
-    """The switches against a bottleneck that this configuration could take, those that were tried first."""
+    """Options against a bottleneck that a configuration does not have yet, those that were measured first."""
     found = []
-    for switch in TUNING_OPTIONS[kind]:
-        if not _possible(configuration, switch):
+    for option in TUNING_OPTIONS[kind]:
+        if not _possible(configuration, option):
             continue
         having = [
             each
-            for each in neighbours.of(configuration, list(switch.changes))
-            if each.completed and all(_is(each[n], c, configuration[n]) for n, c in switch.changes.items())
+            for each in neighbours.of(configuration, list(option.changes))
+            if each.completed and all(_is(each[n], c, configuration[n]) for n, c in option.changes.items())
         ]
-        found.append(Advice(switch, _tried(configuration, having)))
+        found.append(Advice(option, _tried(configuration, having)))
     return sorted(found, key=lambda each: not each.tried)
 
 
 def effect(ratio: Interval, what: tuple[str, str] = ("faster", "slower")) -> str:
-    """Word a ratio to what it is compared with.
+    """Describe a ratio of speed, or of something else.
 
     >>> effect(Interval(1.25, 1.2, 1.3, 3)), effect(Interval(0.8, None, None, 1))
-    ('25 % faster [+20 %, +30 %]', 'one repeat cannot tell (-20 %)')
+    ('25 % faster [+20 %, +30 %]', 'inconclusive with one repeat (-20 %)')
     """
     if ratio.value is None:
         return "not known"
     if verdict(ratio) == "unknown":
-        return f"one repeat cannot tell ({percent(ratio.value - 1, signed=True)})"
+        return f"inconclusive with one repeat ({percent(ratio.value - 1, signed=True)})"
     bounds = f"[{percent(ratio.low - 1, signed=True)}, {percent(ratio.high - 1, signed=True)}]"
     if verdict(ratio) == "none":
-        return f"no difference beyond that of repeats {bounds}"
+        return f"no difference beyond the spread of repeats {bounds}"
     return f"{percent(abs(ratio.value - 1))} {what[verdict(ratio) == 'less']} {bounds}"
 
 
@@ -175,38 +177,38 @@ def _tried(configuration: Configuration, having: Sequence[Configuration]) -> lis
     return [Tried(each, ratios[2 * i], ratios[2 * i + 1]) for i, each in enumerate(having)]
 
 
-def _possible(configuration: Configuration, switch: TuningOption) -> bool:
-    """Whether the switch changes anything here, and no rule of the workload forbids it."""
-    if switch.workload not in (None, configuration["workload"]):
+def _possible(configuration: Configuration, option: TuningOption) -> bool:
+    """Whether the option changes anything here, and the workload allows it."""
+    if option.workload not in (None, configuration["workload"]):
         return False
-    if switch.device not in (None, configuration["device"]):
+    if option.device not in (None, configuration["device"]):
         return False
-    if all(_is(configuration[name], change, configuration[name]) for name, change in switch.changes.items()):
+    if all(_is(configuration[name], change, configuration[name]) for name, change in option.changes.items()):
         return False
-    if "binding" in switch.changes and not _has_nodes(configuration):
+    if "binding" in option.changes and not _several_numa_nodes(configuration):
         return False
-    precision = switch.changes.get("precision")
+    precision = option.changes.get("precision")
     if precision and configuration["precision"] in ("fp16", "bf16"):
         return False
-    return _allowed(configuration, switch)
+    return _allowed(configuration, option)
 
 
-def _has_nodes(configuration: Configuration) -> bool:
-    """Whether there is a choice of NUMA nodes: of CPU processes only if that is known, of cards unless it is not so."""
-    nodes = {node for run in configuration.runs for node in run.place.numa_nodes}
+def _several_numa_nodes(configuration: Configuration) -> bool:
+    """Whether there are several NUMA nodes; where that is not recorded, GPUs are taken to have some."""
+    nodes = {node for run in configuration.runs for node in run.provenance.numa_nodes}
     return len(nodes) > 1 or (not nodes and configuration["device"] == "cuda")
 
 
-def _allowed(configuration: Configuration, switch: TuningOption) -> bool:
+def _allowed(configuration: Configuration, option: TuningOption) -> bool:
     work = configuration.workload
-    if not switch.changes.keys() <= work.parameters.model_fields.keys():
+    if not option.changes.keys() <= work.parameters.model_fields.keys():
         return False
-    if not work.tuning_applies(switch.changes, configuration.parameters):
+    if not work.tuning_applies(option.changes, configuration.parameters):
         return False
     values = {name: value for name, value in configuration.parameters.items() if value is not None}
-    follow = {each for name in switch.changes for each in work.implied.get(name, ())}
+    follow = {each for name in option.changes for each in work.implied.get(name, ())}
     values = {name: value for name, value in values.items() if name not in follow}
-    changed = {name: _example(change, values.get(name)) for name, change in switch.changes.items()}
+    changed = {name: _example(change, values.get(name)) for name, change in option.changes.items()}
     try:
         parameters = work.parameters.model_validate(values | changed)
     except ValidationError:
@@ -216,20 +218,20 @@ def _allowed(configuration: Configuration, switch: TuningOption) -> bool:
 
 
 def _example(change: Any, now: Any) -> Any:
-    if change in (MORE, OTHER):
+    if change in (HIGHER, DIFFERENT):
         return max(1, (now or 0) * 2)
-    return max(1, (now or 0) // 2) if change == LESS else change
+    return max(1, (now or 0) // 2) if change == LOWER else change
 
 
 def _is(value: Any, change: Any, before: Any) -> bool:
-    """Whether a value is what the change makes of the one before."""
-    if change in (MORE, LESS):
+    """Whether a value is what the change makes of the previous one."""
+    if change in (HIGHER, LOWER):
         known = value is not None and before is not None
-        return known and (value > before if change == MORE else value < before)
-    return value != before if change == OTHER else value == change
+        return known and (value > before if change == HIGHER else value < before)
+    return value != before if change == DIFFERENT else value == change
 
 
 def _change_words(name: str, change: Any) -> str:
-    if change in (MORE, LESS, OTHER):
-        return {MORE: f"more {name}", LESS: f"less {name}", OTHER: f"another {name}"}[change]
+    if change in (HIGHER, LOWER, DIFFERENT):
+        return f"{change} {name}"
     return f"{name}: {str(change).lower() if isinstance(change, bool) else change}"
