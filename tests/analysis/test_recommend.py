@@ -186,7 +186,7 @@ def test_a_measured_option_comes_with_its_gain(tmp_path: Path) -> None:
 
 def test_a_gain_within_the_spread_of_repeats_is_not_one(tmp_path: Path) -> None:
     rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, SCATTERED, num_workers=8)
-    assert "no difference beyond the spread of repeats" in as_markdown(made(tmp_path, rows))
+    assert "no difference beyond run-to-run variation" in as_markdown(made(tmp_path, rows))
 
 
 def test_a_preset_is_compared_although_it_sets_several_options(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_no_difference_needs_no_warning(tmp_path: Path) -> None:
     two = (0.9, 1.1)
     rows = images(100, two, num_workers=2, data_share=0.5) + images(101, two, num_workers=8)
     text = as_markdown(made(tmp_path, rows))
-    assert "no difference beyond the spread of repeats" in text
+    assert "no difference beyond run-to-run variation" in text
     assert "chance" not in text
 
 

@@ -19,6 +19,7 @@ from multicard.analysis.claim_limits import (
     fits,
 )
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.scaling import BASELINE_DIFFERS, find_baselines
 from multicard.analysis.statistics import Interval, median_interval, medians_of, quotient, ratios_of, scaled
 
 Speedup = tuple[Configuration, Configuration, Interval]  # of a configuration over its baseline
@@ -211,20 +212,14 @@ class Reaches(Test):
 AnyTest = Annotated[Compare | Trend | Efficiency | Scaling | ApiTime | Reaches, Field(discriminator="kind")]
 
 
-def _speedups(chosen: Iterable[Configuration], configurations: Iterable[Configuration]) -> list[Speedup]:
+def _speedups(chosen: Iterable[Configuration], configurations: Sequence[Configuration]) -> list[Speedup]:
     """Each of the chosen on several devices that has a baseline, with that and the ratio of their rates."""
-    besides = ["devices", "nodes", "strategy"]
-    bases = defaultdict(list)
-    for each in configurations:
-        if each["devices"] == 1 and each.values(each.rate):
-            bases[each.rest(besides)].append(each)
-    pairs = []
-    for each in chosen:
-        method = each.workload.method
-        alike = {base[method]: base for base in reversed(bases[each.rest(besides)])}
-        base = next((alike[name] for name in each.workload.baselines(each[method]) if name in alike), None)
-        if each["devices"] > 1 and base:
-            pairs.append((each, base))
+    baselines = find_baselines(
+        (c.rest(BASELINE_DIFFERS), c.workload, c[c.workload.method], c["devices"], bool(c.values(c.rate)))
+        for c in configurations
+    )
+    base_of = {id(c): configurations[base] for c, base in zip(configurations, baselines, strict=True) if base >= 0}
+    pairs = [(each, base_of[id(each)]) for each in chosen if each["devices"] > 1 and id(each) in base_of]
     ratios = ratios_of([(one.values(one.rate), base.values(base.rate)) for one, base in pairs])
     return [(*pair, ratio) for pair, ratio in zip(pairs, ratios, strict=True) if ratio.value is not None]
 

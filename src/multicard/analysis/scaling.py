@@ -1,6 +1,6 @@
 """Speed-up and efficiency against one device, what they imply, and the spread over repeats."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +9,10 @@ import pandas as pd
 from multicard.analysis.scaling_models import Fit, fit_scaling_models, karp_flatt
 from multicard.analysis.statistics import Interval, medians_of, ratios_of
 from multicard.experiment.config import PARAMETERS
-from multicard.experiment.workload import workload_of
+from multicard.experiment.workload import Workload, workload_of
 
 ENDS = ("", "_low", "_high")
+BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a baseline may differ
 
 
 def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
@@ -148,18 +149,35 @@ def _baselines(table: pd.DataFrame, known: np.ndarray) -> tuple[np.ndarray, np.n
 
     Only configurations that are `known` count.
     """
-    alike, _ = _configurations(table, besides=("strategy", "devices", "nodes", "repeat"))
+    alike, _ = _configurations(table, besides=(*BASELINE_DIFFERS, "repeat"))
     work = workload_of(table)
-    ways = table[work.method].tolist()
-    on_one = {
-        (alike[number], ways[number]): number for number in np.flatnonzero(known & (table["devices"] == 1).to_numpy())
-    }
-    base_of = [
-        next((on_one[group, base] for base in work.baselines(way) if (group, base) in on_one), -1)
-        for group, way in zip(alike, ways, strict=True)
+    rows = [
+        (each, work, method, count, is_known)
+        for each, method, count, is_known in zip(alike, table[work.method], table["devices"], known, strict=True)
     ]
     counts = table["devices"].where(known).groupby(alike).transform("nunique")
-    return np.array(base_of, dtype=int), (counts > 1).to_numpy(dtype=bool)
+    return np.array(find_baselines(rows), dtype=int), (counts > 1).to_numpy(dtype=bool)
+
+
+def find_baselines(configurations: Iterable[tuple[Hashable, Workload, str, int, bool]]) -> list[int]:
+    """Find the configuration on one device that each is compared with: its index, or -1.
+
+    Parameters
+    ----------
+    configurations
+        Of each: what it shares with its baseline (all but `BASELINE_DIFFERS`), its workload, the value of the
+        workload's `method`, its number of devices, and whether its throughput is known.
+    """
+    rows = list(configurations)
+    on_one = {
+        (shared, method): index
+        for index, (shared, _, method, devices, known) in enumerate(rows)
+        if known and devices == 1
+    }
+    return [
+        next((on_one[shared, base] for base in work.baselines(method) if (shared, base) in on_one), -1)
+        for shared, work, method, *_ in rows
+    ]
 
 
 def _configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:

@@ -163,7 +163,7 @@ def effect(ratio: Interval, what: tuple[str, str] = ("faster", "slower")) -> str
         return f"inconclusive with one repeat ({percent(ratio.value - 1, signed=True)})"
     bounds = f"[{percent(ratio.low - 1, signed=True)}, {percent(ratio.high - 1, signed=True)}]"
     if verdict(ratio) == "none":
-        return f"no difference beyond the spread of repeats {bounds}"
+        return f"no difference beyond run-to-run variation {bounds}"
     return f"{percent(abs(ratio.value - 1))} {what[verdict(ratio) == 'less']} {bounds}"
 
 
