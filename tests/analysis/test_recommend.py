@@ -370,5 +370,6 @@ def test_the_command_prints_markdown_for_one_goal(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
 def test_an_invalid_memory_limit_is_refused_in_one_line(limit: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"^--memory-limit-gb: found .*, expected a number above 0$"):
-        main(["recommend", str(tmp_path), f"--memory-limit-gb={limit}"])
+    results = make_results(tmp_path, images(100))
+    with pytest.raises(SystemExit, match=r"^memory limit: found .*, expected a number above 0$"):
+        main(["recommend", str(results), f"--memory-limit-gb={limit}"])
