@@ -85,8 +85,8 @@ def test_pointing_at_a_mark_tells_its_numbers(opened: Browser) -> None:
     opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     opened.wait("document.querySelector('.hoverlayer text')")
     # The interval of the repeats, which the CSV has in seconds.
-    told = opened.run("document.querySelector('.hoverlayer').textContent")
-    assert told == f"{HOSTILE}, 1: 200 ms [180, 250], 2 repeats"
+    named = opened.run("document.querySelector('.hoverlayer').textContent")
+    assert named == f"{HOSTILE}, 1: 200 ms [180, 250], 2 repeats"
 
 
 def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser) -> None:
@@ -113,7 +113,7 @@ def test_a_series_can_be_hidden_and_the_printed_figure_shown(opened: Browser) ->
     assert opened.run("document.querySelector('.toggle').ariaPressed") == "true"
 
 
-def test_a_chart_says_what_it_does_not_show_and_in_which_place(opened: Browser) -> None:
+def test_a_chart_marks_what_it_does_not_show(opened: Browser) -> None:
     notes = "document.querySelectorAll('figure')[0].querySelector('.notes')"
     assert opened.run(f"{notes}.innerText") == "Not shown: 1 out of memory"
     opened.run("document.querySelector('.toggle').click()")
@@ -130,7 +130,7 @@ def test_a_chart_says_what_it_does_not_show_and_in_which_place(opened: Browser) 
     assert all(name < word for name, word in opened.run(places))
 
 
-def test_what_a_rank_holds_is_one_bar_of_parts_and_hidden_with_its_series(opened: Browser) -> None:
+def test_the_model_state_is_one_bar_of_parts_and_hidden_with_its_series(opened: Browser) -> None:
     last = "[...document.querySelectorAll('figure')[3].querySelectorAll('.js-plotly-plot')].at(-1)"
     boxes = f"[...{last}.querySelectorAll('.barlayer .point path')].map((each) => each.getBoundingClientRect())"
     assert opened.run(f"{boxes}.length") == 12  # four parts of three configurations
@@ -203,11 +203,11 @@ def test_the_keyboard_begins_with_a_link_to_the_content_and_sees_where_it_is(ope
 
 def test_a_screen_reader_finds_landmarks_headings_and_names(opened: Browser) -> None:
     nodes = opened.call("Accessibility.getFullAXTree")["nodes"]
-    told = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
-    roles = [role.lower() for role, _ in told]
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
+    roles = [role.lower() for role, _ in named]
     assert [roles.count(role) for role in LANDMARKS] == [1, 1, 1, 1]
     assert set(STRUCTURE) <= set(roles)
-    assert [role for role, name in told if role in NAMED and not name.strip()] == []
+    assert [role for role, name in named if role in NAMED and not name.strip()] == []
     levels = opened.run("[...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map((each) => +each.tagName[1])")
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))

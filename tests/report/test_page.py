@@ -80,12 +80,12 @@ def test_without_a_plan_it_shows_what_the_folder_holds(folder: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_was_not_run_is_told_once_per_reason_with_the_runs(folder: Path) -> None:
+def test_runs_that_were_not_run_are_listed_once_per_reason(folder: Path) -> None:
     page = written(folder)
-    told = page.partition('<section id="lost"')[2].partition("</section>")[0]
-    assert told.count(f"needs 8 GPUs, this machine has 0 {ESCAPED}") == 1
-    assert "out of memory" in told
-    assert "cuda8" in told
+    section = page.partition('<section id="incomplete"')[2].partition("</section>")[0]
+    assert section.count(f"needs 8 GPUs, this machine has 0 {ESCAPED}") == 1
+    assert "out of memory" in section
+    assert "cuda8" in section
 
 
 def test_a_run_that_scenarios_share_has_one_row(copy: Path) -> None:
@@ -205,7 +205,7 @@ def test_techniques_keep_the_order_of_the_printed_figure_whichever_is_missing() 
     ]  # fmt: skip
 
 
-def test_what_a_rank_holds_is_stacked_from_its_parts() -> None:
+def test_the_model_state_is_stacked_from_its_parts() -> None:
     panel = chart("techniques", held())["panels"][-1]
     assert [part["name"] for part in panel["parts"]] == ["Weights", "Adapters", "Gradients", "Optimizer state"]
     sizes = [[bar["y"] for bar in part["bars"]] for part in panel["parts"]]
@@ -278,12 +278,12 @@ def test_recorded_results_are_linked_to_with_their_machines(copy: Path) -> None:
     assert f"4 × {ESCAPED}" in listed and f"2 × {ESCAPED}" in listed
     assert listed.count("<script>") == 0
     (beside / "runs" / "a" / "run.json").write_text("[]")
-    with pytest.raises(UserError, match=r"a/run\.json: does not parse as a record"):
+    with pytest.raises(UserError, match=r"a/run\.json: found list, expected an object"):
         write_report(copy, copy / "report.html", PLANS, ["four+h100"])
 
 
 def test_claims_that_were_measured_come_first() -> None:
     claims = claims_of(CLAIMS.iloc[::-1])
     assert [claim.verdict for claim in claims] == ["refuted", "confirmed", "not measured here"]
-    assert claims[0].told == [("Finding", "0.9 [0.8, 0.95]")]
-    assert claims[2].told == []
+    assert claims[0].shown == [("Finding", "0.9 [0.8, 0.95]")]
+    assert claims[2].shown == []

@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
 from multicard.core.errors import UserError
-from multicard.core.files import read_json
 from multicard.core.layout import RUN
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS, Workload
@@ -231,10 +231,7 @@ def _provenance(runs: Path, run: str) -> Provenance:
     path = runs / run / RUN
     if not _RUN_NAME.fullmatch(run) or not path.is_file():
         return Provenance()
-    try:
-        record = read_json(path)
-    except ValueError as error:
-        raise UserError(f"{path}: does not parse as JSON: {error}") from None
+    record = read_object(path)
     hardware = record.get("hardware") or {}
     gpus = hardware.get("gpus") or []
     memory = [gpu["memory_bytes"] for gpu in gpus if gpu.get("memory_bytes")]

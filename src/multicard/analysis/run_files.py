@@ -59,6 +59,25 @@ class _Record(BaseModel):
     ranks: list[dict[str, Any]] = []
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file with an object in it.
+
+    Raises
+    ------
+    UserError
+        If it is not there, does not parse, or holds anything else.
+    """
+    try:
+        found = read_json(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: does not parse as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: found {type(found).__name__}, expected an object")
+    return found
+
+
 def read_record(folder: Path) -> dict[str, Any]:
     """Read run.json.
 
@@ -68,12 +87,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         If it is not there, does not parse, or has not the form of a record.
     """
     path = folder / RUN
-    try:
-        record = read_json(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: does not parse as JSON: {error}") from None
+    record = read_object(path)
     try:
         _Record.model_validate(record)
     except ValidationError as error:

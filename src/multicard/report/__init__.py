@@ -1,1 +1,1 @@
-"""The report: one page that holds all an experiment found, and fetches nothing."""
+"""The report: one self-contained page with all results of an experiment."""

@@ -22,7 +22,7 @@
       { type: "box", orientation: "h", y: panel.names, hoverinfo: "skip", showlegend: false, width: 0.6,
         ...Object.fromEntries(["lowerfence", "q1", "median", "q3", "upperfence"].map((name) => [name, panel[name]])),
         line: { color: colour("--text"), width: 1.3 }, fillcolor: colour("--box") },
-      // A box given by its quantiles says them one by one; an unseen mark on its median says all.
+      // Plotly's hover text for boxes lists quantiles one by one; an invisible marker on the median has all.
       { type: "scatter", mode: "markers", x: panel.median, y: panel.names, hovertext: panel.texts, hoverinfo: "text",
         showlegend: false, marker: { size: 14, opacity: 0 } },
     ];

@@ -108,8 +108,8 @@ def _panel(data: pd.DataFrame, column: str, by: str, names: list[str]) -> dict[s
 def _state(data: pd.DataFrame, by: str, names: list[str]) -> dict[str, Any]:
     """The model state of a rank, its parts stacked, as in the printed figure."""
     sizes = data[list(COLUMNS.values())].astype(float)
-    whole = sizes.sum(axis=1)
-    factor, size = unit_for(whole, BYTES)
+    total = sizes.sum(axis=1)
+    factor, size = unit_for(total, BYTES)
     parts = []
     for part, column in COLUMNS.items():
         bars = [
@@ -119,7 +119,7 @@ def _state(data: pd.DataFrame, by: str, names: list[str]) -> dict[str, Any]:
                 "y": float(row[column]) * factor,
                 "text": for_html(
                     f"{row['series']}, {_named(by, row[by])}: {part} {number(row[column] * factor, DIGITS)} of "
-                    f"{number(whole[index] * factor, DIGITS)} {size}"
+                    f"{number(total[index] * factor, DIGITS)} {size}"
                 ),
             }
             for index, row in data[sizes[column].notna()].iterrows()
@@ -132,7 +132,7 @@ def _state(data: pd.DataFrame, by: str, names: list[str]) -> dict[str, Any]:
 
 
 def _missing(rows: pd.DataFrame, names: list[str]) -> list[dict[str, Any]]:
-    """Places of missing bars, with what became of their configurations."""
+    """Places of missing bars, with the outcome of their configurations."""
     outcomes = rows["outcome"] if "outcome" in rows else ["completed"] * len(rows)
     return [
         {"series": names.index(series), "x": x, "text": for_html(missing(str(outcome)))}

@@ -1,4 +1,4 @@
-"""What the experiment concludes, ready for the page: verdicts on the claims, and recommendations."""
+"""Conclusions of the experiment for the page: verdicts on the claims, and recommendations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from multicard.report.wording import in_words
 
 UNMEASURED = "not measured here"
 
-# More parts than this under one heading are closed, each below its own; and more than that are so together.
+# More parts than this under one heading are collapsed one by one, and beyond the second limit all together too.
 OPEN_PARTS = 4
 SEEN_PARTS = 8
 
@@ -21,23 +21,23 @@ SCROLL = '<div class="scroll" role="group" aria-label="Table" tabindex="0">'
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim: what it says, its verdict, and what else is told of it, at once or when asked."""
+    """A claim, its verdict, the facts that are `shown` with it, and `more` in a closed section."""
 
     says: str
     verdict: str
-    told: list[tuple[str, str]]
+    shown: list[tuple[str, str]]
     more: list[tuple[str, str]]
 
 
 def claims_of(table: pd.DataFrame) -> list[Claim]:
-    """Give the claims of claims.csv, those that were measured first; of the others all is told when asked."""
+    """Give the claims of claims.csv, measured ones first; of the others all facts are in the closed section."""
     claims = []
     for _, row in table.iterrows():
         facts = [(name, row[name]) for name in table if name not in ("says", "verdict") and row[name]]
         at_once = ("finding", "conditions") if row["verdict"] != UNMEASURED else ()
-        told = [(in_words(name), value) for name, value in facts if name in at_once]
+        shown = [(in_words(name), value) for name, value in facts if name in at_once]
         more = [(in_words(name), value) for name, value in facts if name not in at_once]
-        claims.append(Claim(row["says"], row["verdict"], told, more))
+        claims.append(Claim(row["says"], row["verdict"], shown, more))
     return sorted(claims, key=lambda claim: claim.verdict == UNMEASURED)
 
 
@@ -63,7 +63,7 @@ def markdown(text: str) -> Markup:
         ]
         if len(inner) > OPEN_PARTS:
             parts = "".join(_closed(heading.strip(), content) for heading, content in inner)
-            html += _closed(f"Each of the {len(inner)}", parts) if len(inner) > SEEN_PARTS else parts
+            html += _closed(f"All {len(inner)}", parts) if len(inner) > SEEN_PARTS else parts
         else:
             html += "".join(heading + content for heading, content in inner)
     # A wide table scrolls by itself. Text that looks like this tag is escaped by now.

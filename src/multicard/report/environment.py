@@ -1,4 +1,4 @@
-"""Where the runs took place and with which versions, each combination once."""
+"""Machines, versions, profilers and inputs of the runs, each combination once."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ UNKNOWN = "not recorded"
 
 @dataclass(frozen=True)
 class Environment:
-    """Facts about the runs, each kind with the number of runs that it holds for, the most frequent first."""
+    """Facts about the runs, each with its number of runs, the most frequent first."""
 
     machines: list[tuple[Facts, int]]
     versions: list[tuple[Facts, int]]
@@ -28,7 +28,7 @@ class Environment:
 
     @property
     def mixed(self) -> str | None:
-        """What differs between runs that are compared here; None when all are of one kind."""
+        """What differs between the runs; None if nothing does."""
         found = [
             f"{len(kinds)} {word}"
             for kinds, word in ((self.machines, "machines"), (self.versions, "sets of versions"))
@@ -38,7 +38,7 @@ class Environment:
 
     @property
     def synthetic(self) -> bool:
-        """Whether some of the machines are made up, by what they are called."""
+        """Whether some of the machines are synthetic, by their names."""
         return any(SYNTHETIC in value.lower() for facts, _ in self.machines for _, value in facts)
 
 
@@ -60,11 +60,11 @@ def environment(records: Iterable[Mapping[str, Any]]) -> Environment:
 
 def _machine(record: Mapping[str, Any]) -> Facts:
     host, hardware = record.get("host") or {}, record.get("hardware") or {}
-    if not host and not hardware:  # the job ended before it could say
+    if not host and not hardware:  # the job ended before it recorded them
         return []
-    cards = Counter(
-        f"{card.get('name')}, {size(card.get('memory_bytes') or 0)}, compute capability {card.get('capability')}"
-        for card in hardware.get("gpus") or []
+    gpus = Counter(
+        f"{gpu.get('name')}, {size(gpu.get('memory_bytes') or 0)}, compute capability {gpu.get('capability')}"
+        for gpu in hardware.get("gpus") or []
     )
     memory = hardware.get("memory_bytes")
     usable, logical = hardware.get("usable_cpus"), hardware.get("logical_cpus")
@@ -73,7 +73,7 @@ def _machine(record: Mapping[str, Any]) -> Facts:
         ("Processor", str(hardware.get("processor") or UNKNOWN)),
         ("CPUs", f"{usable or UNKNOWN} usable of {logical or UNKNOWN}" if hardware else UNKNOWN),
         ("Memory", size(memory) if memory else UNKNOWN),
-        ("GPUs", "; ".join(f"{n} × {card}" for card, n in cards.items()) or ("none" if hardware else UNKNOWN)),
+        ("GPUs", "; ".join(f"{n} × {gpu}" for gpu, n in gpus.items()) or ("none" if hardware else UNKNOWN)),
         ("System", str(host.get("system") or UNKNOWN)),
     ]
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file: everything in it, nothing fetched, the same bytes from the same input."""
+"""The report as one self-contained HTML file; the same input gives the same bytes."""
 
 import base64
 import gzip
@@ -23,7 +23,7 @@ from multicard.report.run_table import run_table
 from multicard.report.tables import nothing_to_show, numbers_table
 from multicard.report.wording import in_words
 
-# An SVG of more than this shows so many points that the PNG is the better picture.
+# A larger SVG has so many points that the PNG is the better picture.
 LARGEST_SVG_BYTES = 1_000_000
 
 
@@ -66,7 +66,7 @@ def render(results: Results, recorded: Sequence[RecordedPage] = ()) -> str:
         scenarios=scenarios,
         outcomes=count_outcomes(results.runs["outcome"]),
         runs=run_table(results),
-        lost=_lost(results.runs),
+        incomplete=_incomplete(results.runs),
         claims=None if results.claims is None else claims_of(results.claims),
         verdicts=None if results.claims is None else results.claims["verdict"].value_counts(sort=False).to_dict(),
         recommendations=None if results.recommendations is None else markdown(results.recommendations),
@@ -111,12 +111,12 @@ def _picture(figure: FigureFiles) -> str | None:
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}" if path else None
 
 
-def _lost(runs: pd.DataFrame) -> dict[str, list[tuple[str, str, list[str]]]]:
-    """What was not run, and what did not complete: outcome, reason and names of the runs, alike ones together."""
-    lost = runs[runs["outcome"] != "completed"]
+def _incomplete(runs: pd.DataFrame) -> dict[str, list[tuple[str, str, list[str]]]]:
+    """Runs that were not run or did not complete, by outcome and reason: these, and the names of the runs."""
+    rest = runs[runs["outcome"] != "completed"]
     groups = [
         (str(outcome), str(reason), list(rows["run"]))
-        for (outcome, reason), rows in lost.groupby(["outcome", "reason"], sort=False)
+        for (outcome, reason), rows in rest.groupby(["outcome", "reason"], sort=False)
     ]
     return {
         "not_run": [group for group in groups if group[0] == NOT_RUN],

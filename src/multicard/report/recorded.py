@@ -1,13 +1,13 @@
-"""Results that were recorded elsewhere and have pages of their own beside the report."""
+"""Links to the reports of results that were recorded elsewhere."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import machine
 from multicard.core.errors import UserError
-from multicard.core.files import read_json
 from multicard.core.layout import RUN
 from multicard.report.results import REPORT
 
@@ -39,10 +39,7 @@ def _page(folder: Path) -> RecordedPage:
         raise UserError(f"{folder / REPORT}: missing")
     found = {}
     for path in sorted(folder.glob(f"runs/*/{RUN}")):
-        try:
-            hardware = read_json(path).get("hardware")
-        except (ValueError, AttributeError) as error:
-            raise UserError(f"{path}: does not parse as a record ({error})") from None
+        hardware = read_object(path).get("hardware")
         if hardware:
             found[machine(hardware)] = None
     link = quote(f"{FOLDER}/{folder.name}/{REPORT}")

@@ -1,4 +1,4 @@
-"""What a results folder holds, as the report shows it."""
+"""The contents of a results folder, as the report shows them."""
 
 import re
 from collections import Counter
@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.provenance import notes
+from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.core.errors import UserError
-from multicard.core.files import read_json
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN
 
 ORDER = (*OUTCOMES, NOT_RUN)
@@ -21,13 +21,13 @@ CLAIMS = "claims.csv"
 REPORT = "report.html"
 RECOMMENDATIONS = "recommendations.md"
 
-# A run's name becomes a path: it must be one name. As the workflow demands of it.
+# The name of a run becomes part of a path, so it must be a single file name.
 RUN_NAME = re.compile(r"[a-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the experiment says of a scenario."""
+    """Question and figures of a scenario, by the configuration."""
 
     question: str = ""
     figures: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Scenario:
     runs: pd.DataFrame
     measures: pd.DataFrame
     figures: list[FigureFiles]
-    notes: list[str]  # lines about runs without numbers, made up or unlike, as over the printed figures
+    notes: list[str]  # lines about runs without numbers, synthetic or mixed, as above the printed figures
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -63,7 +63,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Results:
-    """All that an experiment left."""
+    """All results of an experiment."""
 
     scenarios: list[Scenario]
     records: dict[str, dict[str, Any]]  # run.json by run, of the runs that have one
@@ -83,7 +83,7 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
     folder
         The results folder.
     plans
-        The scenarios to show, in order; None for all that the folder holds, without questions.
+        The scenarios to show, in order; None for all in the folder, without questions.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _scenario(folder: Path, name: str, plan: Plan) -> Scenario:
 
 
 def _figure(folder: Path, scenario: str, name: str) -> FigureFiles | None:
-    """The files of a figure; None where it was not drawn, as of a scenario that cannot run here."""
+    """The files of a figure; None if it was not drawn, as of a scenario that cannot run here."""
     numbers = folder / f"{name}.csv"
     if not numbers.exists():
         return None
@@ -145,17 +145,7 @@ def _distinct(scenarios: list[Scenario]) -> pd.DataFrame:
 def _records(folder: Path, scenarios: list[Scenario]) -> dict[str, dict[str, Any]]:
     names = dict.fromkeys(name for each in scenarios for name in each.runs["run"])
     known = [name for name in names if RUN_NAME.fullmatch(str(name)) and (folder / name / RUN).exists()]
-    return {name: _record(folder / name / RUN) for name in known}
-
-
-def _record(path: Path) -> dict[str, Any]:
-    try:
-        record = read_json(path)
-    except ValueError as error:
-        raise UserError(f"{path}: does not parse as JSON ({error})") from None
-    if not isinstance(record, dict):
-        raise UserError(f"{path}: found {type(record).__name__}, expected an object")
-    return record
+    return {name: read_object(folder / name / RUN) for name in known}
 
 
 def _table(path: Path, *words: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The table of all runs: what became of each, and its main measures."""
+"""The table of all runs: outcome and main measures."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ MEASURES = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "pea
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell shows, and the number that it is sorted by where it holds one."""
+    """Text of a cell, and the number to sort it by if it has one."""
 
     text: str
     number: str | None = None
@@ -39,7 +39,7 @@ class RunTable:
 
 
 def run_table(results: Results) -> RunTable:
-    """Give one row per run in the order of the scenarios; columns that all runs leave empty are left out."""
+    """Give one row per run in the order of the scenarios; empty columns are left out."""
     measures = _measures(results)
     shown = {
         name: measure(name, measures[name]) for name in MEASURES if name in measures and measures[name].notna().any()
@@ -61,7 +61,7 @@ def run_table(results: Results) -> RunTable:
 
 
 def _measures(results: Results) -> pd.DataFrame:
-    """Measures of every run, by its name; of a run that scenarios share those of the first."""
+    """Measures of every run, by its name; of a run in several scenarios those of the first."""
     tables = [each.measures for each in results.scenarios if len(each.measures)]
     if not tables:
         return pd.DataFrame()

@@ -1,4 +1,4 @@
-"""What a figure shows, in numbers: for readers who do not see it, and for those who want the values."""
+"""The numbers of a figure as a table."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ LABELS = ("series", "configuration")
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text: headings, whether a column holds numbers, rows, and what all rows share."""
+    """A table of text: headings, which columns are numeric, rows, and the values that all rows share."""
 
     headings: list[str]
     numeric: list[bool]
@@ -26,8 +26,8 @@ class Table:
 def numbers_table(data: pd.DataFrame) -> Table:
     """Turn the CSV of a figure into a table for a reader.
 
-    Parameters that all rows share are told once, beside it. A measure with `_low` and `_high` has them in brackets.
-    Measures that no row has are left out.
+    Parameters that all rows share are given once, in `same`. A measure with `_low` and `_high` has them in brackets.
+    Empty columns are left out.
     """
     ends = {f"{name}_{end}" for name in data for end in ("low", "high") if f"{name}_{end}" in data}
     same, columns = [], []
@@ -52,12 +52,12 @@ def numbers_table(data: pd.DataFrame) -> Table:
 
 
 def nothing_to_show(data: pd.DataFrame) -> str | None:
-    """Why a figure is empty, as its CSV says; None where it shows something."""
+    """Why a figure is empty, by its CSV; None if it is not."""
     return str(data["nothing_to_show"].iloc[0]) if list(data) == ["nothing_to_show"] and len(data) else None
 
 
 def _column(data: pd.DataFrame, name: str, ends: set[str]) -> tuple[str, bool, list[str]]:
-    """Heading of a column, whether it holds numbers, and its cells."""
+    """Heading of a column, whether it is numeric, and its cells."""
     values = data[name]
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if name in PARAMETERS or name in LABELS or not numeric:

@@ -1,4 +1,4 @@
-"""Columns and numbers as a reader wants them: names in words, units that fit, four digits."""
+"""Columns and numbers for readers: names in words, suitable units, four digits."""
 
 from dataclasses import dataclass
 from typing import Any
