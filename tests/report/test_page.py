@@ -68,7 +68,7 @@ def test_without_claims_and_recommendations_it_says_so(copy: Path) -> None:
     (copy / "claims.csv").unlink()
     (copy / "recommendations.md").unlink()
     page = written(copy)
-    assert "No claims were judged." in page
+    assert "No claims were checked." in page
     assert "No recommendations were made." in page
 
 
