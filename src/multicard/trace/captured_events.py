@@ -37,8 +37,9 @@ class CapturedEvents:
         times = ("start", "duration") if "starts" in wanted else ()
         shape = ("grid", "block") if "shapes" in wanted else ()
         self.kernels = read("kernels", *linked, *times, groups=("process", "device", "name", *shape))
-        self.memory = read("memory", *linked, *times, "bytes")
-        self.ranges = read("ranges", "start", "duration")
+        place = ("process", "device", "operation", "host_memory")
+        self.memory = read("memory", *linked, *times, "bytes", groups=place)
+        self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name"))
         self.messages = read("messages", "bytes", sort=None)
         self.memory_use = read("memory_use", "start", "bytes", sort=None)
         self.metrics = read("metrics", "start", "value", sort="value")
@@ -49,7 +50,7 @@ class CapturedEvents:
             self.launches = Launches(on_device)
         for own in on_device:
             own.arrays.pop("correlation", None)
-        self.api = read("api", see=self.launches.see if self.launches else None)
+        self.api = read("api", groups=("process", "api", "name"), see=self.launches.see if self.launches else None)
         if self.launches:
             self.launches.done()
         self.classes = [kernel_class(name) for _, name in self.kernels.values("name")] if self.kernels else []

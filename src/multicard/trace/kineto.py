@@ -104,23 +104,25 @@ class _KinetoEvents:
         category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
         start = _nanoseconds(event["ts"])
         times = (start, start + _nanoseconds(event.get("dur", 0)))
-        arguments = event.get("args", {})
+        arguments, thread = event.get("args", {}), _number(event.get("tid"))
         if category == "user_annotation":
-            self.rows["ranges"].append(((self.process, None, shared_name(name)), times))
+            self.rows["ranges"].append(((self.process, None, shared_name(name), thread), times))
             return
         correlation = _number(arguments.get("correlation"))
         numbers = (-1 if correlation is None else correlation, *times)
         if category in API_CATEGORIES:
-            self.rows["api"].append(((self.process, API_CATEGORIES[category], name), numbers))
+            self.rows["api"].append(((self.process, API_CATEGORIES[category], name, thread), numbers))
         elif category == "kernel":
             device = _number(arguments.get("device"))
-            group = (self.process, device, name, _shape(arguments.get("grid")), _shape(arguments.get("block")))
+            shapes = (_shape(arguments.get("grid")), _shape(arguments.get("block")))
+            group = (self.process, device, name, *shapes, _number(arguments.get("stream")))
             self.rows["kernels"].append((group, numbers))
             self._add_message(arguments)
         elif category in COPY_CATEGORIES:
             operation = "memset" if category.endswith("memset") else _copy(name)
             size = _number(arguments.get("bytes"))
             group = (self.process, _number(arguments.get("device")), operation, _host_memory(name))
+            group += (_number(arguments.get("stream")),)
             self.rows["memory"].append((group, (numbers[0], -1 if size is None else size, *times)))
 
     def _add_message(self, arguments: dict[str, Any]) -> None:

@@ -23,20 +23,22 @@ class Kind(NamedTuple):
     numbers: tuple[str, ...]
 
 
-# Times (`start`, `end`) are nanoseconds on the trace's own clock; `process` is the process id. What has an end has a
-# `duration` too, for those who need no more.
+# Times (`start`, `end`) are nanoseconds on the trace's own clock; `process` is the process id; `thread` and `stream`
+# are None where they were not recorded. What has an end has a `duration` too, for those who need no more.
 KINDS: dict[str, Kind] = {
     # Named ranges that the program pushed and popped, and closed; names without what tells single calls apart.
-    "ranges": Kind(("process", "domain", "name"), ("start", "end")),
+    "ranges": Kind(("process", "domain", "name", "thread"), ("start", "end")),
     # Calls of the CUDA runtime or driver on the host; `api` is "runtime", "driver", "backtrace" for a row that repeats
     # a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number that is
     # unique within the process only, negative where there is none.
-    "api": Kind(("process", "api", "name"), ("correlation", "start", "end")),
+    "api": Kind(("process", "api", "name", "thread"), ("correlation", "start", "end")),
     # Kernels on a device; `grid` and `block` are the launch shape, as "x×y×z".
-    "kernels": Kind(("process", "device", "name", "grid", "block"), ("correlation", "start", "end")),
+    "kernels": Kind(("process", "device", "name", "grid", "block", "stream"), ("correlation", "start", "end")),
     # Copies and fills on a device; `operation` is one of OPERATIONS, `host_memory` "pageable" or "pinned" for copies
     # from or to the host as far as that was recorded.
-    "memory": Kind(("process", "device", "operation", "host_memory"), ("correlation", "bytes", "start", "end")),
+    "memory": Kind(
+        ("process", "device", "operation", "host_memory", "stream"), ("correlation", "bytes", "start", "end")
+    ),
     # Communication calls with the size of their message, as the communication library counts it, and the number of
     # ranks that take part (None: not recorded).
     "messages": Kind(("process", "collective", "ranks"), ("bytes",)),

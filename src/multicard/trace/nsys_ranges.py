@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from multicard.core.errors import TraceError
 from multicard.trace.encoding import MISSING, as_arrow, encode, integers
 from multicard.trace.model import SINGLE_CALL, Batch, BatchReader, EventSource, Groups, Integers, picked, shared_name
-from multicard.trace.nsys_tables import process_of
+from multicard.trace.nsys_tables import process_of, thread_of
 from multicard.trace.sqlite_file import SqliteFile, readable
 
 RANGE_TYPES = (59, 60)  # eventType in NVTX_EVENTS: push/pop, start/end
@@ -77,7 +77,9 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
         found = []
         for thread, number, name in groups.keys:
             process = process_of(thread)
-            found.append((process, domains.get((process, number)), names.texts[name] if name >= 0 else ""))
+            found.append(
+                (process, domains.get((process, number)), names.texts[name] if name >= 0 else "", thread_of(thread))
+            )
         return picked("ranges", wanted, found)
 
     conditions, _ = database.split("NVTX_EVENTS")

@@ -37,6 +37,7 @@ from multicard.trace.nsys_tables import (
     TIMES,
     Packing,
     process_of,
+    thread_of,
 )
 from multicard.trace.sqlite_file import SqliteFile
 
@@ -201,6 +202,8 @@ def _described(
     decode: dict[str, Callable[..., Any]] = {
         "process": lambda number: number,
         "device": lambda number: number,
+        "stream": lambda number: number,
+        "thread": thread_of,
         "api": lambda number: API_CLASSES.get(number, "other"),
         "operation": lambda kind: COPY_KINDS.get(kind, "other"),
         "host_memory": lambda kind, source, target: HOST_MEMORY.get({1: source, 2: target}.get(kind)),

@@ -58,6 +58,7 @@ class Table(NamedTuple):
 
 
 NAME_BITS = 31  # checked against StringIds before it is relied on
+_STREAM = {"stream": (Field("streamId"),)}
 _ON_DEVICE = {"process": (Field("globalPid", 24),), "device": (Field("deviceId", 8),)}
 # The launch limits of CUDA: 2³¹ - 1, 65535 and 65535 blocks, 1024, 1024 and 64 threads.
 _GRID = (Field("gridX", 31), Field("gridY", 16), Field("gridZ", 16))
@@ -72,6 +73,7 @@ TABLES: dict[str, tuple[Table, ...]] = {
                 "process": (Field("globalTid", 24),),
                 "api": (Field("eventClass", 8),),
                 "name": (Field("nameId", NAME_BITS),),
+                "thread": (Field("globalTid"),),
             },
             TIMES,
         ),
@@ -79,7 +81,7 @@ TABLES: dict[str, tuple[Table, ...]] = {
     "kernels": (
         Table(
             "CUPTI_ACTIVITY_KIND_KERNEL",
-            {**_ON_DEVICE, "name": (Field("demangledName", NAME_BITS),), "grid": _GRID, "block": _BLOCK},
+            {**_ON_DEVICE, "name": (Field("demangledName", NAME_BITS),), "grid": _GRID, "block": _BLOCK, **_STREAM},
             TIMES,
         ),
     ),
@@ -90,6 +92,7 @@ TABLES: dict[str, tuple[Table, ...]] = {
                 **_ON_DEVICE,
                 "operation": (Field("copyKind"),),
                 "host_memory": (Field("copyKind"), Field("srcKind"), Field("dstKind")),
+                **_STREAM,
             },
             {"bytes": "bytes", **TIMES},
         ),
@@ -99,6 +102,7 @@ TABLES: dict[str, tuple[Table, ...]] = {
                 **_ON_DEVICE,
                 "operation": (Field(str(MEMSET)),),
                 "host_memory": (Field(str(MEMSET)), Field("NULL"), Field("NULL")),
+                **_STREAM,
             },
             {"bytes": "bytes", **TIMES},
         ),
@@ -118,6 +122,11 @@ NEEDED = {"start", "end", "globalTid", "globalPid", "nameId", "demangledName", "
 def process_of(identity: int | None) -> int | None:
     """Process id in a globalTid or globalPid."""
     return None if identity is None else (identity >> 24) & 0xFFFFFF
+
+
+def thread_of(identity: int | None) -> int | None:
+    """Thread id in a globalTid."""
+    return None if identity is None else identity & 0xFFFFFF
 
 
 class Packing:

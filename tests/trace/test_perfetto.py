@@ -1,0 +1,162 @@
+"""The events for Perfetto follow the rules of the trace event format, and are those of the tables.
+
+The rules are those of "Trace Event Format" and of Perfetto's page on other formats, checked here on their own: the
+real importer needs a download.
+"""
+
+import gzip
+import json
+import os
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from multicard import read_trace
+from multicard.core.errors import UserError
+from multicard.trace.perfetto import _lanes
+from synthetic import kineto_trace, nsys_export
+
+TRACES = Path(os.environ.get("MULTICARD_TRACES", "none"))
+REAL = sorted([*TRACES.glob("nsys/*.sqlite"), *TRACES.glob("kineto/*.json.gz")])
+TABLES = {"range": ["ranges"], "cuda_api": ["cuda_api"], "memory": ["memory_operations"]}
+
+Events = list[dict[str, Any]]
+
+
+def written(trace: Path, out: Path) -> Events:
+    read_trace(trace, tables=["shares"]).write_perfetto(out)
+    return json.loads(out.read_bytes())["traceEvents"]
+
+
+def check(events: Events) -> None:
+    """Hold the events to the format's rules."""
+    slices: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    named = set()
+    for event in events:
+        assert {"ph", "ts", "pid", "tid", "name"} <= event.keys()
+        assert event["ph"] in ("X", "M", "s", "f")
+        assert event["ts"] >= 0
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            start, duration = round(event["ts"] * 1000), round(event["dur"] * 1000)
+            slices[event["pid"], event["tid"]].append((start, start + duration))
+        if event["ph"] == "M":
+            assert event["args"]["name" if event["name"].endswith("_name") else "sort_index"] not in ("", None)
+            named.add((event["pid"], event["tid"]))
+    for track, found in slices.items():
+        assert track in named and (track[0], 0) in named
+        open_ends: list[float] = []
+        for start, end in sorted(found, key=lambda times: (times[0], -times[1])):
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            assert not open_ends or end <= open_ends[-1], f"slices of {track} overlap without nesting"
+            open_ends.append(end)
+    arrows: dict[str, dict[str, Any]] = defaultdict(dict)
+    for event in events:
+        if event["ph"] in "sf":
+            assert event["ph"] not in arrows[event["id"]]
+            arrows[event["id"]][event["ph"]] = event
+            times = slices[event["pid"], event["tid"]]
+            at = round(event["ts"] * 1000)
+            starts = {start for start, _ in times}
+            assert at in starts, "an arrow begins and ends at the start of a slice"
+    for ends in arrows.values():
+        assert set(ends) == {"s", "f"}
+        assert ends["f"]["bp"] == "e"
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+def test_the_events_of_real_traces_are_those_of_the_tables(path: Path, tmp_path: Path) -> None:
+    events = written(path, tmp_path / "out.json")
+    check(events)
+    counts = Counter(event["cat"] for event in events if event["ph"] == "X")
+    trace = read_trace(path)
+
+    def calls(table: str) -> int:
+        return sum(row["calls"] for row in trace.rows(table) if row.get("api") != "backtrace") if table in trace else 0
+
+    assert counts["range"] == calls("ranges")
+    assert counts["cuda_api"] == calls("cuda_api")
+    assert counts["memory"] == calls("memory_operations")
+    assert counts["kernel"] + counts["collective"] == calls("kernels")
+    assert counts["collective"] == calls("collectives")
+    steps = [row for row in trace.rows("phases") if row["phase"] == "step"] if "phases" in trace else []
+    assert counts["step"] == len(steps)
+    joined = sum(row["joined"] for row in trace.rows("launches")) if "launches" in trace else 0
+    assert sum(event["ph"] == "f" and event["id"].startswith("kernels") for event in events) == joined
+
+
+@pytest.mark.parametrize("make", [nsys_export, kineto_trace])
+def test_names_and_times_are_those_of_the_trace(make: Any, tmp_path: Path) -> None:
+    path = make(tmp_path / ("t.sqlite" if make is nsys_export else "t.json"))
+    events = written(path, tmp_path / "out.json")
+    check(events)
+    assert min(event["ts"] for event in events if event["ph"] == "X") == 0
+    kernels = [event for event in events if event.get("cat") in ("kernel", "collective")]
+    assert sum(event["dur"] for event in kernels) / 1e6 == pytest.approx(0.008)
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert any("kernels" in name for name in names) and any("CUDA calls" in name for name in names)
+    assert len([event for event in events if event["ph"] == "s"]) == len(
+        [event for event in events if event["ph"] == "f"]
+    ) > 0  # fmt: skip
+
+
+def test_ranks_lie_on_one_timeline_with_processes_of_their_own(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        kineto_trace(tmp_path / f"rank{rank}.json.gz")
+    events = written(tmp_path, tmp_path / "all.perfetto")
+    check(events)
+    processes = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert len(processes) == len(set(processes)) == 4
+    assert sum("rank0" in name for name in processes) == sum("rank1" in name for name in processes) == 2
+
+
+def test_slices_that_overlap_without_nesting_are_put_on_lanes() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        count = chance.randrange(1, 30)
+        starts = np.array([chance.randrange(40) for _ in range(count)])
+        ends = starts + np.array([chance.randrange(12) for _ in range(count)])
+        track = np.array([chance.randrange(2) for _ in range(count)])
+        order = np.lexsort((-ends, starts, track))
+        track, starts, ends = track[order], starts[order], ends[order]
+        lanes = _lanes(track, starts, ends)
+        for one in range(count):
+            for other in range(one + 1, count):
+                if (track[one], lanes[one]) == (track[other], lanes[other]):
+                    apart = ends[one] <= starts[other]
+                    nested = starts[one] <= starts[other] and ends[other] <= ends[one]
+                    assert apart or nested
+    nest = _lanes(np.zeros(3, int), np.array([0, 1, 2]), np.array([9, 8, 3]))
+    assert nest.tolist() == [0, 0, 0]
+
+
+def test_a_name_that_ends_in_gz_is_compressed_and_equal_traces_give_equal_bytes(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    plain = written(path, tmp_path / "a.json")
+    for name in ("b.json.gz", "c.json.gz"):
+        read_trace(path, tables=["shares"]).write_perfetto(tmp_path / name)
+    assert (tmp_path / "b.json.gz").read_bytes() == (tmp_path / "c.json.gz").read_bytes()
+    assert json.loads(gzip.decompress((tmp_path / "b.json.gz").read_bytes()))["traceEvents"] == plain
+
+
+def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text('{"traceEvents": []}')
+    with pytest.raises(UserError, match="no events to show on a timeline"):
+        written(tmp_path / "t.json", tmp_path / "out.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_text_of_a_program_stays_text(tmp_path: Path) -> None:
+    evil = 'a"b\\\n\x1b[31m</script>'
+    path = tmp_path / "t.json"
+    event = {"ph": "X", "cat": "user_annotation", "name": evil, "pid": 1, "tid": 1, "ts": 5, "dur": 2}
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    events = written(path, tmp_path / "out.json")
+    check(events)
+    [shown] = [event["name"] for event in events if event["ph"] == "X"]
+    assert shown == 'a"b\\ �[31m</script>'
