@@ -20,10 +20,11 @@ class Markdown(str):
 def summary_html(title: str, facts: Mapping[str, str], table: pd.DataFrame) -> str:
     """A title, some facts, and a table, as HTML; text from files is escaped."""
     lines = [f"<dt>{escape(name)}</dt><dd>{escape(printable(text))}</dd>" for name, text in facts.items()]
+    facts_html = f"<dl>{''.join(lines)}</dl>" if lines else ""
     cells = table.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
     with pd.option_context("display.max_colwidth", None):
-        body = cells.to_html(index=False, escape=True, na_rep="", border=0)
-    return f"<div><strong>{escape(printable(title))}</strong><dl>{''.join(lines)}</dl>{body}</div>"
+        body = cells.to_html(index=False, escape=True, na_rep="", border=0, justify="left")
+    return f"<div><strong>{escape(printable(title))}</strong>{facts_html}{body}</div>"
 
 
 def unmanaged(figure: Figure) -> Figure:

@@ -245,6 +245,7 @@ class Results:
 
     def _repr_html_(self) -> str:
         counts = self.runs.groupby(["scenario", "outcome"], sort=False).size().unstack(fill_value=0).reset_index()
+        counts.columns.name = None
         return summary_html(f"Results {self.path}", {}, counts)
 
     @property

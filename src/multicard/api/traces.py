@@ -243,7 +243,7 @@ class TraceAnalysis:
         rows = [
             {
                 "table": name,
-                "rows": len(self._activity.rows[name]) if name in self._activity.rows else pd.NA,
+                "rows": len(self._activity.rows[name]) if name in self._activity.rows else "",
                 "description": f"cannot tell: {self.absent[name]}" if name in self.absent else each.description,
             }
             for name, each in ACTIVITIES.items()

@@ -1,0 +1,77 @@
+"""docs/notebook.md as a notebook: each of its Python blocks is a cell, run by a kernel, shown as a reader sees it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+from nbclient import NotebookClient
+
+from analysis.made_results import images, make_results
+from browser import CHROMIUM, browser
+from conftest import ROOT
+from synthetic import nsys_export
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What each cell shows, by its text: representations by their type."""
+    folder = tmp_path_factory.mktemp("notebook")
+    nsys_export(folder / "report.sqlite")
+    nsys_export(folder / "after.sqlite")
+    runs = [row for count in (1, 2, 4) for row in images(90.0 * count, devices=count, iteration_time_s=0.5)]
+    make_results(folder / "results", runs)
+    scenario = (folder / "results/scenarios/s0").rename(folder / "results/scenarios/strategies")
+    pd.read_csv(scenario / "measures.csv")[["run", "outcome"]].assign(reason="").to_csv(
+        scenario / "runs.csv", index=False
+    )
+    page = MarkdownIt("commonmark").parse((ROOT / "docs/notebook.md").read_text(encoding="utf-8"))
+    cells = [token.content for token in page if token.type == "fence" and token.info == "python"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    assert all(not cell.outputs or cell.outputs[-1].output_type == "execute_result" for cell in notebook.cells)
+    assert all(len(cell.outputs) <= 1 for cell in notebook.cells), "a figure is shown once"
+    return {cell.source: cell.outputs[0].data if cell.outputs else {} for cell in notebook.cells}
+
+
+def shown(outputs: dict[str, dict[str, Any]], text: str) -> dict[str, Any]:
+    [found] = [data for source, data in outputs.items() if source.rstrip().splitlines()[-1].startswith(text)]
+    return found
+
+
+def test_a_trace_is_shown_with_its_tables_and_reasons(outputs: dict[str, dict[str, Any]]) -> None:
+    html = next(iter(outputs.values()))["text/html"]
+    assert "<strong>Trace report.sqlite</strong>" in html
+    assert "kernels" in html and "cannot tell: the capture holds no samples of device counters" in html
+    assert "gemm" in shown(outputs, "trace.kernels")["text/html"]
+
+
+@pytest.mark.parametrize("figure", ["trace.figure", "results.figure"])
+def test_a_figure_is_a_picture(figure: str, outputs: dict[str, dict[str, Any]]) -> None:
+    assert len(shown(outputs, figure)["image/png"]) > 10_000
+
+
+def test_results_are_shown_as_tables_and_text(outputs: dict[str, dict[str, Any]]) -> None:
+    speedup = shown(outputs, "results.speedup")
+    assert "4.0" in speedup["text/plain"]
+    assert shown(outputs, "results.recommendations")["text/markdown"].startswith("# Recommendations")
+    [results] = [data["text/html"] for data in outputs.values() if "Results results" in data.get("text/html", "")]
+    assert "strategies" in results and "completed" in results
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_the_summaries_can_be_read_in_a_browser(outputs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    parts = [data["text/html"] for data in outputs.values() if "text/html" in data]
+    (tmp_path / "page.html").write_text(f"<meta charset=utf-8><body>{''.join(parts)}", encoding="utf-8")
+    with browser() as page:
+        page.open(tmp_path / "page.html")
+        text = page.run("document.body.innerText")
+        assert "Trace report.sqlite" in text and "completed" in text
+        assert page.run("document.querySelectorAll('table').length") == sum("<table" in part for part in parts)
+        if "MULTICARD_PICTURE" in os.environ:
+            page.picture(Path(os.environ["MULTICARD_PICTURE"]))

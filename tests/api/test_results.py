@@ -1,0 +1,81 @@
+"""Results as a notebook asks for them."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import multicard
+from analysis.made_results import images, make_results
+from multicard.api.results import Results
+from multicard.core.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Two scenarios that share the runs on one device."""
+    folder = tmp_path_factory.mktemp("made") / "results"
+    one, two = (images(90.0 * count, devices=count, iteration_time_s=0.5 / count) for count in (1, 2))
+    make_results(folder, [*one, *two], one)
+    for scenario in (folder / "scenarios").iterdir():
+        measures = pd.read_csv(scenario / "measures.csv")
+        measures[["run", "outcome"]].assign(reason="").to_csv(scenario / "runs.csv", index=False)
+    return multicard.read_results(folder)
+
+
+def test_tables_name_their_scenario(results: Results) -> None:
+    assert results.scenarios == ["s0", "s1"]
+    assert results.measures.columns[:2].tolist() == ["scenario", "run"]
+    assert results.measures["scenario"].value_counts().to_dict() == {"s0": 6, "s1": 3}
+    assert results.runs["outcome"].tolist() == ["completed"] * 9
+    at_two = results.speedup.query("scenario == 's0' and devices == 2")
+    assert at_two["speedup"].tolist() == pytest.approx([2.0])
+
+
+def test_one_scenario_is_asked_for_by_its_name(results: Results) -> None:
+    assert len(results.scenario("s1").measures) == 3
+    with pytest.raises(UserError, match="found no scenario x, expected one of s0, s1"):
+        results.scenario("x")
+    with pytest.raises(UserError, match="found several scenarios, expected one of s0, s1"):
+        results.figure("speedup")
+    with pytest.raises(UserError, match="no table x of a scenario, expected one of cuda_api"):
+        results.scenario("s0")["x"]
+    assert results.steps.columns[0] == "run" and results.scenario("s0").steps.empty
+
+
+def test_a_figure_of_a_scenario(results: Results) -> None:
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    titles = [axes.get_title(loc="left") for axes in results.figure("speedup", scenario="s0").get_axes()]
+    assert titles[:2] == ["Speed-up", "Efficiency"]
+    assert plt.get_fignums() == before
+    with pytest.raises(UserError, match="no figure x, expected one of "):
+        results.figure("x", scenario="s0")
+
+
+def test_claims_and_recommendations(results: Results) -> None:
+    assert len(results.claims()) == 12
+    assert results.recommendations()._repr_markdown_().startswith("# Recommendations")
+    with pytest.raises(UserError, match="memory limit: found -1, expected a number above 0"):
+        results.recommendations(memory_limit_gb=-1)
+
+
+def test_an_archive_gives_what_its_folder_gives(recorded_results: Path, recorded_archive: Path, tmp_path: Path) -> None:
+    archive = multicard.read_results(recorded_archive)
+    assert archive.scenarios == ["recorded"]
+    assert len(archive.measures) == 2 and len(archive.steps) > 0
+    assert archive.runs["outcome"].tolist() == ["completed"] * 2
+    found = archive.compare(multicard.read_results(recorded_results))
+    assert set(found.changes["verdict"]) <= {"no difference", "cannot tell"}
+    assert (found.only_a, found.only_b) == ([], [])
+    assert "<table" in found._repr_html_() and "recorded" in archive._repr_html_()
+
+
+def test_what_holds_no_results_is_one_line(tmp_path: Path, recorded_results: Path) -> None:
+    for path in (tmp_path, tmp_path / "none", tmp_path / "none.zip"):
+        with pytest.raises(UserError) as stopped:
+            multicard.read_results(path)
+        assert str(stopped.value).startswith(f"{path}: ") and len(str(stopped.value).splitlines()) == 1
+    with pytest.raises(UserError, match=r"found no scenarios/\*/measures\.csv"):
+        _ = multicard.read_results(recorded_results).measures

@@ -1,0 +1,97 @@
+"""A trace as a notebook asks for it."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import multicard
+from multicard.api.traces import NotRecorded, TraceAnalysis
+from multicard.core.errors import UserError
+from multicard.trace.tables import ACTIVITIES
+from synthetic import kineto_trace, nsys_export
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> TraceAnalysis:
+    return multicard.read_trace(nsys_export(tmp_path_factory.mktemp("trace") / "t.sqlite"))
+
+
+def test_each_table_is_an_attribute_an_entry_and_a_member(trace: TraceAnalysis) -> None:
+    assert set(trace.names) | set(trace.absent) == set(ACTIVITIES)
+    for name in trace.names:
+        assert list(trace[name].columns) == ACTIVITIES[name].schema.names
+        assert getattr(trace, name) is trace[name] is trace.tables[name]
+        assert name in dir(trace) and name in trace
+        assert len(trace.rows(name)) == len(trace[name])
+
+
+def test_what_was_not_recorded_is_missing_not_zero(trace: TraceAnalysis) -> None:
+    assert str(trace.timeline["step"].dtype) == "Int64"
+    assert trace.timeline.query("scope == 'capture'")["step"].isna().all()
+    assert trace.kernels["std_s"].dtype == float
+
+
+def test_a_table_without_events_raises_and_says_why(trace: TraceAnalysis) -> None:
+    with pytest.raises(NotRecorded, match=r"t\.sqlite: metrics: cannot tell: the capture holds no samples"):
+        _ = trace.metrics
+    assert trace.absent["metrics"].startswith("the capture holds no samples")
+    with pytest.raises(AttributeError, match="no attribute 'kernel'"):
+        _ = trace.kernel
+    with pytest.raises(UserError, match="no table kernel, expected one of "):
+        _ = trace["kernel"]
+
+
+def test_some_tables_only(tmp_path: Path) -> None:
+    some = multicard.read_trace(str(nsys_export(tmp_path / "t.sqlite")), tables=["kernels"])
+    assert some.names == ["kernels"]
+    with pytest.raises(UserError, match="no table timeline, expected one of kernels"):
+        some.figure("timeline")
+    with pytest.raises(UserError, match="no table kernel, expected some of phases"):
+        multicard.read_trace(tmp_path / "t.sqlite", tables=["kernel"])
+
+
+def test_a_figure_is_a_figure_and_pyplot_forgets_it(trace: TraceAnalysis) -> None:
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    assert trace.figure("timeline").get_axes()
+    assert plt.get_fignums() == before
+    with pytest.raises(UserError, match="no figure kernels of a trace, expected one of timeline"):
+        trace.figure("kernels")
+
+
+def test_a_trace_without_kernels_has_no_figure(tmp_path: Path) -> None:
+    trace = multicard.read_trace(nsys_export(tmp_path / "t.sqlite", cuda=False))
+    with pytest.raises(NotRecorded, match="timeline: cannot tell"):
+        trace.figure()
+
+
+def test_two_traces_are_compared(trace: TraceAnalysis, tmp_path: Path) -> None:
+    found = trace.compare(multicard.read_trace(kineto_trace(tmp_path / "t.json")))
+    assert list(found.columns) == ["table", "name", "a_s", "b_s", "difference_s", "ratio"]
+    assert found.attrs["basis"] in ("per step", "whole capture")
+    same = trace.compare(trace)
+    assert (same["difference_s"] == 0).all() and len(same) > 3
+
+
+def test_tables_are_saved(trace: TraceAnalysis, tmp_path: Path) -> None:
+    written = trace.save(tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in written}
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(tmp_path / "out" / "kernels.parquet"), trace.kernels, check_dtype=False
+    )
+    assert (tmp_path / "out" / "timeline.png").exists()
+
+
+def test_progress_counts_to_the_total(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    multicard.read_trace(nsys_export(tmp_path / "t.sqlite"), progress=lambda read, total: calls.append((read, total)))
+    assert {total for _, total in calls} == {calls[0][1]}
+    assert calls[0][1] > 0
+
+
+def test_names_from_a_trace_cannot_break_its_summary(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "<b>t.sqlite")
+    html = multicard.read_trace(path)._repr_html_()
+    assert "<b>t" not in html and "&lt;b&gt;t" in html
