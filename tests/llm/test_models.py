@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from multicard.core.errors import UserError
@@ -275,58 +274,42 @@ def entry(*offsets: int, kind: str = "BF16", shape: Any = (2, 2)) -> dict[str, A
 
 
 CORRUPT = {
-    "empty": (b"", ": found a header of 0 bytes in a file of 0, expected a whole safetensors file"),
-    "short": (b"\1\0\0", ": found a header of 1 bytes in a file of 3, expected a whole safetensors file"),
-    "headless": (packed(b""), ": found a header of 0 bytes in a file of 8, expected a whole safetensors file"),
-    "beyond": (
-        packed({}, length=99),
-        ": found a header of 99 bytes in a file of 10, expected a whole safetensors file",
-    ),
-    "zip": (
-        b"PK\3\4\0\0\0\0\0\0",  # as PyTorch's own checkpoints begin
-        ": found a header of 67324752 bytes in a file of 10, expected a whole safetensors file",
-    ),
-    "lfs": (
-        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
-        ": found a Git LFS pointer, expected the weights themselves",
-    ),
-    "text": (packed(b"{]"), ": found a header that is no JSON object, expected that of a safetensors file"),
-    "list": (packed([]), ": found a header that is no JSON object, expected that of a safetensors file"),
-    "binary": (packed(b"\xff\xff"), ": found a header that is no JSON object, expected that of a safetensors file"),
-    "nested": (
-        packed(b"[" * 100_000),
-        ": found a header that is no JSON object, expected that of a safetensors file",
-    ),
-    "cut": (packed({"a": entry(0, 8)}, bytes(7)), ": found 7 bytes of data, expected 8"),
-    "grown": (packed({"a": entry(0, 8)}, bytes(9)), ": found 9 bytes of data, expected 8"),
-    "overlapping": (
-        packed({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)),
-        ", b: found its data at byte 4, expected 8",
-    ),
-    "hole": (packed({"a": entry(0, 8), "b": entry(9, 17)}, bytes(17)), ", b: found its data at byte 9, expected 8"),
-    "size": (packed({"a": entry(0, 6)}, bytes(6)), ", a: found 6 bytes, expected 8 of its shape and type"),
-    "reversed": (
-        packed({"a": entry(8, 0)}, bytes(8)),
-        ", a: found {'dtype': 'BF16', 'shape': [2, 2], 'data_offsets': [8, 0]}, expected dtype, shape and data_offsets",
-    ),
-    "negative": (
-        packed({"a": entry(0, 8, shape=(-2, -2))}, bytes(8)),
-        ", a: found {'dtype': 'BF16', 'shape': [-2, -2], 'data_offsets': [0, 8]}, "
-        "expected dtype, shape and data_offsets",
-    ),
-    "nameless": (packed({"a": 5}), ", a: found 5, expected dtype, shape and data_offsets"),
+    "empty": (b"", "header too small"),
+    "short": (b"\1\0\0", "header too small"),
+    "headless": (packed(b""), "invalid JSON in header: EOF"),
+    "beyond": (packed({}, length=99), "invalid header length"),
+    "zip": (b"PK\3\4\0\0\0\0\0\0", "invalid header length"),  # as PyTorch's own checkpoints begin
+    "text": (packed(b"{]"), "invalid JSON in header: key must be a string"),
+    "list": (packed([]), "invalid JSON in header: invalid type: sequence"),
+    "binary": (packed(b"\xff\xff"), "invalid UTF-8 in header"),
+    "nested": (packed(b"[" * 100_000), "invalid JSON in header: invalid type: sequence"),
+    "cut": (packed({"a": entry(0, 8)}, bytes(7)), "file not fully covered"),
+    "grown": (packed({"a": entry(0, 8)}, bytes(9)), "file not fully covered"),
+    "overlapping": (packed({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)), "invalid offset for tensor `b`"),
+    "hole": (packed({"a": entry(0, 8), "b": entry(9, 17)}, bytes(17)), "invalid offset for tensor `b`"),
+    "size": (packed({"a": entry(0, 6)}, bytes(6)), "invalid shape, data type, or offset for tensor"),
+    "reversed": (packed({"a": entry(8, 0)}, bytes(8)), "invalid offset for tensor `a`"),
+    "negative": (packed({"a": entry(0, 8, shape=(-2, -2))}, bytes(8)), "invalid value: integer `-2`"),
+    "nameless": (packed({"a": 5}), "invalid type: integer `5`"),
+    "unprintable": (packed({"a\n\x1b": entry(8, 0)}, bytes(8)), "invalid offset for tensor `a �`"),
 }
 
 
 @pytest.mark.parametrize("fault", CORRUPT)
 def test_a_corrupt_safetensors_file_is_refused(tmp_path: Path, fault: str) -> None:
-    content, says = CORRUPT[fault]
+    content, reason = CORRUPT[fault]
     folder = write_folder(tmp_path / "weights")
     (folder / ONE).write_bytes(content)
-    assert refusal(folder) == f"{folder / ONE}{says}"
-    # The format's own reader does not take it either.
-    with pytest.raises(SafetensorError), safe_open(folder / ONE, "pt"):
-        pass
+    line = refusal(folder)
+    assert line.startswith(f"{folder / ONE}: not a complete safetensors file: ")
+    assert reason in line
+    assert line.isprintable()
+
+
+def test_a_git_lfs_pointer_is_named_as_such(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "weights")
+    (folder / ONE).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
+    assert refusal(folder) == f"{folder / ONE}: found a Git LFS pointer, expected the weights themselves"
 
 
 def test_a_name_that_would_break_the_line_is_refused(tmp_path: Path) -> None:
@@ -340,7 +323,7 @@ def test_a_download_that_was_cut_off_is_noticed_wherever_it_ends(tmp_path: Path)
     content = whole.read_bytes()
     for end in (0, 4, 8, 9, 500, len(content) - 9000, len(content) - 1):
         whole.write_bytes(content[:end])
-        assert refusal(tmp_path / "weights").startswith(f"{whole}: found ")
+        assert refusal(tmp_path / "weights").startswith(f"{whole}: not a complete safetensors file: ")
 
 
 def test_the_data_of_large_weights_is_not_read(tmp_path: Path) -> None:

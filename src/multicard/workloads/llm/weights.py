@@ -1,35 +1,29 @@
-"""The weights of a Llama-3 checkpoint as Hugging Face ships them; of its safetensors files only headers are read.
-
-The format, and what makes a file invalid, is that of https://github.com/huggingface/safetensors: 8 bytes with the
-length of the header, the header as JSON, and the tensors' bytes without holes.
-"""
+"""The weights of a Llama-3 checkpoint as Hugging Face ships them; of its safetensors files only headers are read."""
 
 import json
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
 
 from multicard.core.errors import UserError
+from multicard.core.text import printable
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.vocabulary import LFS_POINTER
 
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
-MAX_HEADER_BYTES = 100_000_000  # as the format's own reader takes
-BYTES_OF = {"BF16": 2, "F16": 2, "F32": 4}  # of the types that weights to be tuned may have
+DTYPES = ("BF16", "F16", "F32")  # that weights to be tuned may have
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor as a header describes it; `begin` and `end` count bytes from the end of the header."""
+class Tensor(NamedTuple):
+    """A tensor as a header describes it: its type by the format's name, and its shape."""
 
-    kind: str
+    dtype: str
     shape: tuple[int, ...]
-    begin: int
-    end: int
 
 
 def tensor_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
@@ -107,8 +101,8 @@ def count_parameters(files: list[Path], shape: Architecture) -> int:
                 raise UserError(
                     f"{file}, {name}: found the shape {_product(tensor.shape)}, expected {_product(expected[name])}"
                 )
-            if tensor.kind not in BYTES_OF:
-                raise UserError(f"{file}, {name}: found the type {tensor.kind}, expected {', '.join(BYTES_OF)}")
+            if tensor.dtype not in DTYPES:
+                raise UserError(f"{file}, {name}: found the type {tensor.dtype}, expected {', '.join(DTYPES)}")
             seen[name] = file
             total += math.prod(tensor.shape)
     missing = [name for name in expected if name not in seen]
@@ -122,52 +116,27 @@ def count_parameters(files: list[Path], shape: Architecture) -> int:
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
-    """Read what a safetensors file holds, by name, and check that its data is all there.
+    """Describe what a safetensors file holds, by name; the format's own reader checks that its data is all there.
 
     Raises
     ------
     UserError
-        If the file is not a whole safetensors file.
+        If the file is not a complete safetensors file.
     """
-    size = file.stat().st_size
     with file.open("rb") as stream:
-        start = stream.read(8)
-        if start == LFS_POINTER[:8]:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
             raise UserError(f"{file}: found a Git LFS pointer, expected the weights themselves")
-        length = int.from_bytes(start, "little")
-        if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
-            raise UserError(
-                f"{file}: found a header of {length} bytes in a file of {size}, expected a whole safetensors file"
-            )
-        content = stream.read(length)
-    header = _parsed(content)
-    if header is None:
-        raise UserError(f"{file}: found a header that is no JSON object, expected that of a safetensors file")
-    odd = next((name for name in header if not name.isprintable()), None)
+    try:
+        with safe_open(file, framework="numpy") as stored:
+            parts = {name: stored.get_slice(name) for name in stored.keys()}  # noqa: SIM118, it is no mapping
+            tensors = {name: Tensor(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+    except SafetensorError as error:
+        reason = printable(str(error).removeprefix("Error while deserializing header: "))
+        raise UserError(f"{file}: not a complete safetensors file: {reason}") from error
+    odd = next((name for name in tensors if not name.isprintable()), None)
     if odd is not None:
         raise UserError(f"{file}: found a tensor named {odd!r}, expected a name that can be printed")
-    tensors = {name: _tensor(file, name, entry) for name, entry in header.items() if name != "__metadata__"}
-    end = 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if tensor.begin != end:
-            raise UserError(f"{file}, {name}: found its data at byte {tensor.begin}, expected {end}")
-        end = tensor.end
-    if end != size - 8 - length:
-        raise UserError(f"{file}: found {size - 8 - length} bytes of data, expected {end}")
     return tensors
-
-
-def _tensor(file: Path, name: str, entry: Any) -> Tensor:
-    match entry:
-        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
-            all(type(length) is int and length >= 0 for length in shape) and 0 <= begin <= end
-        ):
-            # A type without a size here is refused later, by its name.
-            needed = math.prod(shape) * BYTES_OF[kind] if kind in BYTES_OF else end - begin
-            if end - begin != needed:
-                raise UserError(f"{file}, {name}: found {end - begin} bytes, expected {needed} of its shape and type")
-            return Tensor(kind, tuple(shape), begin, end)
-    raise UserError(f"{file}, {name}: found {_cut(entry)}, expected dtype, shape and data_offsets")
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -178,24 +147,14 @@ def read_object(file: Path) -> dict[str, Any]:
     UserError
         If it holds anything else.
     """
-    found = _parsed(file.read_bytes())
-    if found is None:
+    try:
+        found = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
         raise UserError(f"{file}: found no JSON object, expected one")
     return found
 
 
-def _parsed(content: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _product(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape)) or "of a single number"
-
-
-def _cut(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
