@@ -49,9 +49,9 @@ class Batches(list):
 
 def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
     """A recipe ready to train, whose model and optimizer its own methods have made."""
-    backend._mend_torchao()
+    backend._patch_torchao()
     module = backend._load_recipe(REGISTRY[p.technique].recipe_name(p))
-    backend._mend_for_cpu(module)
+    backend._patch_for_cpu(module)
     [kind] = [found for found in vars(module).values() if isinstance(found, type) and hasattr(found, "_setup_model")]
     recipe = kind.__new__(kind)
     _fill(recipe, p)

@@ -163,7 +163,7 @@ def tuning(section: str, **parameters: Any) -> dict[str, Any]:
         ),
         (
             changed("datasets", value={"mine": {"source": "mnist", "folder": "no"}}),
-            "mine.yaml: datasets.mine.folder: no lacks train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+            "mine.yaml: datasets.mine.folder: no does not contain train-images-idx3-ubyte, train-labels-idx1-ubyte, "
             "t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte; download: true would fetch them",
         ),
         (
@@ -283,7 +283,7 @@ def test_only_the_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte").touch()
     assert (
-        f"mine.yaml: datasets.mine.folder: {tmp_path} lacks train-labels-idx1-ubyte, t10k-labels-idx1-ubyte; "
+        f"mine.yaml: datasets.mine.folder: {tmp_path} does not contain train-labels-idx1-ubyte, t10k-labels-idx1-ubyte; "
         "download: true would fetch them"
     ) in faults(changed("datasets", value={"mine": {"source": "mnist", "folder": str(tmp_path)}}))
 

@@ -174,7 +174,7 @@ def test_a_missing_folder_is_named_with_the_command_that_fetches_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("shards", "removed", "lacks"),
+    ("shards", "removed", "missing"),
     [
         (1, ["config.json"], "config.json"),
         (1, [ONE], ONE),
@@ -186,13 +186,13 @@ def test_a_missing_folder_is_named_with_the_command_that_fetches_it(tmp_path: Pa
         (9, [shard(n, 9) for n in range(2, 10)], ", ".join(shard(n, 9) for n in range(2, 8)) + " and 2 more"),
     ],
 )
-def test_a_partial_folder_is_named_with_what_it_lacks(
-    tmp_path: Path, shards: int, removed: list[str], lacks: str
+def test_a_partial_folder_is_named_with_what_is_missing(
+    tmp_path: Path, shards: int, removed: list[str], missing: str
 ) -> None:
     folder = write_folder(tmp_path / "weights", shards)
     for name in removed:
         (folder / name).unlink()
-    assert refusal(folder) == f"{folder}: lacks {lacks}; fetch the model by: {FETCH}"
+    assert refusal(folder) == f"{folder}: does not contain {missing}; fetch the model by: {FETCH}"
 
 
 def test_shards_of_two_checkpoints_are_refused(tmp_path: Path) -> None:

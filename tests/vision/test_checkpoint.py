@@ -145,7 +145,7 @@ def test_a_checkpoint_of_anything_else_is_not_taken(
     assert changed in identity
     torch.save(content | {"identity": json.dumps(identity | {changed: "other"})}, tmp_path / "checkpoint.pt")
     assert attempt(parameters(epochs=2), digits, tmp_path)["resumed"] is None
-    assert f"starts anew: the checkpoint is of other {changed}" in capsys.readouterr().out
+    assert f"restarting from scratch: the checkpoint was made with different {changed}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "empty", "code in it"])
@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_is_not_taken(
     if damage == "code in it":
         torch.save({"identity": print}, path)
     assert attempt(parameters(epochs=2), digits, tmp_path)["resumed"] is None
-    assert "starts anew: the checkpoint cannot be read" in capsys.readouterr().out
+    assert "restarting from scratch: the checkpoint cannot be read" in capsys.readouterr().out
     assert torch.load(path, weights_only=True)["epoch"] == 2  # its own took the place
 
 

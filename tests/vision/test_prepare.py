@@ -111,7 +111,7 @@ def test_a_missing_mnist_file_is_named_with_the_way_to_get_it(tmp_path: Path) ->
     folder = write_mnist(tmp_path / "in")
     (folder / TEST_LABELS).unlink()
     line = refusal(tmp_path / "out", source="mnist", folder=str(folder))
-    assert line == f"datasets.mine.folder: {folder} lacks {TEST_LABELS}; download: true would fetch them"
+    assert line == f"datasets.mine.folder: {folder} does not contain {TEST_LABELS}; download: true would fetch them"
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_files_of_another_content_are_refused_where_a_download_is_wanted(tmp_pat
     folder = write_mnist(tmp_path / "in", **{TRAIN_LABELS: idx(np.arange(1, 31) % 10)})
     line = refusal(tmp_path / "out", source="mnist", folder=str(folder), download=True)
     assert line == (
-        f"{folder}/{TRAIN_LABELS}: found another content than that of MNIST's file; remove it to have it fetched anew, "
+        f"{folder}/{TRAIN_LABELS}: found another content than that of MNIST's file; remove it to download it again, "
         "or use it as it is by datasets.mine.download: false"
     )
 

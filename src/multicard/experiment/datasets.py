@@ -31,7 +31,7 @@ class Source(Strict):
     model_config = ConfigDict(json_schema_extra=_without_defaults)
 
     def missing_files(self) -> str | None:
-        """Say which files or folders are missing, as `key: what is missing`; None where all are there."""
+        """Which files or folders are missing, as `key: what is missing`; None where all are there."""
         return None
 
 
@@ -88,7 +88,7 @@ class Mnist(GrayscaleSource):
         """Name the files that are missing, unless they may be downloaded."""
         missing = [name for name, path in self.files().items() if path is None]
         if missing and not self.download:
-            return f"folder: {self.folder} lacks {', '.join(missing)}; download: true would fetch them"
+            return f"folder: {self.folder} does not contain {', '.join(missing)}; download: true would fetch them"
         return None
 
 
@@ -106,7 +106,7 @@ class KaggleMnist(GrayscaleSource):
     ]
 
     def missing_files(self) -> str | None:
-        """Say where there is nothing at the path."""
+        """State that there is nothing at the path."""
         return None if Path(self.path).exists() else f"path: no such file or folder: {self.path}"
 
 
@@ -248,7 +248,7 @@ class TextFile(Text):
         return self.samples
 
     def missing_files(self) -> str | None:
-        """Say where there is no file at the path."""
+        """State that there is no file at the path."""
         return None if Path(self.path).is_file() else f"path: no such file: {self.path}"
 
 
@@ -275,7 +275,7 @@ class PublishedText(Text):
         return PUBLISHED[self.texts].repository
 
     def missing_files(self) -> str | None:
-        """Say where there is no folder, unless the set may be downloaded."""
+        """State that there is no folder, unless the set may be downloaded."""
         if self.folder is None:
             return None if self.download else f"folder: missing; download: true would fetch {self.repository}"
         return None if Path(self.folder).is_dir() else f"folder: no such folder: {self.folder}"

@@ -1,4 +1,4 @@
-"""Reading a configuration file; every fault becomes one line with file, key, finding and expectation."""
+"""Reading a configuration file; every error is one line with file, key, what was found and what was expected."""
 
 import difflib
 import json
@@ -74,7 +74,7 @@ def read_experiment(path: Path, profile: Path | None = None, outside: bool = Tru
     Raises
     ------
     UserError
-        One line per fault.
+        One line per error.
     """
     config = read_yaml(path)
     if profile is None or not isinstance(config, dict):
@@ -108,7 +108,7 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
     Raises
     ------
     UserError
-        One line per fault.
+        One line per error.
     """
     if not isinstance(config, dict):
         found = "nothing" if config is None else type(config).__name__
@@ -116,11 +116,11 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
     try:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
-        raise UserError(*(f"{source}: {_fault(e)}" for e in error.errors())) from error
-    found = [fault for name in experiment.scenarios for fault in _scenario_faults(experiment, name)]
-    faults = [f"{source}: {fault}" for fault in (*found, *(_outside_faults(experiment) if outside else ()))]
-    if faults:
-        raise UserError(*faults)
+        raise UserError(*(f"{source}: {_message(e)}" for e in error.errors())) from error
+    found = [error for name in experiment.scenarios for error in _scenario_errors(experiment, name)]
+    errors = [f"{source}: {error}" for error in (*found, *(_outside_errors(experiment) if outside else ()))]
+    if errors:
+        raise UserError(*errors)
     return experiment
 
 
@@ -130,7 +130,7 @@ def read_job(parameters: str, data: Path, model: Path | None, machine: Machine |
     Raises
     ------
     UserError
-        One line per fault; also if the run cannot run on `machine`, unless that is None.
+        One line per error; also if the run cannot run on `machine`, unless that is None.
     """
     try:
         values = json.loads(parameters)
@@ -142,33 +142,33 @@ def read_job(parameters: str, data: Path, model: Path | None, machine: Machine |
     if workload not in list(WORKLOADS):
         raise UserError(f"parameters: workload: found {workload!r}, expected one of {', '.join(WORKLOADS)}")
     known = list(WORKLOADS[workload].parameters.model_fields)
-    faults = [
+    errors = [
         f"parameters: {key}: not a parameter of the workload {workload}{_hint(key, known)}"
         for key in values
         if key not in known
     ]
-    if faults:
-        raise UserError(*faults)
+    if errors:
+        raise UserError(*errors)
     try:
         p = parameters_of(values)
     except ValidationError as error:
-        raise UserError(*(f"parameters: {_fault(e)}" for e in error.errors())) from error
+        raise UserError(*(f"parameters: {_message(e)}" for e in error.errors())) from error
     if "model" in WORKLOADS[workload].inputs and model is None:
         raise UserError("model: missing, expected the folder of the prepared language model")
-    faults = [
+    errors = [
         f"{name}: no such folder: {folder}"
         for name, folder in (("data", data), ("model", model))
         if folder is not None and not folder.is_dir()
     ]
     unsupported = Run(run_id(p), p).unsupported_reason(machine) if machine else None
     if unsupported:
-        faults.append(f"parameters: cannot run here: {unsupported}")
-    if faults:
-        raise UserError(*faults)
+        errors.append(f"parameters: cannot run here: {unsupported}")
+    if errors:
+        raise UserError(*errors)
     return p
 
 
-def _fault(error: Any) -> str:
+def _message(error: Any) -> str:
     """Word one pydantic error as `key: found …, expected …`."""
     location = [str(part) for part in error["loc"] if part != "[key]"]
     kind, found = error["type"], error["input"]
@@ -229,9 +229,9 @@ def _known_keys(location: list[str]) -> list[str]:
     return [] if isinstance(section, dict) else list(section.model_fields)
 
 
-def _outside_faults(experiment: Experiment) -> list[str]:
-    """Faults that only the file system shows."""
-    faults = _recorded_faults(experiment)
+def _outside_errors(experiment: Experiment) -> list[str]:
+    """Errors that only the file system shows."""
+    errors = _recorded_errors(experiment)
     # Recorded runs need no data; a run that does says so where it cannot run.
     for name, dataset in ({} if experiment.recorded else experiment.datasets).items():
         try:
@@ -239,31 +239,31 @@ def _outside_faults(experiment: Experiment) -> list[str]:
         except OSError as error:
             missing = f"source: {dataset.source} cannot be looked for: {error.strerror}"
         if missing:
-            faults.append(f"datasets.{name}.{missing}")
-    faults += [f"models.{name}.{error}" for name, model in experiment.models.items() if (error := model.config_error())]
+            errors.append(f"datasets.{name}.{missing}")
+    errors += [f"models.{name}.{error}" for name, model in experiment.models.items() if (error := model.config_error())]
     if unwritten := unwritable(Path(experiment.results)):
-        faults.append(f"results: cannot write to {experiment.results}: {unwritten}")
-    return faults
+        errors.append(f"results: cannot write to {experiment.results}: {unwritten}")
+    return errors
 
 
-def _recorded_faults(experiment: Experiment) -> list[str]:
+def _recorded_errors(experiment: Experiment) -> list[str]:
     """Archives that are not there, or are listed twice."""
-    faults = []
+    errors = []
     for number, name in enumerate(experiment.recorded):
         if name in experiment.recorded[:number]:
-            faults.append(f"recorded.{number}: lists {name} twice")
+            errors.append(f"recorded.{number}: lists {name} twice")
         elif not name.endswith(ARCHIVES):
-            faults.append(f"recorded.{number}: found {name!r}, expected a name that ends in {' or '.join(ARCHIVES)}")
+            errors.append(f"recorded.{number}: found {name!r}, expected a name that ends in {' or '.join(ARCHIVES)}")
         elif not Path(name).is_file():
-            faults.append(f"recorded.{number}: no such file: {name}")
-    return faults
+            errors.append(f"recorded.{number}: no such file: {name}")
+    return errors
 
 
-def _scenario_faults(experiment: Experiment, name: str) -> list[str]:
+def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
     """What of a scenario does not fit its workload, the data sets or the models."""
     scenario, workload = experiment.scenarios[name], experiment.workload(name)
     known, where = WORKLOADS[workload].parameters.model_fields, f"scenarios.{name}"
-    faults = [
+    errors = [
         f"{where}.{section}.{key}: not a parameter of the workload {workload}"
         for section, keys in (("fixed", scenario.fixed.model_fields_set), ("vary", scenario.varied))
         for key in keys
@@ -272,23 +272,23 @@ def _scenario_faults(experiment: Experiment, name: str) -> list[str]:
     for figure in scenario.figures:
         about = FIGURES[figure].workload or workload
         if about != workload:
-            faults.append(f"{where}: the figure {figure} is about the workload {about}, this one's is {workload}")
-    if faults:
-        return faults
+            errors.append(f"{where}: the figure {figure} is about the workload {about}, this one's is {workload}")
+    if errors:
+        return errors
     try:
         runs = expand_scenario(experiment, name)
     except ValidationError as error:
-        return list(dict.fromkeys(f"{where}: {_fault(e)}" for e in error.errors()))
+        return list(dict.fromkeys(f"{where}: {_message(e)}" for e in error.errors()))
     for key in WORKLOADS[workload].inputs:
         entries = getattr(experiment, f"{key}s")
         for value in dict.fromkeys(getattr(run.parameters, key) for run in runs):
             if value not in entries:
                 what = key.replace("dataset", "data set")
                 hint = _hint(value, list(entries))
-                faults.append(f"{_place(experiment, name, key)}: no {what} {value!r} under {key}s{hint}")
-    if not faults:
-        faults = list(dict.fromkeys(f"{where}: {error}" for run in runs if (error := run.config_error())))
-    return faults
+                errors.append(f"{_place(experiment, name, key)}: no {what} {value!r} under {key}s{hint}")
+    if not errors:
+        errors = list(dict.fromkeys(f"{where}: {error}" for run in runs if (error := run.config_error())))
+    return errors
 
 
 def _place(experiment: Experiment, name: str, key: str) -> str:

@@ -24,13 +24,13 @@ class Machine:
     compiler: bool = False
     dali: bool = False
     torchtune: str | None = None  # why torchtune cannot be used; None where it can
-    gpu_memory_bytes: int | None = None  # of the smallest card
+    gpu_memory_bytes: int | None = None  # of the smallest GPU
     weights_needed: bool = True  # of language models; a machine that is only hypothetical needs none
     nodes: int = 1  # machines that one run may have
-    unanswered: str | None = None  # what a tool said that is there and would not tell of cards or nodes; None: all told
+    unanswered: str | None = None  # why a tool that is installed could not list GPUs or nodes; None where none failed
 
     def hypothetical(self) -> "Machine":
-        """A machine like this one with whatever it lacks, to plan for."""
+        """Add to this machine whatever it does not have, to plan for."""
         return replace(
             self,
             gpus=max(self.gpus, 8),
@@ -45,18 +45,18 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """Look at the machine that this process runs on, and at its job of Slurm if it is in one."""
-        cards, nodes = _asked("nvidia-smi", "-L"), _allocated_nodes()
+        gpus, nodes = _asked("nvidia-smi", "-L"), _allocated_nodes()
         memory = _asked("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
         return cls(
             cpus=usable_cpus(),
-            gpus=_gpus(cards.lines),
+            gpus=_gpus(gpus.lines),
             profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
             compiler=_compiler(),
             dali=_dali(),
             torchtune=torchtune_unsupported_reason(),
             gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
             nodes=_count(nodes.lines),
-            unanswered=next((answer.problem for answer in (cards, memory, nodes) if answer.problem), None),
+            unanswered=next((answer.problem for answer in (gpus, memory, nodes) if answer.problem), None),
         )
 
 
@@ -66,7 +66,7 @@ def slurm_job() -> str | None:
 
 
 def _allocated_nodes() -> Answer:
-    """What tells the number of nodes of this process's job of Slurm; nothing outside of any."""
+    """Answer with the number of nodes of this process's Slurm job; an empty one outside of any."""
     job, stated = slurm_job(), os.environ.get("SLURM_JOB_NUM_NODES", "")
     if job is None or stated.isdecimal():
         return Answer(stated if job else "")
@@ -110,25 +110,25 @@ def torchtune_unsupported_reason() -> str | None:
 def _gpus(listing: list[str]) -> int:
     """Count the GPUs that a CUDA program would see: of CUDA_VISIBLE_DEVICES, those before the first that is not there.
 
-    An entry is a card's number, or the beginning of the UUID of a card or of a part of one (MIG).
+    An entry is a GPU's index, or the beginning of the UUID of a GPU or of a part of one (MIG).
     """
-    cards = sum(line.startswith("GPU ") for line in listing)
+    gpus = sum(line.startswith("GPU ") for line in listing)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return cards
+        return gpus
     uuids = [line.rpartition("(UUID: ")[2].rstrip(")") for line in listing]
 
     def is_there(entry: str) -> bool:
         if entry.isdecimal():
-            return int(entry) < cards
+            return int(entry) < gpus
         return entry.startswith(("GPU-", "MIG-")) and any(uuid.startswith(entry) for uuid in uuids)
 
     return len(set(itertools.takewhile(is_there, map(str.strip, visible.split(",")))))
 
 
 def _gpu_memory_bytes(totals: list[str]) -> int | None:
-    """Memory of the smallest card of the machine."""
-    mebibytes = [int(line) for line in totals if line.isdigit()]  # a card in slices (MIG) may not say
+    """Memory of the smallest GPU of the machine."""
+    mebibytes = [int(line) for line in totals if line.isdigit()]  # a GPU in slices (MIG) may report none
     return min(mebibytes) * 1024**2 if mebibytes else None
 
 

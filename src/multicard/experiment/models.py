@@ -93,7 +93,7 @@ class Model(Strict):
 
     architecture: Annotated[
         Literal[tuple(ARCHITECTURES)],
-        Field(description="`tiny` is made on the spot, with random weights; the others are Meta's."),
+        Field(description="`tiny` is created here, with random weights; the others are Meta's."),
     ]
     folder: Annotated[
         str | None,
@@ -116,12 +116,12 @@ class Model(Strict):
         return f"tune download {REPOSITORIES[self.architecture]} --output-dir {where} --ignore-patterns {unread}"
 
     def config_error(self) -> str | None:
-        """Say which key is wrong, as `key: what is wrong`; None where none is."""
+        """Which key is wrong, as `key: what is wrong`; None where none is."""
         if self.architecture == "tiny":
-            return None if self.folder is None else "folder: the model tiny is made on the spot and has no folder"
+            return None if self.folder is None else "folder: the model tiny is created here and has no folder"
         return None if self.folder else f"folder: missing; the weights can be fetched by: {self.download_command}"
 
     def missing_files(self) -> str | None:
-        """Say where the folder of the weights is not there."""
+        """State that the folder of the weights is missing."""
         there = self.folder is None or Path(self.folder).is_dir()
         return None if there else f"no weights: no such folder: {self.folder}"

@@ -1,4 +1,4 @@
-"""What a kind of job must say of itself; the entries are the packages in `multicard.workloads`."""
+"""The interface of a workload, a kind of job; the entries are the packages in `multicard.workloads`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ class Method(Protocol):
     description: str
 
     def facts(self) -> Sequence[str]:
-        """What else the documentation says of it, a sentence each."""
+        """Further sentences about it for the documentation."""
 
 
 class Workload(ABC):
@@ -101,11 +101,11 @@ class Workload(ABC):
     implied: Mapping[str, tuple[str, ...]] = {}
 
     def config_error(self, p: Any, inputs: Inputs) -> str | None:
-        """Say what about a run contradicts itself or its inputs, whatever the machine; inputs may be unknown."""
+        """What is wrong with a run on any machine, by its parameters and its inputs; inputs may be unknown."""
         return None
 
     def unsupported_reason(self, p: Any, machine: Machine, inputs: Inputs) -> str | None:
-        """Say why a run cannot run on a machine, as far as that is the workload's own matter; inputs may be unknown."""
+        """Why a run cannot run on a machine, for the workload's own reasons; inputs may be unknown."""
         return None
 
     @abstractmethod
@@ -157,7 +157,7 @@ class Workload(ABC):
 
     @abstractmethod
     def job(self, values: Mapping[str, Any]) -> str:
-        """Say in words what configurations share that one may choose between, by their parameters' values."""
+        """Describe what configurations have in common that do the same job, by their parameters' values."""
 
     def baselines(self, method: str) -> Sequence[str]:
         """Values of `method` that the run on one device may have to which others are compared, the best first."""

@@ -13,7 +13,7 @@ from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES
 
 BYTES = {"fp32": 4, "bf16": 2}
-FLOAT = 4  # bytes of what is computed in fp32 whatever the job's precision
+FLOAT = 4  # bytes of what is computed in fp32 independent of the job's precision
 ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")  # as the back end has torchtune adapt them
 LOSS_CHUNKS = 8  # of torchtune's CEWithChunkedOutputLoss
 
@@ -186,7 +186,7 @@ class _Job:
         return FLOAT * self.shape.embedding * (1 if self.p.trains_adapters or self.size == FLOAT else 2)
 
     def kept_of_head(self) -> int:
-        """What the last norm and the output layer keep; full qat quantizes the output anew for every chunk."""
+        """What the last norm and the output layer keep; full qat quantizes the output again for every chunk."""
         kept = self.tokens * self.kept_of_norm() + (0 if self.p.trains_adapters else self.stream)
         if self.quantized_head:
             kept += FLOAT * self.tokens * self.shape.embedding

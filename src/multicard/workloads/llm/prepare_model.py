@@ -1,4 +1,4 @@
-"""Make a language model ready to tune: `tiny` is made, a folder of the user is checked and only read."""
+"""Prepare a language model: `tiny` is created, a user's folder is checked and never changed."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ LLAMA3_SPECIAL_TOKENS = 256
 
 
 def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> None:
-    """Prepare one model; provenance.json comes last in `folder` and says where the weights are and what they are.
+    """Prepare one model; provenance.json comes last in `folder` and records where the weights are and what they are.
 
     The keys of provenance.json: `model` (its name), `architecture`, `folder` (of the weights), `tokenizer`,
     `special_tokens` (a file; null for those of Llama 3), `checkpoint_files` (names in order), `parameters` (their
@@ -27,13 +27,13 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
     Raises
     ------
     UserError
-        If the user's folder is not a whole checkpoint of the architecture with a tokenizer that fits.
+        If the user's folder is not a complete checkpoint of the architecture with a tokenizer that fits.
     """
     if wrong := model.config_error():
         raise UserError(f"models.{name}.{wrong}")
     if missing := model.missing_files():
         raise UserError(f"models.{name}: {missing}; fetch the model by: {model.download_command}")
-    # What was there before must not speak for what is not there yet.
+    # An earlier one must not stand for what is not prepared yet.
     (folder / PROVENANCE).unlink(missing_ok=True)
     if model.architecture == "tiny":
         place = folder.absolute()
@@ -47,7 +47,7 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
 
 
 def check_folder(folder: Path, shape: Architecture, special_tokens: int, download: str) -> dict[str, Any]:
-    """Check that a folder holds a whole checkpoint of this shape and a tokenizer that fits; give its facts.
+    """Check that a folder is a complete checkpoint of this shape and a tokenizer that fits; give its facts.
 
     Only headers of the weights are read. `special_tokens` counts those above the tokenizer's own, `download` is the
     command that fetches what is missing.
@@ -55,7 +55,7 @@ def check_folder(folder: Path, shape: Architecture, special_tokens: int, downloa
     Raises
     ------
     UserError
-        In one line, at the first fault.
+        In one line, at the first error.
     """
     try:
         names, tokenizer = _present(folder, download)
@@ -86,12 +86,12 @@ def _present(folder: Path, download: str) -> tuple[list[str], str]:
         missing.append(TOKENIZERS[-1] + other)
     if missing:
         more = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
-        raise UserError(f"{folder}: lacks {', '.join(missing[:6])}{more}; fetch the model by: {download}")
+        raise UserError(f"{folder}: does not contain {', '.join(missing[:6])}{more}; fetch the model by: {download}")
     return weights, tokenizer
 
 
 def _check_config(path: Path, shape: Architecture) -> None:
-    """Compare the shape that config.json states; what Hugging Face's readers take for granted may be absent."""
+    """Compare the shape that config.json states; keys with a default in Hugging Face's readers may be missing."""
     config = {"tie_word_embeddings": False, **read_object(path)}
     # Older files leave it out, and torchtune computes it.
     if config.get("head_dim") is None:

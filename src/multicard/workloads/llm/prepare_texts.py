@@ -22,8 +22,8 @@ TRAIN = "train.jsonl"
 def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> None:
     """Write the samples into `folder`/train.jsonl in the form of their kind; provenance.json comes last.
 
-    Samples are read and written one after the other. Of a published set, which nobody here can mend, samples that
-    are not what they should be are left out and counted; a user's file is refused for them.
+    Samples are read and written one after the other. Invalid samples of a published set, which a user cannot fix, are
+    skipped and counted; a user's file is refused for them.
 
     Parameters
     ----------
@@ -33,12 +33,12 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
     Raises
     ------
     UserError
-        At the first fault, in one line; nothing half-written stays.
+        At the first error, in one line; nothing half-written stays.
     """
     if missing := dataset.missing_files():
         raise UserError(f"datasets.{name}.{missing}")
     folder.mkdir(parents=True, exist_ok=True)
-    # What was there before must not speak for what is not there yet.
+    # An earlier one must not stand for what is not prepared yet.
     (folder / PROVENANCE).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".huggingface-", ignore_cleanup_errors=True) as scratch:
         source = open_source(name, dataset, resources, Path(scratch))
@@ -60,22 +60,22 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
 
 def _write(source: TextSource, dataset: Text, path: Path) -> dict[str, Any]:
     """Write the samples to `path`; give their number and lengths."""
-    lengths, faults, first_fault = array("Q"), 0, None
+    lengths, skipped, first_error = array("Q"), 0, None
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for place, row in islice(source.rows, dataset.limit):
             try:
                 sample = to_sample(dataset.kind, row)
             except Unfit as error:
-                fault = f"{place}: {error}" if isinstance(error, MissingColumns) else f"{place}, {error}"
+                reason = f"{place}: {error}" if isinstance(error, MissingColumns) else f"{place}, {error}"
                 if isinstance(error, MissingColumns) or not isinstance(dataset, PublishedText):
-                    raise UserError(fault) from None
-                faults, first_fault = faults + 1, first_fault or fault
+                    raise UserError(reason) from None
+                skipped, first_error = skipped + 1, first_error or reason
                 continue
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
             lengths.append(characters(sample))
     if not lengths:
-        raise UserError(first_fault or f"{source.place}: found no samples, expected some")
-    left_out = {"left_out": faults, "first_left_out": first_fault} if isinstance(dataset, PublishedText) else {}
+        raise UserError(first_error or f"{source.place}: found no samples, expected some")
+    left_out = {"left_out": skipped, "first_left_out": first_error} if isinstance(dataset, PublishedText) else {}
     return {
         "train_samples": len(lengths),
         "test_samples": 0,

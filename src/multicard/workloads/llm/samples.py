@@ -14,11 +14,11 @@ MESSAGE_KEYS = (("role", "content"), ("from", "value"))
 
 
 class Unfit(ValueError):
-    """A row that is no sample; its text says why."""
+    """A row that is not a valid sample; its message is the reason."""
 
 
 class MissingColumns(Unfit):
-    """A row that lacks a column, as the others of its set may."""
+    """A row without a column that it needs; probably no row of its set has it."""
 
 
 def to_sample(kind: TextKind, row: Any) -> Sample:
@@ -111,7 +111,7 @@ def _question(messages: list[dict[str, str]]) -> str:
 
 
 def _text(value: Any, where: str) -> str:
-    """Check that a value is text that says something."""
+    """Check that a value is text, and not blank."""
     if not isinstance(value, str):
         raise Unfit(f"{where}: found {_named(value)}, expected text")
     if not value.strip():

@@ -1,4 +1,4 @@
-"""What a technique must say of itself; the entries are the modules in `multicard.workloads.llm.techniques`."""
+"""The interface of a technique; the entries are the modules in `multicard.workloads.llm.techniques`."""
 
 from typing import Any
 
@@ -80,11 +80,11 @@ class Technique:
         return 4 if self.trains_adapters(p) else 6
 
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
-        """Say what about a run contradicts the technique; `shape` of its model, None where that is not known."""
+        """What of a run the technique cannot do; `shape` is that of its model, None where that is not known."""
         return None
 
     def unsupported_reason(self, p: Any, shape: Architecture) -> str | None:
-        """Say why the devices of a run cannot share the model."""
+        """Why the devices of a run cannot share the model."""
         return None
 
     def settings(self, p: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ BATCH = 1000  # rows of a Parquet file that are in memory at a time
 
 @dataclass(frozen=True)
 class TextSource:
-    """A set of texts: where it is, its rows, each with its place, and what its provenance says of its origin."""
+    """A set of texts: where it is, its rows, each with its place, and what its provenance records of its origin."""
 
     place: str
     rows: Iterator[tuple[str, Any]]
@@ -27,7 +27,7 @@ class TextSource:
 
 
 def open_source(name: str, dataset: Text, resources: Path, scratch: Path) -> TextSource:
-    """Open a set of texts; rows are read, and faults found, when they are asked for.
+    """Open a set of texts; rows are read and checked lazily.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _open_published(name: str, dataset: PublishedText, scratch: Path) -> TextSou
             facts["folder"] = str(folder.absolute())
         else:
             place = published.repository
-            # The commit is held, so that what is read is what the provenance says.
+            # Pinned to the commit, so that what is read is what the provenance records.
             commit = HfApi().dataset_info(published.repository, revision=published.revision).sha
             builder = load_dataset_builder(published.repository, published.subset, revision=commit, cache_dir=cache)
             facts["origin"], facts["revision"] = "downloaded from Hugging Face", commit

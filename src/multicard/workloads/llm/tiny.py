@@ -1,4 +1,4 @@
-"""A small model of random weights and its tokenizer, made on the spot, the same bytes each time, without a download."""
+"""A small model of random weights and its tokenizer, created the same byte for byte each time, without a download."""
 
 import json
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def make_tiny(folder: Path, shape: Architecture, resources: Path) -> list[Path]:
     """
     base = shape.vocabulary - len(SPECIAL_TOKENS)
     tokens = train_vocabulary(_shipped_texts(resources / "text"), base)
-    # Made-up tokens would fill the gap, but then the texts are not the ones that were shipped.
+    # Invented tokens would fill the gap, but then the texts are not the ones that were shipped.
     if len(tokens) < base:
         raise UserError(
             f"{resources / 'text'}: found texts for {len(tokens)} tokens, expected enough to train {base} of them"

@@ -1,8 +1,8 @@
 """The back end that tunes by torchtune's stock recipes; the only module that knows torchtune.
 
 docs/backends.md states what a back end does. This one loads a stock recipe from torchtune's installation, subclasses it
-to let an `Observer` feed and watch it, and runs it as torchtune would; no recipe is copied. What the recipes lack to
-run here is given to them from outside: `_mend_torchao` renames what torchao renamed since, `_mend_for_cpu` replaces
+to let an `Observer` feed and watch it, and runs it as torchtune would; no recipe is copied. What the recipes need
+beside that to run here is patched: `_patch_torchao` renames what torchao renamed since, `_patch_for_cpu` replaces
 three functions that have no CPU side.
 """
 
@@ -69,7 +69,7 @@ def tune(
     Parameters
     ----------
     model, texts
-        What `read_model` and `read_texts` tell of the prepared model and data.
+        What `read_model` and `read_texts` give for the prepared model and data.
     train_file
         The samples.
     output
@@ -77,11 +77,11 @@ def tune(
     """
     if unsupported := torchtune_unsupported_reason():
         raise UserError(unsupported)
-    _mend_torchao()
+    _patch_torchao()
     settings = OmegaConf.create(_settings(p, model, texts, train_file, output))
     recipe = _load_recipe(TECHNIQUES[p.technique].recipe_name(p))
     if p.device == "cpu":
-        _mend_for_cpu(recipe)
+        _patch_for_cpu(recipe)
     passes: list[int] = []
     observed = _observed(recipe, p, observer, passes)
     # The recipe's entry looks its class up by name; its decorator, which reads the command line, is left out.
@@ -286,7 +286,7 @@ class _Feed:
         return Contents(samples, int((tokens != self._padding).sum()), tokens.numel(), weight)
 
 
-def _mend_torchao() -> None:
+def _patch_torchao() -> None:
     """Give torchao's classes of fake quantization the names by which torchtune 0.6.1 asks for them.
 
     torchao 0.13 renamed them; its deprecated subclass of the old name fails an assertion of torchtune.
@@ -297,7 +297,7 @@ def _mend_torchao() -> None:
     fake_quantizer.FakeQuantizer = IntxFakeQuantizer
 
 
-def _mend_for_cpu(recipe: types.ModuleType) -> None:
+def _patch_for_cpu(recipe: types.ModuleType) -> None:
     """Replace what the recipes call without asking for the kind of device."""
 
     def join(*_arguments: Any, **_options: Any) -> None:

@@ -82,10 +82,10 @@ def read_vocabulary(path: Path) -> list[bytes]:
         if token in ranks:
             raise UserError(f"{path}, line {number}: found the token of rank {ranks[token]} again, expected another")
         ranks[token] = len(ranks)
-    lacking = [value for value in BYTES if value not in ranks]
-    if lacking:
+    missing = [value for value in BYTES if value not in ranks]
+    if missing:
         raise UserError(
-            f"{path}: found no token for {len(lacking)} of 256 bytes, 0x{lacking[0].hex()} the first; expected each"
+            f"{path}: found no token for {len(missing)} of 256 bytes, 0x{missing[0].hex()} the first; expected each"
         )
     return list(ranks)
 

@@ -1,4 +1,4 @@
-"""Where a run of several epochs goes on after it was interrupted."""
+"""Checkpoints, from which an interrupted run of several epochs resumes."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ class State:
 
 
 class Checkpoints:
-    """Writes and takes up the state of a run after an epoch: one file, whole or not there, that holds no code.
+    """Writes and restores the state of a run after an epoch: one file, complete or absent, that contains no code.
 
     One is worth writing when the run has measured steps, and when since the last one, or since the start,
     `checkpoint_after_s` of the job have passed and `SHARE` times as long as the last one took; with 0 after every
@@ -55,7 +55,7 @@ class Checkpoints:
         folder that all nodes see. Without them nothing is written.
     facts
         Of the data set. A checkpoint is taken up only by a run with the same ones, and the same parameters, code,
-        versions, processor and cards.
+        versions, processor and GPUs.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Checkpoints:
         """
         if not (self.possible and self.job["resume"]):
             return None
-        left, obstacle = self._read()
-        if sum_over_ranks([float(obstacle is None)], self.device)[0] < self.p.ranks:
-            self._say(f"starts anew: {obstacle or 'another rank cannot use the checkpoint'}")
+        left, unusable = self._read()
+        if sum_over_ranks([float(unusable is None)], self.device)[0] < self.p.ranks:
+            self._say(f"restarting from scratch: {unusable or 'another rank cannot use the checkpoint'}")
             return None
         self.times = left["times"] + 1
         self._take(left)
@@ -93,7 +93,7 @@ class Checkpoints:
         }
 
     def due(self) -> float:
-        """1 on the rank that says that a checkpoint is worth its time, else 0; ask before the ranks sum up."""
+        """1 on the rank that decides that a checkpoint is worth its time, else 0; call it before the ranks sum up."""
         if not self.possible or self.rank != 0:
             return 0.0
         if not any(row["window"] == "measured" for row in self.state.recorder.rows):
@@ -102,14 +102,14 @@ class Checkpoints:
         return float(not least or time.monotonic() - self._since >= max(least, SHARE * self._took_s))
 
     def write(self) -> None:
-        """Write the state after the last epoch. What goes wrong is said, and leaves the checkpoint before it."""
+        """Write the state after the last epoch. An error is logged, and leaves the checkpoint before it."""
         began = time.monotonic()
         complete = sum_over_ranks([self._part_written()], self.device)[0] == self.p.ranks
         if self.rank == 0 and complete:
             try:
-                self._write_whole()
+                self._write_all()
                 self._say(f"checkpoint after epoch {len(self.state.epochs)}")
-            except (OSError, RuntimeError) as error:  # as PyTorch says that a disk is full
+            except (OSError, RuntimeError) as error:  # what PyTorch raises when a disk is full
                 self._say(f"no checkpoint after epoch {len(self.state.epochs)}: {' '.join(str(error).split())[:200]}")
         sum_over_ranks([0.0], self.device)  # the next epoch begins on all ranks at once
         for kind in OF_A_RANK:
@@ -123,7 +123,7 @@ class Checkpoints:
         generator = _generator(state.loader)
         part = {
             "random": torch.get_rng_state(),
-            "cards_random": [torch.cuda.get_rng_state(card) for card in _cards(state.recorder)],
+            "gpus_random": [torch.cuda.get_rng_state(gpu) for gpu in _gpus(state.recorder)],
             "sampler": None if generator is None else generator.get_state(),
             "meters": [list(map(list, meter.intervals)) for meter in state.meters],
             "memory_used": state.memory_used,
@@ -135,7 +135,7 @@ class Checkpoints:
             return 0.0
         return 1.0
 
-    def _write_whole(self) -> None:
+    def _write_all(self) -> None:
         ranks = range(self.p.ranks)
         whole = {
             "identity": self._identity(),
@@ -162,7 +162,7 @@ class Checkpoints:
         except Exception as error:  # whatever a damaged file makes PyTorch raise
             return {}, f"the checkpoint cannot be read ({type(error).__name__})"
         other = sorted(key for key in own if own[key] != then.get(key))
-        return left, f"the checkpoint is of other {', '.join(other)}" if other else None
+        return left, f"the checkpoint was made with different {', '.join(other)}" if other else None
 
     def _take(self, left: dict[str, Any]) -> None:
         state, part = self.state, left["parts"][self.rank]
@@ -180,8 +180,8 @@ class Checkpoints:
         if part["sampler"] is not None:
             _generator(state.loader).set_state(part["sampler"])
         torch.set_rng_state(part["random"])
-        for card, random in zip(_cards(state.recorder), part["cards_random"], strict=True):
-            torch.cuda.set_rng_state(random, card)
+        for gpu, random in zip(_gpus(state.recorder), part["gpus_random"], strict=True):
+            torch.cuda.set_rng_state(random, gpu)
 
     def _identity(self) -> str:
         """What must be the same, as JSON."""
@@ -219,8 +219,8 @@ def _generator(loader: Any) -> torch.Generator | None:
     return getattr(loader.sampler, "generator", None)
 
 
-def _cards(recorder: Recorder) -> list[torch.device]:
-    return [card for card in recorder.cards if card.type == "cuda"]
+def _gpus(recorder: Recorder) -> list[torch.device]:
+    return [gpu for gpu in recorder.cards if gpu.type == "cuda"]
 
 
 def _code() -> str:

@@ -12,7 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from multicard.core.errors import UserError
 
-OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")  # what DALI's errors say of it
+OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")  # in DALI's messages
 
 
 class DaliLoader:
@@ -20,7 +20,7 @@ class DaliLoader:
 
     A pass yields `(images, labels)`: float32 of shape (N, 3, S, S) and int64 of shape (N,), both on `device`.
     Files are read and decoded by DALI's own threads (JPEG on the GPU if there is one), without worker processes.
-    Only the latest pass goes on; the loader drops what an earlier one has read ahead.
+    Only the latest pass continues; the loader drops what an earlier one has read ahead.
 
     The images are those of `vision.data.open_split` up to rounding, as measured on a CPU with random pixels: arrays
     differ by less than 0.002 of 255 gray levels, files by at most 1, since both libraries round the resized pixels.
@@ -182,7 +182,7 @@ class DaliLoader:
         return pipeline
 
     def _explain(self, error: RuntimeError) -> NoReturn:
-        """Say which image could not be read, or that memory ran out; else raise the error as it is."""
+        """Name the image that could not be read, or that memory ran out; else raise the error as it is."""
         self.close()  # after an error DALI's pipeline is of no more use
         said = " ".join(str(error).split())
         if any(sign in said for sign in OUT_OF_MEMORY):

@@ -19,7 +19,7 @@ from multicard.workloads.vision.images import reason_in_one_line, share, tree_is
 
 
 class GrayscaleDataset(Dataset):
-    """Grey images from arrays, upsampled to 3 × S × S when they are read.
+    """Grayscale images from arrays, upsampled to 3 × S × S when they are read.
 
     Each item is a float32 tensor of shape (3, S, S), normalized, and its class as an int.
     """
@@ -109,33 +109,33 @@ def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int,
     if facts["source"] == "imagefolder" or facts.get("stored_size"):
         transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
         root = Path(facts["folder"]) if facts["source"] == "imagefolder" else folder
-        return _open_pictures(root, facts, split, transform)
+        return _open_images(root, facts, split, transform)
     return GrayscaleDataset(folder, split, v2.Compose([to_float, resize, normalize]))
 
 
-def _open_pictures(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
+def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
     """Open a folder of image files, less those that could not be read when it was prepared."""
     parts = facts.get("parts", {split: split})
     place = root / parts.get(split, "")
     try:
-        # A small part of a prepared set may lack a class; a user's folder was refused for that.
-        pictures = ImageFolder(place, transform, loader=_decoded, allow_empty=True)
+        # A small part of a prepared set may not have every class; a user's folder was refused for that.
+        images = ImageFolder(place, transform, loader=_decoded, allow_empty=True)
     except OSError as error:
         raise UserError(f"{place}: cannot be read: {error.strerror or error}") from error
     unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
-    samples = [sample for sample in pictures.samples if sample[0] not in unreadable]
+    samples = [sample for sample in images.samples if sample[0] not in unreadable]
     if not parts:
         by_class = itertools.groupby(samples, key=lambda sample: sample[1])
-        samples = [sample for _, images in by_class for sample in share(list(images), split)]
-    pictures.samples = pictures.imgs = samples
-    pictures.targets = [label for _, label in samples]
-    found, expected = (len(pictures), pictures.classes), (facts[f"{split}_samples"], facts["classes"])
+        samples = [sample for _, alike in by_class for sample in share(list(alike), split)]
+    images.samples = images.imgs = samples
+    images.targets = [label for _, label in samples]
+    found, expected = (len(images), images.classes), (facts[f"{split}_samples"], facts["classes"])
     if found != expected:
         raise UserError(
             f"{place}: found {found[0]} {split} images of {len(found[1])} classes, expected the {expected[0]} of "
             f"{len(expected[1])} classes that were there when {facts['dataset']} was prepared"
         )
-    return pictures
+    return images
 
 
 def _decoded(file: str) -> Image.Image:

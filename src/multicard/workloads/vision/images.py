@@ -32,7 +32,7 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
         yield from pool.imap(function, items, chunksize=32)
     finally:
         pool.terminate()
-        pool.join()  # no thread writes on after a fault
+        pool.join()  # no thread continues to write after an error
 
 
 def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
@@ -57,18 +57,18 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
             f"found {len(classes['train'])} and {len(classes['test'])} that differ"
         )
     everything = list(itertools.chain.from_iterable(files.values()))
-    checked = zip(everything, in_threads(_fault_of_image, everything), strict=True)
-    faults = {file: fault for file, fault in checked if fault is not None}
-    if faults and dataset.unreadable == "refuse":
-        first, reason = next(iter(faults.items()))
+    checked = zip(everything, in_threads(_why_unreadable, everything), strict=True)
+    unreadable = {file: reason for file, reason in checked if reason is not None}
+    if unreadable and dataset.unreadable == "refuse":
+        first, reason = next(iter(unreadable.items()))
         raise UserError(
-            f"{key}: {len(faults)} of {len(everything)} images cannot be read, the first is {first} ({reason}); "
+            f"{key}: {len(unreadable)} of {len(everything)} images cannot be read, the first is {first} ({reason}); "
             "unreadable: skip would leave them out"
         )
     counts = dict.fromkeys(SPLITS, 0)
     for split, root in roots.items():
         for label in classes[split]:
-            readable = [file for file in files[root / label] if file not in faults]
+            readable = [file for file in files[root / label] if file not in unreadable]
             taken = readable if parts else share(readable, split)
             if not readable:
                 raise UserError(f"{key}: no readable images in {root / label}")
@@ -89,7 +89,7 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
         "mean": [0.485, 0.456, 0.406],
         "std": [0.229, 0.224, 0.225],
         "unreadable": [
-            {"name": file.relative_to(folder).as_posix(), "reason": reason} for file, reason in faults.items()
+            {"name": file.relative_to(folder).as_posix(), "reason": reason} for file, reason in unreadable.items()
         ],
         "files": [],
     }
@@ -114,15 +114,15 @@ def _images_below(folder: Path) -> list[Path]:
     ]
 
 
-def _fault_of_image(file: Path) -> str | None:
-    """Say why an image cannot be decoded; checksums inside the file are checked too."""
+def _why_unreadable(file: Path) -> str | None:
+    """Why an image cannot be decoded; checksums inside the file are checked too."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
             image.verify()  # leaves an image that cannot be used, and misses cut JPEG files
         with Image.open(file) as image:
-            # All of a JPEG file is read at any size, and an eighth in grey is the soonest done.
+            # All of a JPEG file is read at any size, and an eighth in grayscale is fastest.
             image.draft("L", (1, 1))
             image.convert("RGB")
     except Exception as error:  # decoders of damaged files raise whatever they stumble over
@@ -131,7 +131,7 @@ def _fault_of_image(file: Path) -> str | None:
 
 
 def reason_in_one_line(error: Exception, file: Path) -> str:
-    """What an error says of a file, less the file's name."""
+    """An error's message about a file, without the file's name."""
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
     return text.replace(f" {str(file)!r}", "")
 
@@ -190,7 +190,7 @@ def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[st
 
 
 def tree_is_unchanged(tree: Path, entry: Entry) -> bool:
-    """Tell whether a tree that was written still has the same files of the same sizes; contents are not read."""
+    """Whether a tree that was written still has the same files of the same sizes; contents are not read."""
     sizes = []
     for label in CLASSES:
         try:

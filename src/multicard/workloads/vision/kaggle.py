@@ -38,13 +38,13 @@ def read_kaggle(path: Path) -> GrayscaleSplits:
 
 
 def _read_csv(path: Path) -> tuple[Samples, dict[str, Any]]:
-    """Read the labels and pixels of a CSV file, fast; only a bad file is read again to place its fault."""
+    """Read the labels and pixels of a CSV file, fast; only a bad file is read again to locate its error."""
     import pyarrow as pa
     import pyarrow.csv
 
     try:
-        fault = _header_fault(path)
-        if fault is None:
+        problem = _header_error(path)
+        if problem is None:
             table = pa.csv.read_csv(
                 path,
                 convert_options=pa.csv.ConvertOptions(
@@ -61,16 +61,16 @@ def _read_csv(path: Path) -> tuple[Samples, dict[str, Any]]:
                 images = np.ascontiguousarray(pixels.T).reshape(-1, EDGE, EDGE)
                 origin = "MNIST in the form of Kaggle's competition Digit Recognizer, a CSV file of the user"
                 return Samples(images, labels), {"origin": origin, "source_files": [described(path)]}
-            fault = _row_fault(path)
+            problem = _row_error(path)
     except pa.ArrowInvalid as error:
-        fault = _row_fault(path) or ": " + " ".join(str(error).split())[:200]
+        problem = _row_error(path) or ": " + " ".join(str(error).split())[:200]
     except (OSError, csv.Error) as error:
-        fault = f": cannot be read: {getattr(error, 'strerror', None) or error}"
-    raise UserError(f"{path}{fault}")
+        problem = f": cannot be read: {getattr(error, 'strerror', None) or error}"
+    raise UserError(f"{path}{problem}")
 
 
-def _header_fault(path: Path) -> str | None:
-    """Say what is wrong with the first line."""
+def _header_error(path: Path) -> str | None:
+    """What is wrong with the first line."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         header = next(csv.reader(file), [])
     for column in COLUMNS:
@@ -81,8 +81,8 @@ def _header_fault(path: Path) -> str | None:
     return None
 
 
-def _row_fault(path: Path) -> str | None:
-    """Find the first line that is not a label and 784 pixels, and say why."""
+def _row_error(path: Path) -> str | None:
+    """Find the first line that is not a label and 784 pixels, and why."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file)
         header = next(reader)
@@ -128,14 +128,14 @@ def _in_numerical_order(file: Path) -> tuple[list[int], str, str]:
 
 
 def _decode(file: Path) -> np.ndarray:
-    """Grey values of one file, uint8 of shape (28, 28)."""
+    """Gray values of one file, uint8 of shape (28, 28)."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
-            size, grey = image.size, np.asarray(image.convert("L"))
+            size, gray = image.size, np.asarray(image.convert("L"))
     except Exception as error:  # decoders of damaged files raise whatever they stumble over
         raise UserError(f"{file}: found no readable image ({error}), expected a JPEG file") from error
     if size != (EDGE, EDGE):
         raise UserError(f"{file}: found {size[0]}×{size[1]} pixels, expected {EDGE}×{EDGE}")
-    return grey
+    return gray

@@ -18,7 +18,7 @@ MEASURES: dict[str, str] = {
 
 
 def measure(record: Mapping[str, Any], epochs: pd.DataFrame, iteration_s: float) -> dict[str, Any]:
-    """Throughput by the batch that is the same in all steps, and what the tests after each epoch tell."""
+    """Throughput by the batch that is the same in all steps, and the results of the tests after each epoch."""
     p = VisionParameters.model_validate(record["parameters"])
     return {
         "throughput_samples_per_s": p.distinct_samples_of_step / iteration_s,

@@ -39,9 +39,9 @@ def prepare(name: str, dataset: Dataset, folder: Path) -> None:
     write_json(folder / PROVENANCE, {"dataset": name, "source": dataset.source, **facts})
 
 
-def _keep(grey: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder: Path) -> dict[str, Any]:
+def _keep(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder: Path) -> dict[str, Any]:
     """Write both splits, as arrays or as image files."""
-    train, test = grey.train, grey.test
+    train, test = splits.train, splits.test
     if dataset.limit:
         train, test = train.first(dataset.limit), test.first(max(1, dataset.limit // 5))
     clear_trees(folder, wanted=dataset.stored_size is not None)
@@ -53,7 +53,7 @@ def _keep(grey: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder: 
             files += _write_arrays(folder, split, samples)
     mean, deviation = _statistics(train.images)
     return {
-        **grey.facts,
+        **splits.facts,
         "limit": dataset.limit,
         "stored_size": dataset.stored_size,
         "classes": CLASSES,

@@ -1,4 +1,4 @@
-"""Sets of small grey images, read whole and checked: scikit-learn's digits and MNIST in its own files."""
+"""Sets of small grayscale images, read completely and checked: scikit-learn's digits and MNIST in its own files."""
 
 import fcntl
 import gzip
@@ -51,7 +51,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class GrayscaleSplits:
-    """Both splits of a set, and what its provenance says of where they come from."""
+    """Both splits of a set, and what its provenance records of where they come from."""
 
     train: Samples
     test: Samples
@@ -70,7 +70,7 @@ def read_digits() -> GrayscaleSplits:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    images = np.round(digits.images * (255 / 16)).astype(np.uint8)  # 17 grey levels, kept apart
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)  # 17 gray levels, kept distinct
     facts = {
         "origin": "scikit-learn's copy of the test set of the UCI Optical Recognition of Handwritten Digits "
         "data (E. Alpaydin, C. Kaynak, 1998; doi 10.24432/C50P49; CC BY 4.0)",
@@ -98,7 +98,7 @@ def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
     others = [path for short, path in files.items() if _md5(contents[short]) != MNIST_MD5[short]]
     if others and dataset.download:
         raise UserError(
-            f"{others[0]}: found another content than that of MNIST's file; remove it to have it fetched anew, or use "
+            f"{others[0]}: found another content than that of MNIST's file; remove it to download it again, or use "
             f"it as it is by datasets.{name}.download: false"
         )
     if others:

@@ -1,4 +1,4 @@
-"""What a strategy must say of itself; the entries are the modules in `multicard.workloads.vision.strategies`."""
+"""The interface of a strategy; the entries are the modules in `multicard.workloads.vision.strategies`."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class Strategy:
     distributed
         Whether there is a rank for each device, started by torchrun, and they form a process group; else there is one.
     distributed_sampler
-        Whether each rank sees its own share of the data; else every rank passes over all of it.
+        Whether each rank sees its own share of the data; else every rank iterates over all of it.
     has_buckets
         Whether `bucket_cap_mb` has an effect.
     has_checkpoints
@@ -60,7 +60,7 @@ class Strategy:
         return devices if self.distributed else 1
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Say what about a run (VisionParameters) the strategy cannot do on any machine."""
+        """What of a run (VisionParameters) the strategy cannot do on any machine."""
         return None
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:

@@ -39,11 +39,11 @@ def train(
 ) -> dict[str, Any]:
     """Train, evaluate after every epoch, then run the profiled window; leave steps and epochs in the scratch.
 
-    The profiled steps begin a pass of their own, after a warm-up step in which the loader starts. A run that goes on
+    The profiled steps begin a pass of their own, after a warm-up step in which the loader starts. A run that resumes
     from a checkpoint warms up again.
 
     Returns what else is to be recorded: `steps_per_pass`, the steps that this rank needs for one pass over its
-    training data; energy and memory of each of its cards; `resumed`, from where the run went on.
+    training data; energy and memory of each of its GPUs; `resumed`, from where the run resumed.
     """
     scratch = Path(job["scratch"])
     torch.set_num_threads(p.threads)
@@ -68,10 +68,10 @@ def train(
     if p.epochs * steps_per_epoch <= p.warmup_steps:
         raise UserError(f"warmup_steps: {p.warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps")
 
-    cards = [torch.device("cuda", i) for i in range(p.devices)] if p.devices > p.ranks else [device]
-    meters = [EnergyMeter(card) for card in cards]
+    gpus = [torch.device("cuda", i) for i in range(p.devices)] if p.devices > p.ranks else [device]
+    meters = [EnergyMeter(gpu) for gpu in gpus]
     capture = Capture(job["profiler"], scratch, rank, device)
-    recorder = Recorder(rank, device, capture, cards)
+    recorder = Recorder(rank, device, capture, gpus)
     epochs: list[dict[str, float]] = []
     memory_used: list[int | None] = []
 
@@ -115,7 +115,7 @@ def train(
                 meter.stop()
             epoch_time = time.perf_counter() - started
             if epoch == 1:  # of training alone: what a test takes, PyTorch keeps
-                memory_used += [device_memory_used_bytes(card) for card in cards]
+                memory_used += [device_memory_used_bytes(gpu) for gpu in gpus]
             test_loss, test_accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
             train_loss, count, due = sum_over_ranks([sum(losses), len(losses), checkpoints.due()], device)
             epochs.append(
@@ -154,7 +154,7 @@ def train(
 
 
 def make_optimizer(model: nn.Module, p: VisionParameters) -> torch.optim.SGD:
-    """SGD with momentum; without a wish for the fused one PyTorch chooses, on a GPU the one of many tensors at once."""
+    """SGD with momentum; unless the fused one is asked for PyTorch chooses, on a GPU the multi-tensor one."""
     # False would be an answer: PyTorch would then update weight by weight.
     return torch.optim.SGD(model.parameters(), lr=p.learning_rate, momentum=0.9, fused=p.fused_optimizer or None)
 
@@ -196,8 +196,8 @@ def _train_rank(job: dict[str, Any], p: VisionParameters, record: dict[str, Any]
     """Run one rank; give what is to be recorded of it."""
     facts = read_provenance(Path(job["data"]))
     record["data"] = {key: facts[key] for key in ("dataset", "source", "train_samples", "test_samples", "files")}
-    cards = list(range(p.devices)) if p.devices > p.ranks else None
-    record["binding"] = bind_rank(p, cards)
+    gpus = list(range(p.devices)) if p.devices > p.ranks else None
+    record["binding"] = bind_rank(p, gpus)
     with joined(p) as (rank, device):
         return train(job, p, rank, device, facts)
 

@@ -80,13 +80,13 @@ class Vision(Workload):
 
     @property
     def measures(self) -> Mapping[str, str]:
-        """What the tests after each epoch tell."""
+        """Of the tests after each epoch."""
         from multicard.workloads.vision.measures import MEASURES
 
         return MEASURES
 
     def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Throughput by the batch that all steps share, and what the tests after each epoch tell."""
+        """Throughput by the batch that all steps share, and the results of the tests after each epoch."""
         from multicard.workloads.vision.measures import measure
 
         return measure(record, epochs, common["iteration_time_s"])

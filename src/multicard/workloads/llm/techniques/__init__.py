@@ -1,1 +1,1 @@
-"""The techniques, a module each: `multicard.workloads.llm.technique` says what an entry is."""
+"""The techniques, a module each; `multicard.workloads.llm.technique` has the interface."""

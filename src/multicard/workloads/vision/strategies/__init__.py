@@ -1,1 +1,1 @@
-"""The strategies, a module each: `multicard.workloads.vision.strategy` says what an entry is."""
+"""The strategies, a module each; `multicard.workloads.vision.strategy` has the interface."""
