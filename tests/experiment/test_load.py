@@ -283,8 +283,8 @@ def test_only_the_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte").touch()
     assert (
-        f"mine.yaml: datasets.mine.folder: {tmp_path} does not contain train-labels-idx1-ubyte, t10k-labels-idx1-ubyte; "
-        "download: true would fetch them"
+        f"mine.yaml: datasets.mine.folder: {tmp_path} does not contain train-labels-idx1-ubyte, "
+        "t10k-labels-idx1-ubyte; download: true would fetch them"
     ) in faults(changed("datasets", value={"mine": {"source": "mnist", "folder": str(tmp_path)}}))
 
 
