@@ -1,4 +1,4 @@
-"""Torchtune's stock recipes without what lies round them: their own models, optimizers and loops on made-up data."""
+"""Torchtune's stock recipes without what lies round them: their own models, optimizers and loops on invented data."""
 
 import inspect
 from collections.abc import Callable, Iterator

@@ -21,8 +21,8 @@ def hours(limit_min: int = 600, **parameters: object) -> tuple[float, int]:
     return gpu_hours([Run.of(parameters_of(parameters), experiment)], limit_min)
 
 
-def test_cards_share_the_images_and_all_count() -> None:
-    # 100 steps of 10 images on each of 2 cards, at a quarter of the pixels: twice 1000 images at 4 times the speed.
+def test_gpus_share_the_images_and_all_count() -> None:
+    # 100 steps of 10 images on each of 2 GPUs, at a quarter of the pixels: twice 1000 images at 4 times the speed.
     found, unknown = hours(strategy="ddp-ds", devices=2, batch_size=10, epochs=4, steps_per_epoch=25, image_size=112)
     assert found == pytest.approx(2 * (START_S + 1000 / (4 * IMAGES_PER_S["fp32"])) / 3600)
     assert unknown == 0
@@ -44,7 +44,7 @@ def test_runs_of_unknown_length_are_counted_apart() -> None:
 
 
 def test_tuning_takes_as_long_as_its_arithmetic() -> None:
-    # 10 steps of 4 sequences of 1000 tokens on each of 2 cards; 4 operations for each of 8.03e9 weights.
+    # 10 steps of 4 sequences of 1000 tokens on each of 2 GPUs; 4 operations for each of 8.03e9 weights.
     steps = {"warmup_steps": 2, "steps": 5, "profiled_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2}
     found, _ = hours(workload="llm", model="llama", devices=2, sequence_length=1000, **steps)
     assert found == pytest.approx(2 * (START_S + 40_000 * 4 * 8.03e9 / FLOPS["bf16"]) / 3600, rel=1e-3)

@@ -27,7 +27,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def faults(config: Any) -> list[str]:
+def errors_of(config: Any) -> list[str]:
     with pytest.raises(UserError) as caught:
         check(config, "mine.yaml")
     return str(caught.value).splitlines()
@@ -244,34 +244,34 @@ def tuning(section: str, **parameters: Any) -> dict[str, Any]:
     ],
     ids=lambda value: value.partition(": ")[2] if isinstance(value, str) else "",
 )
-def test_a_fault_is_named_in_one_line(config: Any, line: str) -> None:
-    assert line in faults(config)
+def test_an_error_is_named_in_one_line(config: Any, line: str) -> None:
+    assert line in errors_of(config)
 
 
 def test_every_fault_gets_a_line_of_its_own() -> None:
     config = changed(*SIZES, "vary", "devices", value=[0, "two"])
     config["x"] = 1
-    assert len(faults(config)) == 3
+    assert len(errors_of(config)) == 3
 
 
 def test_a_results_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     config = changed("results", value=str(tmp_path / "taken" / "results"))
-    assert faults(config) == [
+    assert errors_of(config) == [
         f"mine.yaml: results: cannot write to {tmp_path}/taken/results: {tmp_path}/taken is not a folder"
     ]
 
 
 def test_a_results_folder_on_a_read_only_file_system_is_refused() -> None:
     # /proc takes no folders, whoever asks.
-    [line] = faults(changed("results", value="/proc/results"))
+    [line] = errors_of(changed("results", value="/proc/results"))
     assert line.startswith("mine.yaml: results: cannot write to /proc/results: ")
 
 
 def test_a_data_folder_without_its_parts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     config = changed("datasets", value={"cats": {"source": "imagefolder", "folder": str(tmp_path)}})
-    assert f"mine.yaml: datasets.cats.folder: no such folder: {tmp_path}/test" in faults(config)
+    assert f"mine.yaml: datasets.cats.folder: no such folder: {tmp_path}/test" in errors_of(config)
 
 
 def test_what_may_be_downloaded_need_not_be_there() -> None:
@@ -285,7 +285,7 @@ def test_only_the_missing_files_are_named(tmp_path: Path) -> None:
     assert (
         f"mine.yaml: datasets.mine.folder: {tmp_path} does not contain train-labels-idx1-ubyte, "
         "t10k-labels-idx1-ubyte; download: true would fetch them"
-    ) in faults(changed("datasets", value={"mine": {"source": "mnist", "folder": str(tmp_path)}}))
+    ) in errors_of(changed("datasets", value={"mine": {"source": "mnist", "folder": str(tmp_path)}}))
 
 
 @pytest.mark.parametrize(

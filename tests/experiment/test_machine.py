@@ -17,7 +17,7 @@ GPU 1: NVIDIA H100 (UUID: GPU-bbbb2222-0000)
 
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in that lists two cards, one of them in parts."""
+    """A stand-in that lists two GPUs, one of them in parts."""
     (tmp_path / "listing").write_text(LISTING)
     program = tmp_path / "nvidia-smi"
     program.write_text(f'#!/bin/sh\n[ "$1" = -L ] && cat {tmp_path}/listing\n')
@@ -47,7 +47,7 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("nvidia_smi")
-def test_cards_count_that_are_there_and_may_be_seen(
+def test_gpus_count_that_are_there_and_may_be_seen(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -56,7 +56,7 @@ def test_cards_count_that_are_there_and_may_be_seen(
     assert Machine.here().gpus == count
 
 
-def test_a_machine_without_cards_has_none_whatever_may_be_seen(
+def test_a_machine_without_gpus_has_none_whatever_may_be_seen(
     nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvidia_smi.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")

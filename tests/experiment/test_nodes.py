@@ -17,7 +17,7 @@ from multicard.workloads.vision.parameters import VisionParameters
 TWO_NODES = Machine(cpus=16, gpus=4, nodes=2)
 
 
-def obstacle(machine: Machine, **parameters: Any) -> str | None:
+def unsupported(machine: Machine, **parameters: Any) -> str | None:
     return Run("run", VisionParameters(**parameters)).unsupported_reason(machine)
 
 
@@ -36,12 +36,12 @@ def obstacle(machine: Machine, **parameters: Any) -> str | None:
     ],
 )
 def test_nodes_share_the_devices_equally(parameters: dict[str, Any], reason: str | None) -> None:
-    assert obstacle(TWO_NODES, **parameters) == reason
+    assert unsupported(TWO_NODES, **parameters) == reason
 
 
 def test_one_machine_runs_nothing_on_two_nodes() -> None:
     here = dataclasses.replace(TWO_NODES, nodes=1)
-    assert obstacle(here, strategy="ddp", devices=8, nodes=2) == "needs a Slurm allocation of 2 nodes"
+    assert unsupported(here, strategy="ddp", devices=8, nodes=2) == "needs a Slurm allocation of 2 nodes"
 
 
 def test_one_node_leaves_ids_as_they_were_and_two_show() -> None:

@@ -25,13 +25,13 @@ def asked(run: Run, timing: str = "exclusive") -> dict[str, Any]:
     return {name: value for name, value in request(run, experiment(timing=timing)).items() if value is not None}
 
 
-def test_a_run_on_one_node_counts_its_cards_for_the_job() -> None:
+def test_a_run_on_one_node_counts_its_gpus_for_the_job() -> None:
     run = vision(strategy="ddp", devices=4)
     assert asked(run) == {"nodes": 1, "gpu": 4, "slurm_extra": "--exclusive"}
     assert asked(run, timing="shared") == {"nodes": 1, "gpu": 4}
 
 
-def test_a_run_on_several_nodes_counts_its_cards_on_each_and_starts_its_processes_itself() -> None:
+def test_a_run_on_several_nodes_counts_its_gpus_on_each_and_starts_its_processes_itself() -> None:
     run = vision(strategy="ddp", devices=8, nodes=2)
     assert asked(run) == {
         "nodes": 2, "gres": "gpu:4", "mpi": "srun", "tasks": 2, "tasks_per_gpu": 0,
@@ -39,7 +39,7 @@ def test_a_run_on_several_nodes_counts_its_cards_on_each_and_starts_its_processe
     }  # fmt: skip
 
 
-def test_a_run_on_cpus_asks_for_no_cards() -> None:
+def test_a_run_on_cpus_asks_for_no_gpus() -> None:
     assert asked(vision(device="cpu", strategy="ddp", devices=2), "shared") == {"nodes": 1}
     assert asked(vision(device="cpu", strategy="ddp", devices=2, nodes=2), "shared") == {
         "nodes": 2, "mpi": "srun", "tasks": 2, "slurm_extra": "--no-kill",
@@ -57,7 +57,7 @@ def test_every_resource_that_is_asked_for_is_one_of_the_rules() -> None:
         ({"num_workers": 3}, 4),
         ({"strategy": "ddp", "devices": 4, "threads": 2, "num_workers": 3}, 20),
         ({"strategy": "ddp", "devices": 8, "nodes": 2, "threads": 2, "num_workers": 3}, 20),
-        ({"strategy": "dp", "devices": 4, "num_workers": 3}, 4),  # one process drives all cards
+        ({"strategy": "dp", "devices": 4, "num_workers": 3}, 4),  # one process drives all GPUs
     ],
 )
 def test_a_node_has_a_cpu_for_each_thread_and_each_loading_process(parameters: dict[str, Any], expected: int) -> None:

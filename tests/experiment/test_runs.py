@@ -181,7 +181,7 @@ def test_strategies_refuse_what_they_cannot_be_compiled_with(parameters: dict[st
     assert Run(run_id(chosen), chosen).unsupported_reason(Machine(cpus=8, gpus=2, compiler=True)) == reason
 
 
-def test_cards_are_counted_on_a_machine_with_cards() -> None:
+def test_gpus_are_counted_on_a_machine_with_gpus() -> None:
     chosen = VisionParameters(strategy="ddp", devices=4)
     two_cards = dataclasses.replace(LAPTOP, gpus=2)
     assert Run(run_id(chosen), chosen).unsupported_reason(two_cards) == "needs 4 devices, 2 found"

@@ -35,13 +35,13 @@ def leave_what_a_rank_holds(rank: int, ranks: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def of_one_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, int]]:
-    """What each job holds."""
+    """The model state of each job."""
     return held_by_rank(0, 1, jobs(1), tmp_path_factory.mktemp("one") / "meeting")
 
 
 @pytest.fixture(scope="module")
 def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, int]]]:
-    """For each of two processes, what each job holds."""
+    """For each of two processes, the model state of each job."""
     folder = tmp_path_factory.mktemp("two")
     torch.multiprocessing.spawn(leave_what_a_rank_holds, (2, str(folder)), nprocs=2)
     return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]

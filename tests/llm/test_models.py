@@ -295,9 +295,9 @@ CORRUPT = {
 }
 
 
-@pytest.mark.parametrize("fault", CORRUPT)
-def test_a_corrupt_safetensors_file_is_refused(tmp_path: Path, fault: str) -> None:
-    content, reason = CORRUPT[fault]
+@pytest.mark.parametrize("damage", CORRUPT)
+def test_a_corrupt_safetensors_file_is_refused(tmp_path: Path, damage: str) -> None:
+    content, reason = CORRUPT[damage]
     folder = write_folder(tmp_path / "weights")
     (folder / ONE).write_bytes(content)
     line = refusal(folder)

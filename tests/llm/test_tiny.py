@@ -28,7 +28,7 @@ SPECIAL = 16
 
 
 def write_texts(resources: Path, words: int = 400) -> Path:
-    """Shipped texts of made-up words: sentences and conversations, enough for all tokens."""
+    """Shipped texts of invented words: sentences and conversations, enough for all tokens."""
     source = random.Random(7)
     vocabulary = ["".join(source.choices("abcdefghijklmnopqrstuvwxyzéß", k=source.randint(2, 9))) for _ in range(words)]
     sentences = [" ".join(source.choices(vocabulary, k=9)) + "." for _ in range(500)]

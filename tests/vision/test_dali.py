@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 BATCH = 8
 MEAN, STD = [0.3, 0.4, 0.5], [0.2, 0.25, 0.3]
-LEVELS = torch.tensor(STD).view(1, 3, 1, 1) * 255  # a normalized difference times this is one in grey levels
+LEVELS = torch.tensor(STD).view(1, 3, 1, 1) * 255  # a normalized difference times this is one in gray levels
 
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
@@ -56,7 +56,7 @@ def arrays(folder: Path, height: int, width: int, image_size: int, count: int = 
     return open_split(folder, {"source": "arrays", "mean": MEAN, "std": STD}, "train", image_size)
 
 
-def pictures(folder: Path, size: tuple[int, int], image_size: int, suffix: str = "png", mode: str = "RGB") -> Dataset:
+def images_in(folder: Path, size: tuple[int, int], image_size: int, suffix: str = "png", mode: str = "RGB") -> Dataset:
     rng = np.random.default_rng(0)
     for split, count in {"train": 20, "test": 3}.items():
         for number in range(count):
@@ -69,7 +69,7 @@ def pictures(folder: Path, size: tuple[int, int], image_size: int, suffix: str =
 
 
 def differences(loader: DaliLoader, dataset: Dataset) -> torch.Tensor:
-    """Differences in grey levels between all samples of the two loaders, whose labels must be the same."""
+    """Differences in gray levels between all samples of the two loaders, whose labels must be the same."""
     expected, found = list(DataLoader(dataset, BATCH)), list(loader)
     assert [images.shape for images, _ in found] == [images.shape for images, _ in expected]
     for images, labels in found:
@@ -112,7 +112,7 @@ def test_arrays_are_shrunk_as_the_data_loader_does_but_for_the_outermost_pixels(
 def test_png_files_differ_by_a_rounded_grey_level_from_the_data_loader_but_for_the_outermost_pixels(
     tmp_path: Path, open_loader: Open, size: tuple[int, int], image_size: int, mode: str, device: str
 ) -> None:
-    dataset = pictures(tmp_path, size, image_size, mode=mode)
+    dataset = images_in(tmp_path, size, image_size, mode=mode)
     off = differences(open_loader(dataset, image_size, device=device), dataset)
     assert off[..., 1:-1, 1:-1].max() < 1.01
     assert off.max() < (1.01 if image_size >= max(size) else 8)
@@ -124,14 +124,14 @@ def test_png_files_differ_by_a_rounded_grey_level_from_the_data_loader_but_for_t
 def test_jpeg_files_are_those_of_the_data_loader_within_what_decoders_differ(
     tmp_path: Path, open_loader: Open, mode: str, device: str
 ) -> None:
-    dataset = pictures(tmp_path, (40, 30), 32, suffix="jpg", mode=mode)
+    dataset = images_in(tmp_path, (40, 30), 32, suffix="jpg", mode=mode)
     off = differences(open_loader(dataset, 32, device=device), dataset)
     assert off.mean() < 1
     assert off.max() < 10
 
 
 def test_a_photo_taken_sideways_is_not_turned(tmp_path: Path, open_loader: Open) -> None:
-    dataset = pictures(tmp_path, (32, 32), 32, suffix="jpg")
+    dataset = images_in(tmp_path, (32, 32), 32, suffix="jpg")
     for path, _ in dataset.samples:
         with Image.open(path) as image:
             orientation = image.getexif()
@@ -216,7 +216,7 @@ def test_fewer_samples_than_a_batch_make_no_full_batch(tmp_path: Path, open_load
 
 @pytest.mark.parametrize("end", ["close", "forget"])
 def test_a_loader_leaves_no_thread_and_no_process(tmp_path: Path, open_loader: Open, end: str) -> None:
-    dataset = pictures(tmp_path, (40, 30), 32)
+    dataset = images_in(tmp_path, (40, 30), 32)
     list(open_loader(dataset, 32))  # what DALI starts once for all loaders
     settings = {"mean": MEAN, "std": STD, "device": torch.device("cpu"), "threads": 3, "prefetch_factor": 2}
     before, others = threads(), psutil.Process().children()
@@ -262,13 +262,13 @@ print(next(batches)[1].tolist() == dataset.labels[:2].tolist())
 @pytest.mark.parametrize("damage", ["text", "empty", "cut", "missing"])
 @pytest.mark.parametrize("suffix", ["jpg", "png"])
 def test_an_image_that_cannot_be_read_is_named(tmp_path: Path, open_loader: Open, damage: str, suffix: str) -> None:
-    dataset = pictures(tmp_path, (40, 30), 32, suffix=suffix)
+    dataset = images_in(tmp_path, (40, 30), 32, suffix=suffix)
     path = Path(dataset.samples[17][0])
     whole = path.read_bytes()
     if damage == "missing":
         path.unlink()
     else:
-        path.write_bytes({"text": b"not a picture" * 99, "empty": b"", "cut": whole[: len(whole) // 2]}[damage])
+        path.write_bytes({"text": b"not an image" * 99, "empty": b"", "cut": whole[: len(whole) // 2]}[damage])
     loader = open_loader(dataset, 32)
     batches = iter(loader)
     next(batches), next(batches)
@@ -281,7 +281,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path, open_loader: Open
 
 
 def test_memory_that_runs_out_is_told_from_a_broken_image(tmp_path: Path, open_loader: Open) -> None:
-    dataset = pictures(tmp_path, (40, 30), 32)
+    dataset = images_in(tmp_path, (40, 30), 32)
     edge = 10**7  # 8 images of 300 terabytes each
     with pytest.raises(MemoryError, match="bad_alloc"):
         next(iter(open_loader(dataset, edge)))

@@ -1,4 +1,4 @@
-"""Data sets are prepared whole, checked, and shared out as the strategy says."""
+"""Data sets are prepared completely, checked, and shared out as the strategy says."""
 
 import shutil
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_of_test_and_val_the_one_with_class_folders_is_taken(
 
 def test_of_class_folders_alone_every_tenth_image_is_a_test_image(tmp_path: Path) -> None:
     folder = picture_folder(tmp_path, {"in": ["cat", "train"]}, count=22) / "in"  # a class may be called train
-    (folder / "cat" / "1.png").write_text("no picture")
+    (folder / "cat" / "1.png").write_text("not an image")
     out = prepared(folder, tmp_path / "out", unreadable="skip")
     facts = read_provenance(out)
     assert facts["classes"] == ["cat", "train"]
@@ -182,16 +182,16 @@ def test_an_empty_class_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """48 pictures, of which one is cut and one is a text; and files that are no pictures by their names."""
+    """48 pictures, of which one is cut and one is a text; and files that are not an images by their names."""
     folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
     cut = folder / "train" / "cat" / "3.jpg"
     Image.fromarray(noise).save(cut)
     cut.with_suffix(".png").unlink()
     cut.write_bytes(cut.read_bytes()[:-500])
-    (folder / "test" / "dog" / "5.png").write_text("no picture")
-    (folder / "train" / "dog" / "Thumbs.db").write_text("no picture")
-    (folder / "train" / "readme.txt").write_text("no picture")
+    (folder / "test" / "dog" / "5.png").write_text("not an image")
+    (folder / "train" / "dog" / "Thumbs.db").write_text("not an image")
+    (folder / "train" / "readme.txt").write_text("not an image")
     return folder
 
 
@@ -273,7 +273,7 @@ def test_a_folder_that_was_never_prepared_is_no_data_set(tmp_path: Path) -> None
 def test_a_class_of_which_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
     folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "test": ["cat", "dog"]})
     for file in (folder / "test" / "dog").iterdir():
-        file.write_text("no picture")
+        file.write_text("not an image")
     with pytest.raises(UserError, match=r"datasets\.pictures\.folder: no readable images in .*test/dog"):
         prepared(folder, tmp_path / "out", unreadable="skip")
 

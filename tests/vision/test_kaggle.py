@@ -85,7 +85,7 @@ def test_what_is_no_csv_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def write_jpegs(root: Path, count: int = 40) -> Path:
-    """Images of one grey each, 6 × their number in the set; their labels count from 0 to 9 again and again."""
+    """Images of one gray each, 6 × their number in the set; their labels count from 0 to 9 again and again."""
     for number in range(count):
         file = root / str(number % 10) / f"img_{number + 1}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)

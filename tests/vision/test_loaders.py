@@ -72,7 +72,7 @@ def test_no_rank_has_more_to_evaluate_than_all_make_passes(ranks: int, samples: 
     assert max(own) == evaluation_passes(Numbers(samples), p)
 
 
-def test_one_process_with_several_cards_loads_the_batch_of_all() -> None:
+def test_one_process_with_several_gpus_loads_the_batch_of_all() -> None:
     loader = training_loader(Numbers(100), {}, parameters(strategy="dp", device="cuda", devices=4), 0, CPU)
     assert [len(batch) for batch in loader] == [32, 32, 32]
 
@@ -96,4 +96,4 @@ def test_synthetic_batches_are_on_the_device_and_as_many_as_their_samples(tmp_pa
     images, labels = batches[0]
     assert (images.shape, images.dtype, labels.dtype) == ((8, 3, 16, 16), torch.float32, torch.int64)
     assert int(labels.max()) < 4
-    assert batches[2][0] is images, "nothing is made anew in the loop"
+    assert batches[2][0] is images, "nothing is created in the loop"

@@ -1,4 +1,4 @@
-"""Sets of small grey images are read as they are published, checked, and kept as arrays or as image files."""
+"""Sets of small grayscale images are read as they are published, checked, and stored as arrays or as image files."""
 
 import functools
 import gzip

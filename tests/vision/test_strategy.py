@@ -1,4 +1,4 @@
-"""Strategies, layouts and switches: real training on CPU processes."""
+"""Strategies, layouts and options: real training on CPU processes."""
 
 import csv
 import os
@@ -119,7 +119,7 @@ class Together:
         self.sampler = self
 
     def set_epoch(self, epoch: int) -> None:
-        """Let both ranks shuffle anew."""
+        """Let both ranks shuffle again."""
         for part in self.parts:
             part.sampler.set_epoch(epoch)
 
@@ -171,7 +171,7 @@ def test_two_ranks_of_ddp_ds_learn_what_one_process_learns_from_the_same_global_
 
 
 class InThreads(nn.Module):
-    """Runs a module as nn.DataParallel does on two cards: in a thread, which is told that autocast is on, not how."""
+    """Runs a module as nn.DataParallel does: in a thread, which inherits that autocast is on, not its format."""
 
     def __init__(self, module: nn.Module, device_ids: list[int]):
         super().__init__()
@@ -225,9 +225,9 @@ def formats_under_dp(precision: str, device: torch.device) -> set[torch.dtype]:
 
 def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     parameters = VisionParameters(**(TINY | LEARNING | changes))
-    obstacle = Run(run_id(parameters), parameters).unsupported_reason(Machine.here())
-    if obstacle:
-        pytest.skip(obstacle)
+    unsupported = Run(run_id(parameters), parameters).unsupported_reason(Machine.here())
+    if unsupported:
+        pytest.skip(unsupported)
     record = run_job(parameters, digits, folder, time_limit_s=300)
     assert record["outcome"] == "completed", (folder / "log.txt").read_text()
     return record

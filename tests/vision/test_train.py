@@ -63,10 +63,10 @@ def test_a_precision_computes_in_its_own_format(precision: str, weights: torch.d
     assert gradient_scaler(precision, CPU).is_enabled() == (precision == "fp16")
 
 
-@pytest.mark.parametrize(("switch", "default"), [(True, True), (False, None)])
-def test_without_the_fused_optimizer_pytorch_chooses_how_to_update(switch: bool, default: bool | None) -> None:
+@pytest.mark.parametrize(("fused", "default"), [(True, True), (False, None)])
+def test_without_the_fused_optimizer_pytorch_chooses_how_to_update(fused: bool, default: bool | None) -> None:
     # False would also rule out the update of many tensors at once, which PyTorch takes on a GPU.
-    defaults = make_optimizer(nn.Linear(2, 2), parameters(fused_optimizer=switch)).defaults
+    defaults = make_optimizer(nn.Linear(2, 2), parameters(fused_optimizer=fused)).defaults
     assert (defaults["fused"], defaults["foreach"]) == (default, None)
 
 
@@ -129,7 +129,7 @@ def test_the_profiled_window_opens_when_the_loader_is_under_way(
     assert events == ["loader starts"] * 3 + ["window opens"]
 
 
-def test_the_memory_of_the_card_is_read_before_the_first_test(
+def test_the_memory_of_the_gpu_is_read_before_the_first_test(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = []
