@@ -45,9 +45,9 @@ def test_loader_workers_may_hold_all_that_they_load_ahead() -> None:
         device="cuda", strategy="ddp", devices=4, num_workers=8, prefetch_factor=2, batch_size=64, image_size=500
     )
     # 4 ranks x 8 workers x 2 batches x 64 images x 3 channels x 500 x 500 px x 4 bytes
-    assert disk.handed_over_bytes(Run("a", p)) == 4 * 8 * 2 * 64 * 3 * 500 * 500 * 4
-    assert disk.handed_over_bytes(Run("a", p.model_copy(update={"num_workers": 0}))) == 0
-    assert disk.handed_over_bytes(Run("a", LlmParameters(workload="llm", dataset="x"))) == 0
+    assert p.shared_memory_bytes == 4 * 8 * 2 * 64 * 3 * 500 * 500 * 4
+    assert p.model_copy(update={"num_workers": 0}).shared_memory_bytes == 0
+    assert LlmParameters(dataset="x").shared_memory_bytes == 0
 
 
 def test_shared_memory_too_small_for_the_workers_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,14 +68,6 @@ def _room(name: str, folder: Path, needed: float, why: str, do: str) -> Check:
     return Check(name, found) if free >= needed else Check(name, found, "wrong", do)
 
 
-def handed_over_bytes(run: Run) -> int:
-    """Bytes of batches that DataLoader workers of a run hold in shared memory at most: all that they load ahead."""
-    p = run.parameters
-    if p.workload != "vision" or p.loader != "torch":
-        return 0
-    return p.loader_workers * p.prefetch_factor * p.batch_of_rank * 3 * p.image_size**2 * 4
-
-
 def _shared_memory(runs: list[Run]) -> Check:
     name = "shared memory"
     try:
@@ -83,7 +75,7 @@ def _shared_memory(runs: list[Run]) -> Check:
     except OSError:
         return Check(name, f"no {SHM}", "note", "loader workers (workers above 0) need it")
     found = f"{SHM}: {_size(usage.free)} free"
-    needed = max(map(handed_over_bytes, runs), default=0)
+    needed = max((run.parameters.shared_memory_bytes for run in runs), default=0)
     do = "fewer workers, less prefetch, or a larger /dev/shm (docker --shm-size, srun --mem)"
     if needed > usage.free:
         found += f", {_size(needed)} may be in use by the batches of one run's loader workers"

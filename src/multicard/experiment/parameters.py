@@ -109,6 +109,11 @@ class JobParameters(BaseModel):
         """Processes that load data, of all ranks together."""
         return 0
 
+    @property
+    def shared_memory_bytes(self) -> int:
+        """The most that loading processes put into shared memory: all batches that they load ahead."""
+        return 0
+
     def default(self, name: str) -> Any:
         """Value of a parameter that is not stated."""
         return type(self).model_fields[name].default

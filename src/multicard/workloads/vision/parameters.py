@@ -178,6 +178,12 @@ class VisionParameters(JobParameters):
         return self.num_workers * self.ranks
 
     @property
+    def shared_memory_bytes(self) -> int:
+        """The most that the workers of PyTorch's loader put into shared memory: all batches that they load ahead."""
+        workers = self.loader_workers if self.loader == "torch" else 0
+        return workers * self.prefetch_factor * self.batch_of_rank * 3 * self.image_size**2 * 4
+
+    @property
     def batch_of_device(self) -> int:
         """Samples per device and step."""
         return self.batch_size // self.devices if self.scaling == "strong" else self.batch_size
