@@ -220,7 +220,7 @@ def _generator(loader: Any) -> torch.Generator | None:
 
 
 def _gpus(recorder: Recorder) -> list[torch.device]:
-    return [gpu for gpu in recorder.cards if gpu.type == "cuda"]
+    return [gpu for gpu in recorder.devices if gpu.type == "cuda"]
 
 
 def _code() -> str:
