@@ -1,4 +1,4 @@
-"""Command lines of torchrun and srun, and what they are given of the environment."""
+"""Command lines of torchrun and srun, and the environment that they get."""
 
 from multicard.launch.commands import Rendezvous, job_environment, training_command
 from multicard.launch.slurm import srun_command, srun_environment
@@ -27,7 +27,7 @@ def test_srun_starts_one_task_on_each_node_and_ends_all_when_one_fails() -> None
     assert not any(part.startswith("--gres") for part in srun_command(["program"], nodes=2, cpus=8, gpus=0))
 
 
-def test_srun_is_given_what_it_needs_of_slurm_and_a_job_nothing() -> None:
+def test_srun_gets_the_variables_of_slurm_that_it_needs_and_a_job_none() -> None:
     there = {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x", "SLURM_NTASKS": "2", "SLURM_JWT": "secret", "PATH": "/bin"}
     assert srun_environment(there) == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x"}
     assert job_environment(there) == {"PATH": "/bin"}

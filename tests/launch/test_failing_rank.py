@@ -1,4 +1,4 @@
-"""What becomes of a rank that fails is kept, whatever becomes of the others."""
+"""The outcome of a rank that fails is recorded, whatever happens to the others."""
 
 import os
 import sys
@@ -96,7 +96,7 @@ def test_the_outcome_is_that_of_the_rank_that_failed_and_nothing_waits(
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "single"])
-def test_a_rank_that_the_system_kills_is_named_as_such(run_instead: Any, strategy: str) -> None:
+def test_a_rank_that_the_system_kills_is_named_with_its_signal(run_instead: Any, strategy: str) -> None:
     devices = 2 if strategy == "ddp" else 1
     program = STAND_IN.format(fault="os.kill(os.getpid(), signal.SIGKILL)")
     record = run_instead(program, strategy=strategy, devices=devices)
@@ -105,7 +105,7 @@ def test_a_rank_that_the_system_kills_is_named_as_such(run_instead: Any, strateg
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a limit of the address space that holds")
-def test_a_job_that_wants_more_memory_than_there_is_ends_as_out_of_memory(run_instead: Any) -> None:
+def test_a_job_that_needs_more_memory_than_there_is_ends_as_out_of_memory(run_instead: Any) -> None:
     record = run_instead(CONFINED, image_size=512, batch_size=64)
     assert record["outcome"] == "out_of_memory", record["reason"]
 
@@ -124,11 +124,11 @@ def test_a_job_that_wants_more_memory_than_there_is_ends_as_out_of_memory(run_in
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:60],
 )
-def test_running_out_of_memory_is_recognized_however_it_is_said(error: BaseException) -> None:
+def test_running_out_of_memory_is_recognized_in_every_wording(error: BaseException) -> None:
     assert is_out_of_memory(error)
 
 
-def test_running_out_of_memory_is_told_from_other_errors() -> None:
+def test_running_out_of_memory_is_distinguished_from_other_errors() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60)
     assert is_out_of_memory(caught.value)
@@ -193,13 +193,13 @@ Root Cause (first observed failure):
         ([failed(1, "ValueError: x")], (0, -9), (1, 1), "rank 1: ValueError: x"),
     ],
 )
-def test_of_ranks_that_left_no_word_the_first_to_end_is_named(
+def test_of_ranks_that_did_not_report_the_first_to_exit_is_named(
     records: list[dict[str, Any]], other: tuple[int, int], first: tuple[int, int], reason: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log.txt"
     log.write_text(FAILURES.format(other[0], *other, first[0], *first))
-    _, said = judged(Ended(1, timed_out=False, wall_time_s=1.0), records, 2, 60.0, log)
-    assert said == reason
+    _, output = judged(Ended(1, timed_out=False, wall_time_s=1.0), records, 2, 60.0, log)
+    assert output == reason
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,11 @@ def test_of_ranks_that_left_no_word_the_first_to_end_is_named(
         ([failed(0, LOST[0]), failed(1, LOST[1])], -9, f"rank 0: {LOST[0]}"),
     ],
 )
-def test_without_the_list_of_torchrun_the_exit_code_tells(
+def test_without_the_list_of_torchrun_the_exit_code_decides(
     records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
 ) -> None:
-    _, said = judged(Ended(exit_code, timed_out=False, wall_time_s=1.0), records, 2, 60.0, tmp_path / "log.txt")
-    assert said == reason
+    _, output = judged(Ended(exit_code, timed_out=False, wall_time_s=1.0), records, 2, 60.0, tmp_path / "log.txt")
+    assert output == reason
 
 
 def test_a_rank_out_of_memory_is_the_outcome_though_the_others_wait_for_it_to_the_end(tmp_path: Path) -> None:
@@ -239,16 +239,16 @@ def test_a_rank_out_of_memory_is_the_outcome_though_the_others_wait_for_it_to_th
         ([], 128 + 15, "killed by SIGTERM; rank 0 on n1, 1 on n2 exited without reporting"),
     ],
 )
-def test_of_several_nodes_the_reason_names_the_one(
+def test_of_several_nodes_the_reason_names_the_one_that_failed(
     records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
 ) -> None:
     ended = Ended(exit_code, timed_out=False, wall_time_s=1.0)
-    _, said = judged(ended, records, 2, 60.0, tmp_path / "log.txt", {0: "n1", 1: "n2"})
-    assert said == reason
+    _, output = judged(ended, records, 2, 60.0, tmp_path / "log.txt", {0: "n1", 1: "n2"})
+    assert output == reason
 
 
 def test_of_a_long_message_the_beginning_and_the_end_are_kept() -> None:
-    # As PyTorch hands on what a worker of a DataLoader said: the cause comes last.
+    # As PyTorch hands on what a worker of a DataLoader raised: the cause comes last.
     error = RuntimeError(
         "Caught RuntimeError in DataLoader worker.\n" + "  File\n" * 200 + "RuntimeError: no shared memory"
     )

@@ -1,4 +1,4 @@
-"""What a cluster does to a run: its profiler hangs or is killed, its disk is full. The run is kept, or said to be lost.
+"""What goes wrong on a cluster: a profiler hangs or is killed, a disk is full. The run is kept, or ends with one line.
 
 Time limits, memory, divergence and lost ranks are in test_job.py and test_failing_rank.py; whole pipelines that are
 interrupted in tests/workflow/test_interrupted.py.
@@ -44,7 +44,7 @@ command = sys.argv[sys.argv.index(f"--output={report}") + 1 :]
 
 
 def fake_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, head: str = FAKE) -> None:
-    """Put a program that says it is nsys first on the PATH."""
+    """Put a fake nsys first on the PATH."""
     folder.mkdir(exist_ok=True)
     (folder / "nsys").write_text(head + program)
     (folder / "nsys").chmod(0o755)
@@ -71,13 +71,13 @@ def measured_without_trace(folder: Path, reason: str) -> None:
     ("program", "what"),
     [
         ("#!/bin/sh\nsleep 1000\n", "hangs, and so does a child that holds its output"),
-        ("#!/bin/sh\nprintf '\\377\\376\\000\\001 version'\n", "says what is no text"),
+        ("#!/bin/sh\nprintf '\\377\\376\\000\\001 version'\n", "prints what is no text"),
         ("#!/bin/sh\necho 'NVIDIA Nsight Systems version 1'\nexit 3\n", "fails"),
         ("no program\x00", "cannot be run"),
         ("#!/no/such/interpreter\n", "cannot be run either"),
     ],
 )
-def test_an_nsys_that_does_not_say_its_version_is_none(
+def test_an_nsys_that_prints_no_version_is_not_used(
     program: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nsys, "VERSION_LIMIT_S", 1.0)
@@ -88,7 +88,7 @@ def test_an_nsys_that_does_not_say_its_version_is_none(
     assert time.monotonic() - started < 10
 
 
-def test_an_export_that_hangs_is_ended_and_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_hangs_is_killed_and_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsys, "EXPORT_LIMIT_S", 1.0)
     fake_nsys(tmp_path / "fake", monkeypatch, "#!/bin/sh\nsleep 1000\n", head="")
     with pytest.raises(TraceError, match=r"nsys export of r\.nsys-rep took more than 1 s"):
@@ -96,7 +96,7 @@ def test_an_export_that_hangs_is_ended_and_leaves_no_database(tmp_path: Path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["fake"]
 
 
-def test_an_nsys_that_never_ends_after_its_job_is_ended_and_the_run_is_kept(
+def test_an_nsys_that_never_exits_after_its_job_is_killed_and_the_run_is_kept(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (process, trace_files):
@@ -116,7 +116,7 @@ def test_an_nsys_that_never_starts_its_job_costs_no_more_than_the_time_limit(
     assert record["wall_time_s"] < 30
 
 
-def test_a_report_that_is_cut_short_is_marked_and_the_run_is_kept(
+def test_a_truncated_report_is_recorded_as_such_and_the_run_is_kept(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave = "subprocess.run(command)\nPath(report).write_bytes(b'half of a report')\n"
@@ -127,12 +127,12 @@ def test_a_report_that_is_cut_short_is_marked_and_the_run_is_kept(
     extract_run(tmp_path / "run")
     tables = json.loads((tmp_path / "run" / "activity" / "tables.json").read_text())["tables"]
     [reason] = {table["absent"] for table in tables.values()}
-    # Without nsys on the PATH it cannot be exported, and that is said.
+    # Without nsys on the PATH it cannot be exported.
     assert reason.startswith(("nsys export of report.nsys-rep ended with 1", "cannot export report.nsys-rep"))
 
 
 def kill_one(pick: Callable[[psutil.Process], bool], marked: str) -> threading.Thread:
-    """Kill the first process of this test's job that is picked, once the job says that it trains."""
+    """Kill the first process of this test's job that is picked, once the job prints that it trains."""
 
     def work() -> None:
         deadline = time.monotonic() + 60
@@ -215,21 +215,21 @@ def program(name: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
 
 
 def complaint(ended: subprocess.CompletedProcess[str]) -> str:
-    """The one line with which a program ends that cannot go on."""
+    """The one line with which a program that cannot go on exits."""
     assert ended.returncode == 1, ended.stderr
     [line] = [line for line in ended.stderr.splitlines() if not line.startswith("multicard: ")]
     return line
 
 
 @pytest.mark.parametrize("leave", [0, 8192])
-def test_a_run_on_a_full_disk_ends_with_one_line_and_completes_when_there_is_room(
+def test_a_run_on_a_full_disk_ends_with_one_line_and_completes_when_there_is_space(
     leave: int, digits: Path, small_disk: Path
 ) -> None:
     run, ballast = small_disk / "run", fill(small_disk, leave)
     arguments = ["--parameters", json.dumps(TINY | {"profiler": "kineto", "epochs": 2}), "--data", digits, "--out", run]
-    said = complaint(program("launch_run", *arguments))
-    assert said.startswith(str(run))
-    assert said.endswith("free space and start again")
+    output = complaint(program("launch_run", *arguments))
+    assert output.startswith(str(run))
+    assert output.endswith("free space and start again")
     # No record, and no half of one: at most what the job printed.
     left = {path.name for path in run.rglob("*") if path.is_file()} if run.exists() else set()
     assert left <= {".lock", "log.txt", "captured.json", "steps.csv", "epochs.csv"}
@@ -242,7 +242,7 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_completes_when_there_is_roo
 
 
 @pytest.mark.nsys
-def test_an_export_on_a_full_disk_is_no_mark_against_the_report(small_disk: Path) -> None:
+def test_an_export_on_a_full_disk_does_not_condemn_the_report(small_disk: Path) -> None:
     report = small_disk / "run" / "trace" / "report.nsys-rep"
     report.parent.mkdir(parents=True)
     code = "from torch.cuda.nvtx import *; range_push('profiled_window'); range_push('step'); range_pop(); range_pop()"
@@ -264,7 +264,7 @@ def test_an_export_on_a_full_disk_is_no_mark_against_the_report(small_disk: Path
     assert json.loads(report.with_name("exported.json").read_text())["missing"] is None
 
 
-def test_tables_and_figures_on_a_full_disk_are_whole_or_not_there(
+def test_tables_and_figures_on_a_full_disk_are_complete_or_absent(
     recorded_results: Path, small_disk: Path, tmp_path: Path
 ) -> None:
     runs = sorted((recorded_results / "runs").iterdir())
@@ -287,6 +287,6 @@ def test_tables_and_figures_on_a_full_disk_are_whole_or_not_there(
         ended = program(name, *arguments)
         assert ended.returncode == 0, ended.stderr
     assert (small_disk / "figures" / "step_breakdown.pdf").read_bytes().rstrip().endswith(b"%%EOF")
-    # What was whole before is what it is now.
+    # What was complete before is unchanged.
     for path in before & set(small_disk.rglob("*.parquet")):
         assert path.read_bytes()[-4:] == b"PAR1"

@@ -1,4 +1,4 @@
-"""Real jobs end in an outcome and leave their run directory whole."""
+"""Real jobs end in an outcome and leave a complete run directory."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 def files(folder: Path) -> set[str]:
-    """Files of a run directory; that of its lock stays for good."""
+    """Files of a run directory but its lock, which stays."""
     assert (folder / ".lock").stat().st_size == 0
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
@@ -117,7 +117,7 @@ def test_what_ranks_were_bound_to_is_recorded(digits: Path, tmp_path: Path, two_
         assert binding["note"].startswith(("bound to CPUs", "not bound: "))
 
 
-def test_ranks_talk_inside_this_machine_unless_told_otherwise(
+def test_ranks_talk_on_the_loopback_address_unless_configured_otherwise(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -150,7 +150,7 @@ def test_data_that_changed_since_it_was_prepared_is_refused(digits: Path, tmp_pa
         ({"warmup_steps": 8}, "rank 0: warmup_steps: 8, but the run has only 8 steps"),
     ],
 )
-def test_parameters_that_leave_nothing_to_measure_fail_with_a_reason(
+def test_parameters_that_leave_no_measured_step_fail_with_a_reason(
     digits: Path, tmp_path: Path, changes: dict[str, int], reason: str
 ) -> None:
     record = job(digits, tmp_path, **changes)
@@ -191,7 +191,7 @@ def test_nsys_records_both_ranks_in_one_report(digits: Path, tmp_path: Path) -> 
     assert (tmp_path / "trace" / "report.nsys-rep").stat().st_size > 10_000
 
 
-def test_a_demanded_nsys_that_is_not_there_is_an_error(without_nsys: None) -> None:
+def test_a_configured_nsys_that_is_missing_is_an_error(without_nsys: None) -> None:
     with pytest.raises(UserError, match=r"^profiler: nsys cannot be used: no nsys on the PATH$"):
         choose_profiler("nsys")
 

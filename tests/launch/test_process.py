@@ -41,20 +41,20 @@ def test_output_goes_to_the_log_and_to_the_listener(tmp_path: Path) -> None:
     assert sorted((tmp_path / "log.txt").read_text().split()) == ["one", "two"]
 
 
-def test_a_job_over_its_limit_is_ended(tmp_path: Path) -> None:
+def test_a_job_over_its_limit_is_killed(tmp_path: Path) -> None:
     started = time.monotonic()
     ended, _ = run("import time; time.sleep(600)", tmp_path, limit=1)
     assert ended.timed_out
     assert time.monotonic() - started < 10
 
 
-def test_a_detached_child_is_ended_with_the_job(tmp_path: Path) -> None:
+def test_a_detached_child_is_killed_with_the_job(tmp_path: Path) -> None:
     ended, [pid] = run(DETACH, tmp_path)
     assert ended.exit_code == 0
     assert gone(int(pid))
 
 
-def test_a_job_that_ignores_the_polite_request_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "GRACE_S", 1.0)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
     ended, _ = run(deaf, tmp_path, limit=2)
@@ -99,7 +99,7 @@ def test_a_job_keeps_what_environment_modules_set_for_cuda_and_the_network(name:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals of Unix")
-def test_to_be_told_twice_does_not_break_off_the_ending(tmp_path: Path) -> None:
+def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path) -> None:
     # The job takes its time to end, and its launcher is told again meanwhile.
     job = (
         "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print('ended', "
@@ -117,6 +117,6 @@ def test_to_be_told_twice_does_not_break_off_the_ending(tmp_path: Path) -> None:
     for _ in range(2):
         started.terminate()
         time.sleep(0.3)
-    said, complaints = started.communicate(timeout=30)
-    assert (said, complaints) == ("ended\n", "")
+    output, complaints = started.communicate(timeout=30)
+    assert (output, complaints) == ("ended\n", "")
     assert gone(pid)

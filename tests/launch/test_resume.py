@@ -1,4 +1,4 @@
-"""Real jobs that are killed go on from their checkpoint when they are started again, where that is right."""
+"""Real jobs that are killed resume from their checkpoint when they are started again, where that is right."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def left_in(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two ranks that nobody disturbed."""
+    """A run of two ranks without an interruption."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     once = run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, folder, time_limit_s=300)
     assert (once["outcome"], once["resumed"]) == ("completed", None)
@@ -66,12 +66,12 @@ def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
 ) -> None:
     one, two = uninterrupted, tmp_path
     killed_after_two_epochs(OF_TWO_RANKS, digits, two, signal.SIGKILL)
-    _, said = launched(OF_TWO_RANKS, digits, two).communicate(timeout=300)
+    _, output = launched(OF_TWO_RANKS, digits, two).communicate(timeout=300)
     record = json.loads((two / "run.json").read_text())
-    assert record["outcome"] == "completed", said
+    assert record["outcome"] == "completed", output
     assert record["resumed"]["epoch"] >= 2
     assert (record["resumed"]["times"], record["resumed"]["on_another_host"]) == (1, False)
-    assert "epoch 2 of 4, step" not in said
+    assert "epoch 2 of 4, step" not in output
 
     learned = [pd.read_csv(run / "epochs.csv")[LEARNED] for run in (one, two)]
     pd.testing.assert_frame_equal(*learned, check_exact=True)
@@ -109,7 +109,7 @@ def on_two_nodes(data: Path, shared: Path, own: Path) -> list[subprocess.Popen[s
     return started
 
 
-def test_a_run_on_two_nodes_goes_on_from_its_checkpoint(digits: Path, uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_run_on_two_nodes_resumes_from_its_checkpoint(digits: Path, uninterrupted: Path, tmp_path: Path) -> None:
     """The nodes are two folders of this machine; tests/slurm has real ones."""
     shared, own = tmp_path / "shared", tmp_path / "own"
     shared.mkdir()
@@ -126,16 +126,16 @@ def test_a_run_on_two_nodes_goes_on_from_its_checkpoint(digits: Path, uninterrup
         part.unlink()
 
     nodes = on_two_nodes(digits, shared, own)
-    said = [node.communicate(timeout=300)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], said
-    assert re.search(r"resuming after epoch [23] of 4", said[0])
+    output = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], output
+    assert re.search(r"resuming after epoch [23] of 4", output[0])
     learned = [pd.read_csv(path)[LEARNED] for path in (uninterrupted / "epochs.csv", shared / "epochs.csv.rank0")]
     pd.testing.assert_frame_equal(*learned, rtol=1e-6)
     assert not list(shared.glob("epoch[0-9]*"))
     assert not [path for path in own.rglob("*") if path.is_file()]
 
 
-def test_two_attempts_at_a_run_never_meet(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_never_run_the_same_job(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "WAIT_S", 0.5)
     (tmp_path / "run.json").write_text("of the first")
     with FileLock(tmp_path / ".lock"), pytest.raises(UserError) as refused:
@@ -144,7 +144,7 @@ def test_two_attempts_at_a_run_never_meet(digits: Path, tmp_path: Path, monkeypa
     assert (tmp_path / "run.json").read_text() == "of the first"
 
 
-def test_fsdp_has_no_checkpoint_and_starts_anew(digits: Path, tmp_path: Path) -> None:
+def test_fsdp_has_no_checkpoint_and_starts_from_scratch(digits: Path, tmp_path: Path) -> None:
     parameters = VisionParameters(**(LONG | {"epochs": 2, "steps_per_epoch": 3, "strategy": "fsdp", "devices": 2}))
     (tmp_path / "checkpoint.pt").write_bytes(b"of something else")
     record = run_job(parameters, digits, tmp_path, time_limit_s=300, checkpoint_after_s=0)
@@ -181,13 +181,13 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
         ("failed", (1, 1), (1, 1), True),
     ],
 )
-def test_a_checkpoint_that_may_be_what_went_wrong_is_not_taken_again(
+def test_a_checkpoint_that_may_be_the_cause_is_not_used_again(
     outcome: str, before: tuple[int, int] | None, now: tuple[int, int] | None, spent: bool
 ) -> None:
     assert is_spent(outcome, before, now) == spent
 
 
-def test_a_run_whose_disk_was_full_goes_on_when_there_is_room(
+def test_a_run_whose_disk_was_full_resumes_when_there_is_space(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the disk is full by a stand-in for writing the record; tests/launch/test_faults.py fills a real one."""

@@ -117,7 +117,7 @@ def test_four_nodes_and_two_ranks_give_the_ranks_far_nodes(tmp_path: Path) -> No
     assert [share_of_rank(topology, ALL, rank, 2) for rank in range(2)] == [{0: {0}}, {2: {2}}]
 
 
-def test_a_node_of_memory_alone_gets_no_rank(tmp_path: Path) -> None:
+def test_a_node_without_cpus_gets_no_rank(tmp_path: Path) -> None:
     topology = read_topology(machine(tmp_path, {0: "0-1", 1: "", 2: "2-3"}))
     assert [share_of_rank(topology, ALL, rank, 2) for rank in range(2)] == [{0: {0, 1}}, {2: {2, 3}}]
     with pytest.raises(NotBound, match="no usable CPU at NUMA node 1"):
@@ -132,14 +132,14 @@ def test_a_node_of_memory_alone_gets_no_rank(tmp_path: Path) -> None:
         ({}, "the system shows no NUMA nodes"),
     ],
 )
-def test_without_two_nodes_nothing_is_bound_and_the_reason_is_said(
+def test_without_two_nodes_nothing_is_bound_and_the_reason_is_given(
     tmp_path: Path, nodes: dict[int, str], reason: str
 ) -> None:
     before = bound()
-    said = bind(0, 2, sysfs=machine(tmp_path, nodes))
+    output = bind(0, 2, sysfs=machine(tmp_path, nodes))
     if sys.platform == "linux":
-        assert said == f"not bound: {reason}"
-    assert said.startswith("not bound: ")
+        assert output == f"not bound: {reason}"
+    assert output.startswith("not bound: ")
     assert bound() == before
 
 
@@ -185,12 +185,12 @@ def test_a_process_and_its_threads_old_and_new_are_moved(
     done = subprocess.run(
         [sys.executable, "-c", BIND, str(sysfs), str(gpus)], capture_output=True, text=True, check=True, timeout=120
     )
-    said, state = done.stdout.splitlines()
+    output, state = done.stdout.splitlines()
     cpu = usable[first]
-    assert said.startswith(f"bound to CPUs {cpu} of NUMA node {first}, memory ")
+    assert output.startswith(f"bound to CPUs {cpu} of NUMA node {first}, memory ")
     assert state.startswith(f"{{{cpu}}} {{{cpu}}} {{'cpus': '{cpu}', 'numa_nodes': [{first}], ")
     # Node 0 is real on every machine, so the kernel takes it unless the container forbids the call; node 1 is not.
-    if policy and "not preferred" not in said:
+    if policy and "not preferred" not in output:
         assert "'memory_policy': 'preferred:0'" in state
 
 

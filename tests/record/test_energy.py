@@ -107,7 +107,7 @@ def test_a_gpu_without_a_counter_has_no_joules(nvml: _FakeNvml) -> None:
     assert meter.record() == {"energy_j": None, "duration_s": None, "reason": "no energy counter: Not Supported"}
 
 
-def test_a_reading_that_fails_once_leaves_no_joules(nvml: _FakeNvml) -> None:
+def test_a_reading_that_fails_once_gives_no_joules(nvml: _FakeNvml) -> None:
     meter = EnergyMeter(CUDA)
     meter.start()
     meter.stop()
@@ -188,7 +188,7 @@ def test_of_several_gpus_the_fullest_counts_and_each_is_asked_once(monkeypatch: 
 
 
 @pytest.mark.gpu
-def test_peaks_are_those_that_pytorch_tells() -> None:
+def test_peaks_are_those_that_pytorch_reports() -> None:
     peak_memory(CUDA)
     torch.empty(64 * 2**20, dtype=torch.uint8, device=CUDA)
     told = (torch.cuda.max_memory_allocated(CUDA), torch.cuda.max_memory_reserved(CUDA))

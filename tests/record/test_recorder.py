@@ -1,4 +1,4 @@
-"""Steps and phases are timed and written down as they were."""
+"""Steps and phases are timed and recorded."""
 
 import csv
 import time
@@ -65,7 +65,7 @@ def test_a_phase_that_did_not_happen_is_empty_not_zero(tmp_path: Path) -> None:
     assert int(row["peak_memory_bytes"]) > 1e6
 
 
-def test_steps_are_numbered_on_across_epochs(tmp_path: Path) -> None:
+def test_step_numbers_continue_across_epochs(tmp_path: Path) -> None:
     made = recorder(tmp_path)
     for _ in range(2):
         one_step(made)

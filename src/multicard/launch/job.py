@@ -141,10 +141,10 @@ def run_job(
         if is_spent(outcome, before, version_of(checkpoint)):
             checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
-        why = f", {describe_reason(record['reason'])}" if reason else ""
+        details = f", {describe_reason(record['reason'])}" if reason else ""
         if outcome == "failed" and reason.message is None:
-            why += f"; see {folder / LOG}"
-        _print(f"{PROGRESS}{name}: {outcome}{why} ({ended.wall_time_s:.0f} s)")
+            details += f"; see {folder / LOG}"
+        _print(f"{PROGRESS}{name}: {outcome}{details} ({ended.wall_time_s:.0f} s)")
         return record
 
 
