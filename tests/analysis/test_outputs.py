@@ -91,14 +91,14 @@ def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> N
     assert first[:3] == ["32", "paper", "1"]
 
 
-def test_switches_are_worded_yes_and_no_and_small_parameters_keep_their_digits() -> None:
+def test_flags_are_yes_or_no_and_small_parameters_keep_their_digits() -> None:
     rows = [{"pin_memory": pin, "learning_rate": rate} for pin, rate in ((True, 0.0003), (False, 0.01))]
     _, on, off = cells(markdown(measures_table(measures(*rows), ["iteration_time_s"]), "Pinned"))
     assert on[:2] == ["0.0003", "yes"]
     assert off[:2] == ["0.01", "no"]
 
 
-def test_the_table_of_speedups_tells_scaling_baseline_and_serial_fraction() -> None:
+def test_the_table_of_speedups_has_scaling_baseline_and_serial_fraction() -> None:
     headings, _, two, four = cells(markdown(speedup_table(synthetic()), "Scaling"))
     told = dict(zip(headings, two, strict=True))
     assert (told["scaling"], told["baseline"]) == ("weak", "ddp-ds, 1 device")
@@ -156,8 +156,8 @@ def test_tables_of_several_scenarios_can_stand_in_one_document(tmp_path: Path) -
     assert (tmp_path / "one/table_scaling_models.md").read_text().startswith("Scenario one: scaling models")
 
 
-def test_captions_and_a_column_tell_of_made_up_runs_and_unlike_machines(tmp_path: Path) -> None:
-    notes = ["Synthetic: made-up runs, on no real machine", "2 machines: A & B; C"]
+def test_captions_and_a_column_mark_synthetic_runs_and_unlike_machines(tmp_path: Path) -> None:
+    notes = ["Synthetic: all runs, on no real machine", "2 machines: A & B; C"]
     write_scenario_tables(synthetic(), tmp_path, notes, "all")
     for name in WRITTEN_TABLES:
         caption = (tmp_path / f"{name}.md").read_text().splitlines()[0]

@@ -249,11 +249,11 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
 def test_a_figure_of_made_up_runs_says_so(tmp_path: Path) -> None:
     info = [{"run": "run0", "machine": "4 × synthetic card", "versions": "python 3.11"}]
     write("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")
-    assert "Synthetic: made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
+    assert "Synthetic: all runs, on no real machine" in words_of(tmp_path / "f.svg")
     assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"all"}
     real = {"run": "run1", "machine": "4 × H100", "versions": "python 3.11"}
     write("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=[*info, real]), tmp_path / "f")
-    assert "Synthetic: some are made-up runs, on no real machine" in words_of(tmp_path / "f.svg")
+    assert "Synthetic: some runs, on no real machine" in words_of(tmp_path / "f.svg")
     assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"some"}
     write("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=[real]), tmp_path / "f")
     assert "synthetic" not in pd.read_csv(tmp_path / "f.csv")

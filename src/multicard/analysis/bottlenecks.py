@@ -56,7 +56,7 @@ class _Numbers:
     trace: dict[str, Any]
 
     def share(self, *names: str) -> float | None:
-        """Sum of some shares; None where the trace does not tell them."""
+        """Sum of some shares; None where the trace does not show them."""
         found = [self.trace.get(name) for name in names]
         return None if any(value is None or pd.isna(value) for value in found) else sum(found)
 

@@ -151,7 +151,7 @@ def _judge(claim: Claim, evidence: Evidence) -> JudgedClaim:
         if comparisons:
             finding = f"{test.statement} {_sentence(verdict)}: {_numbers(comparisons)}."
         else:
-            finding = f"{test.statement} Not measured here: no {test.needs()}, measured on {ABOUT[claim.hardware]}."
+            finding = f"{test.statement} Not measured on {ABOUT[claim.hardware]}: there are no {test.needs()}."
         aside = f"{test.statement} Found: {_numbers(others, answers=False)}." if others else ""
         tests.append(TestResult(test.statement, verdict, comparisons, others, test.above, test.below, finding, aside))
     asides = [test.aside for test in tests if test.aside]
@@ -226,7 +226,7 @@ def _numbers(comparisons: Sequence[Comparison], answers: bool = True) -> str:
 
 
 def interval_words(found: Interval) -> str:
-    """Word a number with its bounds.
+    """Format a number with its bounds.
 
     >>> interval_words(Interval(1.25, 1.2, 1.3, 3)), interval_words(Interval(1.25, None, None, 1))
     ('1.25 [1.2, 1.3]', '1.25 (no interval: one repeat)')
@@ -270,7 +270,7 @@ def _kinds(tests: Sequence[TestResult]) -> str:
 
 
 def _fault(error: dict, content: list) -> str:
-    """Word one pydantic error as `claim.key: found …, what is wrong`."""
+    """Format one pydantic error as `claim.key: found …, what is wrong`."""
     index, *keys = error["loc"]
     named = content[index].get("id", index) if isinstance(content[index], dict) else index
     kinds = {"compare", "trend", "efficiency", "scaling", "api_time", "reaches"}  # pydantic's own part of the place

@@ -15,8 +15,8 @@ TOLERANCE = 0.05
 class Consistency:
     """Two checks on a completed run.
 
-    Each is a ratio per step. What a record leaves out, it leaves out of every step, while a busy machine may hold a
-    process up between any two marks: a rank is judged by its step nearest to 1, the run by its rank farthest from 1.
+    Each is a ratio per step. What a record omits, it omits from every step, while a busy machine may delay a process
+    between any two marks: a rank is judged by its step nearest to 1, the run by its rank farthest from 1.
 
     `phase_coverage`: sum of the phases over step time, of measured steps.
     `trace_to_record`: step time by the trace over the same by the record, of profiled steps; None when the trace
@@ -48,7 +48,7 @@ def check_run(folder: Path) -> Consistency:
 
 
 def _in_order(steps: pd.DataFrame) -> pd.Series:
-    """Durations by rank and place within the rank: the window's steps bear other numbers in the trace."""
+    """Durations by rank and place within the rank: steps are numbered differently in the trace."""
     steps = steps.sort_values(["rank", "step"])
     return steps["duration_s"].set_axis([steps["rank"], steps.groupby("rank").cumcount()])
 

@@ -27,7 +27,7 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True)
 class Provenance:
-    """Machine, versions and data of a run, from its record; None for what that does not tell.
+    """Machine, versions and data of a run, from its record; None where it does not say.
 
     Attributes
     ----------

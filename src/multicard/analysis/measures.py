@@ -18,19 +18,19 @@ COMMON: dict[str, str] = {
     "throughput_samples_per_s": "distinct training samples per second: the speed of one pass over the training "
     "data. Ranks of the plain ddp strategy all see the same samples, so they count once",
     "processed_samples_per_s": "samples per second that all ranks together compute, repeated ones included",
-    "epoch_time_s": "iteration time × steps of one whole pass over the training data",
+    "epoch_time_s": "iteration time × steps of one pass over the training data",
     **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
     "other_s": "mean time per measured step and rank outside every phase",
     "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
     "data_share": "part of the mean step time in the phase data: waiting for the loader",
-    "host_to_device_s": "time that a card spends per profiled step with copies from the host, by the trace, mean over "
-    "cards",
+    "host_to_device_s": "time per profiled step that a GPU spends on copies from the host, by the trace, mean over "
+    "GPUs",
     "host_to_device_bytes": "what these copies move",
-    "energy_per_sample_j": "energy of the cards in the measured steps, by NVML's counter, per sample that they "
+    "energy_per_sample_j": "energy of the GPUs in the measured steps, by NVML's counter, per sample that they "
     "processed",
-    "peak_reserved_bytes": "highest peak of what PyTorch's allocator held of a card in the measured steps",
-    "device_memory_used_bytes": "highest use of a card's memory by all that runs on it, after the training steps (of "
-    "vision those of the first epoch, before any test), by NVML",
+    "peak_reserved_bytes": "highest peak of the GPU memory that PyTorch's allocator reserved in the measured steps",
+    "device_memory_used_bytes": "highest use of a GPU's memory by everything that runs on it, after the training steps "
+    "(of vision those of the first epoch, before any test), by NVML",
     "peak_memory_bytes": "highest peak memory of a rank in the measured steps: allocated on a GPU, resident on a CPU",
     "measured_steps": "number of steps in the measured window, per rank",
     "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
@@ -71,8 +71,8 @@ def measure_run(folder: Path) -> dict[str, Any]:
         try:
             row |= _measures(folder, record, steps, work)
         except (KeyError, TypeError, ValueError) as error:
-            said = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
-            raise UserError(f"{folder / RUN}: not the whole record of a completed run: {said}") from error
+            cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+            raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
     return row
 
 
@@ -128,16 +128,16 @@ def _highest(values: pd.Series) -> int | None:
 
 
 def _copies(folder: Path, steps: pd.DataFrame) -> dict[str, float]:
-    """Time and bytes of copies from the host, per traced step and card; nothing where the trace does not tell."""
+    """Time and bytes of copies from the host, per traced step and GPU; empty without a trace."""
     path = folder / ACTIVITY / "memory_operations.parquet"
     if not path.exists() or steps.empty:
         return {}
     rows = read_activity(path, ["process", "device", "operation", "total_s", "bytes"]).to_pandas()
     if rows.empty:
         return {}
-    cards = len(rows[["process", "device"]].drop_duplicates())
+    gpus = len(rows[["process", "device"]].drop_duplicates())
     per_process = len(steps) / steps["process"].nunique()
-    copies = rows[rows["operation"] == "host_to_device"][["total_s", "bytes"]].sum() / cards / per_process
+    copies = rows[rows["operation"] == "host_to_device"][["total_s", "bytes"]].sum() / gpus / per_process
     return {"host_to_device_s": copies["total_s"], "host_to_device_bytes": copies["bytes"]}
 
 

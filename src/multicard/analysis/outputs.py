@@ -35,8 +35,8 @@ def write_scenario(folders: Sequence[Path], not_run: Mapping[str, str], out: Pat
     measures = add_scaling(measure_scenario(list(folders)))
     _write(outcome_table(list(folders), dict(not_run)), out / OUTCOME_TABLE)
     _write(measures, out / MEASURES)
-    gathered = ScenarioTables(out)
-    write_scenario_tables(measures, out, notes(gathered), synthetic(gathered))
+    tables = ScenarioTables(out)
+    write_scenario_tables(measures, out, notes(tables), synthetic(tables))
 
 
 def write_claims(claims: Path, results: Path, scenarios: Sequence[str], verdicts: Path, comparisons: Path) -> None:

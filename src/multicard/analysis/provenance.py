@@ -1,4 +1,4 @@
-"""What to know of a scenario's runs beside its numbers: which are not among them, made up, or unlike each other."""
+"""Notes on a scenario's runs: which have no numbers, are synthetic, or differ in machine or versions."""
 
 from typing import Literal
 
@@ -10,40 +10,40 @@ from multicard.core.text import printable
 LONGEST = 90  # characters that one machine is named by
 
 
-def notes(gathered: ScenarioTables) -> list[str]:
-    """Lines about runs that have no numbers, that are made up, or that differ in their machine or versions.
+def notes(tables: ScenarioTables) -> list[str]:
+    """Lines about runs that have no numbers, are synthetic, or differ in machine or versions.
 
     Each is one line of plain text, in part from files. There is none where all runs completed, on one machine.
     """
-    return [*_not_shown(gathered), *_provenance(gathered)]
+    return [*_not_shown(tables), *_provenance(tables)]
 
 
-def synthetic(gathered: ScenarioTables) -> Literal["all", "some"] | None:
-    """How many of a scenario's completed runs are made up, by the name of their machine; None where none is."""
-    made_up = gathered.table("runs_info")["machine"].dropna().str.lower().str.contains(SYNTHETIC, regex=False)
-    if not made_up.any():
+def synthetic(tables: ScenarioTables) -> Literal["all", "some"] | None:
+    """How many of a scenario's completed runs are synthetic, by the name of their machine; None for none."""
+    synthetic_runs = tables.table("runs_info")["machine"].dropna().str.lower().str.contains(SYNTHETIC, regex=False)
+    if not synthetic_runs.any():
         return None
-    return "all" if made_up.all() else "some"
+    return "all" if synthetic_runs.all() else "some"
 
 
-def _not_shown(gathered: ScenarioTables) -> list[str]:
+def _not_shown(tables: ScenarioTables) -> list[str]:
     """A line about the runs without numbers: those that did not complete, and those that cannot run here."""
-    outcomes = gathered.measures["outcome"]
+    outcomes = tables.measures["outcome"]
     counts = outcomes[outcomes != "completed"].value_counts()
-    told = [f"{count} {str(outcome).replace('_', ' ')}" for outcome, count in counts.items()]
-    if gathered.not_run:
-        told.append(f"{gathered.not_run} {NOT_RUN} here")
-    return [f"Not shown: {', '.join(told)}"] if told else []
+    counted = [f"{count} {str(outcome).replace('_', ' ')}" for outcome, count in counts.items()]
+    if tables.not_run:
+        counted.append(f"{tables.not_run} {NOT_RUN} here")
+    return [f"Not shown: {', '.join(counted)}"] if counted else []
 
 
-def _provenance(gathered: ScenarioTables) -> list[str]:
-    """Lines about completed runs that are made up, or differ in their machine or versions."""
-    info = gathered.table("runs_info")
+def _provenance(tables: ScenarioTables) -> list[str]:
+    """Lines about completed runs that are synthetic, or differ in machine or versions."""
+    info = tables.table("runs_info")
     machines = info["machine"].dropna().unique()
     lines = []
-    made_up = synthetic(gathered)
-    if made_up:
-        lines.append(f"Synthetic: {'' if made_up == 'all' else 'some are '}made-up runs, on no real machine")
+    synthetic_runs = synthetic(tables)
+    if synthetic_runs:
+        lines.append(f"Synthetic: {synthetic_runs} runs, on no real machine")
     if len(machines) > 1:
         lines.append(f"{len(machines)} machines: {'; '.join(printable(machine, LONGEST) for machine in machines)}")
     each = [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]

@@ -43,7 +43,7 @@ class _Parameters(BaseModel):
 
 
 class _Record(BaseModel):
-    """The form of run.json, as far as it is read here; what a job that ended early could not tell is None."""
+    """The form of run.json, as far as it is read here; None is what a job that ended early could not record."""
 
     run: str
     outcome: Literal[OUTCOMES]
@@ -84,7 +84,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     Raises
     ------
     UserError
-        If it is not there, does not parse, or has not the form of a record.
+        If it is not there, does not parse, or is not a record.
     """
     path = folder / RUN
     record = read_object(path)
@@ -98,12 +98,12 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
-    """Read a table that a job wrote as CSV, which must have the columns; all but `window` hold numbers.
+    """Read a table that a job wrote as CSV, which must have the columns; all but `window` are numbers.
 
     Raises
     ------
     UserError
-        If it is not there, does not parse, or lacks a column or numbers in it.
+        If it is not there, does not parse, or has no such column, or text in it.
     """
     try:
         table = pd.read_csv(path)
@@ -125,7 +125,7 @@ def read_activity(path: Path, columns: list[str]) -> pa.Table:
     Raises
     ------
     UserError
-        If it is not there, cannot be read or lacks a column.
+        If it is not there, cannot be read or has no such column.
     """
     try:
         with pq.ParquetFile(path) as file:

@@ -19,10 +19,10 @@ def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
     """Add `baseline`, `speedup` and `efficiency` to the measures of one scenario, and bounds of the latter.
 
     Speed-up is the throughput over that of the baseline: the run with the same other parameters on one device, of
-    images under the strategy `single` where the scenario has it, else under the same strategy. Throughput counts
-    distinct samples of images, and tokens of texts. The baseline is the median over its repeats. Efficiency is the
-    speed-up per device. Where there is no baseline both are empty, and so is efficiency where no such run has another
-    number of devices.
+    vision runs under the strategy `single` where the scenario has it, else under the same strategy. Throughput counts
+    distinct samples in vision runs, tokens in LLM runs. The baseline is the median over its repeats. Efficiency is
+    the speed-up per device. Where there is no baseline both are empty, and so is efficiency where no such run has
+    another number of devices.
 
     The values are those of the run; `…_low` and `…_high` bound those of its configuration, by the repeats of both
     sides. The baseline has no bounds, since its speed-up is 1 whatever it measured.
@@ -44,7 +44,7 @@ def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 
     Gives one row per configuration in the order of `measures`: its parameters, `repeats`, and for each value
     `<value>`, `<value>_low` and `<value>_high`. Bounds are empty where fewer than two repeats are known. Where
-    `measures` have bounds of a value already, as of speed-up, they are taken.
+    `measures` have bounds of a value already, as of speed-up, these are used.
     """
     completed = measures[measures["outcome"] == "completed"]
     of, table = _configurations(completed)
@@ -68,10 +68,10 @@ def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     """Speed-up, efficiency and serial fraction of each configuration of one scenario, with intervals over repeats.
 
-    Gives one row per configuration that a run completed: its parameters, `scaling` (of texts always weak), `repeats`,
-    `baseline`, `baseline_repeats`, and `speedup`, `efficiency` and `serial_fraction` with `…_low` and `…_high`. The
-    first two are as in `add_scaling`. The serial fraction is Karp and Flatt's, of a pass over the same data: under
-    strong scaling of every step, under weak scaling of the pass only, since steps grow with the devices.
+    Gives one row per configuration that a run completed: its parameters, `scaling` (of LLM runs always weak),
+    `repeats`, `baseline`, `baseline_repeats`, and `speedup`, `efficiency` and `serial_fraction` with `…_low` and
+    `…_high`. The first two are as in `add_scaling`. The serial fraction is Karp and Flatt's, of a pass over the same
+    data: under strong scaling of every step, under weak scaling only of the pass, since steps grow with the devices.
     """
     _, compared = _compared(measures)
     return (

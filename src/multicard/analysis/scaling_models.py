@@ -195,7 +195,7 @@ def _fit(model: ScalingModel, n: np.ndarray, t: np.ndarray) -> Fit:
     matrix = model.matrix(n) * (t if model.of_rate else 1 / t)[:, np.newaxis]
     # The longest time becomes 1, so that the tolerances of the solver do not depend on the unit.
     unit = t.max() if model.of_rate else 1 / t.max()
-    coefficients, misfit = nnls(matrix / unit, np.ones_like(t))
+    coefficients, norm = nnls(matrix / unit, np.ones_like(t))
     coefficients = coefficients / unit
     if not coefficients[: 2 if _shared in model.terms else 1].any():
         return replace(refused, reason="the times leave none for one device")
@@ -204,7 +204,7 @@ def _fit(model: ScalingModel, n: np.ndarray, t: np.ndarray) -> Fit:
     if degrees_of_freedom > 0:
         free = coefficients > 0
         used = matrix[:, free]
-        covariance = np.linalg.inv(used.T @ used) * misfit**2 / degrees_of_freedom
+        covariance = np.linalg.inv(used.T @ used) * norm**2 / degrees_of_freedom
         variances = np.diag(jacobian[:, free] @ covariance @ jacobian[:, free].T)
         # A share follows from two coefficients, and is at its bound with either.
         inside = [True, free[:2].all(), *free[2:]] if _shared in model.terms else free

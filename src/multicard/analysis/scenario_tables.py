@@ -49,12 +49,12 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 class ScenarioTables:
-    """The tables of one scenario, as its folder `results/scenarios/<scenario>/` holds them.
+    """The tables of one scenario, in its folder `results/scenarios/<scenario>/`.
 
     Parameters
     ----------
     folder
-        Holds `measures.csv`, `runs.csv` and a Parquet file per name in `SCHEMAS`.
+        With `measures.csv`, `runs.csv` and a Parquet file per name in `SCHEMAS`.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class ScenarioTables:
         KeyError
             If no table has that name.
         UserError
-            If its file cannot be read, or lacks a column.
+            If its file cannot be read, or has no such column.
         """
         if name not in self._tables:
             self._tables[name] = _read(self.folder / f"{name}.parquet", SCHEMAS[name])
@@ -136,21 +136,21 @@ def gather(folders: Iterable[Path]) -> dict[str, pa.Table]:
 
 
 def store(tables: dict[str, pa.Table], folder: Path) -> None:
-    """Write gathered tables into a scenario's folder."""
+    """Write tables into a scenario's folder."""
     for name, table in tables.items():
         with atomic_write(folder / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
 
 
 def machine(hardware: dict[str, Any]) -> str:
-    """Name the kind of machine that `hardware` of a run's record describes: cards, processor, CPUs.
+    """Name the kind of machine that `hardware` of a run's record describes: GPUs, processor, CPUs.
 
     >>> machine({"gpus": [{"name": "NVIDIA H100"}] * 4, "processor": "AMD EPYC 9334", "logical_cpus": 128})
     '4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs'
     """
-    names = [card["name"] for card in hardware.get("gpus") or []]
-    cards = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
-    return ", ".join([*cards, f"{hardware.get('processor')}", f"{hardware.get('logical_cpus')} CPUs"])
+    names = [gpu["name"] for gpu in hardware.get("gpus") or []]
+    gpus = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
+    return ", ".join([*gpus, f"{hardware.get('processor')}", f"{hardware.get('logical_cpus')} CPUs"])
 
 
 def versions(record: dict[str, Any]) -> str:
@@ -176,7 +176,7 @@ def _with_run(schema: pa.Schema) -> pa.Schema:
 
 
 def _csv(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a job's own table; columns that it lacks are empty."""
+    """Read a job's own table; missing columns are empty."""
     options = pa.csv.ConvertOptions(
         column_types=schema, include_columns=schema.names, include_missing_columns=True, strings_can_be_null=True
     )
@@ -190,7 +190,7 @@ def _csv(path: Path, schema: pa.Schema) -> pa.Table:
 
 def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:
     expected = _with_run(schema)
-    if not path.exists():  # a result of a version that did not gather this yet
+    if not path.exists():  # results of a version that did not write it yet
         return expected.empty_table().to_pandas()
     try:
         table = pq.read_table(path)

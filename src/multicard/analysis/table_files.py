@@ -35,7 +35,7 @@ SYMBOLS = {"one_device_s": "T1", "parallel_share": "p", "serial_share": "s", "co
 def write_table(table: pd.DataFrame, stem: Path, caption: str, label: str) -> None:
     """Write a table as `stem`.csv, `stem`.md and `stem`.tex, with the label `tab:<label>`.
 
-    Text is escaped, whatever it is. In LaTeX, letters that plain fonts lack lose their accents.
+    Text is escaped, whatever it is. In LaTeX, letters outside ASCII lose their accents.
     """
     texts = {"csv": table.to_csv(index=False), "md": markdown(table, caption), "tex": latex(table, caption, label)}
     for suffix, text in texts.items():

@@ -6,5 +6,5 @@ from multicard.core.text import printable
 
 
 def plain(text: str, width: int | None = None) -> Text:
-    """Text as it is: markup and terminal escapes have no effect; cut to a width."""
+    """Text shown literally: markup and terminal escapes have no effect; cut to a width."""
     return Text(printable(text, width))

@@ -25,7 +25,7 @@ def printable(text: str, longest: int | None = None) -> str:
 
 
 def for_markdown(text: str) -> str:
-    r"""Text that Markdown shows as it is.
+    r"""Text that Markdown shows literally.
 
     >>> for_markdown("<b>a_b</b>")
     '\\<b\\>a\\_b\\</b\\>'
@@ -34,7 +34,7 @@ def for_markdown(text: str) -> str:
 
 
 def for_latex(text: str) -> str:
-    r"""Text that LaTeX sets as it is; letters that plain fonts lack lose their accents.
+    r"""Text that LaTeX typesets literally; letters outside ASCII lose their accents.
 
     >>> for_latex("50 % of é")
     '50 \\% of e'
@@ -43,12 +43,12 @@ def for_latex(text: str) -> str:
 
 
 def for_html(text: str) -> str:
-    """Text that HTML shows as it is, outside of attributes."""
+    """Text that HTML shows literally, outside of attributes."""
     return html.escape(printable(text), quote=False)
 
 
 def for_figure(text: str, longest: int = 60) -> str:
-    """Text that Matplotlib shows as it is: no dollar starts a formula."""
+    """Text that Matplotlib shows literally: no dollar starts a formula."""
     return printable(text, longest).replace("$", r"\$")
 
 

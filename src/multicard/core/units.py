@@ -69,7 +69,7 @@ def unit_for(values: Iterable[Any], units: Units) -> tuple[float, str]:
 
 
 def heading(column: str, unit: str = "") -> str:
-    """Word the name of a column, with the unit that its values are shown in.
+    """Turn the name of a column into words, with the unit that its values are shown in.
 
     >>> heading("iteration_time_s", "ms"), heading("tokens_per_s"), heading("data_share", "%"), heading("cuda_api")
     ('iteration time (ms)', 'tokens per second', 'data share (%)', 'CUDA API')
@@ -84,7 +84,7 @@ def heading(column: str, unit: str = "") -> str:
 
 
 def show(column: str, value: Any) -> str:
-    """Word a value of a column, with the unit that suits it; empty where there is none.
+    """Format a value of a column, with the unit that suits it; empty where there is none.
 
     >>> show("mean_s", 0.00213), show("bytes", 4096), show("ratio", 0.5), show("calls", 3), show("tokens_per_s", 2557.3)
     ('2.13 ms', '4.10 kB', '50.0 %', '3', '2,557')
@@ -100,7 +100,7 @@ def show(column: str, value: Any) -> str:
 
 
 def with_unit(value: float, units: Units) -> str:
-    """Word a value with three digits, in the largest unit that it reaches.
+    """Format a value with three digits, in the largest unit that it reaches.
 
     >>> with_unit(25_276_502_016, BYTES), with_unit(0.0123, SECONDS), with_unit(0, BYTES), with_unit(12, BYTES)
     ('25.3 GB', '12.3 ms', '0 B', '12 B')
@@ -113,7 +113,7 @@ def with_unit(value: float, units: Units) -> str:
 
 
 def percent(share: float, signed: bool = False, decimals: int | None = None) -> str:
-    """Word a share of one in per cent; with one decimal below ten unless told.
+    """Format a share of one in per cent; with one decimal below ten by default.
 
     >>> percent(0.4321), percent(0.004), percent(0.1, signed=True), percent(0.4321, decimals=1)
     ('43 %', '0.4 %', '+10 %', '43.2 %')
@@ -124,7 +124,7 @@ def percent(share: float, signed: bool = False, decimals: int | None = None) -> 
 
 
 def number(value: float, digits: int = DIGITS) -> str:
-    """Word a number with so many digits, or all before the point.
+    """Format a number with so many digits, or all before the point.
 
     >>> number(0.98765), number(12345.6), [number(value, 4) for value in (0, 0.1368049, 2557.34, 1e-7, 2.0)]
     ('0.988', '12,346', ['0', '0.1368', '2,557', '1e-07', '2'])
@@ -133,7 +133,7 @@ def number(value: float, digits: int = DIGITS) -> str:
 
 
 def number_in(value: float, low: float | None = None, high: float | None = None) -> str:
-    """Word a number with three digits, or as many more as its interval needs, and the interval.
+    """Format a number with three digits, or as many more as its interval needs, and the interval.
 
     >>> number_in(12.345, 11.9, 12.81), number_in(0.012345), number_in(20.004, 20.001, 20.006)
     ('12.3 [11.9, 12.8]', '0.0123', '20.004 [20.001, 20.006]')
@@ -147,7 +147,7 @@ def number_in(value: float, low: float | None = None, high: float | None = None)
 
 
 def number_with_error(value: float, error: float) -> str:
-    """Word a number and its standard error, with as many digits as that needs.
+    """Format a number and its standard error, with as many digits as that needs.
 
     >>> number_with_error(12.345, 0.06)
     '12.35 ± 0.06'
