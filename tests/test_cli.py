@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.made_results import images, make_results
+from analysis.synthetic_results import images, make_results
 from conftest import ROOT, path_without_nsys
 from synthetic import PID, kineto_trace, nsys_export
 

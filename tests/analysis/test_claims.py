@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from made_results import CARD, SCATTERED, STEADY, Row, images, made, make_results, texts
+from synthetic_results import GPU, SCATTERED, STEADY, Row, images, made, make_results, texts
 
 from conftest import ROOT
 from multicard.analysis.claims import COLUMNS, JudgedClaim, claims_table, comparisons_table, judge, read_claims
@@ -225,7 +225,7 @@ def test_one_repeat_decides_nothing(claim: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("truth", ["true", "false"])
 def test_cpu_data_decides_no_claim_about_gpus_but_is_reported(claim: str, truth: str, tmp_path: Path) -> None:
     experiment = TRUE[claim] if truth == "true" else dict(FALSE)[claim]
-    judged = verdict_on(claim, evidence_of(tmp_path, on_cpu(experiment), card=None))
+    judged = verdict_on(claim, evidence_of(tmp_path, on_cpu(experiment), gpu=None))
     assert judged.verdict == "not measured here"
     assert "CPU processes" in judged.aside and re.search(r"\d\.\d+ \[", judged.aside)
     assert judged.conditions == ""
@@ -233,7 +233,7 @@ def test_cpu_data_decides_no_claim_about_gpus_but_is_reported(claim: str, truth:
 
 @pytest.mark.parametrize("claim", TRUE)
 @pytest.mark.parametrize(
-    "made_up", [{"card": CARD | {"name": "synthetic GPU"}}, {"source": "synthetic"}, {"processor": "Synthetic CPU"}]
+    "made_up", [{"gpu": GPU | {"name": "synthetic GPU"}}, {"source": "synthetic"}, {"processor": "Synthetic CPU"}]
 )
 def test_what_is_called_synthetic_decides_nothing(claim: str, made_up: dict[str, Any], tmp_path: Path) -> None:
     judged = verdict_on(claim, evidence_of(tmp_path, TRUE[claim], **made_up))
@@ -243,7 +243,7 @@ def test_what_is_called_synthetic_decides_nothing(claim: str, made_up: dict[str,
 
 
 def test_a_run_on_a_gpu_without_its_name_decides_nothing(tmp_path: Path) -> None:
-    assert verdict_on("nhwc_gain", evidence_of(tmp_path / "a", TRUE["nhwc_gain"], card=None)).verdict == (
+    assert verdict_on("nhwc_gain", evidence_of(tmp_path / "a", TRUE["nhwc_gain"], gpu=None)).verdict == (
         "not measured here"
     )
     unrecorded = evidence_of(tmp_path / "b", TRUE["nhwc_gain"], recorded=False)
@@ -275,7 +275,7 @@ def test_fewer_epochs_that_stay_below_the_accuracy_do_not_refute_it(tmp_path: Pa
 
 
 def test_accuracy_on_a_cpu_counts_since_that_claim_is_not_about_gpus(tmp_path: Path) -> None:
-    judged = verdict_on("mnist_accuracy", evidence_of(tmp_path, on_cpu(TRUE["mnist_accuracy"]), card=None))
+    judged = verdict_on("mnist_accuracy", evidence_of(tmp_path, on_cpu(TRUE["mnist_accuracy"]), gpu=None))
     assert judged.verdict == "confirmed"
 
 
@@ -286,7 +286,7 @@ def test_runs_that_differ_in_more_than_the_compared_parameter_are_not_compared(t
 
 def test_runs_of_two_machines_are_not_compared(tmp_path: Path) -> None:
     make_results(tmp_path, images(100))
-    other = make_results(tmp_path / "other", images(120, layout="nhwc"), card=CARD | {"name": "NVIDIA A100"})
+    other = make_results(tmp_path / "other", images(120, layout="nhwc"), gpu=GPU | {"name": "NVIDIA A100"})
     (other / "scenarios" / "s0").rename(tmp_path / "scenarios" / "s1")
     for run in (other / "runs").iterdir():
         run.rename(tmp_path / "runs" / run.name)

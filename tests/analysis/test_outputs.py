@@ -100,10 +100,10 @@ def test_flags_are_yes_or_no_and_small_parameters_keep_their_digits() -> None:
 
 def test_the_table_of_speedups_has_scaling_baseline_and_serial_fraction() -> None:
     headings, _, two, four = cells(markdown(speedup_table(synthetic()), "Scaling"))
-    told = dict(zip(headings, two, strict=True))
-    assert (told["scaling"], told["baseline"]) == ("weak", "ddp-ds, 1 device")
+    cell = dict(zip(headings, two, strict=True))
+    assert (cell["scaling"], cell["baseline"]) == ("weak", "ddp-ds, 1 device")
     # (1/1.802 − 1/2) / (1/2) = 11 %
-    assert told["serial fraction (%)"].startswith("11.0 [")
+    assert cell["serial fraction (%)"].startswith("11.0 [")
     assert dict(zip(headings, four, strict=True))["serial fraction (%)"] == "10.0"
 
 

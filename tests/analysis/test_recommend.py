@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_results import CARD, SCATTERED, Row, images, made, make_results, texts
+from synthetic_results import GPU, SCATTERED, Row, images, made, make_results, texts
 
 from multicard.analysis.best import choices
 from multicard.analysis.bottlenecks import BottleneckReport, bottlenecks
@@ -17,7 +17,7 @@ from multicard.experiment.config import PARAMETERS
 
 
 def timeline(of: int, span: float = 1.0, **shares: float) -> Row:
-    """A profiled step in which a card spends so much of its time in each way; computing is what is left."""
+    """A profiled step in which a GPU spends so much of its time in each way; computing is what is left."""
     parts = {"communication": 0.0, "memory": 0.0, "overlapped": 0.0, "exposed_communication": 0.0, "idle": 0.0}
     parts |= {"idle_host_bound": 0.0, "idle_collective": 0.0, "idle_other": 0.0} | shares
     parts["idle"] = parts["idle_host_bound"] + parts["idle_collective"] + parts["idle_other"]
@@ -155,9 +155,9 @@ def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> 
 
 
 def test_a_nearly_full_gpu_is_a_bottleneck(tmp_path: Path) -> None:
-    [report] = bottlenecks(one(tmp_path, {"peak_reserved_bytes": 0.95 * CARD["memory_bytes"]}))
+    [report] = bottlenecks(one(tmp_path, {"peak_reserved_bytes": 0.95 * GPU["memory_bytes"]}))
     assert [(each.kind, round(each.share, 3)) for each in report.bottlenecks] == [("memory", 0.95)]
-    [report] = bottlenecks(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * CARD["memory_bytes"]}))
+    [report] = bottlenecks(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * GPU["memory_bytes"]}))
     assert report.bottlenecks == []
 
 
@@ -225,11 +225,11 @@ def test_advice_for_cpu_processes_names_no_gpu(tmp_path: Path) -> None:
     rows = images(
         100, device="cpu", num_workers=2, batch_size=8, data_share=0.5, transfer_s=0.2, mean_iteration_time_s=0.5
     )
-    text = as_markdown(made(tmp_path, rows + lost, card=None))
+    text = as_markdown(made(tmp_path, rows + lost, gpu=None))
     assert "`loader: dali` (decodes and resizes in its own threads)" in text
-    told = [line for line in text.splitlines() if "Not measured yet" in line]
-    assert len(told) >= 3
-    assert not [line for line in told if "GPU" in line]
+    advised = [line for line in text.splitlines() if "Not measured yet" in line]
+    assert len(advised) >= 3
+    assert not [line for line in advised if "GPU" in line]
 
 
 def test_runs_on_several_nodes_get_advice_too(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_text_from_files_is_escaped(tmp_path: Path) -> None:
 
 
 def test_cpu_and_synthetic_data_are_marked(tmp_path: Path) -> None:
-    assert "say nothing about GPUs" in as_markdown(made(tmp_path / "a", images(100, device="cpu"), card=None))
+    assert "say nothing about GPUs" in as_markdown(made(tmp_path / "a", images(100, device="cpu"), gpu=None))
     assert "Some of these runs are synthetic" in as_markdown(made(tmp_path / "b", images(100), source="synthetic"))
 
 

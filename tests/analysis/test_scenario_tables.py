@@ -1,4 +1,4 @@
-"""Tables of a scenario, gathered from its runs' directories."""
+"""Tables of a scenario, from the directories of its runs."""
 
 from pathlib import Path
 from typing import Any

@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 from nbclient import NotebookClient
 
-from analysis.made_results import images, make_results
+from analysis.synthetic_results import images, make_results
 from browser import CHROMIUM, browser
 from conftest import ROOT
 from synthetic import nsys_export

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import multicard
-from analysis.made_results import images, make_results
+from analysis.synthetic_results import images, make_results
 from multicard.api.results import Results
 from multicard.core.errors import UserError
 

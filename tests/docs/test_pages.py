@@ -22,7 +22,7 @@ import yaml
 from markdown_it import MarkdownIt
 from PIL import Image
 
-from analysis.made_results import images, make_results
+from analysis.synthetic_results import images, make_results
 from conftest import ROOT
 from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import MNIST_FILES

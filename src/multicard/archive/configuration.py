@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from multicard.archive.manifest import MANIFEST, Manifest, shown
+from multicard.archive.manifest import LONGEST, MANIFEST, Manifest
 from multicard.core.errors import UserError
+from multicard.core.text import printable
 from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import SOURCES, Dataset
 from multicard.experiment.load import check
@@ -50,7 +51,8 @@ def experiment_of(manifest: Manifest, archive: Path) -> Experiment:
     try:
         return check(told, "experiment", outside=False)
     except UserError as error:
-        raise UserError(*(f"{archive}: {MANIFEST}: {shown(line)}" for line in str(error).splitlines())) from None
+        lines = [f"{archive}: {MANIFEST}: {printable(line, LONGEST)}" for line in str(error).splitlines()]
+        raise UserError(*lines) from None
 
 
 def _placed(dataset: Any) -> Any:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ACTIVITY_TABLES, EPOCHS, RUN, STEPS
+from multicard.core.text import printable
 from multicard.experiment.config import ARCHIVES
 
 MANIFEST = "manifest.json"
@@ -20,6 +21,7 @@ FILES = (
 )  # fmt: skip
 MEMBER = re.compile(rf"runs/(?P<run>{RUN_ID})/(?P<file>{'|'.join(map(re.escape, FILES))})")
 
+LONGEST = 200  # characters of a name from an archive in a message
 LARGEST_BYTES = 1 << 30  # of one member: activity tables and records are far smaller
 
 
@@ -66,7 +68,7 @@ class Manifest(_StrictModel):
         for name in names:
             place = MEMBER.fullmatch(name)
             if place is None or place["run"] not in runs:
-                raise ValueError(f"it lists {shown(name)}, which is no file of a run")
+                raise ValueError(f"it lists {printable(name, LONGEST)}, which is no file of a run")
         for run in runs:
             for record in FILES:
                 if f"runs/{run}/{record}" not in names:
@@ -78,9 +80,3 @@ def check_suffix(path: Path) -> None:
     """Refuse a name that does not say which of the two formats it is."""
     if not path.name.endswith(ARCHIVES):
         raise UserError(f"{path}: expected a name that ends in {' or '.join(ARCHIVES)}")
-
-
-def shown(name: str) -> str:
-    """A name from a file as it may stand in a message: control characters escaped, and not too long."""
-    name = name if len(name) <= 200 else f"{name[:200]}…"
-    return name if name.isprintable() else ascii(name)

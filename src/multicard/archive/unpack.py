@@ -21,10 +21,11 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
-from multicard.archive.manifest import MANIFEST, MEMBER, Manifest, Member, check_suffix, shown
+from multicard.archive.manifest import LONGEST, MANIFEST, MEMBER, Manifest, Member, check_suffix
 from multicard.core.errors import UserError
 from multicard.core.files import read_json, sha256, write_json
 from multicard.core.layout import RUN
+from multicard.core.text import printable
 from multicard.core.units import BYTES, with_unit
 
 MANIFEST_LIMIT_BYTES = 64 << 20
@@ -102,7 +103,7 @@ def unpack(path: Path, folder: Path, runs: Collection[str] | None = None) -> Man
         if wanted > free:
             raise UserError(f"{path}: holds {with_unit(wanted, BYTES)}, {with_unit(free, BYTES)} are free in {folder}")
         for entry in entries:
-            place.member = shown(entry.name)
+            place.member = printable(entry.name, LONGEST)
             file = left.pop(entry.name, None)
             if file is None:
                 raise UserError(f"{path}: {place.member}: not in the manifest, or there twice")
@@ -135,7 +136,7 @@ def place_runs(path: Path, folder: Path, runs: Collection[str]) -> None:
         origin = {"archive": path.name, "sha256": sha256(path)}
         for run in runs:
             if run not in known:
-                raise UserError(f"{path}: holds no run {shown(run)}")
+                raise UserError(f"{path}: holds no run {printable(run, LONGEST)}")
             if is_own(folder / run):
                 raise UserError(f"{folder / run}: holds a run of this machine, which is kept; remove it by hand")
             record = _record(path, scratch / run, known[run].parameters)
@@ -218,8 +219,8 @@ def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMe
     except _TooMuch:
         raise UserError(f"{path}: {place.member}: larger than the manifest says") from None
     except DAMAGE as error:
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{path}: {place.member}: cut, damaged or no archive: {shown(said)}") from error
+        cause = printable(str(error), LONGEST) or type(error).__name__
+        raise UserError(f"{path}: {place.member}: cut, damaged or no archive: {cause}") from error
 
 
 def _tar_entries(tar: tarfile.TarFile) -> Iterator[_Entry]:
@@ -265,4 +266,5 @@ def _manifest(path: Path, entry: _Entry | None) -> Manifest:
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(map(str, fault["loc"]))
-        raise UserError(f"{path}: {MANIFEST}: {shown(f'{where}: ' if where else '')}{shown(fault['msg'])}") from error
+        text = printable(f"{where}: {fault['msg']}" if where else fault["msg"], LONGEST)
+        raise UserError(f"{path}: {MANIFEST}: {text}") from error

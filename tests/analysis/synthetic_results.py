@@ -18,7 +18,7 @@ from multicard.experiment.workload import WORKLOADS
 Row = dict[str, Any]
 
 # The machine of paper B.
-CARD = {"name": "NVIDIA H100 SXM5 94GB", "memory_bytes": 94_000_000_000, "capability": "9.0"}
+GPU = {"name": "NVIDIA H100 SXM5 94GB", "memory_bytes": 94_000_000_000, "capability": "9.0"}
 
 STEADY, SCATTERED = (0.997, 1.0, 1.003), (0.8, 1.0, 1.25)  # repeats, as factors of a measure
 
@@ -51,7 +51,7 @@ def make_results(
     folder: Path,
     *scenarios: Iterable[Row],
     tables: dict[str, list[Row]] | None = None,
-    card: Row | None = CARD,
+    gpu: Row | None = GPU,
     nodes: Sequence[int] = (0, 1),
     source: str = "mnist",
     processor: str = "AMD EPYC 9334",
@@ -73,7 +73,7 @@ def make_results(
             outcome = {"run": run, "outcome": row.get("outcome", "completed"), "reason": None}
             rows.append(outcome | parameters.model_dump() | dict.fromkeys(measures) | known)
             if recorded:
-                _record(folder / "runs" / run, card, nodes, source, processor)
+                _record(folder / "runs" / run, gpu, nodes, source, processor)
         where = folder / "scenarios" / f"s{number}"
         where.mkdir(parents=True)
         add_scaling(pd.DataFrame(rows)).to_csv(where / "measures.csv", index=False)
@@ -89,10 +89,10 @@ def made(folder: Path, *scenarios: Iterable[Row], **others: Any) -> Evidence:
     return read_evidence(make_results(folder, *scenarios, **others))
 
 
-def _record(folder: Path, card: Row | None, nodes: Sequence[int], source: str, processor: str) -> None:
+def _record(folder: Path, gpu: Row | None, nodes: Sequence[int], source: str, processor: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     record = {
-        "hardware": {"gpus": [card] * 4 if card else [], "processor": processor, "logical_cpus": 128},
+        "hardware": {"gpus": [gpu] * 4 if gpu else [], "processor": processor, "logical_cpus": 128},
         "versions": {"torch": "2.11.0"},
         "profiler": {"used": "nsys"},
         "data": {"source": source},
