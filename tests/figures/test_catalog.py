@@ -104,14 +104,14 @@ def test_the_same_measures_give_the_same_files(name: str, measures: Callable[[],
 
 @pytest.mark.parametrize(("name", "workload"), DRAWN)
 def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, workload: str, tmp_path: Path) -> None:
-    whole = TABLES[workload]()
+    measured = TABLES[workload]()
     recorded = [*MEASURES_OF[workload], "speedup", "efficiency"]
-    failed = [whole.copy() for _ in range(4)]
+    failed = [measured.copy() for _ in range(4)]
     for measures, lost in zip(failed, ([0], [0, 1], range(2, 10), range(9)), strict=True):
         measures.loc[list(lost), "outcome"] = "failed"
         measures.loc[list(lost), recorded] = float("nan")
-    alone = whole[(whole["devices"] == 1) & (whole["repeat"] == 1)]
-    for number, measures in enumerate((*failed, alone, whole.assign(**dict.fromkeys(recorded)), whole[:0])):
+    alone = measured[(measured["devices"] == 1) & (measured["repeat"] == 1)]
+    for number, measures in enumerate((*failed, alone, measured.assign(**dict.fromkeys(recorded)), measured[:0])):
         figure, _ = draw(name, gathered(tmp_path / str(number), measures))
         with styled():
             figure.draw_without_rendering()
@@ -246,8 +246,8 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
     assert "2 machines: 4 × H100; 1 × H$200$" in words_of(tmp_path / "f.svg")
 
 
-def test_a_figure_of_made_up_runs_says_so(tmp_path: Path) -> None:
-    info = [{"run": "run0", "machine": "4 × synthetic card", "versions": "python 3.11"}]
+def test_a_figure_of_synthetic_runs_says_so(tmp_path: Path) -> None:
+    info = [{"run": "run0", "machine": "4 × synthetic GPU", "versions": "python 3.11"}]
     write("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")
     assert "Synthetic: all runs, on no real machine" in words_of(tmp_path / "f.svg")
     assert set(pd.read_csv(tmp_path / "f.csv")["synthetic"]) == {"all"}

@@ -1,4 +1,4 @@
-"""Names beside points."""
+"""Labels of points."""
 
 from itertools import combinations
 
@@ -12,16 +12,16 @@ from multicard.figures.labelling import label_points
 
 
 def boxes(points: list[tuple[float, float, str]]) -> tuple[list[Text], list[Bbox], Bbox]:
-    """Label synthetic points: their names, what these cover, and the room of the plot, in pixels."""
+    """Label synthetic points: the labels, what these cover, and the area of the plot, in pixels."""
     figure, axes = plt.subplots(figsize=(4, 3))
     axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "o")
     axes.set(xlim=(0, 10), ylim=(0, 10))
     label_points(axes, points, [(x, y, x, y) for x, y, _ in points])
     texts = [text for text in axes.texts if text.get_text()]
-    room = axes.bbox
+    area = axes.bbox
     found = [text.get_window_extent() for text in texts]
     closed(figure)
-    return texts, found, room
+    return texts, found, area
 
 
 def test_a_lone_point_has_its_name_close_above() -> None:
@@ -40,9 +40,9 @@ def test_names_of_neighbours_do_not_cover_each_other(step: float) -> None:
 
 
 def test_names_stay_inside_the_plot() -> None:
-    _, found, room = boxes([(0, 0, "a long name"), (10, 10, "another name"), (10, 0, "a third one"), (0, 10, "x")])
+    _, found, area = boxes([(0, 0, "a long name"), (10, 10, "another name"), (10, 0, "a third one"), (0, 10, "x")])
     for box in found:
-        assert room.x0 <= box.x0
-        assert box.x1 <= room.x1
-        assert room.y0 <= box.y0
-        assert box.y1 <= room.y1
+        assert area.x0 <= box.x0
+        assert box.x1 <= area.x1
+        assert area.y0 <= box.y0
+        assert box.y1 <= area.y1

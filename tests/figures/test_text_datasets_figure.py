@@ -41,7 +41,7 @@ def test_panels_say_what_they_show_and_in_which_unit() -> None:
     assert (both.get_xlabel(), both.get_ylabel()) == ("Tokens per step and rank", "Time per step (ms)")
 
 
-def test_times_and_lengths_stand_beside_each_other_the_first_set_above() -> None:
+def test_times_and_lengths_are_side_by_side_the_first_set_above() -> None:
     _, time, length, _ = drawn(run("chats", 0.1, 120), run("articles", 0.4, 800))
     assert group_names(time, horizontal=True) == ["chats", "articles"]
     assert list(time.get_yticks()) == list(length.get_yticks())
@@ -51,14 +51,14 @@ def test_times_and_lengths_stand_beside_each_other_the_first_set_above() -> None
     assert list(lengths(length).values()) == [pytest.approx([30, 200])]
 
 
-def test_padding_and_truncation_are_written_beside_the_length() -> None:
-    def beside(**shares: float) -> list[str]:
+def test_padding_and_truncation_follow_the_length() -> None:
+    def labels(**shares: float) -> list[str]:
         return words(drawn(run("chats", **shares), run("articles"))[2])
 
-    assert beside(padding_share=0.123, cut_share=0.21) == ["12% padding\n21% truncated"]
-    assert beside(padding_share=0.5) == ["50% padding"]
-    assert beside(cut_share=0.002) == ["<1% truncated"]
-    assert beside() == []
+    assert labels(padding_share=0.123, cut_share=0.21) == ["12% padding\n21% truncated"]
+    assert labels(padding_share=0.5) == ["50% padding"]
+    assert labels(cut_share=0.002) == ["<1% truncated"]
+    assert labels() == []
 
 
 def test_padding_that_differs_among_the_runs_of_a_set_is_a_range() -> None:

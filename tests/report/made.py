@@ -16,7 +16,7 @@ REASON = f"needs 8 GPUs, this machine has 0 {HOSTILE}"
 PLANS = {
     "processes": Plan(QUESTION, ("iteration_time", "step_times", "step_breakdown")),
     "techniques": Plan("What does each technique cost?", ("techniques",)),
-    "cards": Plan("Do eight cards help?", ("speedup",)),
+    "gpus": Plan("Do eight GPUs help?", ("speedup",)),
 }
 
 # A white pixel.
@@ -35,7 +35,7 @@ RUNS = [  # name, scenario, outcome, reason, devices, iteration time in seconds
     ("vision_digits_ddp-ds_cpu2_r2", "processes", "out_of_memory", f"killed {HOSTILE}", 2, None),
     ("llm_tiny_lora_cpu1_r1", "techniques", "completed", "", 1, 1.5),
     ("llm_tiny_dpo_cpu1_r1", "techniques", "completed", "", 1, 10.25),
-    ("vision_digits_ddp-ds_cuda8_r1", "cards", "not run", REASON, 8, None),
+    ("vision_digits_ddp-ds_cuda8_r1", "gpus", "not run", REASON, 8, None),
 ]
 
 
@@ -116,7 +116,7 @@ def bars() -> pd.DataFrame:
 
 
 def held() -> pd.DataFrame:
-    """As `bars`, with what a rank holds of the model: DPO has twice the gradients of LoRA."""
+    """As `bars`, with the model state of a rank: DPO has twice the gradients of LoRA."""
     known = bars()["iteration_time_s"].notna()
     gradients = [2e6, 4e6, 2e6, None]
     rest = {"weights_bytes": 20e6, "adapters_bytes": 1e6, "optimizer_bytes": 4e6}

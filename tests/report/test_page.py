@@ -61,7 +61,7 @@ def test_the_policy_names_the_page_s_scripts_and_allows_no_other_source(folder: 
 
 
 def test_plotly_is_left_out_where_no_figure_needs_it(folder: Path) -> None:
-    assert len(written(folder, {"cards": PLANS["cards"]})) < 50_000
+    assert len(written(folder, {"gpus": PLANS["gpus"]})) < 50_000
 
 
 def test_without_claims_and_recommendations_it_says_so(copy: Path) -> None:
@@ -106,11 +106,11 @@ def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "line"),
     [
-        ("scenarios/cards/runs.csv", None, "scenarios/cards/runs.csv: missing"),
-        ("scenarios/cards/runs.csv", b"", "scenarios/cards/runs.csv: empty, expected a header"),
-        ("scenarios/cards/runs.csv", b"run,reason\n", "scenarios/cards/runs.csv: no column outcome"),
-        ("scenarios/cards/measures.csv", b'run\n"', "scenarios/cards/measures.csv: does not parse as CSV"),
-        ("scenarios/cards/measures.csv", b"run\n\xff", "scenarios/cards/measures.csv: does not parse as CSV"),
+        ("scenarios/gpus/runs.csv", None, "scenarios/gpus/runs.csv: missing"),
+        ("scenarios/gpus/runs.csv", b"", "scenarios/gpus/runs.csv: empty, expected a header"),
+        ("scenarios/gpus/runs.csv", b"run,reason\n", "scenarios/gpus/runs.csv: no column outcome"),
+        ("scenarios/gpus/measures.csv", b'run\n"', "scenarios/gpus/measures.csv: does not parse as CSV"),
+        ("scenarios/gpus/measures.csv", b"run\n\xff", "scenarios/gpus/measures.csv: does not parse as CSV"),
         ("runs/llm_tiny_lora_cpu1_r1/run.json", b"{", "run.json: does not parse as JSON"),
         ("runs/llm_tiny_lora_cpu1_r1/run.json", b"[]", "run.json: found list, expected an object"),
         ("claims.csv", b"claim,verdict\n", "claims.csv: no column says"),
@@ -153,8 +153,8 @@ def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
     assert found.mixed == "2 sets of versions"
     assert environment(records[:2]).mixed is None
     assert not found.synthetic
-    card = {"name": "synthetic card", "memory_bytes": 8e9, "capability": "9.0"}
-    records[0]["hardware"] |= {"gpus": [card]}
+    gpu = {"name": "synthetic GPU", "memory_bytes": 8e9, "capability": "9.0"}
+    records[0]["hardware"] |= {"gpus": [gpu]}
     assert environment(records).synthetic
 
 
@@ -216,10 +216,10 @@ def test_the_model_state_is_stacked_from_its_parts() -> None:
 def test_every_figure_has_the_lines_about_runs_without_numbers(folder: Path) -> None:
     notes = {each.name: each.notes for each in read_results(folder, PLANS).scenarios}
     assert notes == {
-        "processes": ["Not shown: 1 out of memory"], "techniques": [], "cards": ["Not shown: 1 not run here"],
+        "processes": ["Not shown: 1 out of memory"], "techniques": [], "gpus": ["Not shown: 1 not run here"],
     }  # fmt: skip
     page = written(folder)
-    assert page.count("<li>Not shown: 1 out of memory</li>") == 2  # beside the charts
+    assert page.count("<li>Not shown: 1 out of memory</li>") == 2  # with the charts
     assert page.count(". Not shown: 1 out of memory. ") == 2  # and in the words for their pictures
 
 
@@ -263,21 +263,21 @@ def test_many_parts_are_closed_and_few_are_open(parts: int, closed: int) -> None
 
 def test_recorded_results_are_linked_to_with_their_machines(copy: Path) -> None:
     assert "Recorded results" not in written(copy)
-    beside = copy / "recorded" / "four+h100"
-    for run, cards in (("a", 4), ("b", 4), ("c", 2)):
-        (beside / "runs" / run).mkdir(parents=True)
+    recorded = copy / "recorded" / "four+h100"
+    for run, gpus in (("a", 4), ("b", 4), ("c", 2)):
+        (recorded / "runs" / run).mkdir(parents=True)
         made = record(run, "completed", "", 1)
-        made["hardware"]["gpus"] = [{"name": HOSTILE}] * cards
-        (beside / "runs" / run / "run.json").write_text(json.dumps(made))
+        made["hardware"]["gpus"] = [{"name": HOSTILE}] * gpus
+        (recorded / "runs" / run / "run.json").write_text(json.dumps(made))
     with pytest.raises(UserError, match=r"report\.html: missing"):
         write_report(copy, copy / "report.html", PLANS, ["four+h100"])
-    (beside / "report.html").touch()
+    (recorded / "report.html").touch()
     write_report(copy, copy / "report.html", PLANS, ["four+h100"])
     listed = (copy / "report.html").read_text().partition("<h3>Recorded results</h3>")[2].partition("</ul>")[0]
     assert '<a href="recorded/four%2Bh100/report.html">four+h100</a>' in listed
     assert f"4 × {ESCAPED}" in listed and f"2 × {ESCAPED}" in listed
     assert listed.count("<script>") == 0
-    (beside / "runs" / "a" / "run.json").write_text("[]")
+    (recorded / "runs" / "a" / "run.json").write_text("[]")
     with pytest.raises(UserError, match=r"a/run\.json: found list, expected an object"):
         write_report(copy, copy / "report.html", PLANS, ["four+h100"])
 

@@ -1,4 +1,4 @@
-"""Names beside the points of a plot, where they cover neither points nor each other."""
+"""Labels of points, placed where they cover neither points nor each other."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,36 +8,36 @@ from matplotlib.transforms import Bbox
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
-AWAY = 5.0  # room between names and what is drawn, in points
-# How much farther a name may be, in points; a line joins it with its point from the second on.
+GAP = 5.0  # between a label and what is drawn, in points
+# How much farther away a label may be, in points; from the second on a line joins it with its point.
 DISTANCES = (0.0, 8.0, 16.0, 26.0)
 DIRECTIONS = ((0, 1), (0, -1), (-1, 0), (1, 0), (-1, 1), (1, -1), (-1, -1), (1, 1))
 
 
 def label_points(axes: Axes, points: Iterable[tuple[float, float, str]], drawn: Iterable[Box]) -> None:
-    """Write the name of each point near it, each in the first free place, or in the one that covers least.
+    """Write the label of each point near it, in the first free place or else the one that covers least.
 
-    All else must be in the figure already, since its layout decides where the points are.
+    The rest of the figure must be complete, since its layout decides where the points are.
 
     Parameters
     ----------
     axes
         Where the points are.
     points
-        Place of each point, in the units of the axes, and its name.
+        Place of each point, in the units of the axes, and its label.
     drawn
-        Boxes that names should not cover, in the units of the axes; a box may be as narrow as a line.
+        Boxes that labels should not cover, in the units of the axes; a box may be as narrow as a line.
     """
     axes.figure.draw_without_rendering()
     point = axes.figure.dpi / 72  # in pixels
-    taken = [_pixels(axes, box).padded(AWAY * point / 2) for box in drawn]
+    taken = [_pixels(axes, box).padded(GAP * point / 2) for box in drawn]
     for x, y, name in points:
         text = axes.annotate(name, (x, y), textcoords="offset points", xytext=(0, 0), fontsize="x-small", zorder=4)
-        text.set_in_layout(False)  # it stays inside
-        room = text.get_window_extent()
+        text.set_in_layout(False)  # labels stay inside
+        extent = text.get_window_extent()
         at = axes.transData.transform((x, y))
         box, far = min(
-            _candidates(at, room.width, room.height, point),
+            _candidates(at, extent.width, extent.height, point),
             key=lambda place: sum(_shared(place[0], other) for other in taken) + _outside(place[0], axes.bbox),
         )
         taken.append(box)
@@ -52,7 +52,7 @@ def _candidates(at: np.ndarray, width: float, height: float, point: float) -> It
     """Boxes for a name of the point `at`, the preferred first, in pixels; and whether it is far enough for a line."""
     for distance in DISTANCES:
         for right, up in DIRECTIONS:
-            reach = (AWAY + distance) * point * (0.7 if right and up else 1.0)
+            reach = (GAP + distance) * point * (0.7 if right and up else 1.0)
             left = at[0] + right * reach + (right - 1) / 2 * width
             bottom = at[1] + up * reach + (up - 1) / 2 * height
             yield Bbox.from_bounds(left, bottom, width, height), distance > 0

@@ -70,7 +70,7 @@ def _state(axes: Axes, data: pd.DataFrame, numbered: bool) -> None:
 
 
 MARKED = 0.005  # share of padding from which on it is drawn
-MARGIN = 1.45  # length of the axis over the longest bar, for the text beside it
+MARGIN = 1.45  # length of the axis over the longest bar, for the text after it
 
 
 def text_datasets(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -99,7 +99,7 @@ def text_datasets(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def _lengths(axes: Axes, data: pd.DataFrame) -> None:
-    """Draw tokens per sample, one bar per data set where all runs agree, and beside it what is padded and cut."""
+    """Draw tokens per sample, one bar per data set where all runs agree, and the shares of padding and truncation."""
     differ = data.groupby("dataset")["tokens_per_sample"].nunique().max() > 1  # as when tokenizers do
     bars = data if differ else data.assign(series="all")
     bars = bars.groupby(["dataset", "series"], sort=False, as_index=False).first().assign(repeats=1)

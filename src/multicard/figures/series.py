@@ -6,7 +6,7 @@ from multicard.analysis.comparisons import varied
 from multicard.experiment.workload import workload_of
 from multicard.workloads.llm.technique import TECHNIQUES
 
-# Parameters whose values need no name beside them.
+# Parameters whose values are clear without their name.
 PLAIN = ("strategy", "precision", "dataset", "profiler", "device", "model")
 
 

@@ -1,4 +1,4 @@
-"""Where the time of each device goes, by its timeline: for the whole capture, and step by step."""
+"""Where the time of each device goes, by its timeline: over the capture, and step by step."""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def draw_timeline(rows: Rows, path: Path) -> None:
 
 
 def timeline(rows: Rows) -> Figure:
-    """One bar per device for the whole capture, then the steps of each device, if there are any."""
+    """One bar per device for the capture, then the steps of each device, if there are any."""
     captures = [row for row in rows if row["scope"] == "capture" and row["busy_s"] is not None]
     shown = captures[:MOST_DEVICES]
     steps = [(row, own) for row in shown if (own := _steps(rows, row))]

@@ -29,7 +29,7 @@ def recorded_pages(results: Path, names: Sequence[str]) -> list[RecordedPage]:
     Raises
     ------
     UserError
-        If one is not there, or a record beside it cannot be read.
+        If one is not there, or a record of it cannot be read.
     """
     return [_page(results / FOLDER / name) for name in names]
 
