@@ -130,7 +130,7 @@ class Experiment(Strict):
     """One configuration file."""
 
     results: Annotated[
-        str, Field(pattern=RESULTS_PATH, description="Folder that takes all that is made; its name needs no quotes.")
+        str, Field(pattern=RESULTS_PATH, description="Folder for all results; a name that needs no quoting.")
     ] = "results"
     time_limit_min: Annotated[
         int, Field(ge=1, description="Minutes after which a run is ended; its outcome is then timed_out.")
@@ -138,7 +138,7 @@ class Experiment(Strict):
     timing: Annotated[
         Literal["exclusive", "shared"],
         Field(
-            description="On a cluster: `exclusive` gives each run whole nodes, so that no neighbour disturbs what it "
+            description="On a cluster: `exclusive` gives each run entire nodes, so that no other job disturbs what it "
             "measures; `shared` lets several jobs share a node. On one machine a run always takes all of it."
         ),
     ] = "exclusive"
@@ -155,8 +155,8 @@ class Experiment(Strict):
         list[Annotated[str, Field(pattern=ARCHIVE_PATH)]],
         Field(
             default_factory=list,
-            description="Archives made by `multicard archive`. Runs that they hold are taken from there instead of "
-            "run; of several that hold a run the first.",
+            description="Archives made by `multicard archive`. Runs in them are taken from there instead of "
+            "run; where several contain a run, from the first.",
         ),
     ]
     modules: Annotated[

@@ -69,14 +69,17 @@ class Mnist(GrayscaleSource):
     source: Literal["mnist"]
     folder: Annotated[
         str,
-        Field(min_length=1, description="The folder that holds the IDX files, here or in MNIST/raw, gzipped or not."),
+        Field(
+            min_length=1,
+            description="The folder of the IDX files, which are in it or in its MNIST/raw, gzipped or not.",
+        ),
     ]
     download: Annotated[
         bool, Field(description="Fetch the files into the folder where they are missing; false unless stated.")
     ] = False
 
     def files(self) -> dict[str, Path | None]:
-        """The four files by the names they are published under, each where it lies; None where it does not."""
+        """The four files by the names they are published under, each with its place; None where it is missing."""
         places = [Path(self.folder) / "MNIST" / "raw", Path(self.folder)]
         found: dict[str, Path | None] = {}
         for name in MNIST_FILES:
@@ -100,8 +103,8 @@ class KaggleMnist(GrayscaleSource):
         str,
         Field(
             min_length=1,
-            description="train.csv, or a folder that holds it, or one with the folders 0 to 9 of JPEG files, here or "
-            "in trainingSet/trainingSet.",
+            description="train.csv, or its folder, or one with the folders 0 to 9 of JPEG files, here or in "
+            "trainingSet/trainingSet.",
         ),
     ]
 
@@ -118,7 +121,7 @@ class ImageFolder(ImageSource):
         str,
         Field(
             min_length=1,
-            description="The folder that holds train/ and test/ or val/ with a folder per class in each, or the class "
+            description="The folder with train/ and test/ or val/ and a folder per class in each, or the class "
             "folders themselves, of which every tenth image is a test image.",
         ),
     ]
@@ -131,16 +134,16 @@ class ImageFolder(ImageSource):
     ] = "refuse"
 
     def parts(self) -> dict[str, str]:
-        """Folders of the `train` and the `test` images by their names; none where the class folders lie open.
+        """Folders of the `train` and the `test` images by their names; none where there are only class folders.
 
-        A folder called train, test or val that holds files alone is taken for a class where no other is a part. Of test
+        A folder called train, test or val that contains only files counts as a class where no other is a part. Of test
         and val, test is taken unless only val has class folders.
         """
-        held = {name: _held(Path(self.folder, name)) for name in ("train", "test", "val")}
-        if all(kinds in (None, {"file"}) for kinds in held.values()):
+        contents = {name: _contents(Path(self.folder, name)) for name in ("train", "test", "val")}
+        if all(kinds in (None, {"file"}) for kinds in contents.values()):
             return {}
-        tested = [name for name in ("test", "val") if held[name] is not None]
-        return {"train": "train", "test": max(tested, key=lambda name: "folder" in held[name], default="test")}
+        tested = [name for name in ("test", "val") if contents[name] is not None]
+        return {"train": "train", "test": max(tested, key=lambda name: "folder" in contents[name], default="test")}
 
     def missing_files(self) -> str | None:
         """Name the first folder that is missing."""
@@ -148,13 +151,13 @@ class ImageFolder(ImageSource):
         missing = [path for path in (folder, *(folder / part for part in self.parts().values())) if not path.is_dir()]
         if missing:
             return f"folder: no such folder: {missing[0]}"
-        if "folder" not in _held(folder):
+        if "folder" not in _contents(folder):
             return f"folder: found no folders in {folder}, expected train and test or val, or one per class"
         return None
 
 
-def _held(folder: Path) -> set[str] | None:
-    """Whether a folder holds a `folder`, a `file`, both or nothing; None where there is no such folder."""
+def _contents(folder: Path) -> set[str] | None:
+    """Whether a folder contains a `folder`, a `file`, both or nothing; None where there is no such folder."""
     if not folder.is_dir():
         return None
     with os.scandir(folder) as entries:
@@ -257,9 +260,9 @@ class PublishedText(Text):
 
     source: Literal["published-text"]
     texts: Annotated[Literal[tuple(PUBLISHED)], Field(description="Which set.")]
-    folder: Annotated[
-        str | None, Field(description="The folder that holds it, as Hugging Face ships it: Parquet or JSON files.")
-    ] = None
+    folder: Annotated[str | None, Field(description="Its folder, as Hugging Face ships it: Parquet or JSON files.")] = (
+        None
+    )
     download: Annotated[
         bool, Field(description="Fetch it from Hugging Face where no folder is given; false unless stated.")
     ] = False

@@ -24,7 +24,7 @@ MEASURES: dict[str, str] = {
     "loss_at_end": f"mean over ranks and the last {ENDS} steps",
     "parameters": "weights of the model, adapters included",
     "trainable_parameters": "those that are trained",
-    "weights_bytes": "the model's own weights, as the fullest rank holds them",
+    "weights_bytes": "the model's own weights, on the rank that has most",
     "adapters_bytes": "adapters, likewise",
     "gradients_bytes": "gradients, likewise",
     "optimizer_bytes": "optimizer state, likewise",

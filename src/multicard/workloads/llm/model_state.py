@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 @dataclass(frozen=True)
 class ModelState:
-    """What one rank holds between two steps, in bytes, and the model's size.
+    """What is on one rank between two steps, in bytes, and the model's size.
 
     Attributes
     ----------
@@ -41,10 +41,10 @@ class ModelState:
 
 
 def count(model: nn.Module, optimizer: Optimizer) -> ModelState:
-    """Count what this rank holds after an update, before its gradients are dropped.
+    """Count what is on this rank after an update, before its gradients are dropped.
 
-    Storage that several tensors share counts once, and whole: FSDP pads its shards, and lets the gradients of a layer
-    share one buffer. Of a weight in NF4 every inner tensor counts.
+    Storage that several tensors share counts once, and completely: FSDP pads its shards, and lets the gradients of a
+    layer share one buffer. Of a weight in NF4 every inner tensor counts.
     """
     parameters = list(model.parameters())  # each once, however many modules use it
     trained = [parameter for parameter in parameters if parameter.requires_grad]

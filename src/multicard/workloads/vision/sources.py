@@ -146,7 +146,7 @@ def _md5(content: bytes) -> str:
 def _download_mnist(dataset: Mnist, name: str) -> None:
     """Let torchvision fetch MNIST into the folder's MNIST/raw, with the checksums it knows.
 
-    Several data sets may be made of one folder at the same time: one of them fetches, the others wait.
+    Several data sets may be prepared from one folder at the same time: one of them downloads, the others wait.
     """
     from torchvision.datasets import MNIST
 
@@ -167,7 +167,7 @@ def _unpacked(path: Path) -> bytes:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         found = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise UserError(f"{path}: cannot be read: {found}; expected a whole IDX file") from error
+        raise UserError(f"{path}: cannot be read: {found}; expected a complete IDX file") from error
 
 
 def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:
