@@ -76,7 +76,7 @@ LLM: dict[str, Any] = PHASES | {"fixed": {"workload": "llm", "strategy": "ddp"}}
         ({}, "experiment: scenarios: missing"),
         ({"scenarios": {"a": PHASES | {"figures": ["x"]}}}, "experiment: scenarios.a.figures.0: found 'x', expected"),
         ({"scenarios": {"a": LLM}}, "experiment: scenarios.a.fixed.strategy: not a parameter of the workload llm"),
-        ({"scenarios": {"a": PHASES | {"\x1b[31m": 1}}}, r"'experiment: scenarios.a.\x1b[31m: unknown key"),
+        ({"scenarios": {"a": PHASES | {"\x1b[31m": 1}}}, "experiment: scenarios.a.�[31m: unknown key"),
         (
             {"scenarios": {"a": PHASES}, "datasets": {"x": {"source": "new"}}},
             "experiment: datasets.x.source: ",

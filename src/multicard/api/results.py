@@ -58,7 +58,7 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
     path = Path(path)
     if _is_archive(path):
         if config is not None:
-            raise UserError(f"{config}: {path} has its own configuration, expected none beside it")
+            raise UserError(f"{config}: {path} has its own configuration, expected no other")
         scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         runs = Path(scratch.name) / "unpacked"
         runs.mkdir()

@@ -12,7 +12,7 @@ from multicard.experiment.load import check
 from multicard.experiment.models import Model
 
 PLACES = {"folder", "path", "download", "results", "recorded"}  # keys that say where something lies or comes from
-UNKNOWN_PLACE = "recorded"  # stands where data lie, which an archive does not tell and nobody asks
+UNKNOWN_PLACE = "recorded"  # in place of the paths of data, which an archive does not contain
 
 
 def configuration_of(experiment: Experiment) -> dict[str, Any]:
@@ -37,19 +37,19 @@ def _without_places(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def experiment_of(manifest: Manifest, archive: Path) -> Experiment:
-    """The configuration whose runs an archive holds; it expands into the same runs. `archive` is named in messages.
+    """The configuration of the runs in an archive; it expands into the same runs. `archive` is named in messages.
 
     Raises
     ------
     UserError
         If it is no configuration of this version, one line per fault.
     """
-    told = manifest.experiment
-    datasets = told.get("datasets")
+    stated = manifest.experiment
+    datasets = stated.get("datasets")
     if isinstance(datasets, dict):
-        told = told | {"datasets": {name: _placed(entry) for name, entry in datasets.items()}}
+        stated = stated | {"datasets": {name: _placed(entry) for name, entry in datasets.items()}}
     try:
-        return check(told, "experiment", outside=False)
+        return check(stated, "experiment", outside=False)
     except UserError as error:
         lines = [f"{archive}: {MANIFEST}: {printable(line, LONGEST)}" for line in str(error).splitlines()]
         raise UserError(*lines) from None

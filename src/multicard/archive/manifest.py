@@ -1,4 +1,4 @@
-"""What an archive of recorded runs holds: its manifest, and the only names that its members may have."""
+"""The manifest of an archive of recorded runs, and the only names that its members may have."""
 
 import re
 from pathlib import Path
@@ -38,7 +38,7 @@ class Member(_StrictModel):
 
 
 class RecordedRun(_StrictModel):
-    """One run of the archive; its parameters tell whether it is the run that a configuration asks for."""
+    """One run of the archive; its parameters show whether it is the run that a configuration asks for."""
 
     run: Annotated[str, Field(pattern=f"^{RUN_ID}$")]
     outcome: str

@@ -73,8 +73,8 @@ def pack(experiment: Experiment, out: Path) -> Packed:
     runs, packed = Path(experiment.results) / "runs", Packed()
     for run in sorted(distinct(expand(experiment))):
         if (runs / run / RUN).exists():
-            is_whole = all((runs / run / name).exists() for name in FILES)
-            (packed.runs if is_whole else packed.incomplete).append(run)
+            complete = all((runs / run / name).exists() for name in FILES)
+            (packed.runs if complete else packed.incomplete).append(run)
     if not packed.runs:
         raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
     records = [_read_record(runs / run) for run in packed.runs]

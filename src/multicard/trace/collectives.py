@@ -28,7 +28,7 @@ MATCHED = 0.99
 
 
 class CannotTell(Exception):
-    """The trace lacks what an answer needs; the message says what."""
+    """The trace does not have what an answer needs; the message names it."""
 
 
 def with_messages(rows: list[dict[str, Any]], messages: Events | None) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ def open_trace(path: Path) -> Trace:
     Raises
     ------
     TraceError
-        If the format is not known or the file is not sound.
+        If the format is not known or the file is damaged.
     """
     readers = [profiler for profiler in PROFILERS.values() if profiler.reader]
     for profiler in readers:
@@ -62,7 +62,7 @@ def _trace_files(path: Path) -> list[Path]:
     found = sorted(file for file in path.iterdir() if file.name.endswith(READABLE) and not file.name.startswith("."))
     databases = {file.stem for file in found if file.suffix == ".sqlite"}
     found = [file for file in found if file.suffix != ".nsys-rep" or file.stem not in databases]
-    # A run's own manifests lie beside its traces.
+    # A run's own manifests are in the same folder as its traces.
     found = [file for file in found if file.name not in (CAPTURED, EXPORTED)]
     if not found:
         raise UserError(f"{path}: no trace files, expected names like *{', *'.join(READABLE)}")

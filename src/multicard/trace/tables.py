@@ -251,7 +251,7 @@ ACTIVITIES: dict[str, Activity] = {
         ("api", "kernels", "memory"),
         ("device", "share", "total_s", "of", "of_s", "ratio"),
         of.shares,
-        "Four shares of summed time: copies to the device, kernel launches, synchronizations, NCCL; each says of what.",
+        "Four shares of summed time: copies to the device, kernel launches, synchronizations, NCCL; each of its total.",
         requires_any=True,
     ),
 }
