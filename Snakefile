@@ -2,18 +2,17 @@
 #
 #     snakemake --profile profiles/local                                    the embedded experiment
 #     snakemake --profile profiles/local --configfile config/mine.yaml      another one
-import json
-import sys
+import shutil
+from datetime import datetime
 
 from snakemake.utils import min_version, validate
 
 min_version("9.11")
 
-from multicard.core.errors import UserError, reported
+from multicard.core.errors import reported
 from multicard.experiment.load import read_yaml
 from multicard.launch.signals import end_as_by_ctrl_c
-from multicard.core.lock import lock
-from multicard.launch.slurm_compat import count_lost_jobs_as_failed
+from multicard.launch.slurm_watch import QueueWatch
 
 if "scenarios" not in config:
     with reported():
@@ -34,16 +33,11 @@ include: "workflow/rules/report.smk"
 report: "workflow/report/workflow.rst"
 
 
-# Snakemake's own lock survives a killed pipeline and blocks the next; this one dies with its holder.
 onstart:
-    with reported():
-        lock(Path(".snakemake"), "another pipeline is at work in this folder")
-        if hasattr(workflow.executor_settings, "no_requeue"):  # jobs go to Slurm
-            count_lost_jobs_as_failed(
-                sys.modules["snakemake_executor_plugin_slurm"],
-                requeued=not workflow.executor_settings.no_requeue,
-            )
-    end_as_by_ctrl_c()
+    on_slurm = ON_CLUSTER and shutil.which("squeue") is not None
+    end_as_by_ctrl_c(on_slurm)
+    if on_slurm:
+        QueueWatch(Path.cwd(), datetime.now(), logger.warning).start()
 
 
 localrules:
@@ -58,7 +52,7 @@ rule all:
         tables=expand(
             "{results}/scenarios/{scenario}/measures.csv",
             results=RESULTS,
-            scenario=SCENARIOS,
+            scenario=MATRIX.scenarios,
         ),
         figures=all_figures(),
         conclusions=[f"{RESULTS}/claims.csv", f"{RESULTS}/recommendations.md"],

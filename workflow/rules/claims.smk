@@ -5,22 +5,22 @@ MEASURED = dict(
     measures=expand(
         "{results}/scenarios/{scenario}/measures.csv",
         results=RESULTS,
-        scenario=SCENARIOS,
+        scenario=MATRIX.scenarios,
     ),
     tables=expand(
         "{results}/scenarios/{scenario}/{table}.parquet",
         results=RESULTS,
-        scenario=SCENARIOS,
+        scenario=MATRIX.scenarios,
         table=SCENARIO_TABLES,
     ),
-    code=library("analysis"),
 )
 
 
 rule judge_claims:
     input:
+        **program("judge_claims.py", "analysis"),
         **MEASURED,
-        claims=RESOURCES / "claims.yaml",
+        claims=near(RESOURCES / "claims.yaml"),
     output:
         verdicts=report(
             f"{RESULTS}/claims.csv",
@@ -31,21 +31,21 @@ rule judge_claims:
         comparisons=f"{RESULTS}/claims_comparisons.csv",
     log:
         f"{RESULTS}/logs/judge_claims.txt",
-    conda:
-        "../../envs/conda.yaml"
+    resources:
+        **small("judge_claims"),
     params:
-        scenarios=list(SCENARIOS),
+        scenarios=list(MATRIX.scenarios),
         results=lambda wildcards, output: str(Path(output.verdicts).parent),
     message:
-        "judge the papers' claims"
+        "check the papers' claims"
     shell:
-        'python "$SCRIPTS/judge_claims.py"'
-        " --claims {input.claims:q} --results {params.results:q}"
+        "python {input.script:q} --claims {input.claims:q} --results {params.results:q}"
         " --verdicts {output.verdicts:q} --comparisons {output.comparisons:q} {params.scenarios:q} 2> {log:q}"
 
 
 rule recommend:
     input:
+        **program("recommend.py", "analysis"),
         **MEASURED,
     output:
         report(
@@ -56,13 +56,12 @@ rule recommend:
         ),
     log:
         f"{RESULTS}/logs/recommend.txt",
-    conda:
-        "../../envs/conda.yaml"
+    resources:
+        **small("recommend"),
     params:
-        scenarios=list(SCENARIOS),
+        scenarios=list(MATRIX.scenarios),
         results=lambda wildcards, output: str(Path(output[0]).parent),
     message:
         "recommend what to change"
     shell:
-        'python "$SCRIPTS/recommend.py"'
-        " --results {params.results:q} --out {output:q} {params.scenarios:q} 2> {log:q}"
+        "python {input.script:q} --results {params.results:q} --out {output:q} {params.scenarios:q} 2> {log:q}"

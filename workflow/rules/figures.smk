@@ -3,11 +3,11 @@
 
 rule measure_scenario:
     input:
+        **program("measure_scenario.py", "experiment", "analysis"),
         records=scenario_files("run.json"),
         steps=scenario_files("steps.csv"),
         epochs=scenario_files("epochs.csv"),
         activity=scenario_files("activity/tables.json"),
-        code=library("analysis"),
     output:
         measures=report(
             f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
@@ -32,71 +32,58 @@ rule measure_scenario:
         ),
     log:
         f"{RESULTS}/logs/measure_scenario/{{scenario}}.txt",
-    priority: lambda wildcards: AFTER_RUNS[wildcards.scenario]
-    conda:
-        "../../envs/conda.yaml"
+    benchmark:
+        f"{RESULTS}/benchmarks/measure_scenario/{{scenario}}.tsv"
+    priority: lambda wildcards: MATRIX.priority_of_scenario(wildcards.scenario)
+    resources:
+        **small("measure_scenario"),
     params:
         out=lambda wildcards, output: str(Path(output.measures).parent),
         folders=lambda wildcards, input: [
             str(Path(record).parent) for record in input.records
         ],
-        not_run=lambda wildcards: json.dumps(not_runnable(wildcards.scenario)),
+        not_run=lambda wildcards: json.dumps(MATRIX.not_runnable(wildcards.scenario)),
         question=question,
     message:
         "measure the scenario {wildcards.scenario}"
     shell:
-        'python "$SCRIPTS/measure_scenario.py"'
-        " --not-run {params.not_run:q} --out {params.out:q}"
+        "python {input.script:q} --not-run {params.not_run:q} --out {params.out:q}"
         " {params.folders:q} 2> {log:q}"
 
 
 # One program draws all figures of a scenario: to load the libraries takes longer than to draw.
-for scenario, figures in drawn_figures().items():
-
-    rule:
-        name:
-            f"draw_figures_{scenario}"
-        input:
-            measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
-            outcomes=f"{RESULTS}/scenarios/{{scenario}}/runs.csv",
-            tables=expand(
-                f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
-                table=SCENARIO_TABLES,
-            ),
-            code=library("figures"),
-        output:
-            pictures=report(
-                expand(
-                    f"{RESULTS}/figures/{{{{scenario}}}}/{{figure}}.png",
-                    figure=figures,
-                ),
-                caption="../report/figures.rst",
-                category="{scenario}",
-                labels={"what": "figures"},
-            ),
-            others=expand(
-                f"{RESULTS}/figures/{{{{scenario}}}}/{{figure}}.{{suffix}}",
-                figure=figures,
-                suffix=["svg", "pdf", "csv"],
-            ),
-        log:
-            f"{RESULTS}/logs/draw_figures/{{scenario}}.txt",
-        wildcard_constraints:
-            scenario=scenario,
-        priority: lambda wildcards: AFTER_RUNS[wildcards.scenario]
-        group:
-            FIGURES_GROUP
-        conda:
-            "../../envs/conda.yaml"
-        params:
-            figures=figures,
-            scenario=lambda wildcards, input: str(Path(input.measures).parent),
-            out=lambda wildcards, output: str(Path(output.pictures[0]).parent),
-            question=question,
-            ran=what_ran,
-            about=about,
-        message:
-            "draw the figures of the scenario {wildcards.scenario}"
-        shell:
-            'python "$SCRIPTS/draw_figures.py"'
-            " --scenario {params.scenario:q} --out {params.out:q} {params.figures:q} 2> {log:q}"
+rule draw_figures:
+    input:
+        **program("draw_figures.py", "figures"),
+        measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
+        outcomes=f"{RESULTS}/scenarios/{{scenario}}/runs.csv",
+        tables=expand(
+            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
+            table=SCENARIO_TABLES,
+        ),
+    output:
+        report(
+            directory(f"{RESULTS}/figures/{{scenario}}"),
+            patterns=["{figure}.png"],
+            caption="../report/figures.rst",
+            category="{scenario}",
+            labels={"what": "{figure}"},
+        ),
+    log:
+        f"{RESULTS}/logs/draw_figures/{{scenario}}.txt",
+    benchmark:
+        f"{RESULTS}/benchmarks/draw_figures/{{scenario}}.tsv"
+    priority: lambda wildcards: MATRIX.priority_of_scenario(wildcards.scenario)
+    resources:
+        **small("draw_figures"),
+    params:
+        figures=lambda wildcards: MATRIX.figures()[wildcards.scenario],
+        scenario=lambda wildcards, input: str(Path(input.measures).parent),
+        question=question,
+        summary=summary,
+        about=about,
+    message:
+        "draw the figures of the scenario {wildcards.scenario}"
+    shell:
+        "python {input.script:q}"
+        " --scenario {params.scenario:q} --out {output:q} {params.figures:q} 2> {log:q}"

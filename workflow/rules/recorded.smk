@@ -3,17 +3,16 @@
 
 rule draw_recorded:
     input:
-        archive=shipped_archive,
-        claims=RESOURCES / "claims.yaml",
-        code=library("analysis", "archive", "figures", "report"),
+        **program("draw_recorded.py", "analysis", "archive", "figures", "report"),
+        archive=lambda wildcards: near(SHIPPED[wildcards.archive]),
+        claims=near(RESOURCES / "claims.yaml"),
     output:
         directory(f"{RESULTS}/recorded/{{archive}}"),
     log:
         f"{RESULTS}/logs/draw_recorded/{{archive}}.txt",
-    conda:
-        "../../envs/conda.yaml"
+    resources:
+        **small("draw_recorded"),
     message:
         "draw the recorded results {wildcards.archive}"
     shell:
-        'python "$SCRIPTS/draw_recorded.py"'
-        " {input.archive:q} --claims {input.claims:q} --out {output:q} 2> {log:q}"
+        "python {input.script:q} {input.archive:q} --claims {input.claims:q} --out {output:q} 2> {log:q}"

@@ -3,36 +3,35 @@
 
 rule write_report:
     input:
+        **program("make_report.py", "report"),
         tables=expand(
             "{results}/scenarios/{scenario}/{table}.csv",
             results=RESULTS,
-            scenario=SCENARIOS,
+            scenario=MATRIX.scenarios,
             table=["measures", "runs"],
         ),
         info=expand(
             "{results}/scenarios/{scenario}/runs_info.parquet",
             results=RESULTS,
-            scenario=SCENARIOS,
+            scenario=MATRIX.scenarios,
         ),
         figures=all_figures(),
         claims=f"{RESULTS}/claims.csv",
         recommendations=f"{RESULTS}/recommendations.md",
         records=all_records(),
         recorded=all_recorded(),
-        code=library("report"),
     output:
         f"{RESULTS}/report.html",
     log:
         f"{RESULTS}/logs/write_report.txt",
-    conda:
-        "../../envs/conda.yaml"
+    resources:
+        **small("write_report"),
     params:
-        plans=plans,
+        plans=json.dumps(MATRIX.plans()),
         recorded=list(SHIPPED),
         results=lambda wildcards, output: str(Path(output[0]).parent),
     message:
         "write the report"
     shell:
-        'python "$SCRIPTS/make_report.py"'
-        " --results {params.results:q} --scenarios {params.plans:q} --recorded {params.recorded:q}"
+        "python {input.script:q} --results {params.results:q} --scenarios {params.plans:q} --recorded {params.recorded:q}"
         " --out {output:q} 2> {log:q}"

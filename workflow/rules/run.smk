@@ -2,21 +2,31 @@
 # the machine that Snakemake runs on, since a cluster's nodes often have no way out.
 
 
+rule prepare:
+    input:
+        MATRIX.all_prepared(),
+    localrule: True
+
+
+# The scripts of these three rules are no inputs: what they make costs downloads and GPU hours, and stands until the
+# definition, the parameters or the prepared data change.
 rule prepare_data:
     output:
         "data/{dataset}/provenance.json",
     log:
         "data/{dataset}/log.txt",
     localrule: True
-    conda:
-        "../../envs/conda.yaml"
     params:
-        dataset=dataset_definition,
+        # The folder's name says when it is to be made again.
+        name=lambda wildcards: DATASETS[wildcards.dataset][0],
+        definition=lambda wildcards, output: DATASETS[wildcards.dataset][
+            1
+        ].model_dump_json(exclude_defaults=True),
     message:
-        "prepare the data set {wildcards.dataset}"
+        "prepare the data set {params.name}"
     shell:
         'python "$SCRIPTS/prepare_data.py"'
-        ' --name {wildcards.dataset:q} --dataset {params.dataset:q} --resources "$RESOURCES"'
+        " --name {params.name:q} --dataset {params.definition:q}"
         " --out data/{wildcards.dataset:q} 2> {log:q}"
 
 
@@ -26,23 +36,25 @@ rule prepare_model:
     log:
         "data/models/{model}/log.txt",
     localrule: True
-    conda:
-        "../../envs/conda.yaml"
     params:
-        model=model_definition,
+        name=lambda wildcards: MODELS[wildcards.model][0],
+        definition=lambda wildcards, output: MODELS[wildcards.model][
+            1
+        ].model_dump_json(exclude_defaults=True),
     message:
-        "prepare the model {wildcards.model}"
+        "prepare the model {params.name}"
     shell:
         'python "$SCRIPTS/prepare_model.py"'
-        ' --name {wildcards.model:q} --model {params.model:q} --resources "$RESOURCES"'
+        " --name {params.name:q} --model {params.definition:q}"
         " --out data/models/{wildcards.model:q} 2> {log:q}"
 
 
 # A run takes the whole machine, so that nothing disturbs what it measures. On a cluster it asks for what its parameters
-# need, and for whole nodes unless the configuration lets it share them.
+# need, and for whole nodes unless the configuration lets it share them. It has no `benchmark`: Snakemake would read the
+# memory maps of its processes while they are measured, and run.json has their times and memory.
 rule launch_run:
     input:
-        unpack(run_inputs),
+        unpack(lambda wildcards: MATRIX.prepared(wildcards.run)),
     output:
         record=f"{RESULTS}/runs/{{run}}/run.json",
         steps=f"{RESULTS}/runs/{{run}}/steps.csv",
@@ -50,16 +62,15 @@ rule launch_run:
         captured=f"{RESULTS}/runs/{{run}}/trace/captured.json",
     log:
         f"{RESULTS}/runs/{{run}}/log.txt",
-    priority: lambda wildcards: PLACE[wildcards.run]
-    conda:
-        "../../envs/conda.yaml"
+    priority: lambda wildcards: MATRIX.priority_of_run(wildcards.run)
     envmodules:
         *EXPERIMENT.modules,
     threads: run_threads
     resources:
         **{name: requested(name) for name in REQUESTED},
         mem_mb=run_memory,
-        runtime=run_minutes,
+        # On a cluster more than the run's own limit, which is to end it first.
+        runtime=EXPERIMENT.time_limit_min + (AROUND_MIN if ON_CLUSTER else 0),
         time_limit_min=EXPERIMENT.time_limit_min,
     params:
         parameters=run_parameters,
@@ -74,24 +85,23 @@ rule launch_run:
 
 
 # Runs that an archive holds are taken from there. All at once: an archive can only be read from its beginning.
-if RECORDED.archives:
+if MATRIX.recorded.archives:
 
     ruleorder: unpack_recorded > launch_run
 
     rule unpack_recorded:
         input:
-            sorted(map(str, set(RECORDED.archives.values()))),
+            **program("unpack_recorded.py"),
+            archives=sorted(map(str, set(MATRIX.recorded.archives.values()))),
         output:
-            [f"{RESULTS}/runs/{run}/run.json" for run in RECORDED.archives],
+            [f"{RESULTS}/runs/{run}/run.json" for run in MATRIX.recorded.archives],
         log:
             f"{RESULTS}/logs/unpack_recorded.txt",
-        priority: len(RUNS) + 1
+        priority: MATRIX.first_priority
         localrule: True
-        conda:
-            "../../envs/conda.yaml"
         params:
-            runs=recorded_runs,
+            runs=json.dumps(MATRIX.recorded.by_archive()),
         message:
             "unpack the recorded runs"
         shell:
-            'python "$SCRIPTS/unpack_recorded.py" --runs {params.runs:q} --out {RESULTS:q}/runs 2> {log:q}'
+            "python {input.script:q} --runs {params.runs:q} --out {RESULTS:q}/runs 2> {log:q}"

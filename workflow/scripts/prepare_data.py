@@ -14,7 +14,9 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--name", required=True, help="name of the data set")
 parser.add_argument("--dataset", required=True, help="its definition as JSON")
 parser.add_argument("--out", type=Path, required=True, help="folder to make")
-parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of the shipped texts")
+parser.add_argument(
+    "--resources", type=Path, default=Path(__file__).parents[2] / "resources", help="folder of the shipped texts"
+)
 arguments = parser.parse_args()
 dataset = TypeAdapter(Dataset).validate_json(arguments.dataset)
 with reported(), report_full_disk(arguments.out):

@@ -11,7 +11,9 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--name", required=True, help="name of the model")
 parser.add_argument("--model", required=True, help="its definition as JSON")
 parser.add_argument("--out", type=Path, required=True, help="folder to make")
-parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of the shipped texts")
+parser.add_argument(
+    "--resources", type=Path, default=Path(__file__).parents[2] / "resources", help="folder of the shipped texts"
+)
 arguments = parser.parse_args()
 with reported():
     model = Model.model_validate_json(arguments.model)

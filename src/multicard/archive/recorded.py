@@ -35,6 +35,13 @@ class Recorded:
     archives: dict[str, Path] = field(default_factory=dict)
     differing: dict[str, str] = field(default_factory=dict)
 
+    def by_archive(self) -> dict[str, list[str]]:
+        """Ids of the runs that are taken from each archive, by its path."""
+        runs: dict[str, list[str]] = {}
+        for run, archive in self.archives.items():
+            runs.setdefault(str(archive), []).append(run)
+        return runs
+
 
 def find_recorded(experiment: Experiment, runs: Mapping[str, Run]) -> Recorded:
     """Look for the runs in the archives that the configuration lists; of several that hold a run the first counts.

@@ -1,6 +1,8 @@
 """What a run asks of a cluster, from its own parameters; all amounts are those of one node, as Slurm counts them."""
 
 import math
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from multicard.experiment.cluster import Cluster
@@ -63,7 +65,61 @@ def memory_of_attempt_mb(run: Run, attempt: int, cluster: Cluster | None) -> int
     More for each, since memory may be what the last one lacked; but it may have been preempted only, so no more than
     the cluster says that a node has, where it says so, and never less than the first asked for.
     """
-    first = memory_mb(run)
+    return _of_attempt(memory_mb(run), attempt, cluster)
+
+
+def _of_attempt(first_mb: int, attempt: int, cluster: Cluster | None) -> int:
     if cluster is None or cluster.memory_per_node_gb is None:
-        return first * attempt
-    return max(first, min(first * attempt, int(cluster.memory_per_node_gb * 1000)))
+        return first_mb * attempt
+    return max(first_mb, min(first_mb * attempt, int(cluster.memory_per_node_gb * 1000)))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step after the runs asks for.
+
+    `stage`: steps of one stage may run side by side, those of the next wait for them.
+    """
+
+    stage: int
+    minutes: int = 10
+    memory_mb: int = 1500
+    per_trace_mb: int = 0
+
+
+# Of rules by their names. A job of several of them asks for the time of all stages and for the memory of the largest.
+STEPS = {
+    "export_trace": Step(0, per_trace_mb=10),
+    "extract_activity": Step(1, per_trace_mb=10),
+    "measure_scenario": Step(2),
+    "draw_figures": Step(3),
+    "draw_recorded": Step(3),
+    "judge_claims": Step(4),
+    "recommend": Step(4),
+    "write_report": Step(5),
+}
+# Measured: 340 MB for 3 MB of PyTorch's compressed traces, 3.7 GB for a database of 5.8 GB (benchmarks/README.md). A
+# report is smaller than the database that nsys exports from it.
+COMPRESSED_TRACE = 10  # times as much memory as for a report
+TRACE_MB_PER_MIN = 20  # exported and read in a minute, on a slow file system
+
+
+def trace_size_mb(trace: Path | None) -> float:
+    """Size of what the profiler captured of a run, in `trace`; 0 before the run. A compressed trace counts more."""
+    if trace is None or not trace.is_dir():
+        return 0.0
+    captured = [path for path in trace.iterdir() if path.suffix in (".gz", ".nsys-rep")]
+    return sum(path.stat().st_size / 1e6 * (COMPRESSED_TRACE if path.suffix == ".gz" else 1) for path in captured)
+
+
+def step_memory_mb(step: str, attempt: int, cluster: Cluster | None, trace: Path | None = None) -> int:
+    """Megabytes of a step, more for a large trace and, as for a run, for each attempt."""
+    asked = STEPS[step]
+    return _of_attempt(asked.memory_mb + math.ceil(asked.per_trace_mb * trace_size_mb(trace)), attempt, cluster)
+
+
+def step_minutes(step: str, attempt: int, trace: Path | None = None) -> int:
+    """Minutes of a step, more for a large trace and for each attempt."""
+    asked = STEPS[step]
+    reading = trace_size_mb(trace) / TRACE_MB_PER_MIN if asked.per_trace_mb else 0
+    return attempt * (asked.minutes + math.ceil(reading))

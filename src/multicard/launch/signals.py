@@ -1,26 +1,44 @@
-"""End a pipeline that is told to end, with all that it has begun."""
+"""End a pipeline that is told to end, with all that it has started."""
 
 import contextlib
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 
 import psutil
 
+ON_SLURM = (
+    "Cancelling the Slurm jobs. Snakemake ends after its next look at the queue, in at most three minutes; until then "
+    "this directory stays locked."
+)
 
-def end_as_by_ctrl_c() -> None:
+
+def end_as_by_ctrl_c(on_slurm: bool = False) -> None:
     """Let SIGTERM and SIGHUP do what Ctrl-C does, to this process and to its descendants in its session.
 
-    Snakemake ends its jobs on Ctrl-C alone: told by SIGTERM it waits for them, for hours maybe, and by SIGHUP it leaves
-    them to themselves. What is ignored (`nohup`) stays ignored, and the second time counts for nothing.
-    """
-    told = threading.Event()
+    Snakemake ends its jobs on Ctrl-C only: on SIGTERM it waits for them, possibly for hours, and on SIGHUP it leaves
+    them running. A signal that is ignored (`nohup`) stays ignored. The second signal does nothing.
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        if told.is_set():
+    Parameters
+    ----------
+    on_slurm
+        Jobs run in Slurm: say what takes so long.
+    """
+    ending = threading.Event()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if on_slurm and not ending.is_set():
+                print(ON_SLURM, file=sys.stderr, flush=True)
+            ending.set()
+            raise KeyboardInterrupt
+        if ending.is_set():
             return
-        told.set()
+        ending.set()
+        if on_slurm:
+            print(ON_SLURM, file=sys.stderr, flush=True)
         session = os.getsid(0)
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -28,6 +46,6 @@ def end_as_by_ctrl_c() -> None:
                     process.send_signal(signal.SIGINT)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, *((signal.SIGINT,) if on_slurm else ())):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, end)

@@ -1,0 +1,121 @@
+"""An experiment's runs, and which of them can be had on the machine or cluster that they are planned for."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from multicard.archive.recorded import Recorded, find_recorded, obstacles
+from multicard.experiment.cluster import machine_for
+from multicard.experiment.config import Experiment
+from multicard.experiment.machine import Machine
+from multicard.experiment.prepared import folder_name
+from multicard.experiment.runs import Run, distinct, expand
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All runs of an experiment.
+
+    Attributes
+    ----------
+    scenarios
+        Runs of each scenario, in order; scenarios may share runs.
+    runs
+        Each run once, by its id.
+    machine
+        What the runs are planned for: this machine, or a node of the cluster that the configuration states.
+    recorded
+        Runs that are taken from archives.
+    reasons
+        Why a run cannot be had, by its id; None where it can.
+    """
+
+    experiment: Experiment
+    scenarios: dict[str, list[Run]]
+    runs: dict[str, Run]
+    machine: Machine
+    recorded: Recorded
+    reasons: dict[str, str | None]
+
+    @classmethod
+    def plan(cls, experiment: Experiment) -> "Matrix":
+        """Expand an experiment, and plan it for the cluster that it states, else for this machine.
+
+        Raises
+        ------
+        UserError
+            If an archive that the experiment names cannot be read.
+        """
+        scenarios = expand(experiment)
+        runs = distinct(scenarios)
+        machine, recorded = machine_for(experiment.cluster), find_recorded(experiment, runs)
+        return cls(experiment, scenarios, runs, machine, recorded, obstacles(experiment, runs, machine, recorded))
+
+    def runnable(self, scenario: str | None = None) -> list[str]:
+        """Ids of the runs that can be had, of one scenario or of all."""
+        runs = self.runs if scenario is None else [run.id for run in self.scenarios[scenario]]
+        return [run for run in runs if self.reasons[run] is None]
+
+    def not_runnable(self, scenario: str | None = None) -> dict[str, str]:
+        """Reasons by id of the runs that cannot be had, of one scenario or of all."""
+        runs = self.runs if scenario is None else [run.id for run in self.scenarios[scenario]]
+        return {run: reason for run in runs if (reason := self.reasons[run]) is not None}
+
+    def prepared(self, run: str) -> dict[str, str]:
+        """What a run is made of: `data` and, of a language model's tuning, `model`, each by its provenance file."""
+        parameters, model = self.runs[run].parameters, self.runs[run].model
+        dataset = parameters.dataset
+        folders = {"data": folder_name(dataset, self.experiment.datasets[dataset])}
+        if model is not None:
+            folders["model"] = f"models/{folder_name(parameters.model, model)}"
+        return {kind: f"data/{folder}/provenance.json" for kind, folder in folders.items()}
+
+    def all_prepared(self) -> list[str]:
+        """Provenance files of all data sets and models that are needed, but for recorded runs."""
+        needed = self.runs.keys() - self.recorded.archives.keys()
+        return sorted({file for run in needed for file in self.prepared(run).values()})
+
+    def plans(self) -> dict[str, dict[str, Any]]:
+        """Question and drawn figures of every scenario."""
+        drawn = self.figures()
+        return {
+            name: {"question": scenario.question, "figures": drawn.get(name, [])}
+            for name, scenario in self.experiment.scenarios.items()
+        }
+
+    def figures(self) -> dict[str, list[str]]:
+        """Names of the figures of every scenario that has a run to show."""
+        return {
+            name: list(scenario.figures)
+            for name, scenario in self.experiment.scenarios.items()
+            if scenario.figures and self.runnable(name)
+        }
+
+    @property
+    def first_priority(self) -> int:
+        """Priority of what goes before all runs."""
+        return len(self.runs) + 1
+
+    @cached_property
+    def _priorities(self) -> dict[str, int]:
+        return {run: len(self.runs) - place for place, run in enumerate(self.runs)}
+
+    def priority_of_run(self, run: str) -> float:
+        """Priority of a run: runs start in the order of the configuration."""
+        return self._priorities[run]
+
+    def priority_of_scenario(self, scenario: str) -> float:
+        """Priority of measuring and drawing a scenario: after its last run, before the runs of the next one start."""
+        return min(self._priorities[run.id] for run in self.scenarios[scenario]) - 0.5
+
+    def priority_of_trace(self, run: str) -> float:
+        """Priority of reading a run's trace: that of the first scenario that shows the run."""
+        first = next(name for name, runs in self.scenarios.items() if any(run == one.id for one in runs))
+        return self.priority_of_scenario(first)
+
+    def summary(self, scenario: str) -> str:
+        """One sentence about the runs of a scenario."""
+        runs, lost = self.scenarios[scenario], len(self.not_runnable(scenario))
+        ran = f"{len(runs) - lost} runs, {self.experiment.scenarios[scenario].repeats} of each configuration"
+        where = "the cluster's nodes" if self.experiment.cluster else "this machine"
+        return f"{ran}; {lost} more could not run on {where}" if lost else ran

@@ -1,0 +1,175 @@
+"""Jobs that will not start are named, preempted ones are requeued. Slurm's tools are fakes, its plugin is the real one."""
+
+import asyncio
+import importlib
+import logging
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from multicard.launch.slurm_watch import QueueWatch
+
+SINCE = datetime(2026, 1, 1, 12)
+AFTER, BEFORE = "2026-01-01T12:00:00", "2026-01-01T11:59:59"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of fakes: a squeue that prints the file `queue`, and a scontrol that notes what it is asked for."""
+    for name, script in (("squeue", f"cat {tmp_path}/queue"), ("scontrol", f'echo "$@" >> {tmp_path}/asked')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def said(tools: Path, *jobs: str, times: int = 1) -> list[str]:
+    (tools / "queue").write_text("".join(f"{job}\n" for job in jobs))
+    messages: list[str] = []
+    watch = QueueWatch(Path("/my project"), SINCE, messages.append)
+    for _ in range(times):
+        watch.look()
+    return messages
+
+
+def job(
+    state: str, reason: str = "None", submitted: str = AFTER, folder: str = "/my project", of: str = "rule_a"
+) -> str:
+    return f"7|{state}|{reason}|{submitted}|{folder}|{of}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("PartitionTimeLimit", "will not start: PartitionTimeLimit; ask for less"),
+        ("PartitionNodeLimit", "will not start: PartitionNodeLimit; ask for less"),
+        ("BadConstraints", "will not start: BadConstraints; ask for less"),
+        ("AssocMaxWallDurationPerJobLimit", "will not start: AssocMaxWallDurationPerJobLimit; ask for less"),
+        ("InvalidAccount", "will not start: InvalidAccount; state another slurm_account"),
+        ("JobHeldUser", "will not start: JobHeldUser; release it with `scontrol release`"),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", "is waiting: ReqNodeNotAvail, UnavailableNodes:n1"),
+        ("AssocMaxJobsLimit", "is waiting: AssocMaxJobsLimit"),
+    ],
+)
+def test_a_job_that_will_not_start_soon_is_named_once_with_the_reason(tools: Path, reason: str, says: str) -> None:
+    [line] = said(tools, job("PENDING", reason), times=3)
+    assert line.startswith(f"Slurm job 7 (rule_a) {says}")
+
+
+@pytest.mark.parametrize("reason", ["Priority", "Resources", "None", "BeginTime", "AssocGrpCpuLimit", "Dependency"])
+def test_a_job_that_waits_its_turn_is_not_named(tools: Path, reason: str) -> None:
+    assert said(tools, job("PENDING", reason)) == []
+
+
+def test_jobs_of_others_are_not_looked_at(tools: Path) -> None:
+    other = {"folder": "/elsewhere"}, {"of": "my own job"}, {"submitted": BEFORE}
+    for changes in other:
+        assert said(tools, job("PENDING", "BadConstraints", **changes), job("PREEMPTED", **changes)) == []
+    assert not (tools / "asked").exists()
+
+
+def test_a_preempted_job_is_requeued(tools: Path) -> None:
+    assert said(tools, job("PREEMPTED")) == ["Slurm job 7 (rule_a) was preempted and is requeued"]
+    assert (tools / "asked").read_text() == "requeue 7\n"
+
+
+def test_a_preempted_job_that_cannot_be_requeued_is_named_once_with_the_remedy(tools: Path) -> None:
+    (tools / "scontrol").write_text("#!/bin/sh\necho Requested operation is presently disabled >&2; exit 1\n")
+    [line] = said(tools, job("PREEMPTED"), times=3)
+    assert "cannot be requeued: scontrol ended with 1, saying: Requested operation is presently disabled" in line
+    assert line.endswith("press Ctrl-C and start again")
+
+
+def test_a_slurm_that_does_not_answer_is_asked_again(tools: Path) -> None:
+    (tools / "squeue").write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
+    assert said(tools, times=2) == []
+
+
+# What Snakemake's plugin for Slurm makes of its jobs: what docs/upstream.md reports, and the settings of profiles/slurm
+# rely on. When one of these tests fails, the plugin has changed, and the settings can do less.
+JOB = "7"
+
+
+class Unlimited:
+    """A limit of the rate of questions that lets all through."""
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The plugin, asked by squeue."""
+    module = importlib.import_module("snakemake_executor_plugin_slurm")
+    monkeypatch.setattr(module, "get_min_job_age", lambda: 300)
+    monkeypatch.setattr(module, "is_query_tool_available", lambda _: True)
+    return module
+
+
+def polled(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch, *answers: str | None, attempts: int = 1) -> list[str]:
+    """What the plugin makes of its job as Slurm gives these states of it; None: the question fails."""
+    left = list(answers)
+
+    async def query_job_status(_command: str, _logger: Any) -> tuple[dict[str, str] | None, float | None]:
+        state = left.pop(0)
+        return (None, None) if state is None else ({JOB: state}, 0.0)
+
+    monkeypatch.setattr(plugin, "query_job_status", query_job_status)
+    ends: list[str] = []
+    executor: Any = plugin.Executor.__new__(type("Polled", (plugin.Executor,), {"status_rate_limiter": Unlimited()}))
+    settings = SimpleNamespace(
+        init_seconds_before_status_checks=1, status_attempts=attempts, requeue=True, keep_successful_logs=True
+    )
+    vars(executor).update(
+        logger=logging.getLogger("plugin"),
+        workflow=SimpleNamespace(executor_settings=settings),
+        run_uuid="run",
+        get_status_command=lambda: "squeue",
+        report_job_error=lambda *_, **__: ends.append("failed"),
+        report_job_success=lambda *_: ends.append("completed"),
+        _next_seconds_between_status_checks=1,
+        _preemption_warning=False,
+        _failed_nodes=set(),
+        _status_query_cycle_rows=[],
+        _status_query_calls=0,
+        _status_query_failures=0,
+        _status_query_total_seconds=0.0,
+        _status_query_max_seconds=0.0,
+        _status_query_min_seconds=None,
+    )
+    active = SimpleNamespace(external_jobid=JOB, aux={})
+
+    async def look() -> str:
+        running = [one async for one in executor.check_active_jobs([active])]
+        return "running" if running else ends[-1] if ends else "forgotten"
+
+    looks = []
+    while left:
+        looks.append(asyncio.run(look()))
+    return looks
+
+
+def test_the_plugin_waits_for_a_preempted_job_until_it_is_requeued(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert polled(plugin, monkeypatch, "PREEMPTED", "PREEMPTED") == ["running"] * 2
+    states = ("RUNNING", "PREEMPTED", "PENDING", "RUNNING", "COMPLETED")
+    assert polled(plugin, monkeypatch, *states) == ["running"] * 4 + ["completed"]
+
+
+def test_the_plugin_forgets_its_jobs_when_slurm_does_not_answer_and_enough_attempts_prevent_it(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert polled(plugin, monkeypatch, None) == ["forgotten"]
+    assert polled(plugin, monkeypatch, None, None, None, "COMPLETED", attempts=4) == ["completed"]
+
+
+def test_the_plugin_waits_for_a_cancelled_job_when_it_asks_sacct(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert polled(plugin, monkeypatch, "CANCELLED by 1000") == ["running"]
+    assert polled(plugin, monkeypatch, "CANCELLED") == ["failed"]
