@@ -1,4 +1,4 @@
-"""Jobs that will not start are named, preempted ones are requeued. Slurm's tools are fakes, its plugin is the real one."""
+"""Jobs that will not start are named, preempted ones are requeued. Slurm's tools are fakes, its plugin is real."""
 
 import asyncio
 import importlib

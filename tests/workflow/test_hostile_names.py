@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from test_street import CONFIG, LIMIT_S, make, project, snakemake
+from test_pipeline import CONFIG, LIMIT_S, make, project, snakemake
 
 from conftest import TINY
 

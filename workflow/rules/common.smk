@@ -200,6 +200,4 @@ def about(wildcards, output):
     """Name, question, reading and, where known, the paper's figure, of each figure of a scenario."""
     figures = EXPERIMENT.scenarios[wildcards.scenario].figures
     words = ("name", "question", "caption", "answers")
-    return [
-        {word: getattr(FIGURES[name], word) for word in words} for name in figures
-    ]
+    return [{word: getattr(FIGURES[name], word) for word in words} for name in figures]

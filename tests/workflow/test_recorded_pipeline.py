@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from test_street import project, snakemake
+from test_pipeline import project, snakemake
 
 from recorded_runs import ON_CARDS, archive_of_cards, configuration
 

@@ -1,4 +1,4 @@
-"""The whole street through Snakemake and make, on real training, in a copy of the project."""
+"""The whole pipeline through Snakemake and make, on real training, in a copy of the project."""
 
 import copy
 import json
@@ -21,6 +21,8 @@ import yaml
 
 from browser import CHROMIUM, browser
 from conftest import ROOT, TINY, path_without_nsys
+from multicard.experiment.datasets import Digits
+from multicard.experiment.prepared import folder_name
 
 pytestmark = pytest.mark.slow
 
@@ -43,9 +45,12 @@ EXPERIMENT: dict[str, Any] = {
 }
 RUN = "vision_digits_16px_{}_warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
 LIMIT_S = 600
+DIGITS = folder_name("digits", Digits(source="digits"))
 
-# What is made from all scenarios together, anew when one of them changes.
-TOGETHER = ["judge the papers' claims", "recommend what to change", "write the report"]
+# What is made from all scenarios together, again when one of them changes.
+OTHER_DIGITS = {"digits": {"source": "digits", "limit": 500}}
+DRAWN = ["draw the figures of the scenario processes", "write the report"]
+TOGETHER = ["check the papers' claims", "recommend what to change", "write the report"]
 
 
 def project(folder: Path, experiment: dict[str, Any] = EXPERIMENT) -> Path:
@@ -98,21 +103,21 @@ def planned(folder: Path, *arguments: str) -> list[str]:
     return sorted(re.findall(r"^Job \d+: (.+)$", dry.stdout + dry.stderr, re.M))
 
 
-def whole_run(run: str) -> list[str]:
+def all_of_run(run: str) -> list[str]:
     return [f"run {run}", f"export the trace of {run}", f"extract the activity tables of {run}"]
 
 
 @pytest.fixture(scope="module")
-def street(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project after `make demo`, without nsys. Its path has a space in it."""
-    folder = project(tmp_path_factory.mktemp("street") / "my project")
+    folder = project(tmp_path_factory.mktemp("finished") / "my project")
     done = make(folder, "demo")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return folder
 
 
-def test_every_stop_leaves_its_files(street: Path) -> None:
-    results = street / "results"
+def test_every_stage_leaves_its_files(finished: Path) -> None:
+    results = finished / "results"
     for run in (RUN.format(kind) for kind in ("ddp-ds_cpu1_fp32", "ddp-ds_cpu2_fp32", "single_cpu1_bf16")):
         folder = results / "runs" / run
         assert json.loads((folder / "run.json").read_text())["outcome"] == "completed"
@@ -124,29 +129,29 @@ def test_every_stop_leaves_its_files(street: Path) -> None:
         for figure in definition["figures"]:
             for suffix in ("png", "svg", "pdf", "csv"):
                 assert (results / "figures" / scenario / f"{figure}.{suffix}").stat().st_size > 0
-    assert (street / "data" / "digits" / "provenance.json").exists()
+    assert (finished / "data" / DIGITS / "provenance.json").exists()
 
 
-def test_both_ranks_of_a_run_are_in_its_tables(street: Path) -> None:
-    phases = pd.read_parquet(street / "results/runs" / RUN.format("ddp-ds_cpu2_fp32") / "activity" / "phases.parquet")
+def test_both_ranks_of_a_run_are_in_its_tables(finished: Path) -> None:
+    phases = pd.read_parquet(finished / "results/runs" / RUN.format("ddp-ds_cpu2_fp32") / "activity" / "phases.parquet")
     per_step = phases.groupby(["rank", "phase"]).size()
     for rank in (0, 1):
         for phase in ("step", "data", "transfer", "forward", "backward", "optimizer"):
             assert per_step[rank, phase] == TINY["profiled_steps"]
 
 
-def test_records_agree_with_their_traces(street: Path) -> None:
+def test_records_agree_with_their_traces(finished: Path) -> None:
     status = subprocess.run(
         [str(Path(sys.prefix) / "bin" / "multicard"), "status", "--config", CONFIG],
-        cwd=street, capture_output=True, text=True, check=False,
+        cwd=finished, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert status.returncode == 0, status.stdout
     assert status.stdout.splitlines()[-1] == "4 completed"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)")
-def test_the_report_opens_in_a_browser_and_asks_for_nothing(street: Path) -> None:
-    report = street / "results" / "report.html"
+def test_the_report_opens_in_a_browser_and_asks_for_nothing(finished: Path) -> None:
+    report = finished / "results" / "report.html"
     with browser() as opened:
         opened.open(report)
         opened.wait("document.documentElement.dataset.charts === 'drawn'")
@@ -160,27 +165,27 @@ def test_the_report_opens_in_a_browser_and_asks_for_nothing(street: Path) -> Non
         assert opened.run("document.querySelectorAll('.claims > li').length") > 0
 
 
-def test_snakemake_s_report_holds_figures_tables_and_captions(street: Path) -> None:
-    report = (street / "results" / "snakemake-report.html").read_text()
+def test_snakemake_s_report_holds_figures_tables_and_captions(finished: Path) -> None:
+    report = (finished / "results" / "snakemake-report.html").read_text()
     for part in ("speedup.png", "precision.png", "runs.csv", "measures.csv", "Does a second process help?"):
         assert part in report
     assert "2 runs, 1 of each configuration" in report
 
 
-def test_a_second_start_does_nothing(street: Path) -> None:
-    again = make(street, "demo")
+def test_a_second_start_does_nothing(finished: Path) -> None:
+    again = make(finished, "demo")
     assert again.returncode == 0
     assert "Nothing to be done" in again.stdout + again.stderr
-    assert planned(street) == []
+    assert planned(finished) == []
 
 
-def test_a_changed_scenario_reruns_its_changed_runs_and_figures_alone(street: Path) -> None:
+def test_a_changed_scenario_reruns_its_changed_runs_and_figures_alone(finished: Path) -> None:
     changed = copy.deepcopy(EXPERIMENT)
     changed["scenarios"]["formats"]["vary"]["precision"] = ["fp32", "fp64"]
-    with changed_to(street, changed):
-        assert planned(street) == sorted(
+    with changed_to(finished, changed):
+        assert planned(finished) == sorted(
             [
-                *whole_run(RUN.format("single_cpu1_fp64")),
+                *all_of_run(RUN.format("single_cpu1_fp64")),
                 "measure the scenario formats",
                 "draw the figures of the scenario formats",
                 *TOGETHER,
@@ -188,7 +193,7 @@ def test_a_changed_scenario_reruns_its_changed_runs_and_figures_alone(street: Pa
         )
 
 
-def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
+def test_an_added_scenario_reruns_nothing_that_exists(finished: Path) -> None:
     added = copy.deepcopy(EXPERIMENT)
     added["scenarios"]["sizes"] = {
         "question": "Do larger images help?",
@@ -196,11 +201,11 @@ def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
         "vary": {"image_size": [16, 24]},
         "figures": ["step_breakdown"],
     }
-    with changed_to(street, added):
+    with changed_to(finished, added):
         # The run with 16 px is there already, made for another scenario.
-        assert planned(street) == sorted(
+        assert planned(finished) == sorted(
             [
-                *whole_run(RUN.format("ddp-ds_cpu2_fp32").replace("16px", "24px")),
+                *all_of_run(RUN.format("ddp-ds_cpu2_fp32").replace("16px", "24px")),
                 "measure the scenario sizes",
                 "draw the figures of the scenario sizes",
                 *TOGETHER,
@@ -208,24 +213,69 @@ def test_an_added_scenario_reruns_nothing_that_exists(street: Path) -> None:
         )
 
 
-def test_data_that_are_prepared_anew_repeat_no_run_unless_they_are_defined_otherwise(street: Path) -> None:
+def test_data_that_are_prepared_again_repeat_no_run_unless_they_are_defined_otherwise(finished: Path) -> None:
     more = copy.deepcopy(EXPERIMENT)
     more["scenarios"]["formats"]["vary"]["precision"].append("fp64")
-    shutil.rmtree(street / "data")  # as a cluster clears a folder of temporary files
-    prepared = snakemake(street, "--", "data/digits/provenance.json")
+    shutil.rmtree(finished / "data")  # as a cluster clears a folder of temporary files
+    prepared = snakemake(finished, "prepare")
     assert prepared.returncode == 0, prepared.stderr
-    with changed_to(street, more):
-        assert [job for job in planned(street) if job.startswith("run ")] == [f"run {RUN.format('single_cpu1_fp64')}"]
-    assert planned(street) == []
-    with changed_to(street, EXPERIMENT | {"datasets": {"digits": {"source": "digits", "limit": 500}}}):
-        assert len([job for job in planned(street) if job.startswith("run ")]) == 4
+    with changed_to(finished, more):
+        runs = [job for job in planned(finished) if job.startswith("run ")]
+        assert runs == [f"run {RUN.format('single_cpu1_fp64')}"]
+    assert planned(finished) == []
+    with changed_to(finished, EXPERIMENT | {"datasets": OTHER_DIGITS}):
+        assert len([job for job in planned(finished) if job.startswith("run ")]) == 4
 
 
-def test_a_scenario_taken_away_reruns_no_run_and_no_figure(street: Path) -> None:
+def test_configurations_that_define_a_data_set_differently_leave_each_other_s_runs_alone(finished: Path) -> None:
+    facts = (finished / "data" / DIGITS / "provenance.json").read_text()
+    with changed_to(finished, EXPERIMENT | {"datasets": OTHER_DIGITS, "results": "other"}):
+        assert "prepare the data set digits" in planned(finished)
+        prepared = snakemake(finished, "prepare")
+        assert prepared.returncode == 0, prepared.stderr
+    assert (finished / "data" / DIGITS / "provenance.json").read_text() == facts
+    assert len(list(finished.glob("data/digits-*"))) == 2
+    assert planned(finished) == []
+    # One that defines it alike shares it.
+    with changed_to(finished, EXPERIMENT | {"results": "other"}):
+        assert "prepare the data set digits" not in planned(finished)
+
+
+def test_what_is_said_about_a_scenario_or_the_machine_makes_nothing_again_but_the_page(finished: Path) -> None:
+    other = copy.deepcopy(EXPERIMENT)
+    other["scenarios"]["formats"]["question"] = "Which format is fastest?"
+    with changed_to(finished, other):
+        assert planned(finished) == ["write the report"]
+    with changed_to(finished, EXPERIMENT | {"cluster": {"cpus_per_node": 16, "nodes": 2}}):
+        assert planned(finished) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "jobs"),
+    [
+        ("workflow/scripts/draw_figures.py", ["draw the figures of the scenario formats", *DRAWN]),
+        ("workflow/scripts/launch_run.py", []),
+        ("workflow/scripts/prepare_data.py", []),
+    ],
+)
+def test_a_changed_program_makes_again_what_it_made_but_runs_and_data(
+    finished: Path, file: str, jobs: list[str]
+) -> None:
+    script = finished / file
+    text = script.read_text()
+    script.write_text(f"{text}# changed\n")
+    try:
+        assert planned(finished) == sorted(jobs)
+    finally:
+        script.write_text(text)
+    assert planned(finished) == []
+
+
+def test_a_scenario_taken_away_reruns_no_run_and_no_figure(finished: Path) -> None:
     fewer = copy.deepcopy(EXPERIMENT)
     del fewer["scenarios"]["formats"]
-    with changed_to(street, fewer):
-        assert planned(street) == TOGETHER
+    with changed_to(finished, fewer):
+        assert planned(finished) == TOGETHER
 
 
 @pytest.mark.parametrize(
@@ -238,31 +288,31 @@ def test_a_scenario_taken_away_reruns_no_run_and_no_figure(street: Path) -> None
         ({"results": "Makefile/results"}, "bad.yaml: results: cannot write to Makefile/results"),
     ],
 )
-def test_bad_input_stops_snakemake_with_one_line(street: Path, change: dict[str, Any], line: str) -> None:
-    (street / "config/bad.yaml").write_text(yaml.safe_dump(EXPERIMENT | change))
-    stopped = snakemake(street, config="config/bad.yaml")
+def test_bad_input_stops_snakemake_with_one_line(finished: Path, change: dict[str, Any], line: str) -> None:
+    (finished / "config/bad.yaml").write_text(yaml.safe_dump(EXPERIMENT | change))
+    stopped = snakemake(finished, config="config/bad.yaml")
     assert stopped.returncode != 0
     said = [text for text in stopped.stderr.splitlines() if text and not text.startswith("Using profile")]
     assert len(said) == 1
     assert line in said[0]
 
 
-def test_two_scenarios_with_one_name_stop_snakemake(street: Path) -> None:
+def test_two_scenarios_with_one_name_stop_snakemake(finished: Path) -> None:
     text = yaml.safe_dump(EXPERIMENT).replace("  processes:\n", "  formats:\n")
-    (street / "config/bad.yaml").write_text(text)
-    stopped = snakemake(street, config="config/bad.yaml")
+    (finished / "config/bad.yaml").write_text(text)
+    stopped = snakemake(finished, config="config/bad.yaml")
     assert stopped.returncode != 0
     assert "config/bad.yaml, line " in stopped.stderr
     assert "the key 'formats' stands here twice" in stopped.stderr
 
 
-def test_yaml_that_does_not_parse_stops_make_with_one_line(street: Path) -> None:
-    good = (street / CONFIG).read_text()
-    (street / CONFIG).write_text("scenarios: [1")
+def test_yaml_that_does_not_parse_stops_make_with_one_line(finished: Path) -> None:
+    good = (finished / CONFIG).read_text()
+    (finished / CONFIG).write_text("scenarios: [1")
     try:
-        stopped = make(street, "demo")
+        stopped = make(finished, "demo")
     finally:
-        (street / CONFIG).write_text(good)
+        (finished / CONFIG).write_text(good)
     assert stopped.returncode != 0
     lines = [line for line in stopped.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1
@@ -344,6 +394,11 @@ def test_a_killed_demo_is_finished_by_the_next(tmp_path: Path) -> None:
     assert not trainers(folder)
     assert len(list(runs.glob("*/run.json"))) == 1
 
+    # Snakemake cannot tell a killed pipeline from one that is running.
+    refused = make(folder, "demo")
+    assert refused.returncode != 0
+    assert "--unlock" in refused.stdout + refused.stderr
+    assert snakemake(folder, "--unlock").returncode == 0
     done = make(folder, "demo")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert len(re.findall(r"completed \(", done.stdout + done.stderr)) == 1

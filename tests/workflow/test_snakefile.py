@@ -1,0 +1,74 @@
+"""The workflow follows Snakemake's conventions, and can be used from another workflow."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import ROOT, TINY
+from multicard.experiment.datasets import Digits
+from multicard.experiment.prepared import folder_name
+from multicard.experiment.resources import STEPS
+
+pytestmark = pytest.mark.workflow
+
+SNAKEMAKE = str(Path(sys.prefix) / "bin" / "snakemake")
+SCENARIO = {"question": "Does it run?", "fixed": TINY, "figures": ["step_breakdown"]}
+OTHER = f"""\
+configfile: "mine.yaml"
+
+module profiling:
+    snakefile: "{ROOT}/Snakefile"
+    config: config
+
+use rule * from profiling as profiling_*
+
+rule mine:
+    default_target: True
+    input: "results/report.html"
+"""
+
+
+def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SNAKEMAKE, "--cores", "1", *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_snakemake_s_linter_finds_nothing_but_that_rules_have_no_conda_environment() -> None:
+    found = snakemake(ROOT, "--lint")
+    lints = set(re.findall(r"^ +\* (.+?):?$", found.stdout + found.stderr, re.M))
+    assert lints <= {"Specify a conda environment or container for each rule."}, found.stdout + found.stderr
+
+
+def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(OTHER)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
+    dry = snakemake(tmp_path, "--dry-run")
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    for rule in ("prepare_data", "launch_run", "export_trace", "draw_figures", "write_report"):
+        assert f"profiling_{rule} " in dry.stdout + dry.stderr
+    done = snakemake(tmp_path, "profiling_prepare")
+    assert done.returncode == 0, done.stderr
+    prepared = tmp_path / "data" / folder_name("digits", Digits(source="digits"))
+    assert (prepared / "provenance.json").exists()
+
+
+def test_every_rule_that_a_cluster_runs_asks_for_time_and_memory_and_can_be_named(tmp_path: Path) -> None:
+    profile = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
+    listed = snakemake(ROOT, "--list-rules", "--configfile", "config/config.yaml")
+    rules = set((listed.stdout + listed.stderr).split()) & {*STEPS, *profile["groups"]}
+    assert rules == set(STEPS)
+    assert set(profile["groups"]) <= set(STEPS)
+
+
+def test_an_unknown_data_set_is_named_by_snakemake(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
+    command = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml", "--", "data/mnist/provenance.json")
+    stopped = snakemake(tmp_path, *command)
+    assert stopped.returncode != 0
+    assert "Traceback" not in stopped.stderr
+    assert "data/mnist/provenance.json" in stopped.stderr
