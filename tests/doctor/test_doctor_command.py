@@ -12,12 +12,11 @@ import pytest
 import yaml
 from faked_tools import GARBAGE, nvidia_smi, place, put, sinfo
 
+from multicard.archive.matrix import Matrix
 from multicard.core import system
-from multicard.doctor import experiment_runs, software
+from multicard.doctor import runs, software
 from multicard.doctor.checks import version_of
 from multicard.experiment.load import read_experiment
-from multicard.experiment.machine import Machine
-from multicard.experiment.runs import distinct, expand
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
 SLURM = ("sbatch", "srun", "sinfo", "squeue", "sacct", "scontrol")
@@ -41,7 +40,7 @@ def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> 
     shown = doctor(tmp_path)
     for name in CHECKS:
         assert f"│ {name} " in shown.stdout, shown.stderr
-    assert shown.returncode == (0 if "0 wrong, " in shown.stdout.splitlines()[-1] else 1)
+    assert shown.returncode == (0 if "0 errors, " in shown.stdout.splitlines()[-1] else 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,12 +56,12 @@ def test_json_holds_the_same_checks_and_agrees_with_the_exit_code(
     assert {check["check"] for check in told["checks"]} >= set(CHECKS)
     assert all(set(check) == {"check", "found", "verdict", "do"} for check in told["checks"])
     verdicts = {check["check"]: check["verdict"] for check in told["checks"]}
-    assert verdicts["driver"] == "wrong"
-    assert told["wrong"] == sum(verdict == "wrong" for verdict in verdicts.values())
+    assert verdicts["driver"] == "error"
+    assert told["errors"] == sum(verdict == "error" for verdict in verdicts.values())
     assert shown.returncode == 1
 
 
-def test_runs_on_gpus_are_wrong_without_gpus_and_slurm_and_noted_with_slurm(
+def test_runs_on_gpus_are_an_error_without_gpus_and_slurm_and_a_warning_with_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = tmp_path / "tools"
@@ -77,7 +76,23 @@ def test_runs_on_gpus_are_wrong_without_gpus_and_slurm_and_noted_with_slurm(
     found = {
         check["check"]: check for check in json.loads(doctor(tmp_path, "--config", asked, "--json").stdout)["checks"]
     }
-    assert found["runs"]["verdict"] == "note"
+    assert found["runs"]["verdict"] == "warning"
+
+
+def test_doctor_and_runs_give_one_answer_about_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    place(tools, monkeypatch, "nvidia-smi", "nsys", *SLURM)
+    asked = config(tmp_path, "cuda", fixed={"strategy": "ddp", "devices": 8, "nodes": 2})
+    cluster = {"cpus_per_node": "16", "gpus_per_node": "4", "nodes": "2"}
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile/config.yaml").write_text(yaml.safe_dump({"config": {"cluster": cluster}}))
+    arguments = ("--config", asked, "--profile", "profile")
+    found = {check["check"]: check for check in json.loads(doctor(tmp_path, *arguments, "--json").stdout)["checks"]}
+    assert (found["runs"]["verdict"], found["runs"]["found"]) == ("ok", "2 of 2 can run on the cluster")
+    command = [MULTICARD, "runs", *map(str, arguments)]
+    listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert "2 runs, 2 can run here" in listed.stdout
 
 
 def test_runs_on_cpus_need_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +129,12 @@ def test_packages_are_held_against_the_lock(tmp_path: Path) -> None:
     lock = tmp_path / "requirements.lock"
     lock.write_text("torch==2.11.0 \\\n    --hash=x\ntorchvision==0.1.0 ; sys_platform == 'linux' \\\n")
     found = {check.check: check for check in software.checks({}, lock)}
-    assert found["packages"].verdict == "note"
+    assert found["packages"].verdict == "warning"
     assert "(lock: 0.1.0)" in found["packages"].found
-    assert found["torch"].verdict == "wrong"
-    assert {check.verdict for check in software.checks({}, tmp_path / "none") if check.check == "packages"} == {"note"}
+    assert found["torch"].verdict == "error"
+    assert {check.verdict for check in software.checks({}, tmp_path / "none") if check.check == "packages"} == {
+        "warning"
+    }
 
 
 def test_a_version_is_its_leading_numbers() -> None:
@@ -125,15 +142,14 @@ def test_a_version_is_its_leading_numbers() -> None:
     assert [version_of(text) for text in ("", "v1", "\0", "1.x")] == [None, None, None, (1,)]
 
 
-@pytest.mark.parametrize(("known", "verdict"), [("cuda/13.0", "ok"), ("cuda/12.8", "wrong")])
+@pytest.mark.parametrize(("known", "verdict"), [("cuda/13.0", "ok"), ("cuda/12.8", "error")])
 def test_modules_are_tried_with_a_fake_module_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, verdict: str
 ) -> None:
     body = f'() {{ if [ "$1" = load ] && [ "$2" != {known} ]; then echo "cannot find $2" >&2; return 1; fi; }}'
     monkeypatch.setenv("BASH_FUNC_module%%", body)
     experiment = read_experiment(config(tmp_path, "cpu", modules=["cuda/13.0"]))
-    runs = distinct(expand(experiment))
-    found = {check.check: check for check in experiment_runs.checks(experiment, runs, Machine.here(), slurm=False)}
+    found = {check.check: check for check in runs.checks(Matrix.plan(experiment), slurm=False)}
     assert found["modules"].verdict == verdict
     assert verdict == "ok" or "cannot find cuda/13.0" in found["modules"].found
 

@@ -30,14 +30,14 @@ def verdicts(results: Path, planned: int = 0, runs: list[Run] | None = None) -> 
 def test_room_for_results_grows_with_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 5e9)
     assert verdicts(tmp_path)["room for results"] == "ok"
-    assert verdicts(tmp_path, planned=60)["room for results"] == "wrong"
+    assert verdicts(tmp_path, planned=60)["room for results"] == "error"
     assert verdicts(tmp_path, planned=60)["temporary folder"] == "ok"
 
 
 def test_less_than_the_floor_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 9e8)
     found = verdicts(tmp_path)
-    assert [found[key] for key in ("room for results", "room for data", "temporary folder")] == ["wrong"] * 3
+    assert [found[key] for key in ("room for results", "room for data", "temporary folder")] == ["error"] * 3
 
 
 def test_loader_workers_may_hold_all_that_they_load_ahead() -> None:
@@ -53,15 +53,15 @@ def test_loader_workers_may_hold_all_that_they_load_ahead() -> None:
 def test_shared_memory_too_small_for_the_workers_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run("a", VisionParameters(device="cpu", num_workers=2, batch_size=64, image_size=224))
     with_room(monkeypatch, 1e12, shm=64 * 1024**2)
-    assert verdicts(tmp_path)["shared memory"] == "note"
-    assert verdicts(tmp_path, 1, [run])["shared memory"] == "wrong"
+    assert verdicts(tmp_path)["shared memory"] == "warning"
+    assert verdicts(tmp_path, 1, [run])["shared memory"] == "error"
     with_room(monkeypatch, 1e12, shm=1e9)
     assert verdicts(tmp_path, 1, [run])["shared memory"] == "ok"
 
 
 def test_a_results_folder_that_cannot_be_made_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert verdicts(tmp_path / "file" / "results")["results folder"] == "wrong"
+    assert verdicts(tmp_path / "file" / "results")["results folder"] == "error"
     assert verdicts(tmp_path / "not" / "yet")["results folder"] == "ok"
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
 
@@ -69,4 +69,4 @@ def test_a_results_folder_that_cannot_be_made_is_wrong(tmp_path: Path) -> None:
 def test_few_open_files_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk.resource, "getrlimit", lambda which: (256, 4096))
     found = {check.check: check for check in disk.checks(tmp_path)}["open files"]
-    assert (found.verdict, found.found) == ("note", "256 (may be raised to 4096)")
+    assert (found.verdict, found.found) == ("warning", "256 (may be raised to 4096)")

@@ -37,13 +37,13 @@ def test_cards_with_a_driver_of_their_time_are_fine(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("driver", "told", "cuda", "verdict", "says"),
     [
-        ("550.54.15", "12.4", "13.0", "wrong", "550.54.15 (CUDA 12.4) is too old for torch's CUDA 13.0"),
-        ("535.104.05", "12.2", "12.8", "note", "535.104.05 (CUDA 12.2) is older than torch's CUDA 12.8"),
+        ("550.54.15", "12.4", "13.0", "error", "550.54.15 (CUDA 12.4) is too old for torch's CUDA 13.0"),
+        ("535.104.05", "12.2", "12.8", "warning", "535.104.05 (CUDA 12.2) is older than torch's CUDA 12.8"),
         ("590.44.01", "13.1", "12.8", "ok", "590.44.01 (CUDA 13.1), torch's CUDA 12.8"),
-        ("550.54.15", "N/A", "13.0", "wrong", "550.54.15 is too old for torch's CUDA 13.0"),
+        ("550.54.15", "N/A", "13.0", "error", "550.54.15 is too old for torch's CUDA 13.0"),
         ("580.82.07", "N/A", "13.0", "ok", "580.82.07, torch's CUDA 13.0"),
-        ("580.82.07", "N/A", "99.1", "note", "580.82.07; cannot tell which CUDA it supports"),
-        ("580.82.07", "13.0", None, "wrong", "580.82.07, but torch is built for CPUs only"),
+        ("580.82.07", "N/A", "99.1", "warning", "580.82.07; cannot tell which CUDA it supports"),
+        ("580.82.07", "13.0", None, "error", "580.82.07, but torch is built for CPUs only"),
     ],
 )
 def test_a_driver_is_judged_by_the_cuda_it_supports(
@@ -68,14 +68,14 @@ def test_too_old_a_driver_is_answered_with_the_first_that_would_do(
 
 def test_an_old_driver_on_which_torch_starts_is_noted_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked(tmp_path, monkeypatch, nvidia_smi("550.54.15", "12.4", [H100] * 4), started=True)
-    assert [check.verdict for check in found.values()] == ["ok", "note", "ok"]
+    assert [check.verdict for check in found.values()] == ["ok", "warning", "ok"]
 
 
 def test_where_nvidia_smi_is_of_no_use_nvml_tells_of_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = looked(tmp_path, monkeypatch, "exit 9", driver="580.82.07", driver_cuda=13000)
-    assert [check.verdict for check in found.values()] == ["note", "ok", "ok"]
+    assert [check.verdict for check in found.values()] == ["warning", "ok", "ok"]
 
 
 def test_what_nvml_tells_counts_more_than_the_head_of_nvidia_smi(
@@ -94,17 +94,17 @@ def test_cards_that_torch_does_not_see_are_wrong(tmp_path: Path, monkeypatch: py
     script = nvidia_smi("580.82.07", "13.0", [H100])
     assert looked(tmp_path, monkeypatch, script, cards=[])["GPUs in torch"].found == "torch sees no card"
     fails = looked(tmp_path, monkeypatch, script, started_problem="RuntimeError: unknown error")["GPUs in torch"]
-    assert (fails.verdict, fails.found) == ("wrong", "RuntimeError: unknown error")
+    assert (fails.verdict, fails.found) == ("error", "RuntimeError: unknown error")
 
 
 def test_cards_hidden_from_torch_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked(tmp_path, monkeypatch, nvidia_smi("580.82.07", "13.0", [H100] * 8))["GPUs in torch"]
-    assert (found.verdict, found.found) == ("note", "4, the smallest with 79.0 GiB, of 8")
+    assert (found.verdict, found.found) == ("warning", "4, the smallest with 79.0 GiB, of 8")
 
 
 def test_a_machine_without_a_driver_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked(tmp_path, monkeypatch, None, cards=[])
-    assert [(check.check, check.verdict) for check in found.values()] == [("GPU", "note")]
+    assert [(check.check, check.verdict) for check in found.values()] == [("GPU", "warning")]
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_an_nvidia_smi_that_is_of_no_use_is_one_line(
 ) -> None:
     monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
     [only] = looked(tmp_path, monkeypatch, script).values()
-    assert (only.check, only.verdict, only.found) == ("GPU", "note", says)
+    assert (only.check, only.verdict, only.found) == ("GPU", "warning", says)
 
 
 @pytest.mark.gpu
 def test_the_cards_of_this_machine_are_told() -> None:
     found = {check.check: check for check in gpu.checks(torch_facts())}
     assert set(found) == {"GPU", "driver", "GPUs in torch"}
-    assert found["GPUs in torch"].verdict in ("ok", "note"), found
+    assert found["GPUs in torch"].verdict in ("ok", "warning"), found

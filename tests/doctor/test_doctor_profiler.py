@@ -58,13 +58,13 @@ def test_an_nsys_that_records_is_fine_here() -> None:
 @pytest.mark.nsys
 def test_on_a_gpu_it_is_said_whether_kernels_are_recorded() -> None:
     found = {check.check: check for check in profiler.checks(torch_facts())}["nsys recording"]
-    assert found.found.endswith("with its kernels") or found.verdict == "wrong"
+    assert found.found.endswith("with its kernels") or found.verdict == "error"
 
 
 def test_without_nsys_the_other_profiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place(tmp_path, monkeypatch, "nsys")
     [only] = profiler.checks(CPU)
-    assert (only.verdict, only.found) == ("note", "not on the PATH")
+    assert (only.verdict, only.found) == ("warning", "not on the PATH")
     assert "PyTorch's profiler" in only.do
 
 
@@ -84,7 +84,7 @@ def test_an_nsys_older_than_torchs_cuda_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str | None, says: str
 ) -> None:
     found = looked(tmp_path, monkeypatch, CPU | {"cuda": cuda}, version)["nsys"]
-    assert (found.found, found.verdict) == (says, "note" if "older" in says else "ok")
+    assert (found.found, found.verdict) == (says, "warning" if "older" in says else "ok")
 
 
 @pytest.mark.parametrize("script", [GARBAGE, HANG, "exit 3"])
@@ -92,13 +92,13 @@ def test_an_nsys_without_a_version_is_one_line(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
     place(tmp_path, monkeypatch, "nsys")("nsys", script)
     [only] = profiler.checks(CPU)
-    assert only.verdict == "wrong"
+    assert only.verdict == "error"
     assert only.found.startswith("cannot tell its version: ")
 
 
 def test_an_exit_code_of_0_without_a_report_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked(tmp_path, monkeypatch, CPU, OLD)["nsys recording"]
-    assert (found.verdict, found.found) == ("wrong", "fails: nsys left no report")
+    assert (found.verdict, found.found) == ("error", "fails: nsys left no report")
     importer = 'echo raw > "${out%.nsys-rep}.qdstrm"'
     found = looked(tmp_path, monkeypatch, CPU, OLD, profile=importer)["nsys recording"]
     assert "importer is missing" in found.found
@@ -113,10 +113,10 @@ def test_a_report_counts_whatever_the_exit_code(tmp_path: Path, monkeypatch: pyt
 def test_a_recording_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "GRACE_S", 1)
     found = looked(tmp_path, monkeypatch, CPU, OLD, HANG, limit_s=0.5)["nsys recording"]
-    assert (found.verdict, found.found) == ("wrong", "fails: did not end within 0.5 s")
+    assert (found.verdict, found.found) == ("error", "fails: did not end within 0.5 s")
 
 
-@pytest.mark.parametrize(("rows", "verdict"), [(3, "ok"), (0, "wrong")])
+@pytest.mark.parametrize(("rows", "verdict"), [(3, "ok"), (0, "error")])
 def test_on_gpus_the_kernels_must_be_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, verdict: str
 ) -> None:
@@ -130,7 +130,7 @@ def test_on_gpus_the_kernels_must_be_in_the_report(
 def test_a_report_that_does_not_export_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: str) -> None:
     limit_s = 1 if export == HANG else 20
     found = looked(tmp_path, monkeypatch, CPU, OLD, 'echo report > "$out"', export, limit_s)["nsys recording"]
-    assert found.verdict == "wrong"
+    assert found.verdict == "error"
     assert found.found.startswith("fails: ")
 
 

@@ -8,12 +8,13 @@ import pytest
 import yaml
 from faked_tools import GARBAGE, HANG, place, sinfo
 
+from conftest import ROOT
+from multicard.archive.matrix import Matrix
 from multicard.core import system
 from multicard.core.errors import UserError
-from multicard.doctor import slurm, slurm_runs
+from multicard.doctor import runs, slurm
 from multicard.doctor.checks import Check
 from multicard.experiment.load import check, read_profile
-from multicard.experiment.runs import distinct, expand
 
 TOOLS = ("sbatch", "srun", "sinfo", "squeue", "sacct", "scontrol")
 ROWS = [
@@ -59,7 +60,7 @@ def test_partitions_are_listed_with_the_gpus_of_their_nodes(tmp_path: Path, monk
 
 def test_nodes_that_declare_no_gpus_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked(tmp_path, monkeypatch, sinfo=sinfo(["all|up|3|(null)|4|1:00:00|8000"]))["Slurm partitions"]
-    assert (found.verdict, found.do) == ("note", "no node declares GPUs (gres) to Slurm")
+    assert (found.verdict, found.do) == ("warning", "no node declares GPUs (gres) to Slurm")
 
 
 @pytest.mark.parametrize("command", [None, "sacct"])
@@ -68,7 +69,7 @@ def test_without_accounting_a_profile_must_ask_squeue(
 ) -> None:
     profile = a_profile(**{"slurm-status-command": command})
     found = looked(tmp_path, monkeypatch, profile, sacct=NO_ACCOUNTING)["Slurm accounting"]
-    assert found.verdict == "wrong"
+    assert found.verdict == "error"
     assert "Slurm accounting storage is disabled" in found.found
     assert found.do.startswith("slurm-status-command: squeue in the profile")
 
@@ -97,7 +98,7 @@ def test_a_partition_that_the_cluster_has_not_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resources: dict[str, Any]
 ) -> None:
     found = looked(tmp_path, monkeypatch, a_profile(**resources))["profile: partition"]
-    assert (found.verdict, found.found) == ("wrong", "not known to this Slurm: h100")
+    assert (found.verdict, found.found) == ("error", "not known to this Slurm: h100")
     assert found.do == "slurm_partition in the profile: one of debug, gpu, old"
 
 
@@ -109,7 +110,7 @@ def test_partition_and_account_of_a_profile_are_told(tmp_path: Path, monkeypatch
         ("ok", "plgrid-gpu"),
     ]
     found = looked(tmp_path, monkeypatch, a_profile())
-    assert {found[key].verdict for key in ("profile: partition", "profile: account")} == {"note"}
+    assert {found[key].verdict for key in ("profile: partition", "profile: account")} == {"warning"}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_what_a_profile_says_of_the_nodes_must_be_so(
     resources = {"slurm_partition": partition} if partition else {}
     profile = a_profile(**{"default-resources": resources, "config": {"cluster": cluster}})
     found = looked(tmp_path, monkeypatch, profile)["profile: cluster"]
-    assert found.verdict == ("ok" if has is None else "wrong"), found
+    assert found.verdict == ("ok" if has is None else "error"), found
     assert has is None or found.found.endswith(f"of which its partitions have {has}")
 
 
@@ -144,13 +145,13 @@ def kept(seconds: int) -> str:
     ("scontrol", "sacct", "verdict", "do"),
     [
         (kept(300), NO_ACCOUNTING, "ok", ""),
-        (kept(240), NO_ACCOUNTING, "note", "ask the cluster's administrators for MinJobAge=300"),
-        (kept(60), NO_ACCOUNTING, "wrong", "ask the cluster's administrators for MinJobAge=300"),
-        (kept(60), "exit 0", "wrong", "slurm-status-command: sacct in the profile"),
+        (kept(240), NO_ACCOUNTING, "warning", "ask the cluster's administrators for MinJobAge=300"),
+        (kept(60), NO_ACCOUNTING, "error", "ask the cluster's administrators for MinJobAge=300"),
+        (kept(60), "exit 0", "error", "slurm-status-command: sacct in the profile"),
         (kept(0), "exit 0", "ok", "slurm-status-command: sacct in the profile"),
-        (kept(0), NO_ACCOUNTING, "wrong", "ask the cluster's administrators for MinJobAge=300"),
-        (GARBAGE, "exit 0", "note", "slurm-status-command: sacct in the profile"),
-        ("exit 1", NO_ACCOUNTING, "note", "ask the cluster's administrators for MinJobAge=300"),
+        (kept(0), NO_ACCOUNTING, "error", "ask the cluster's administrators for MinJobAge=300"),
+        (GARBAGE, "exit 0", "warning", "slurm-status-command: sacct in the profile"),
+        ("exit 1", NO_ACCOUNTING, "warning", "ask the cluster's administrators for MinJobAge=300"),
     ],
 )
 def test_a_slurm_that_forgets_jobs_before_their_end_is_seen_is_told(
@@ -167,15 +168,19 @@ def test_only_a_profile_that_asks_squeue_needs_jobs_that_are_remembered(
     assert "Slurm MinJobAge" not in looked(tmp_path, monkeypatch, profile, scontrol=kept(1))
 
 
-def fits_of(time_limit_min: int = 60, **fixed: Any) -> slurm.Fits:
+CLUSTER = {"nodes": 1, "gpus_per_node": "4", "cpus_per_node": "96"}
+
+
+def fits_of(time_limit_min: int = 60, cluster: dict[str, str] | None = None, **fixed: Any) -> slurm.Fits:
     """Checks for an experiment of one run."""
+    cluster = CLUSTER | (cluster or {})
     scenario = {"question": "?", "figures": ["step_breakdown"], "fixed": {"strategy": "ddp-ds"} | fixed}
-    experiment = check({"time_limit_min": time_limit_min, "scenarios": {"a": scenario}}, "test")
-    return partial(slurm_runs.checks, experiment=experiment, runs=distinct(expand(experiment)))
+    stated = {"time_limit_min": time_limit_min, "cluster": cluster, "scenarios": {"a": scenario}}
+    return partial(runs.on_nodes, matrix=Matrix.plan(check(stated, "test")))
 
 
 def for_runs(partition: str, **options: Any) -> dict[str, Any]:
-    cluster = {"nodes": 1, "gpus_per_node": "4", "cpus_per_node": "96"} | options.pop("cluster", {})
+    cluster = CLUSTER | options.pop("cluster", {})
     resources = {"default-resources": {"slurm_partition": partition}}
     return a_profile(**resources | {"config": {"cluster": cluster}} | options)
 
@@ -183,49 +188,93 @@ def for_runs(partition: str, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("partition", "limit_min", "options", "found", "do"),
     [
-        ("debug", 20, {}, "a run asks for 30 min", ""),
-        ("debug", 21, {}, "a run asks for 31 min, its partitions give 30: it would never begin", "at most 20;"),
-        ("debug,gpu", 2870, {}, "a run asks for 2880 min", ""),
-        ("gpu", 2871, {}, "a run asks for 2881 min, its partitions give 2880: it would never begin", "at most 2870;"),
-        ("debug", 60, {"set-resources": {"launch_run": {"runtime": 25}}}, "a run asks for 25 min", ""),
+        ("debug", 20, {}, "minutes asked for: launch_run 30, ", ""),
+        ("debug", 21, {}, "launch_run asks for 31 min, its partition allows 30: the job would stay", "at most 20;"),
+        ("debug,gpu", 2870, {}, "minutes asked for: launch_run 2880, ", ""),
+        ("gpu", 2871, {}, "launch_run asks for 2881 min, its partition allows 2880: the job would", "at most 2870;"),
+        ("debug", 60, {"set-resources": {"launch_run": {"runtime": 25}}}, "minutes asked for: launch_run 25, ", ""),
+        # The steps of a group run one after the other, those of one stage side by side.
+        ("debug", 20, {"groups": {"judge_claims": "end", "recommend": "end", "write_report": "end"}}, "end 20", ""),
+        (
+            "debug", 20,
+            {"groups": ["measure_scenario=all", "draw_figures=all", "judge_claims=all", "write_report=all"]},
+            "all asks for 40 min, its partition allows 30: the job would stay pending", "set-resources",
+        ),
+        ("gpu", 20, {"set-resources": {"write_report": {"runtime": 31, "slurm_partition": "debug"}}},
+         "write_report asks for 31 min, its partition allows 30: the job would stay pending", "set-resources"),
     ],
-)
-def test_a_partition_must_give_runs_the_time_that_they_ask_for(
+)  # fmt: skip
+def test_a_partition_must_allow_the_time_that_rules_and_groups_ask_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     partition: str, limit_min: int, options: dict[str, Any], found: str, do: str,
 ) -> None:  # fmt: skip
     told = looked(tmp_path, monkeypatch, for_runs(partition, **options), fits=fits_of(limit_min))["profile: time"]
-    assert (told.found, told.verdict) == (found, "wrong" if do else "ok")
+    assert (found in told.found, told.verdict) == (True, "error" if do else "ok"), told
     assert do in told.do
+
+
+def test_small_steps_are_checked_without_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = for_runs("debug", **{"set-resources": {"export_trace": {"mem_mb": 16001}}})
+    found = looked(tmp_path, monkeypatch, profile, fits=runs.on_nodes)
+    assert "launch_run" not in found["profile: time"].found
+    assert found["profile: memory"].found.startswith("export_trace asks for up to 16001 MB of a node, which has 16000")
+
+
+@pytest.mark.parametrize(("components", "verdict"), [(5, "ok"), (6, "error")])
+def test_memory_of_a_group_counts_what_runs_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, components: int, verdict: str
+) -> None:
+    profile = for_runs("debug", groups={"judge_claims": "end", "recommend": "end", "write_report": "end"})
+    profile["group-components"] = [f"end={components}"]  # of 3000 MB; the nodes have 16000
+    assert looked(tmp_path, monkeypatch, profile, fits=runs.on_nodes)["profile: memory"].verdict == verdict
+
+
+def test_the_shipped_profile_fits_a_partition_of_one_hour_and_8_gb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = read_profile(ROOT / "profiles/slurm")
+    small = sinfo(["gpu|up|2|gpu:4|16|1:00:00|8000"])
+    found = looked(tmp_path, monkeypatch, profile, fits=fits_of(15, device="cpu"), sinfo=small, sacct=NO_ACCOUNTING)
+    verdicts = {name: one.verdict for name, one in found.items() if name.startswith("profile")}
+    assert set(verdicts.values()) == {"ok"}, found
+    assert {"profile: time", "profile: memory", "profile: cluster"} <= set(verdicts)
 
 
 @pytest.mark.parametrize(
     ("asks", "options", "verdict", "says"),
     [
-        (900_000, {"retries": 0}, "ok", "a run asks for up to 900000 MB of a node; they have 1000000"),
-        (400_000, {"retries": 1}, "ok", "a run asks for up to 400000 MB of a node; they have 1000000"),
-        (900_000, {"retries": 1}, "note", "submitted again after a loss, it asks for 1800000"),
-        (900_000, {"retries": 1, "cluster": {"memory_per_node_gb": "1000"}}, "ok", "they have 1000000"),
-        (1_100_000, {}, "wrong", "a run asks for up to 1100000 MB of a node; they have 1000000: Slurm refuses it"),
-        (1_100_000, {"set-resources": {"launch_run": {"mem_mb": 64000}}, "retries": 1}, "ok", "up to 64000 MB"),
+        (900_000, {"retries": 0}, "ok", "MB asked for: launch_run 900000, "),
+        (400_000, {"retries": 1}, "ok", "MB asked for: launch_run 400000, "),
+        (900_000, {"retries": 1}, "warning", "submitted again after a failure, launch_run asks for up to 1800000 MB"),
+        (900_000, {"retries": 1, "cluster": {"memory_per_node_gb": "1000"}}, "ok", "launch_run 900000"),
+        (1_100_000, {}, "error", "launch_run asks for up to 1100000 MB of a node, which has 1000000: Slurm refuses it"),
+        (1_100_000, {"set-resources": {"launch_run": {"mem_mb": 64000}}, "retries": 1}, "ok", "launch_run 64000"),
     ],
 )
 def test_a_node_must_have_the_memory_that_a_run_asks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: int, options: dict[str, Any], verdict: str, says: str
 ) -> None:
     monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: asks)
-    found = looked(tmp_path, monkeypatch, for_runs("gpu", **options), fits=fits_of(devices=4))["profile: memory"]
+    fits = fits_of(devices=4, cluster=options.get("cluster"))
+    found = looked(tmp_path, monkeypatch, for_runs("gpu", **options), fits=fits)["profile: memory"]
     assert (found.verdict, says in found.found) == (verdict, True), found
-    if verdict == "note":
+    if verdict == "warning":
         assert found.do == "memory_per_node_gb: 1000 under config: cluster:"
+
+
+def test_a_profile_under_which_preempted_jobs_are_waited_for_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = looked(tmp_path, monkeypatch, a_profile(**{"slurm-no-requeue": True}))["profile: requeue"]
+    assert (found.verdict, found.do) == ("warning", "slurm-requeue: true instead")
+    assert "profile: requeue" not in looked(tmp_path, monkeypatch, a_profile())
 
 
 def test_runs_that_no_node_takes_and_nodes_that_are_down_ask_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = looked(tmp_path, monkeypatch, for_runs("gpu"), fits=fits_of(devices=8))
-    assert "profile: time" in found
-    assert "profile: memory" not in found
+    assert "launch_run" not in found["profile: time"].found
     assert "profile: time" not in looked(tmp_path, monkeypatch, for_runs("old"), fits=fits_of())
 
 
@@ -242,7 +291,7 @@ def test_a_sinfo_that_is_of_no_use_is_one_line(
 ) -> None:
     monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
     [only] = looked(tmp_path, monkeypatch, a_profile(), sinfo=script).values()
-    assert (only.check, only.verdict, only.found) == ("Slurm", "note", says)
+    assert (only.check, only.verdict, only.found) == ("Slurm", "warning", says)
 
 
 @pytest.mark.parametrize("listing", ["printf 'gpu|up|many|gpu:\\n|||\\n'", "exit 1", GARBAGE])
@@ -251,16 +300,16 @@ def test_a_slurm_that_lists_no_partitions_is_wrong_only_where_it_is_demanded(
 ) -> None:
     script = f'[ "$1" = --version ] && echo slurm 24.05.4 && exit; {listing}'
     found = looked(tmp_path, monkeypatch, a_profile(), sinfo=script)
-    assert [one.verdict for one in found.values()] == ["ok", "note"]
+    assert [one.verdict for one in found.values()] == ["ok", "warning"]
     found = looked(tmp_path, monkeypatch, a_profile(), demanded=True, sinfo=script)
-    assert [one.verdict for one in found.values()] == ["ok", "wrong"]
+    assert [one.verdict for one in found.values()] == ["ok", "error"]
 
 
 def test_no_slurm_is_wrong_only_where_a_profile_demands_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = dict.fromkeys(TOOLS)
-    assert looked(tmp_path, monkeypatch, a_profile(), **nothing)["Slurm"].verdict == "note"
-    assert looked(tmp_path, monkeypatch, a_profile(), demanded=True, **nothing)["Slurm"].verdict == "wrong"
-    assert looked(tmp_path, monkeypatch, {"cores": "all"}, demanded=True, **nothing)["Slurm"].verdict == "note"
+    assert looked(tmp_path, monkeypatch, a_profile(), **nothing)["Slurm"].verdict == "warning"
+    assert looked(tmp_path, monkeypatch, a_profile(), demanded=True, **nothing)["Slurm"].verdict == "error"
+    assert looked(tmp_path, monkeypatch, {"cores": "all"}, demanded=True, **nothing)["Slurm"].verdict == "warning"
 
 
 def test_a_missing_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from multicard.core.system import Answer, ask
 
-Verdict = Literal["ok", "note", "wrong"]
+Verdict = Literal["ok", "warning", "error"]
 TORCH_LIMIT_S = 120.0  # a first import from a shared file system takes long
 FACTS = "multicard-facts: "
 
@@ -70,7 +70,7 @@ def torch_facts() -> dict[str, Any]:
 
 def cannot_tell(check: str, answer: Answer, do: str = "") -> Check:
     """Give the line for a tool that did not answer as it should."""
-    return Check(check, f"cannot tell: {answer.problem or 'an answer without sense'}", "note", do)
+    return Check(check, f"cannot tell: {answer.problem or 'an answer without sense'}", "warning", do)
 
 
 def version_of(text: str) -> tuple[int, ...] | None:

@@ -31,7 +31,7 @@ def checks(results: Path, planned: int = 0, runs: Iterable[Run] = ()) -> list[Ch
     problem = unwritable(results)
     writable = Check("results folder", f"{results}: can be written to")
     if problem:
-        writable = Check("results folder", f"cannot be written to: {problem}", "wrong", "state another results: folder")
+        writable = Check("results folder", f"cannot be written to: {problem}", "error", "state another results: folder")
     return [
         writable,
         _room("room for results", results, needed, why, "state another folder (results:) or make room"),
@@ -63,9 +63,9 @@ def _room(name: str, folder: Path, needed: float, why: str, do: str) -> Check:
     try:
         free = shutil.disk_usage(_existing(folder)).free
     except OSError as error:
-        return Check(name, f"{folder}: cannot tell: {error.strerror}", "note")
+        return Check(name, f"{folder}: cannot tell: {error.strerror}", "warning")
     found = f"{folder}: {_size(free)} free, {_size(needed)} wanted ({why})"
-    return Check(name, found) if free >= needed else Check(name, found, "wrong", do)
+    return Check(name, found) if free >= needed else Check(name, found, "error", do)
 
 
 def _shared_memory(runs: list[Run]) -> Check:
@@ -73,15 +73,15 @@ def _shared_memory(runs: list[Run]) -> Check:
     try:
         usage = shutil.disk_usage(SHM)
     except OSError:
-        return Check(name, f"no {SHM}", "note", "loader workers (workers above 0) need it")
+        return Check(name, f"no {SHM}", "warning", "loader workers (workers above 0) need it")
     found = f"{SHM}: {_size(usage.free)} free"
     needed = max((run.parameters.shared_memory_bytes for run in runs), default=0)
     do = "fewer workers, less prefetch, or a larger /dev/shm (docker --shm-size, srun --mem)"
     if needed > usage.free:
         found += f", {_size(needed)} may be in use by the batches of one run's loader workers"
-        return Check(name, found, "wrong", do)
+        return Check(name, found, "error", do)
     if usage.total <= CONTAINER_SHM_BYTES:
-        return Check(name, found, "note", f"a container's small default: {do}")
+        return Check(name, found, "warning", f"a container's small default: {do}")
     return Check(name, found + (f", at most {_size(needed)} used by loader workers" if needed else ""))
 
 
@@ -90,5 +90,5 @@ def _open_files() -> Check:
     told = ["unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in (soft, hard)]
     found = f"{told[0]} (may be raised to {told[1]})"
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
-        return Check("open files", found, "note", f"ulimit -n {OPEN_FILES}, if loader workers fail")
+        return Check("open files", found, "warning", f"ulimit -n {OPEN_FILES}, if loader workers fail")
     return Check("open files", found)

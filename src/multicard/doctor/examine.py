@@ -8,15 +8,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from multicard.archive.matrix import Matrix
 from multicard.core.terminal import plain
-from multicard.doctor import disk, experiment_runs, gpu, profiler, slurm, slurm_runs, software
+from multicard.doctor import disk, gpu, profiler, runs, slurm, software
 from multicard.doctor.checks import Check, torch_facts
 from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
-from multicard.experiment.runs import Run, distinct, expand
+from multicard.experiment.runs import Run
 
 PROFILE = Path("profiles/slurm")  # looked at where it is, unless another is named
-COLOURS = {"ok": "green", "note": "yellow", "wrong": "red"}
+COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 def examine(config: Path | None, profile: Path | None) -> list[Check]:
@@ -27,40 +28,43 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     UserError
         If the configuration or a profile that was named cannot be read.
     """
-    experiment = read_experiment(config) if config else None
-    runs: dict[str, Run] = distinct(expand(experiment)) if experiment else {}
-    machine = Machine.here()
     values = read_profile(profile or PROFILE) if profile or (PROFILE / "config.yaml").exists() else None
-    fits = partial(slurm_runs.checks, experiment=experiment, runs=runs) if experiment else None
+    matrix = Matrix.plan(read_experiment(config, profile)) if config else None
+    on_cluster = matrix
+    if config and profile is None and values and values.get("executor") == "slurm":
+        on_cluster = Matrix.plan(read_experiment(config, PROFILE))
     facts = torch_facts()
     found = [
         *software.checks(facts),
         *gpu.checks(facts),
         *profiler.checks(facts),
-        *slurm.checks(values, demanded=profile is not None, fits=fits),
-        *disk.checks(Path(experiment.results if experiment else "results"), *_planned(runs, machine)),
+        *slurm.checks(values, demanded=profile is not None, fits=partial(runs.on_nodes, matrix=on_cluster)),
+        *disk.checks(Path(matrix.experiment.results if matrix else "results"), *_planned(matrix)),
     ]
-    if experiment:
-        found += experiment_runs.checks(experiment, runs, machine, slurm.here())
+    if matrix:
+        found += runs.checks(matrix, slurm.here())
     return found
 
 
-def _planned(runs: dict[str, Run], machine: Machine) -> tuple[int, list[Run]]:
+def _planned(matrix: Matrix | None) -> tuple[int, list[Run]]:
     """How many of the runs can run on some machine, and which on this one."""
-    somewhere = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs.values())
-    return somewhere, [run for run in runs.values() if run.unsupported_reason(machine) is None]
+    if matrix is None:
+        return 0, []
+    here, every = Machine.here(), matrix.runs.values()
+    somewhere = sum(run.unsupported_reason(here.hypothetical()) is None for run in every)
+    return somewhere, [run for run in every if run.unsupported_reason(here) is None]
 
 
 def print_checks(found: list[Check], as_json: bool, console: Console) -> bool:
-    """Print what was found; return whether nothing is wrong."""
-    wrong = sum(check.verdict == "wrong" for check in found)
+    """Print what was found; return whether there is no error."""
+    errors, warnings = (sum(check.verdict == verdict for check in found) for verdict in ("error", "warning"))
     if as_json:
-        print(json.dumps({"checks": [asdict(check) for check in found], "wrong": wrong}, indent=2))
-        return not wrong
+        print(json.dumps({"checks": [asdict(check) for check in found], "errors": errors}, indent=2))
+        return not errors
     table = Table("Check", "Found", "Verdict", "What to do")
     for check in found:
         verdict = f"[{COLOURS[check.verdict]}]{check.verdict}[/]"
         table.add_row(plain(check.check), plain(check.found), verdict, plain(check.do))
     console.print(table)
-    console.print(f"{wrong} wrong, {sum(check.verdict == 'note' for check in found)} to note", highlight=False)
-    return not wrong
+    console.print(f"{errors} errors, {warnings} warnings", highlight=False)
+    return not errors

@@ -21,7 +21,7 @@ def checks(facts: dict[str, Any]) -> list[Check]:
     driver = facts.get("driver")
     if answer.problem or not cards:
         if answer.problem and "not on the PATH" in answer.problem and driver is None:
-            return [Check("GPU", "no NVIDIA driver", "note", NONE_HERE)]
+            return [Check("GPU", "no NVIDIA driver", "warning", NONE_HERE)]
         told = [cannot_tell("GPU", answer, "mend the driver, or look on a node that has cards")]
         if driver is None:
             return told
@@ -57,8 +57,8 @@ def _driver(driver: str, cuda: tuple[int, int] | None, facts: dict[str, Any]) ->
     wanted = version_of(facts.get("cuda") or "")
     if wanted is None:
         if "torch" not in facts:
-            return Check("driver", f"{driver}; cannot tell whether it fits torch, which cannot be imported", "note")
-        return Check("driver", f"{driver}, but torch is built for CPUs only", "wrong", "install a CUDA build of torch")
+            return Check("driver", f"{driver}; cannot tell whether it fits torch, which cannot be imported", "warning")
+        return Check("driver", f"{driver}, but torch is built for CPUs only", "error", "install a CUDA build of torch")
     needs, first = f"torch's CUDA {'.'.join(map(str, wanted))}", FIRST_DRIVER.get(wanted[0])
     told = f"{driver} (CUDA {cuda[0]}.{cuda[1]})" if cuda else driver
     if cuda:
@@ -66,16 +66,16 @@ def _driver(driver: str, cuda: tuple[int, int] | None, facts: dict[str, Any]) ->
     elif first and version_of(driver):
         old, older = version_of(driver)[0] < first, False
     else:
-        return Check("driver", f"{told}; cannot tell which CUDA it supports", "note", f"it must support {needs}")
+        return Check("driver", f"{told}; cannot tell which CUDA it supports", "warning", f"it must support {needs}")
     if old and facts.get("started"):
         return Check(
-            "driver", f"{told} is older than {needs}", "note", "torch starts on it: through NVIDIA's cuda-compat?"
+            "driver", f"{told} is older than {needs}", "warning", "torch starts on it: through NVIDIA's cuda-compat?"
         )
     if old:
         do = f"a driver from {first} on" if first else "a newer driver"
-        return Check("driver", f"{told} is too old for {needs}", "wrong", f"{do}, or a torch built for its CUDA")
+        return Check("driver", f"{told} is too old for {needs}", "error", f"{do}, or a torch built for its CUDA")
     if older:
-        return Check("driver", f"{told} is older than {needs}", "note", "the same generation: most features work")
+        return Check("driver", f"{told} is older than {needs}", "warning", "the same generation: most features work")
     return Check("driver", f"{told}, {needs}")
 
 
@@ -83,14 +83,14 @@ def _seen_by_torch(cards: int | None, facts: dict[str, Any]) -> Check:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     limited = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
     if "torch" not in facts:
-        return Check("GPUs in torch", "cannot tell: torch cannot be imported", "note")
+        return Check("GPUs in torch", "cannot tell: torch cannot be imported", "warning")
     seen = facts.get("cards")
     problem = facts.get("cards_problem") or facts.get("started_problem")
     if problem or not seen:
         said = problem or f"torch sees no card{limited}"
-        return Check("GPUs in torch", said, "wrong", "see the driver's line; or CUDA_VISIBLE_DEVICES hides the cards")
+        return Check("GPUs in torch", said, "error", "see the driver's line; or CUDA_VISIBLE_DEVICES hides the cards")
     smallest = min(memory for _, memory in seen) / 1024**3
     found = f"{len(seen)}, the smallest with {smallest:.1f} GiB{limited}"
     if cards is not None and len(seen) < cards:
-        return Check("GPUs in torch", f"{found}, of {cards}", "note", "the others are hidden from this process")
+        return Check("GPUs in torch", f"{found}, of {cards}", "warning", "the others are hidden from this process")
     return Check("GPUs in torch", found)

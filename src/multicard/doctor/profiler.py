@@ -43,12 +43,12 @@ def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> lis
     """Look at the version of nsys, and have it record a trivial program."""
     answer = ask(["nsys", "--version"])
     if answer.problem and "not on the PATH" in answer.problem:
-        return [Check("nsys", "not on the PATH", "note", f"envs/install-nsys.sh or a module; {WITHOUT}")]
+        return [Check("nsys", "not on the PATH", "warning", f"envs/install-nsys.sh or a module; {WITHOUT}")]
     found = answer.output.rpartition("version ")[2].split()
     version = version_of(found[0]) if found and not answer.problem else None
     if version is None or len(version) < 2:
         return [
-            Check("nsys", f"cannot tell its version: {answer.problem or _short(answer.output)}", "wrong", "mend nsys"),
+            Check("nsys", f"cannot tell its version: {answer.problem or _short(answer.output)}", "error", "mend nsys"),
         ]
     return [_age(version, facts), _recording(facts, record_limit_s)]
 
@@ -67,7 +67,7 @@ def _age(version: tuple[int, ...], facts: dict[str, Any]) -> Check:
     if version[:3] < came:
         needed = ".".join(map(str, came))
         found = f"{told} is older than {needed}, which came with CUDA {of[0]}.{of[1]}; torch uses {facts['cuda']}"
-        return Check("nsys", found, "note", "on GPUs install a newer one from NVIDIA, or load a module")
+        return Check("nsys", found, "warning", "on GPUs install a newer one from NVIDIA, or load a module")
     return Check("nsys", told)
 
 
@@ -91,11 +91,11 @@ def _recording(facts: dict[str, Any], limit_s: float) -> Check:
                 raise TraceError(exported.problem or "nsys export left no database")
             rows = _rows(database, table)
         except (TraceError, sqlite3.Error) as error:
-            return Check(name, f"fails: {error}", "wrong", f"another version of nsys; {WITHOUT}")
+            return Check(name, f"fails: {error}", "error", f"another version of nsys; {WITHOUT}")
     if not rows:
         what = "no kernel of the GPU" if on_gpu else "no range"
         do = "an nsys that knows this driver, or leave to profile GPUs" if on_gpu else f"another version; {WITHOUT}"
-        return Check(name, f"it left a report with {what} in it", "wrong", do)
+        return Check(name, f"it left a report with {what} in it", "error", do)
     took = f"recorded and exported a program in {ended.wall_time_s:.0f} s"
     return Check(name, f"{took}, {'with its kernels' if on_gpu else 'with its ranges (no GPU to try)'}")
 

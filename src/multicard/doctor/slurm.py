@@ -38,8 +38,8 @@ class Nodes:
         return nodes + (f" of {cards}" if cards else "") + ("" if self.up else " (not up)")
 
 
-# Checks of a profile against the nodes that it names.
-Fits = Callable[[dict[str, Any], list[Nodes]], Iterator[Check]]
+# Checks of a profile against the cluster's partitions.
+Fits = Callable[[dict[str, Any], dict[str, list[Nodes]]], Iterator[Check]]
 
 
 def here() -> bool:
@@ -55,9 +55,9 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False, fits: Fits | 
     demanded
         The user named the profile, so that Slurm must be there.
     fits
-        Further checks of the nodes that the profile names.
+        Further checks of the profile against the partitions.
     """
-    absent = "wrong" if demanded and profile and profile.get("executor") == "slurm" else "note"
+    absent = "error" if demanded and profile and profile.get("executor") == "slurm" else "warning"
     version = ask(["sinfo", "--version"])
     if version.problem and "not on the PATH" in version.problem:
         return [Check("Slurm", "none here: sinfo is not on the PATH", absent, "profiles/local runs without Slurm")]
@@ -79,7 +79,7 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False, fits: Fits | 
     with_cards = any(node.gpus for nodes in partitions.values() for node in nodes)
     listed = Check("Slurm partitions", listing + more)
     if not with_cards:
-        listed = Check("Slurm partitions", listing + more, "note", "no node declares GPUs (gres) to Slurm")
+        listed = Check("Slurm partitions", listing + more, "warning", "no node declares GPUs (gres) to Slurm")
     accounting = ask(ACCOUNTING)
     return [
         tools, listed, _accounting(accounting, profile), *_ended_jobs(accounting, profile),
@@ -141,7 +141,7 @@ def _accounting(answer: Answer, profile: dict[str, Any] | None) -> Check:
     do = "slurm-status-command: squeue in the profile; with sacct Snakemake would never see a job end"
     bad = profile is not None and profile.get("executor") == "slurm" and wanted != "squeue"
     found = f"none: {answer.problem}" + (f"; the profile asks {wanted or 'sacct, the default'}" if profile else "")
-    return Check("Slurm accounting", found, "wrong" if bad else "ok", do)
+    return Check("Slurm accounting", found, "error" if bad else "ok", do)
 
 
 def _ended_jobs(accounting: Answer, profile: dict[str, Any] | None) -> Iterator[Check]:
@@ -160,51 +160,54 @@ def _ended_jobs(accounting: Answer, profile: dict[str, Any] | None) -> Iterator[
     if told is None:
         yield cannot_tell("Slurm MinJobAge", answer, do)
     elif kept_s == 0:  # for ever, but the plugin takes it for too short and asks sacct
-        verdict = "ok" if accounting.problem is None else "wrong"
+        verdict = "ok" if accounting.problem is None else "error"
         yield Check("Slurm MinJobAge", "0, for which Snakemake asks sacct instead of squeue", verdict, do)
     else:
         found = f"squeue forgets a job {kept_s} s after its end, Snakemake may look {LOOKS_S} s apart"
-        yield Check("Slurm MinJobAge", found, "wrong" if kept_s <= LOOKS_S else "note", do)
+        yield Check("Slurm MinJobAge", found, "error" if kept_s <= LOOKS_S else "warning", do)
 
 
 def _values(
     profile: dict[str, Any] | None, partitions: dict[str, list[Nodes]], accounting: Answer, fits: Fits | None
 ) -> Iterator[Check]:
-    """Hold a profile's partitions and account against the cluster."""
+    """Compare a profile's partitions and account with the cluster."""
     if profile is None:
         return
     if profile.get("executor") != "slurm":
-        yield Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "note")
+        yield Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning")
         return
+    if profile.get("slurm-no-requeue"):
+        found = "slurm-no-requeue: Snakemake would wait for ever for a job that is preempted"
+        yield Check("profile: requeue", found, "warning", "slurm-requeue: true instead")
     asked = {str(name) for name in _stated(profile, "slurm_partition") for name in str(name).split(",")}
     unknown = sorted(asked - partitions.keys())
     if unknown:
         do = f"slurm_partition in the profile: one of {', '.join(sorted(partitions)[:SHOWN])}"
-        yield Check("profile: partition", f"not known to this Slurm: {', '.join(unknown)}", "wrong", do)
+        yield Check("profile: partition", f"not known to this Slurm: {', '.join(unknown)}", "error", do)
     elif asked:
         yield Check("profile: partition", ", ".join(sorted(asked)))
     else:
         yield Check(
-            "profile: partition", "none stated: Slurm's default", "note", "state slurm_partition, one with GPUs"
+            "profile: partition", "none stated: Slurm's default", "warning", "state slurm_partition, one with GPUs"
         )
     if not unknown:
         nodes = [node for name in asked or partitions for node in partitions[name]]
         yield from _cluster(profile, nodes)
         if fits is not None:
-            yield from fits(profile, nodes)
+            yield from fits(profile, partitions)
     accounts = sorted({str(account) for account in _stated(profile, "slurm_account")})
     if accounts:
         yield Check("profile: account", ", ".join(accounts))
     elif accounting.problem is None:
-        yield Check("profile: account", "none stated", "note", "state slurm_account if the cluster bills by account")
+        yield Check("profile: account", "none stated", "warning", "state slurm_account if the cluster bills by account")
     else:
         yield Check("profile: account", "none stated, and none needed without accounting")
 
 
 def _cluster(profile: dict[str, Any], nodes: list[Nodes]) -> Iterator[Check]:
-    """Hold what the profile says of a node (config: cluster:) against the nodes of its partitions."""
-    cluster = cluster_of(profile)
-    if cluster is None:
+    """Compare what the profile says of a node (config: cluster:) with the nodes of its partitions."""
+    cluster = mapping_of(profile, "config").get("cluster")
+    if not isinstance(cluster, dict):
         return
     said = {key: int(str(value)) for key, value in cluster.items() if str(value).isdecimal()}
     gpus, cpus, count = said.get("gpus_per_node", 0), said.get("cpus_per_node", 0), said.get("nodes", 0)
@@ -214,20 +217,20 @@ def _cluster(profile: dict[str, Any], nodes: list[Nodes]) -> Iterator[Check]:
         yield Check("profile: cluster", told)
     else:
         do = 'state under config: cluster: what `sinfo -o "%R %D %c %G"` lists'
-        yield Check("profile: cluster", f"{told}, of which its partitions have {fitting}", "wrong", do)
+        yield Check("profile: cluster", f"{told}, of which its partitions have {fitting}", "error", do)
 
 
-def cluster_of(profile: dict[str, Any]) -> dict[str, Any] | None:
-    """What a profile says of the cluster's nodes."""
-    config = profile.get("config")
-    cluster = config.get("cluster") if isinstance(config, dict) else None
-    return cluster if isinstance(cluster, dict) else None
+def mapping_of(profile: dict[str, Any], key: str) -> dict[str, Any]:
+    """A mapping of the profile, also where it is written as a list, as on the command line (`rule=group`)."""
+    value = profile.get(key)
+    if isinstance(value, list):
+        return dict(str(entry).split("=", 1) for entry in value if "=" in str(entry))
+    return value if isinstance(value, dict) else {}
 
 
 def of_rule(profile: dict[str, Any], rule: str, name: str) -> int | None:
     """Amount of a resource that a profile states for a rule, in the place of what the rule asks for."""
-    rules = profile.get("set-resources")
-    value = (rules.get(rule) or {}).get(name) if isinstance(rules, dict) else None
+    value = (mapping_of(profile, "set-resources").get(rule) or {}).get(name)
     return int(str(value)) if str(value).isdecimal() else None
 
 

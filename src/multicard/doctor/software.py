@@ -26,19 +26,21 @@ def _python() -> Check:
     try:
         wanted = metadata("multicard")["Requires-Python"] or ""
     except PackageNotFoundError:
-        return Check("Python", f"{found}; multicard is not installed as a package", "note", "envs/make-venv.sh .venv")
+        return Check(
+            "Python", f"{found}; multicard is not installed as a package", "warning", "envs/make-venv.sh .venv"
+        )
     bounds = [(sign, (int(a), int(b))) for sign, a, b in re.findall(r"(>=|<)\s*(\d+)\.(\d+)", wanted)]
     here = sys.version_info[:2]
     fits = all(here >= bound if sign == ">=" else here < bound for sign, bound in bounds)
     if fits:
         return Check("Python", found)
-    return Check("Python", f"{found}, wanted {wanted}", "wrong", "envs/make-venv.sh .venv python3.12")
+    return Check("Python", f"{found}, wanted {wanted}", "error", "envs/make-venv.sh .venv python3.12")
 
 
 def _torch(facts: dict[str, Any]) -> Check:
     if "torch" not in facts:
         problem = facts.get("torch_problem", "no word of it")
-        return Check("torch", f"cannot be imported: {problem}", "wrong", "make the environment again: docs/software.md")
+        return Check("torch", f"cannot be imported: {problem}", "error", "make the environment again: docs/software.md")
     cuda = facts.get("cuda")
     return Check("torch", f"{facts['torch']}, built for {f'CUDA {cuda}' if cuda else 'CPUs only'}")
 
@@ -47,7 +49,7 @@ def _against_lock(lock: Path) -> Check:
     try:
         pins = dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\\n]+)", lock.read_text(encoding="utf-8"), re.M))
     except (OSError, UnicodeDecodeError):
-        return Check("packages", "cannot tell: the lock file is not beside the package", "note")
+        return Check("packages", "cannot tell: the lock file is not beside the package", "warning")
     differing, same = [], []
     for package in PACKAGES:
         if package not in pins:
@@ -61,7 +63,7 @@ def _against_lock(lock: Path) -> Check:
             differing[-1] += f" (lock: {pins[package]})"
     if differing:
         return Check(
-            "packages", ", ".join(differing), "note", "envs/make-venv.sh makes an environment as it was tested"
+            "packages", ", ".join(differing), "warning", "envs/make-venv.sh makes an environment as it was tested"
         )
     return Check("packages", f"as locked: {', '.join(same)}")
 
@@ -69,7 +71,7 @@ def _against_lock(lock: Path) -> Check:
 def _tuning() -> Check:
     problem = torchtune_unsupported_reason()
     if problem:
-        return Check("tuning", f"{problem}", "note", "only language models (workload: llm) need it")
+        return Check("tuning", f"{problem}", "warning", "only language models (workload: llm) need it")
     return Check("tuning", f"torchtune {version('torchtune')}, torchao {version('torchao')}")
 
 
@@ -77,15 +79,15 @@ def _dali(facts: dict[str, Any]) -> Check:
     if "dali" in facts:
         return Check("DALI", str(facts["dali"]))
     problem = facts.get("dali_problem", "not asked")
-    return Check("DALI", f"cannot be imported: {problem}", "note", "only loader: dali needs it (multicard[dali])")
+    return Check("DALI", f"cannot be imported: {problem}", "warning", "only loader: dali needs it (multicard[dali])")
 
 
 def _nccl(facts: dict[str, Any]) -> Check:
     if "torch" not in facts:
-        return Check("NCCL", "cannot tell: torch cannot be imported", "note")
+        return Check("NCCL", "cannot tell: torch cannot be imported", "warning")
     if not facts.get("distributed"):
-        return Check("NCCL", "this torch has no torch.distributed", "wrong", "install a build that has it")
+        return Check("NCCL", "this torch has no torch.distributed", "error", "install a build that has it")
     if not facts.get("distributed_nccl"):
         do = "runs on several cards need a CUDA build of torch"
-        return Check("NCCL", "this torch has none", "note" if not facts.get("cards") else "wrong", do)
+        return Check("NCCL", "this torch has none", "warning" if not facts.get("cards") else "error", do)
     return Check("NCCL", f"{facts.get('nccl', 'of unknown version')}, in torch.distributed")
