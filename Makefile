@@ -30,7 +30,6 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/snakefmt --check Snakefile workflow
-	$(BIN)/snakemake --lint
 
 # Into site/. The variable silences a notice that the theme prints about its successor.
 docs: $(READY)
@@ -44,7 +43,6 @@ $(READY): envs/requirements.lock pyproject.toml
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --group docs \
 	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml
-	$(PYTHON) envs/conda_from_lock.py > envs/conda.yaml
 
 clean:
 	rm -rf results data site .snakemake

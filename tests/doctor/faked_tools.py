@@ -23,10 +23,10 @@ SMI_HEAD = """\
 |-----------------------------------------+------------------------+----------------------+"""
 
 
-def nvidia_smi(driver: str, cuda: str, cards: list[str]) -> str:
-    """Script of an nvidia-smi with these cards, each `name, MiB`."""
-    listing = "\n".join(f"GPU {n}: {card.split(',')[0]} (UUID: GPU-{n})" for n, card in enumerate(cards))
-    rows = "\n".join(f"{card}, {driver}" for card in cards)
+def nvidia_smi(driver: str, cuda: str, gpus: list[str]) -> str:
+    """Script of an nvidia-smi with these gpus, each `name, MiB`."""
+    listing = "\n".join(f"GPU {n}: {gpu.split(',')[0]} (UUID: GPU-{n})" for n, gpu in enumerate(gpus))
+    rows = "\n".join(f"{gpu}, {driver}" for gpu in gpus)
     return (
         f"case $1 in -L) echo {shlex.quote(listing)} ;; --query-gpu=name*) echo {shlex.quote(rows)} ;;\n"
         f"--query-gpu=memory*) echo 81559 ;; *) echo {shlex.quote(SMI_HEAD.format(driver=driver, cuda=cuda))} ;; esac"

@@ -29,15 +29,15 @@ def verdicts(results: Path, planned: int = 0, runs: list[Run] | None = None) -> 
 
 def test_room_for_results_grows_with_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 5e9)
-    assert verdicts(tmp_path)["room for results"] == "ok"
-    assert verdicts(tmp_path, planned=60)["room for results"] == "error"
+    assert verdicts(tmp_path)["space for results"] == "ok"
+    assert verdicts(tmp_path, planned=60)["space for results"] == "error"
     assert verdicts(tmp_path, planned=60)["temporary folder"] == "ok"
 
 
 def test_less_than_the_floor_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 9e8)
     found = verdicts(tmp_path)
-    assert [found[key] for key in ("room for results", "room for data", "temporary folder")] == ["error"] * 3
+    assert [found[key] for key in ("space for results", "space for data", "temporary folder")] == ["error"] * 3
 
 
 def test_loader_workers_may_hold_all_that_they_load_ahead() -> None:

@@ -1,4 +1,4 @@
-"""The driver and the cards are judged against torch's CUDA. No GPU is here: nvidia-smi is a fake."""
+"""The driver and the GPUs are judged against torch's CUDA. No GPU is here: nvidia-smi is a fake."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def looked(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if script:
         fake("nvidia-smi", script)
-    seen = {"cards": [["H100", 79 * GIB]] * 4}
+    seen = {"gpus": [["H100", 79 * GIB]] * 4}
     return {check.check: check for check in gpu.checks({"torch": "2.11.0", "cuda": cuda} | seen | facts)}
 
 
@@ -87,12 +87,12 @@ def test_what_nvml_tells_counts_more_than_the_head_of_nvidia_smi(
 
 def test_a_card_in_slices_may_keep_its_memory_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked(tmp_path, monkeypatch, nvidia_smi("580.82.07", "13.0", ["NVIDIA H100, [N/A]"]))
-    assert found["GPU"].found == "1 x NVIDIA H100 (memory not told)"
+    assert found["GPU"].found == "1 x NVIDIA H100 (memory unknown)"
 
 
 def test_cards_that_torch_does_not_see_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = nvidia_smi("580.82.07", "13.0", [H100])
-    assert looked(tmp_path, monkeypatch, script, cards=[])["GPUs in torch"].found == "torch sees no card"
+    assert looked(tmp_path, monkeypatch, script, gpus=[])["GPUs in torch"].found == "torch sees no GPU"
     fails = looked(tmp_path, monkeypatch, script, started_problem="RuntimeError: unknown error")["GPUs in torch"]
     assert (fails.verdict, fails.found) == ("error", "RuntimeError: unknown error")
 
@@ -103,7 +103,7 @@ def test_cards_hidden_from_torch_are_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_machine_without_a_driver_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(tmp_path, monkeypatch, None, cards=[])
+    found = looked(tmp_path, monkeypatch, None, gpus=[])
     assert [(check.check, check.verdict) for check in found.values()] == [("GPU", "warning")]
 
 

@@ -14,8 +14,8 @@ from multicard.doctor import profiler
 from multicard.doctor.checks import Check, torch_facts
 from multicard.launch import process
 
-CPU = {"torch": "2.11.0", "cuda": "13.0", "cards": []}
-GPU = CPU | {"cards": [["H100", 1]], "started": True}
+CPU = {"torch": "2.11.0", "cuda": "13.0", "gpus": []}
+GPU = CPU | {"gpus": [["H100", 1]], "started": True}
 VERSION = "NVIDIA Nsight Systems version "
 OLD, OF_CUDA_13 = f"{VERSION}2023.4.4.54-234433681190v0", f"{VERSION}2025.3.2.474-253236389321v0"
 

@@ -281,7 +281,7 @@ def test_runs_that_no_node_takes_and_nodes_that_are_down_ask_for_nothing(
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        (GARBAGE, "cannot tell: an answer without sense"),
+        (GARBAGE, "cannot tell: an answer that makes no sense"),
         (HANG, "cannot tell: sinfo did not end within 0.3 s"),
         ("exit 1", "cannot tell: sinfo ended with 1, saying: nothing"),
     ],

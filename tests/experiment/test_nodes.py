@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from multicard.core.errors import UserError
-from multicard.experiment.cluster import Cluster, check_names, machine_for
+from multicard.experiment.cluster import Cluster, machine_for
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
@@ -89,10 +88,3 @@ def test_a_job_of_slurm_knows_its_nodes(monkeypatch: pytest.MonkeyPatch, variabl
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert Machine.here().nodes == nodes
-
-
-@pytest.mark.parametrize("name", ["it's", "a\\b", "two\nlines", "\x1b[31m"])
-def test_a_path_that_snakemake_cannot_name_to_a_job_is_refused(name: str) -> None:
-    check_names([Path('/a $(b) `c`; "d" é')])
-    with pytest.raises(UserError, match="expected one without apostrophes"):
-        check_names([Path("/good"), Path("/", name)])

@@ -1,6 +1,6 @@
 """A throw-away Slurm cluster on this machine, as root: `python tests/slurm/cluster.py up FOLDER`, later `down FOLDER`.
 
-Its nodes are several slurmd on one host, its cards are character devices that do what /dev/null does. Slurm counts and
+Its nodes are several slurmd on one host, its GPUs are character devices that do what /dev/null does. Slurm counts and
 assigns them as real ones; no CUDA program finds one.
 """
 
@@ -40,18 +40,18 @@ def up(folder: Path, nodes: int = 1, gpus: int = 4, cpus: int = 16) -> None:
         If Slurm is not installed, this is not root, or the machine has a Slurm of its own.
     """
     refuse()
-    cards = [folder / "dev" / f"nvidia{number}" for number in range(gpus)]
+    devices = [folder / "dev" / f"nvidia{number}" for number in range(gpus)]
     for place in ("dev", "state", "log", *(f"spool-n{number}" for number in range(1, nodes + 1))):
         (folder / place).mkdir(parents=True, exist_ok=True)
-    for card in cards:
+    for device in devices:
         try:
-            os.mknod(card, 0o666 | 0o020000, NULL_DEVICE)
+            os.mknod(device, 0o666 | 0o020000, NULL_DEVICE)
         except PermissionError as error:
             raise NoCluster("this machine lets nobody make device files") from error
         except FileExistsError:
             pass
     CONFIGURATION.mkdir(exist_ok=True)
-    for name, text in configuration(folder, nodes, cards, cpus).items():
+    for name, text in configuration(folder, nodes, devices, cpus).items():
         (CONFIGURATION / name).write_text(MARK + text)
     start_munge(folder)
     try:
@@ -77,7 +77,7 @@ def refuse() -> None:
             raise NoCluster(f"{path} is there already and not a test's: this machine has a Slurm of its own")
 
 
-def configuration(folder: Path, nodes: int, cards: list[Path], cpus: int) -> dict[str, str]:
+def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int) -> dict[str, str]:
     """Text of each of Slurm's files."""
     host = socket.gethostname().partition(".")[0]
     lines = [
@@ -108,14 +108,14 @@ def configuration(folder: Path, nodes: int, cards: list[Path], cpus: int) -> dic
         "PreemptType=preempt/partition_prio",  # a job of `urgent` that finds no room ends jobs of `gpu`
         "PreemptMode=CANCEL",
     ]
-    gres = f" Gres=gpu:{len(cards)}" if cards else ""
+    gres = f" Gres=gpu:{len(devices)}" if devices else ""
     lines += [
         f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={PORT + number} CPUs={cpus} "
-        f"RealMemory=64000{gres} State=UNKNOWN"
+        f"RealMemory=12000{gres} State=UNKNOWN"
         for number in range(1, nodes + 1)
     ]
     lines += [
-        f"PartitionName={name} Nodes=n[1-{nodes}] Default={default} PriorityTier={tier} MaxTime=120 DefMemPerCPU=100 "
+        f"PartitionName={name} Nodes=n[1-{nodes}] Default={default} PriorityTier={tier} MaxTime=60 DefMemPerCPU=100 "
         "State=UP"
         for name, default, tier in (("gpu", "YES", 1), ("urgent", "NO", 2))
     ]
@@ -124,7 +124,7 @@ def configuration(folder: Path, nodes: int, cards: list[Path], cpus: int) -> dic
     old = tuple(map(int, version.split(".")[:2])) < (23, 2)
     return {
         "slurm.conf": "\n".join(lines) + "\n",
-        "gres.conf": "".join(f"Name=gpu File={card}\n" for card in cards),
+        "gres.conf": "".join(f"Name=gpu File={device}\n" for device in devices),
         "cgroup.conf": f"CgroupPlugin={'cgroup/v1' if old else 'disabled'}\n",
     }
 
@@ -237,7 +237,7 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["up", "down"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--gpus", type=int, default=4, help="cards of a node")
+    parser.add_argument("--gpus", type=int, default=4, help="GPUs of a node")
     parser.add_argument("--cpus", type=int, default=16, help="CPUs of a node")
     chosen = parser.parse_args()
     if chosen.what == "up":

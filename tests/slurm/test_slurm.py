@@ -1,9 +1,10 @@
-"""The street on a real Slurm: `snakemake --profile slurm` on two nodes of four cards each, all on this machine."""
+"""The pipeline on a real Slurm: `snakemake --profile slurm` on two nodes of four GPUs each, all on this machine."""
 
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,22 +29,16 @@ SUFFIX = "warmup2_profiled3{}_width0.25_batch16_epochs1_steps8_r1"
 ON_ONE_NODE = f"vision_digits_32px_ddp-ds_cpu4_fp32_{SUFFIX.format('')}"
 ON_TWO_NODES = f"vision_digits_32px_ddp-ds_cpu4_fp32_nodes2_{SUFFIX.format('')}"
 EIGHT = f"vision_digits_32px_ddp_cpu8_fp32_nodes2_{SUFFIX.format('_profiler-none')}"
-ON_CARDS = f"vision_digits_32px_ddp-ds_cuda4_fp32_{SUFFIX.format('')}"
+ON_GPUS = f"vision_digits_32px_ddp-ds_cuda4_fp32_{SUFFIX.format('')}"
 # Of the embedded experiment two scenarios, shorter, and what only a cluster can run.
 EXPERIMENT: dict[str, Any] = {
+    "time_limit_min": 15,
     "datasets": EMBEDDED["datasets"],
     "models": EMBEDDED["models"],
     "fixed": EMBEDDED["fixed"] | SHORT | {"image_size": 32, "strategy": "ddp-ds"},
     "scenarios": {
         "strategies": EMBEDDED["scenarios"]["strategies"]
         | {"vary": {"strategy": ["ddp-ds"], "devices": [4]}, "repeats": 1, "figures": ["step_breakdown", "step_times"]},
-        "techniques": {
-            "question": EMBEDDED["scenarios"]["techniques"]["question"],
-            "fixed": EMBEDDED["scenarios"]["techniques"]["fixed"]
-            | {"technique": "lora", "devices": 2, "steps": 4, "warmup_steps": 1, "profiled_steps": 2},
-            "vary": {"nodes": [1, 2]},
-            "figures": ["step_breakdown"],
-        },
         "network": {
             "question": "What does a network between four processes cost?",
             "fixed": {"devices": 4},
@@ -56,9 +51,9 @@ EXPERIMENT: dict[str, Any] = {
             "vary": {"devices": [8]},
             "figures": ["step_breakdown"],
         },
-        # Slurm has cards here, CUDA has none.
-        "cards": {
-            "question": "What do cards gain?",
+        # Slurm has GPUs here, CUDA has none.
+        "gpus": {
+            "question": "What do GPUs gain?",
             "fixed": {"device": "cuda"},
             "vary": {"devices": [4, 8]},
             "figures": ["step_breakdown"],
@@ -89,10 +84,12 @@ ENDED: dict[str, Any] = {
     },
 }
 
+ONE_RUN = ENDED | {"scenarios": {"cancelled": ENDED["scenarios"]["cancelled"]}}
+
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cluster of two nodes with four cards and 16 CPUs each."""
+    """A cluster of two nodes with four GPUs and 16 CPUs each."""
     folder = tmp_path_factory.mktemp("slurm")
     try:
         cluster.up(folder, nodes=2, gpus=4, cpus=16)
@@ -122,7 +119,8 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": f"{folder}/cpus"}
+    python_path = os.pathsep.join(filter(None, [f"{folder}/cpus", os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": python_path}
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -149,9 +147,9 @@ def asked_for(folder: Path, run: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def street(slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project after `snakemake --profile slurm`."""
-    folder = project(tmp_path_factory.mktemp("street") / "project", EXPERIMENT)
+    folder = project(tmp_path_factory.mktemp("finished") / "project", EXPERIMENT)
     done = snakemake(folder, *TOGETHER)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return folder
@@ -162,36 +160,35 @@ def losses(folder: Path, run: str) -> pd.DataFrame:
     return pd.read_csv(folder / "results/runs" / run / "steps.csv")[["rank", "step", "loss"]]
 
 
-def test_every_stop_leaves_its_files(street: Path) -> None:
+def test_every_stage_leaves_its_files(finished: Path) -> None:
     for name, scenario in EXPERIMENT["scenarios"].items():
-        measures = pd.read_csv(street / f"results/scenarios/{name}/measures.csv")
-        if name != "cards":
+        measures = pd.read_csv(finished / f"results/scenarios/{name}/measures.csv")
+        if name != "gpus":
             assert len(measures) == len(scenario["vary"].get("nodes", [1]))
             assert (measures["outcome"] == "completed").all(), measures["reason"]
             assert (measures["iteration_time_s"] > 0).all()
         for figure in scenario["figures"]:
             for suffix in ("png", "svg", "pdf", "csv"):
-                assert (street / f"results/figures/{name}/{figure}.{suffix}").stat().st_size > 0
-    assert (street / "results/report.html").stat().st_size > 0
+                assert (finished / f"results/figures/{name}/{figure}.{suffix}").stat().st_size > 0
+    assert (finished / "results/report.html").stat().st_size > 0
 
 
-@pytest.mark.parametrize("scenario", ["network", "techniques"])
-def test_the_network_between_ranks_changes_no_loss(street: Path, scenario: str) -> None:
-    measures = pd.read_csv(street / f"results/scenarios/{scenario}/measures.csv")
+def test_the_network_between_ranks_changes_no_loss(finished: Path) -> None:
+    measures = pd.read_csv(finished / "results/scenarios/network/measures.csv")
     assert measures["nodes"].tolist() == [1, 2]
-    on_one, on_two = (losses(street, run) for run in measures["run"])
+    on_one, on_two = (losses(finished, run) for run in measures["run"])
     assert len(on_one) > 0
     pd.testing.assert_frame_equal(on_one, on_two, rtol=1e-5)
 
 
-def test_eight_processes_on_two_nodes_train(street: Path) -> None:
-    assert [node["ranks"] for node in record(street, EIGHT)["nodes"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    of_ranks = losses(street, EIGHT).pivot(index="step", columns="rank", values="loss")
+def test_eight_processes_on_two_nodes_train(finished: Path) -> None:
+    assert [node["ranks"] for node in record(finished, EIGHT)["nodes"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    of_ranks = losses(finished, EIGHT).pivot(index="step", columns="rank", values="loss")
     assert of_ranks.shape == (12, 8)  # eight steps and, after them, a warm-up and three of the profiled window
     assert of_ranks.gt(0).all(axis=None)
 
 
-def test_the_same_experiment_on_one_machine_gives_the_same(street: Path, tmp_path: Path) -> None:
+def test_the_same_experiment_on_one_machine_gives_the_same(finished: Path, tmp_path: Path) -> None:
     scenario = EXPERIMENT["scenarios"]["strategies"]
     folder = project(tmp_path / "project", EXPERIMENT | {"scenarios": {"strategies": scenario}})
     tables = ["scenarios/strategies/measures.csv"]
@@ -203,68 +200,68 @@ def test_the_same_experiment_on_one_machine_gives_the_same(street: Path, tmp_pat
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     for table in tables:
-        local, cluster_ = (pd.read_csv(place / "results" / table) for place in (folder, street))
+        local, cluster_ = (pd.read_csv(place / "results" / table) for place in (folder, finished))
         assert len(local) == 1
         # Times and memory are filled in where they are on one machine; all else is the same.
         pd.testing.assert_frame_equal(local.isna(), cluster_.isna())
         same = [name for name in local if not re.search(DIFFERS, name)]
         assert len(same) > 1
         pd.testing.assert_frame_equal(local[same], cluster_[same], rtol=1e-5)
-    pd.testing.assert_frame_equal(losses(folder, ON_ONE_NODE), losses(street, ON_ONE_NODE), rtol=1e-5)
+    pd.testing.assert_frame_equal(losses(folder, ON_ONE_NODE), losses(finished, ON_ONE_NODE), rtol=1e-5)
 
 
-def test_a_run_on_two_nodes_names_both(street: Path) -> None:
-    written = record(street, ON_TWO_NODES)
+def test_a_run_on_two_nodes_names_both(finished: Path) -> None:
+    written = record(finished, ON_TWO_NODES)
     assert sorted(node["name"] for node in written["nodes"]) == ["n1", "n2"]
     assert [node["ranks"] for node in written["nodes"]] == [[0, 1], [2, 3]]
     assert all(node["host"]["name"] and node["hardware"]["logical_cpus"] for node in written["nodes"])
     assert [rank["node"] for rank in written["ranks"]] == [0, 0, 1, 1]
-    assert "nodes" not in record(street, ON_ONE_NODE)
+    assert "nodes" not in record(finished, ON_ONE_NODE)
 
 
-def test_the_traces_of_two_nodes_are_read_together(street: Path) -> None:
-    phases = pd.read_parquet(street / "results/runs" / ON_TWO_NODES / "activity/phases.parquet")
+def test_the_traces_of_two_nodes_are_read_together(finished: Path) -> None:
+    phases = pd.read_parquet(finished / "results/runs" / ON_TWO_NODES / "activity/phases.parquet")
     steps = phases[phases["phase"] == "step"]
     assert steps.groupby("rank").size().to_dict() == dict.fromkeys(range(4), 3)
     assert steps["report"].nunique() == 2
 
 
-def test_records_agree_with_their_traces(street: Path) -> None:
+def test_records_agree_with_their_traces(finished: Path) -> None:
     status = subprocess.run(
         [str(Path(sys.prefix) / "bin/multicard"), "status", "--config", CONFIG, "--profile", "slurm"],
-        cwd=street, capture_output=True, text=True, check=False,
+        cwd=finished, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert status.stdout.splitlines()[-1] == "5 completed, 1 failed, 1 cannot run here"
+    assert status.stdout.splitlines()[-1] == "3 completed, 1 failed, 1 cannot run here"
 
 
-def test_runs_ask_for_what_they_need_and_for_whole_nodes(street: Path) -> None:
-    asked = asked_for(street, ON_CARDS).split()
-    for flag in ("--gpus=4", "--nodes=1", "--cpus-per-task=4", "--exclusive", "--no-requeue"):
+def test_runs_ask_for_what_they_need_and_for_whole_nodes(finished: Path) -> None:
+    asked = asked_for(finished, ON_GPUS).split()
+    for flag in ("--gpus=4", "--nodes=1", "--cpus-per-task=4", "--exclusive", "--requeue"):
         assert flag in asked
-    assert asked[asked.index("-t") + 1] == "70"  # the run's own limit is 60 minutes
-    asked = asked_for(street, ON_TWO_NODES).split()
+    assert asked[asked.index("-t") + 1] == "25"  # the run's own limit is 15 minutes
+    asked = asked_for(finished, ON_TWO_NODES).split()
     for flag in ("--nodes=2", "--ntasks=2", "--cpus-per-task=2", "--exclusive", "--no-kill"):
         assert flag in asked
     assert not any(flag.startswith(("--gpus", "--gres")) for flag in asked)
 
 
-def test_what_a_node_lacks_is_the_outcome_of_the_run_that_it_was_given(street: Path) -> None:
-    written = record(street, ON_CARDS)
+def test_what_a_node_does_not_have_is_the_outcome_of_the_run_that_it_was_given(finished: Path) -> None:
+    written = record(finished, ON_GPUS)
     assert written["outcome"] == "failed"
     assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", describe_reason(written["reason"]))
-    table = pd.read_csv(street / "results/scenarios/cards/runs.csv").set_index("run")["reason"]
-    assert table[ON_CARDS.replace("cuda4", "cuda8")] == "needs 8 devices, 4 found"
+    table = pd.read_csv(finished / "results/scenarios/gpus/runs.csv").set_index("run")["reason"]
+    assert table[ON_GPUS.replace("cuda4", "cuda8")] == "needs 8 devices, 4 found"
 
 
-def test_a_second_start_does_nothing(street: Path) -> None:
-    again = snakemake(street, *TOGETHER)
+def test_a_second_start_does_nothing(finished: Path) -> None:
+    again = snakemake(finished, *TOGETHER)
     assert again.returncode == 0
     assert "Nothing to be done" in again.stdout + again.stderr
 
 
-def test_a_lost_cluster_statement_stops_snakemake_with_one_line(street: Path) -> None:
+def test_a_lost_cluster_statement_stops_snakemake_with_one_line(finished: Path) -> None:
     # A --config on the command line takes the place of the profile's.
-    stopped = snakemake(street, "--config", "results=elsewhere")
+    stopped = snakemake(finished, "--config", "results=elsewhere")
     assert stopped.returncode != 0
     assert "jobs go to a cluster, but what its nodes offer is not stated" in stopped.stderr
 
@@ -307,14 +304,18 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
             subprocess.run(["scancel", jobs[comment(CANCELLED)][0]], check=True)
             take_the_node = ["srun", "--partition=urgent", "--nodelist=n1", "--exclusive", "--input=none", "true"]
             subprocess.run(take_the_node, check=True, timeout=90)
-            state = cluster.ask("squeue", "--noheader", "--states=all", "--format=%i %T")
-            assert f"{jobs[comment(PREEMPTED)][0]} PREEMPTED" in state
+            preempted = jobs[comment(PREEMPTED)][0]
+            assert f"{preempted} PREEMPTED" in cluster.ask("squeue", "--noheader", "--states=all", "--format=%i %T")
+            queued = ("squeue", "--noheader", f"--jobs={preempted}", "--states=pending", "--format=%r")
+            cluster.wait_for(lambda: "BeginTime" in cluster.ask(*queued), "the preempted job to be requeued", 60)
+            # Slurm has a requeued job wait for two minutes.
+            subprocess.run(["scontrol", "update", f"JobId={preempted}", "StartTime=now"], check=True)
             assert started.wait(timeout=LIMIT_S) == 0
         finally:
             started.kill()
             cluster.start_node("n2")
     assert "--exclusive" not in asked_for(folder, PREEMPTED)
-    assert (tmp_path / "said").read_text().count("was preempted and counts as cancelled") == 1
+    assert (tmp_path / "said").read_text().count("was preempted and is requeued") == 1
 
     lost = record(folder, LOSES_A_NODE)
     assert lost["outcome"] == "failed"
@@ -322,11 +323,12 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
     assert re.search(r"\b1 on n2", said), said
     assert [node["name"] for node in lost["nodes"]] == ["n1", "n2"]
 
+    asked = (folder / "asked").read_text().splitlines()
+    submitted = {run: [line for line in asked if f"_{run} " in line] for run in REPEATED}
+    assert len(submitted[PREEMPTED]) == 1
+    first, second = (int(re.search(r"--mem (\d+)", line)[1]) for line in submitted[CANCELLED])
+    assert first < second == 5000 < 2 * first
     for run in REPEATED:
-        submitted = [line for line in (folder / "asked").read_text().splitlines() if f"_{run} " in line]
-        assert len(submitted) == 2
-        first, second = (int(re.search(r"--mem (\d+)", line)[1]) for line in submitted)
-        assert first < second == 5000 < 2 * first
         assert "resuming after epoch" in (folder / "results/runs" / run / "log.txt").read_text()
         assert record(folder, run)["outcome"] == "timed_out"
         assert record(folder, run)["reason"] == {"code": "timed_out", "time_limit_s": 120}
@@ -334,11 +336,32 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
     assert planned_runs(folder) == []
 
 
+def test_a_job_that_will_not_start_is_named_and_ctrl_c_says_what_it_waits_for(slurm: Path, tmp_path: Path) -> None:
+    folder = project(tmp_path / "project", ONE_RUN)
+    said = tmp_path / "said"
+    too_long = ("--until", "launch_run", "--set-resources", "launch_run:runtime=61")
+    with said.open("w") as out:
+        started = subprocess.Popen(command(*too_long), cwd=folder, env=environment(folder), stdout=out, stderr=out)
+        try:
+            # Submitting takes a few seconds, a look at the queue comes every 30.
+            cluster.wait_for(lambda: "will not start: PartitionTimeLimit" in said.read_text(), "the reason", 120)
+            second = snakemake(folder, "--until", "launch_run")
+            assert second.returncode != 0
+            assert "--unlock" in second.stderr
+            started.send_signal(signal.SIGINT)
+            assert started.wait(timeout=190) != 0
+        finally:
+            started.kill()
+    assert "until then this directory stays locked" in said.read_text()
+    cluster.wait_for(lambda: not cluster.jobs(), "the job to be cancelled", 30)
+    assert planned_runs(folder) == [CANCELLED]
+    assert snakemake(folder, "--until", "launch_run", "--dry-run").returncode == 0
+
+
 def test_a_pipeline_that_is_told_to_end_cancels_its_jobs_and_goes_on_when_started_again(
     slurm: Path, tmp_path: Path
 ) -> None:
-    lonely = ENDED | {"scenarios": {"cancelled": ENDED["scenarios"]["cancelled"]}}
-    folder = project(tmp_path / "project", lonely)
+    folder = project(tmp_path / "project", ONE_RUN)
     with (tmp_path / "said").open("w") as said:
         started = subprocess.Popen(
             command("--until", "launch_run"), cwd=folder, env=environment(folder), stdout=said, stderr=said

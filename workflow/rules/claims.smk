@@ -1,4 +1,4 @@
-# What all scenarios together say: verdicts on the papers' claims, and recommendations.
+# Conclusions from all scenarios: the papers' claims checked, and recommendations.
 
 
 MEASURED = dict(
@@ -52,7 +52,7 @@ rule recommend:
             f"{RESULTS}/recommendations.md",
             caption="../report/recommendations.rst",
             category="conclusions",
-            labels={"what": "what holds the jobs back, and what to try"},
+            labels={"what": "bottlenecks, and what to try"},
         ),
     log:
         f"{RESULTS}/logs/recommend.txt",

@@ -1,4 +1,4 @@
-"""Hold the papers' claims against what the scenarios measured."""
+"""Check the papers' claims against the measurements."""
 
 import argparse
 from pathlib import Path

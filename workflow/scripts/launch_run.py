@@ -29,7 +29,7 @@ arguments = parser.parse_args()
 with reported():
     here = Machine.here()
     parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if slurm_job() else here)
-    # On a cluster the run was planned elsewhere, and other runs follow: what its node lacks is an outcome.
+    # On a cluster the run was planned elsewhere, and other runs follow: what its node does not have is an outcome.
     unsupported = Run(run_id(parameters), parameters).unsupported_reason(here)
     if unsupported and here.unanswered:
         # It may have been busy for a moment: no outcome, so that the run is tried again.

@@ -1,4 +1,4 @@
-"""Write the report of an experiment: one HTML page that holds all its results and fetches nothing."""
+"""Write the report of an experiment: one HTML page with all its results, which fetches nothing."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ parser.add_argument("--results", type=Path, required=True, help="results folder 
 parser.add_argument(
     "--scenarios",
     help='questions and figures by scenario, in order, as JSON: {"name": {"question": "…", "figures": ["…"]}}; '
-    "without it, all that the folder holds",
+    "without it, all in the folder",
 )
 parser.add_argument("--recorded", nargs="*", default=[], help="names of folders in RESULTS/recorded to link to")
 parser.add_argument("--out", type=Path, required=True, help="HTML file to write")

@@ -1,4 +1,4 @@
-"""Say what holds each configuration back, what to try, and which is best for each goal."""
+"""Name each configuration's bottleneck, what to try, and the best configuration for each goal."""
 
 import argparse
 from pathlib import Path

@@ -11,6 +11,9 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.prepared import folder_name
 from multicard.experiment.runs import Run, distinct, expand
 
+# Of each input of a run: what it is called as an input of the run's job, and where it is prepared.
+FOLDERS = {"dataset": ("data", "data"), "model": ("model", "data/models")}
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -62,13 +65,13 @@ class Matrix:
         return {run: reason for run in runs if (reason := self.reasons[run]) is not None}
 
     def prepared(self, run: str) -> dict[str, str]:
-        """What a run is made of: `data` and, of a language model's tuning, `model`, each by its provenance file."""
-        parameters, model = self.runs[run].parameters, self.runs[run].model
-        dataset = parameters.dataset
-        folders = {"data": folder_name(dataset, self.experiment.datasets[dataset])}
-        if model is not None:
-            folders["model"] = f"models/{folder_name(parameters.model, model)}"
-        return {kind: f"data/{folder}/provenance.json" for kind, folder in folders.items()}
+        """What a run is made of: `data` and, if it tunes one, `model`, each by the provenance file of its folder."""
+        files = {}
+        for kind, definition in self.runs[run].inputs.items():
+            key, folder = FOLDERS[kind]
+            name = folder_name(getattr(self.runs[run].parameters, kind), definition)
+            files[key] = f"{folder}/{name}/provenance.json"
+        return files
 
     def all_prepared(self) -> list[str]:
         """Provenance files of all data sets and models that are needed, but for recorded runs."""

@@ -1,4 +1,4 @@
-"""Locks that die with the process that holds them, unlike files that a killed one leaves behind."""
+"""Locks that end with their process, unlike lock files, which a killed process leaves behind."""
 
 import errno
 import fcntl

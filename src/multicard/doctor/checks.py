@@ -37,10 +37,10 @@ def pytorch():
     attempt("nccl", lambda: ".".join(map(str, torch.cuda.nccl.version())))
     attempt("distributed", torch.distributed.is_available)
     attempt("distributed_nccl", lambda: torch.distributed.is_available() and torch.distributed.is_nccl_available())
-    attempt("cards", lambda: [
+    attempt("gpus", lambda: [
         [p.name, p.total_memory] for p in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     ])
-    if facts.get("cards"):
+    if facts.get("gpus"):
         attempt("started", lambda: torch.zeros(1, device="cuda").item() == 0)
     return torch.__version__
 attempt("torch", pytorch)
@@ -59,18 +59,18 @@ class Check:
 
 
 def torch_facts() -> dict[str, Any]:
-    """What PyTorch, NVML and DALI tell of themselves; `torch_problem` where PyTorch cannot be imported."""
-    # Without warnings: only what can be relied on is told.
+    """What PyTorch, NVML and DALI report of themselves; `torch_problem` where PyTorch cannot be imported."""
+    # Without warnings, which would be mixed with the answer.
     answer = ask([sys.executable, "-W", "ignore", "-c", PROBE], TORCH_LIMIT_S, dict(os.environ))
-    told = [line.removeprefix(FACTS) for line in answer.lines if line.startswith(FACTS)]
-    if told:
-        return json.loads(told[-1])
+    answers = [line.removeprefix(FACTS) for line in answer.lines if line.startswith(FACTS)]
+    if answers:
+        return json.loads(answers[-1])
     return {"torch_problem": (answer.problem or "no answer").replace(sys.executable, "python", 1)}
 
 
 def cannot_tell(check: str, answer: Answer, do: str = "") -> Check:
     """Give the line for a tool that did not answer as it should."""
-    return Check(check, f"cannot tell: {answer.problem or 'an answer without sense'}", "warning", do)
+    return Check(check, f"cannot tell: {answer.problem or 'an answer that makes no sense'}", "warning", do)
 
 
 def version_of(text: str) -> tuple[int, ...] | None:

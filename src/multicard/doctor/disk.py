@@ -1,4 +1,4 @@
-"""Room on disk and in shared memory, and limits of this process."""
+"""Free space on disk and in shared memory, and limits of this process."""
 
 import resource
 import shutil
@@ -18,11 +18,11 @@ RUN_BYTES = 100e6
 FLOOR_BYTES = 1e9  # nsys keeps its raw data in the temporary folder while it records
 # DataLoader workers hand tensors over by descriptors; this is what most systems allow.
 OPEN_FILES = 1024
-CONTAINER_SHM_BYTES = 64 * 1024**2  # what Docker gives a container unless told otherwise
+CONTAINER_SHM_BYTES = 64 * 1024**2  # what Docker gives a container by default
 
 
 def checks(results: Path, planned: int = 0, runs: Iterable[Run] = ()) -> list[Check]:
-    """Look at the room for what runs leave, and for what their loader workers hand over.
+    """Check the space for what runs leave, and for what their loader workers pass on.
 
     `planned`: how many runs leave their files in `results`; `runs`: those of them that can run on this machine.
     """
@@ -34,15 +34,15 @@ def checks(results: Path, planned: int = 0, runs: Iterable[Run] = ()) -> list[Ch
         writable = Check("results folder", f"cannot be written to: {problem}", "error", "state another results: folder")
     return [
         writable,
-        _room("room for results", results, needed, why, "state another folder (results:) or make room"),
-        _room(
-            "room for data",
+        _space("space for results", results, needed, why, "state another folder (results:) or free space"),
+        _space(
+            "space for data",
             Path("data"),
             FLOOR_BYTES,
             "a floor; data sets and weights take their own size",
-            "make room",
+            "free space",
         ),
-        _room("temporary folder", Path(tempfile.gettempdir()), FLOOR_BYTES, "a floor", "set TMPDIR to a local folder"),
+        _space("temporary folder", Path(tempfile.gettempdir()), FLOOR_BYTES, "a floor", "set TMPDIR to a local folder"),
         _shared_memory(list(runs)),
         _open_files(),
     ]
@@ -59,7 +59,7 @@ def _existing(folder: Path) -> Path:
     return folder
 
 
-def _room(name: str, folder: Path, needed: float, why: str, do: str) -> Check:
+def _space(name: str, folder: Path, needed: float, why: str, do: str) -> Check:
     try:
         free = shutil.disk_usage(_existing(folder)).free
     except OSError as error:
@@ -87,8 +87,8 @@ def _shared_memory(runs: list[Run]) -> Check:
 
 def _open_files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    told = ["unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in (soft, hard)]
-    found = f"{told[0]} (may be raised to {told[1]})"
+    limits = ["unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in (soft, hard)]
+    found = f"{limits[0]} (may be raised to {limits[1]})"
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
         return Check("open files", found, "warning", f"ulimit -n {OPEN_FILES}, if loader workers fail")
     return Check("open files", found)

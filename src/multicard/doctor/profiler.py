@@ -48,32 +48,34 @@ def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> lis
     version = version_of(found[0]) if found and not answer.problem else None
     if version is None or len(version) < 2:
         return [
-            Check("nsys", f"cannot tell its version: {answer.problem or _short(answer.output)}", "error", "mend nsys"),
+            Check(
+                "nsys", f"cannot tell its version: {answer.problem or _short(answer.output)}", "error", "reinstall nsys"
+            ),
         ]
     return [_age(version, facts), _recording(facts, record_limit_s)]
 
 
 def _short(text: str) -> str:
-    return f"it says {' '.join(text.split())[:80] or 'nothing'}"
+    return f"it printed {' '.join(text.split())[:80] or 'nothing'}"
 
 
 def _age(version: tuple[int, ...], facts: dict[str, Any]) -> Check:
-    told = ".".join(map(str, version))
+    found = ".".join(map(str, version))
     cuda = version_of(facts.get("cuda") or "")
     known = [(of, came) for of, came in sorted(WITH_CUDA.items()) if cuda and of <= cuda[:2]]
     if not known:
-        return Check("nsys", told)
+        return Check("nsys", found)
     of, came = known[-1]
     if version[:3] < came:
         needed = ".".join(map(str, came))
-        found = f"{told} is older than {needed}, which came with CUDA {of[0]}.{of[1]}; torch uses {facts['cuda']}"
+        found = f"{found} is older than {needed}, which came with CUDA {of[0]}.{of[1]}; torch uses {facts['cuda']}"
         return Check("nsys", found, "warning", "on GPUs install a newer one from NVIDIA, or load a module")
-    return Check("nsys", told)
+    return Check("nsys", found)
 
 
 def _recording(facts: dict[str, Any], limit_s: float) -> Check:
     """Record a program as a run is recorded. The report, exported, counts; exit codes do not."""
-    name, on_gpu = "nsys recording", bool(facts.get("cards")) and "started_problem" not in facts
+    name, on_gpu = "nsys recording", bool(facts.get("gpus")) and "started_problem" not in facts
     program = OF_GPU if on_gpu else OF_CPU.format(range=CAPTURE_RANGE)
     table = "CUPTI_ACTIVITY_KIND_KERNEL" if on_gpu else "NVTX_EVENTS"
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:

@@ -33,9 +33,9 @@ class Nodes:
     memory_mb: int
 
     def __str__(self) -> str:
-        cards = " and ".join(f"{count} {kind} GPUs".replace("  ", " ") for kind, count in self.gpus.items())
+        gpus = " and ".join(f"{count} {kind} GPUs".replace("  ", " ") for kind, count in self.gpus.items())
         nodes = f"{self.count} {'node' if self.count == 1 else 'nodes'}"
-        return nodes + (f" of {cards}" if cards else "") + ("" if self.up else " (not up)")
+        return nodes + (f" of {gpus}" if gpus else "") + ("" if self.up else " (not up)")
 
 
 # Checks of a profile against the cluster's partitions.
@@ -64,21 +64,21 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False, fits: Fits | 
     missing = [tool for tool in TOOLS if ask([tool, "--version"]).problem]
     told = re.search(r"\d+\.\d+[\w.-]*", version.output)
     if version.problem or told is None:
-        return [cannot_tell("Slurm", version, "mend Slurm's tools")]
+        return [cannot_tell("Slurm", version, "reinstall slurm-client")]
     tools = Check("Slurm", f"{told[0]}, with {', '.join(TOOLS)}")
     if missing:
         tools = Check("Slurm", f"{told[0]}, but no working {', '.join(missing)}", absent, "install slurm-client")
     answer = ask(PARTITIONS)
     partitions = _partitions(answer)
     if answer.problem or not partitions:
-        do = "look on a node of the cluster, or mend Slurm's configuration"
+        do = "look on a node of the cluster, or check Slurm's configuration"
         found = answer.problem or "sinfo lists no partitions"
         return [tools, Check("Slurm partitions", f"cannot tell: {found}", absent, do)]
     listing = "; ".join(f"{name}: {_listed(nodes)}" for name, nodes in list(partitions.items())[:SHOWN])
     more = f"; {len(partitions) - SHOWN} more" if len(partitions) > SHOWN else ""
-    with_cards = any(node.gpus for nodes in partitions.values() for node in nodes)
+    with_gpus = any(node.gpus for nodes in partitions.values() for node in nodes)
     listed = Check("Slurm partitions", listing + more)
-    if not with_cards:
+    if not with_gpus:
         listed = Check("Slurm partitions", listing + more, "warning", "no node declares GPUs (gres) to Slurm")
     accounting = ask(ACCOUNTING)
     return [
@@ -103,7 +103,7 @@ def _partitions(answer: Answer) -> dict[str, list[Nodes]]:
 
 
 def _listed(nodes: list[Nodes]) -> str:
-    """Nodes of a partition, those with the same cards together."""
+    """Nodes of a partition, those with the same GPUs together."""
     alike: dict[str, list[Nodes]] = {}
     for node in nodes:
         alike.setdefault(str(replace(node, count=1)), []).append(node)
@@ -125,12 +125,12 @@ def _minutes(limit: str) -> float:
 
 def _gpus(gres: str) -> dict[str, int]:
     """GPUs of a node by their type, of a list such as gpu:h100:4(S:0-1),nvme:1."""
-    cards: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
         kind, *rest = part.split(":")
         if kind == "gpu" and rest and rest[-1].isdecimal():
-            cards[" ".join(rest[:-1])] += int(rest[-1])
-    return cards
+            gpus[" ".join(rest[:-1])] += int(rest[-1])
+    return gpus
 
 
 def _accounting(answer: Answer, profile: dict[str, Any] | None) -> Check:

@@ -40,7 +40,7 @@ def _python() -> Check:
 def _torch(facts: dict[str, Any]) -> Check:
     if "torch" not in facts:
         problem = facts.get("torch_problem", "no word of it")
-        return Check("torch", f"cannot be imported: {problem}", "error", "make the environment again: docs/software.md")
+        return Check("torch", f"cannot be imported: {problem}", "error", "reinstall the environment: docs/software.md")
     cuda = facts.get("cuda")
     return Check("torch", f"{facts['torch']}, built for {f'CUDA {cuda}' if cuda else 'CPUs only'}")
 
@@ -88,6 +88,6 @@ def _nccl(facts: dict[str, Any]) -> Check:
     if not facts.get("distributed"):
         return Check("NCCL", "this torch has no torch.distributed", "error", "install a build that has it")
     if not facts.get("distributed_nccl"):
-        do = "runs on several cards need a CUDA build of torch"
-        return Check("NCCL", "this torch has none", "warning" if not facts.get("cards") else "error", do)
+        do = "runs on several GPUs need a CUDA build of torch"
+        return Check("NCCL", "this torch has none", "warning" if not facts.get("gpus") else "error", do)
     return Check("NCCL", f"{facts.get('nccl', 'of unknown version')}, in torch.distributed")

@@ -1,13 +1,10 @@
 """What the nodes of a cluster offer, stated where jobs are sent there: the machine that plans has other hardware."""
 
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from multicard.core.errors import UserError
 from multicard.experiment.datasets import Strict
 from multicard.experiment.machine import Machine
 from multicard.profilers import PROFILERS
@@ -21,10 +18,10 @@ class Cluster(Strict):
 
     nodes: Annotated[Count, Field(ge=1, description="Nodes that one run may have.")] = 1
     cpus_per_node: Annotated[Count, Field(ge=1, description="CPUs of a node that jobs may use.")]
-    gpus_per_node: Annotated[Count, Field(ge=0, description="Cards of a node.")] = 0
-    gpu_memory_gb: Annotated[
-        float | None, Field(gt=0, strict=False, description="Memory of a card, in 10^9 bytes.")
-    ] = None
+    gpus_per_node: Annotated[Count, Field(ge=0, description="GPUs of a node.")] = 0
+    gpu_memory_gb: Annotated[float | None, Field(gt=0, strict=False, description="Memory of a GPU, in 10^9 bytes.")] = (
+        None
+    )
     memory_per_node_gb: Annotated[
         float | None,
         Field(
@@ -40,7 +37,7 @@ def machine_for(cluster: Cluster | None) -> Machine:
     """What a run meets: this machine, or a node of the cluster.
 
     A node has the stated hardware and the Python packages of this machine, which it shares. Programs are taken to be
-    there: a profiler, a compiler. A run on a node that lacks them says so.
+    there: a profiler, a compiler. A run on a node without them fails with that reason.
     """
     here = Machine.here()
     if cluster is None:
@@ -55,20 +52,3 @@ def machine_for(cluster: Cluster | None) -> Machine:
         compiler=True,
         nodes=cluster.nodes,
     )
-
-
-def check_names(paths: Iterable[Path]) -> None:
-    """Refuse paths that Snakemake would hand to a job wrongly: it writes them as Python does, and a shell reads that.
-
-    Raises
-    ------
-    UserError
-        If one holds an apostrophe, a backslash or what cannot be printed.
-    """
-    for path in paths:
-        name = str(path.absolute())
-        if repr(name) != f"'{name}'":
-            raise UserError(
-                f"{name!a}: Snakemake cannot hand this path to a job on a cluster: expected one without "
-                "apostrophes, backslashes and line breaks"
-            )

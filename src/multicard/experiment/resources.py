@@ -24,21 +24,21 @@ HEADROOM = 1.5
 def request(run: Run, experiment: Experiment) -> dict[str, Any]:
     """Resources of Snakemake's plugin for Slurm beside memory and time; what is not asked for is None.
 
-    On one node cards are counted for the job (`gpu`), on several for each node (`gres`): else Slurm could share them
+    On one node GPUs are counted for the job (`gpu`), on several for each node (`gres`): else Slurm could share them
     out unevenly. A job on several nodes is one that starts its processes itself (`mpi`), and that outlives the loss of
     one of them, to write down what happened.
     """
     p = run.parameters
-    several, cards = p.nodes > 1, p.devices_per_node if p.device == "cuda" else None
+    several, gpus = p.nodes > 1, p.devices_per_node if p.device == "cuda" else None
     flags = ["--exclusive"] if experiment.timing == "exclusive" else []
     flags += ["--no-kill"] if several else []
     return {
         "nodes": p.nodes,
-        "gpu": None if several else cards,
-        "gres": f"gpu:{cards}" if several and cards else None,
+        "gpu": None if several else gpus,
+        "gres": f"gpu:{gpus}" if several and gpus else None,
         "mpi": "srun" if several else None,
         "tasks": p.nodes if several else None,
-        "tasks_per_gpu": 0 if several and cards else None,  # the plugin would multiply `tasks` by the cards
+        "tasks_per_gpu": 0 if several and gpus else None,  # the plugin would multiply `tasks` by the GPUs
         "slurm_extra": " ".join(flags) or None,
     }
 
@@ -52,7 +52,7 @@ def cpus(p: JobParameters) -> int:
 
 
 def memory_mb(run: Run) -> int:
-    """Megabytes of a node's own memory, not of its cards."""
+    """Megabytes of a node's own memory, not of its GPUs."""
     p = run.parameters
     rank = PROCESS_MB[p.device] + WORKLOADS[p.workload].rank_memory_mb(p, run.inputs)
     workers = math.ceil(p.loader_workers / p.nodes) * WORKER_MB
