@@ -110,7 +110,7 @@ def test_a_machine_without_a_driver_is_noted(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        (GARBAGE, "cannot tell: an answer without sense"),
+        (GARBAGE, "cannot tell: an answer that makes no sense"),
         (HANG, "cannot tell: nvidia-smi did not end within 0.3 s"),
         (
             "echo NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.; exit 9",
