@@ -55,10 +55,10 @@ RUN_HERE = (
 RUN_ELSEWHERE = (
     (r"make (demo|test|lint|docs)", ".ci/run", "make {1}"),
     (r"\.ci/run", ".ci/run", "make test"),
-    (r"make demo CONFIG=\S+", "tests/workflow/test_street.py", 'f"CONFIG={{CONFIG}}"'),
+    (r"make demo CONFIG=\S+", "tests/workflow/test_pipeline.py", 'f"CONFIG={{CONFIG}}"'),
     (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
     (r"snakemake (?=.*--profile slurm).*", "tests/slurm/test_slurm.py", '"--profile", "slurm"'),
-    (r"snakemake --profile profiles/local.*", "tests/workflow/test_street.py", '"--profile", "profiles/local"'),
+    (r"snakemake --profile profiles/local.*", "tests/workflow/test_pipeline.py", '"--profile", "profiles/local"'),
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results", "tests/test_compare_command.py", 'main(["compare"'),

@@ -111,7 +111,7 @@ def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int) -> d
     gres = f" Gres=gpu:{len(devices)}" if devices else ""
     lines += [
         f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={PORT + number} CPUs={cpus} "
-        f"RealMemory=12000{gres} State=UNKNOWN"
+        f"RealMemory=64000{gres} State=UNKNOWN"
         for number in range(1, nodes + 1)
     ]
     lines += [

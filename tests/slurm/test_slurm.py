@@ -245,6 +245,14 @@ def test_runs_ask_for_what_they_need_and_for_whole_nodes(finished: Path) -> None
     assert not any(flag.startswith(("--gpus", "--gres")) for flag in asked)
 
 
+def test_small_steps_ask_for_what_a_small_partition_has(finished: Path) -> None:
+    steps = [line for line in (finished / "asked").read_text().splitlines() if "launch_run" not in line]
+    assert len(steps) >= 3
+    for line in steps:
+        assert int(re.search(r"--mem (\d+)", line)[1]) <= 8000, line
+        assert int(re.search(r"-t (\d+)", line)[1]) <= 60, line
+
+
 def test_what_a_node_does_not_have_is_the_outcome_of_the_run_that_it_was_given(finished: Path) -> None:
     written = record(finished, ON_GPUS)
     assert written["outcome"] == "failed"
