@@ -20,29 +20,23 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the run table."""
     from rich.table import Table
 
-    from multicard.archive.recorded import find_recorded, obstacles
+    from multicard.archive.matrix import Matrix
     from multicard.cli._console import console
     from multicard.core.terminal import plain
-    from multicard.experiment.cluster import machine_for
     from multicard.experiment.estimate import gpu_hours
     from multicard.experiment.load import read_experiment
-    from multicard.experiment.runs import distinct, expand
     from multicard.experiment.workload import WORKLOADS
     from multicard.profilers import PROFILERS
 
-    experiment = read_experiment(arguments.config, arguments.profile)
-    scenarios = expand(experiment)
-    unique = distinct(scenarios)
-    machine = machine_for(experiment.cluster)
-    recorded = find_recorded(experiment, unique)
-    reasons = obstacles(experiment, unique, machine, recorded)
+    matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
+    experiment, unique, machine, recorded = matrix.experiment, matrix.runs, matrix.machine, matrix.recorded
     memory = {name: _memory_needed(run, machine) for name, run in unique.items()}
     estimated = any(memory.values())
     table = Table("Scenario", "Run", "Here", *(["Memory per GPU"] if estimated else []))
     listed: set[str] = set()
-    for scenario, expanded in scenarios.items():
+    for scenario, expanded in matrix.scenarios.items():
         for number, run in enumerate(expanded):
-            archive, reason = recorded.archives.get(run.id), reasons[run.id]
+            archive, reason = recorded.archives.get(run.id), matrix.reasons[run.id]
             here = reason or ("runs" if archive is None else f"recorded in {archive}")
             if reason is None and run.id in listed:
                 here += ", shared with a scenario above"
@@ -55,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         table.add_section()
     terminal = console()
     terminal.print(table)
-    cannot_run = sum(reason is not None for reason in reasons.values())
+    cannot_run = len(matrix.not_runnable())
     programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
     terminal.print(
         f"{len(unique)} runs, {len(unique) - cannot_run - len(recorded.archives)} can run here"

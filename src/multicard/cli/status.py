@@ -18,25 +18,21 @@ def run(arguments: argparse.Namespace) -> None:
     """Print outcomes and disagreements; exit with 1 when a run failed or disagrees with its trace."""
     from rich.table import Table
 
-    from multicard.archive.recorded import find_recorded, obstacles
+    from multicard.archive.matrix import Matrix
     from multicard.cli._console import console
     from multicard.core.terminal import plain
-    from multicard.experiment.cluster import machine_for
     from multicard.experiment.load import read_experiment
-    from multicard.experiment.runs import distinct, expand
 
-    experiment = read_experiment(arguments.config, arguments.profile)
-    unique = distinct(expand(experiment))
-    reasons = obstacles(experiment, unique, machine_for(experiment.cluster), find_recorded(experiment, unique))
+    matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
     outcomes: Counter[str] = Counter()
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True
-    for each in unique.values():
-        outcome, remarks, sound = _run_status(reasons[each.id], Path(experiment.results) / "runs" / each.id)
+    for run in matrix.runs:
+        outcome, remarks, sound = _run_status(matrix.reasons[run], Path(matrix.experiment.results) / "runs" / run)
         all_sound = all_sound and sound
         outcomes[outcome] += 1
         if remarks:
-            table.add_row(each.id, outcome, plain("; ".join(remarks)))
+            table.add_row(run, outcome, plain("; ".join(remarks)))
     terminal = console()
     if table.row_count:
         terminal.print(table)
