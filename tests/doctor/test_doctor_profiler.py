@@ -13,6 +13,8 @@ from multicard.core import system
 from multicard.doctor import profiler
 from multicard.doctor.checks import Check, torch_facts
 from multicard.launch import process
+from multicard.profilers import PROFILERS
+from multicard.profilers.interface import Profiler
 
 CPU = {"torch": "2.11.0", "cuda": "13.0", "gpus": []}
 GPU = CPU | {"gpus": [["H100", 1]], "started": True}
@@ -139,3 +141,13 @@ def test_the_installed_version_stands_in_the_table_of_versions() -> None:
     nsys, cuda = re.search(r"^version=([\d.]+)~([\d.]+)", script, re.M).groups()
     of = tuple(map(int, cuda.split(".")))[:2]
     assert profiler.WITH_CUDA[of] == tuple(map(int, nsys.split(".")))[:3]
+
+
+def test_other_profilers_that_are_programs_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Absent(Profiler):
+        name, order, description, program = "absent", 9, "absent", "no-such-profiler"
+
+    assert profiler.other_checks() == []
+    monkeypatch.setitem(PROFILERS._entries, "absent", Absent())
+    [check] = profiler.other_checks()
+    assert (check.check, check.found, check.verdict) == ("absent", "no no-such-profiler on the PATH", "warning")

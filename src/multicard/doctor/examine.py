@@ -38,6 +38,7 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
         *software.checks(facts),
         *gpu.checks(facts),
         *profiler.checks(facts),
+        *profiler.other_checks(),
         *slurm.checks(values, demanded=profile is not None, fits=partial(runs.on_nodes, matrix=on_cluster)),
         *disk.checks(Path(matrix.experiment.results if matrix else "results"), *_planned(matrix)),
     ]

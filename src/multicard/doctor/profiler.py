@@ -13,6 +13,7 @@ from multicard.core.system import ask
 from multicard.doctor.checks import Check, version_of
 from multicard.launch.commands import job_environment
 from multicard.launch.process import run
+from multicard.profilers import PROFILERS
 from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER
 
 RECORD_LIMIT_S = 90.0
@@ -53,6 +54,13 @@ def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> lis
             ),
         ]
     return [_age(version, facts), _recording(facts, record_limit_s)]
+
+
+def other_checks() -> list[Check]:
+    """Whether the programs of the other profilers can be used."""
+    others = [entry for entry in PROFILERS.values() if entry.program and entry.name != PROFILER.name]
+    found = [(entry.name, entry.availability()) for entry in others]
+    return [Check(name, why or "on the PATH", "ok" if usable else "warning") for name, (usable, why) in found]
 
 
 def _short(text: str) -> str:
