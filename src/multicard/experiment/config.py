@@ -147,8 +147,6 @@ class Experiment(Strict):
         Field(
             description="What the nodes offer to which jobs are sent (profiles/slurm states it). Without it, what can "
             "run is judged by this machine.",
-            # Snakemake's `validate` fills in defaults, and stumbles over one that is no mapping where one may be.
-            json_schema_extra=lambda schema: schema.pop("default"),
         ),
     ] = None
     recorded: Annotated[

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,19 +16,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def _without_defaults(schema: dict[str, Any]) -> None:
-    """Drop the defaults from a data set's schema.
-
-    Snakemake fills in those of every kind of data set before it asks which kind fits, and then none does.
-    """
-    for field in schema["properties"].values():
-        field.pop("default", None)
-
-
 class Source(Strict):
     """Base of every data set."""
-
-    model_config = ConfigDict(json_schema_extra=_without_defaults)
 
     def missing_files(self) -> str | None:
         """Which files or folders are missing, as `key: what is missing`; None where all are there."""
