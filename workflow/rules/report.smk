@@ -27,7 +27,7 @@ rule write_report:
     resources:
         **small("write_report"),
     params:
-        plans=json.dumps(MATRIX.plans()),
+        plans=lambda wildcards: json.dumps(MATRIX.plans()),  # a question may hold braces
         recorded=list(SHIPPED),
         results=lambda wildcards, output: str(Path(output[0]).parent),
     message:

@@ -100,7 +100,7 @@ if MATRIX.recorded.archives:
         priority: MATRIX.first_priority
         localrule: True
         params:
-            runs=json.dumps(MATRIX.recorded.by_archive()),
+            runs=lambda wildcards: json.dumps(MATRIX.recorded.by_archive()),
         message:
             "unpack the recorded runs"
         shell:
