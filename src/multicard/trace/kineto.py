@@ -62,7 +62,7 @@ def read(path: Path) -> Trace:
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {said}") from error
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if not found.rows[kind]}
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    return Trace(name, lambda kind, *_: found.source(kind), absent, found.ranks)
+    return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks)
 
 
 @contextmanager
@@ -146,10 +146,10 @@ class _KinetoEvents:
                 group = (self.process, _number(arguments.get("Device Id")), f"torch_{pool.lower()}")
                 self.rows["memory_use"].append((group, (_nanoseconds(event["ts"]), size)))
 
-    def source(self, kind: str) -> EventSource:
+    def source(self, kind: str, groups: tuple[str, ...]) -> EventSource:
         """Events of a kind as one part."""
         coded = Groups()
-        keys = [group for group, _ in self.rows[kind]]
+        keys = picked(kind, groups, [group for group, _ in self.rows[kind]])
 
         def read_all() -> Iterator[Batch]:
             numbers = np.array([numbers for _, numbers in self.rows[kind]], np.int64)
@@ -159,7 +159,10 @@ class _KinetoEvents:
                 named["duration"] = named["end"] - named["start"]
             yield Batch(coded.codes(keys), named)
 
-        return EventSource([read_all], lambda wanted: picked(kind, wanted, coded.keys))
+        return EventSource(
+            [read_all],
+            lambda wanted: [tuple(dict(zip(groups, key, strict=True))[name] for name in wanted) for key in coded.keys],
+        )
 
 
 def _nanoseconds(microseconds: float) -> int:
