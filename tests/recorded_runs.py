@@ -20,7 +20,7 @@ from multicard.experiment.parameters import run_id
 from multicard.experiment.workload import parameters_of
 
 FIXED = TINY | {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto"}
-ON_CARDS = FIXED | {"device": "cuda"}
+ON_GPUS = FIXED | {"device": "cuda"}
 
 
 def configuration(results: Path, repeats: int = 1, fixed: dict[str, Any] = FIXED, **keys: Any) -> dict[str, Any]:
@@ -41,10 +41,10 @@ def write_configuration(
 
 
 def archive_of_cards(source: Path, folder: Path) -> Path:
-    """An archive of a synthetic run on two cards: the record of one on CPUs, said to be of cards."""
+    """An archive of a synthetic run on two GPUs: the record of one on CPUs, said to be of GPUs."""
     add_run(source, folder / "results", device="cuda")
-    pack(experiment(folder / "results", 1, ON_CARDS), folder / "cards.tar.gz")
-    return folder / "cards.tar.gz"
+    pack(experiment(folder / "results", 1, ON_GPUS), folder / "gpus.tar.gz")
+    return folder / "gpus.tar.gz"
 
 
 def add_run(

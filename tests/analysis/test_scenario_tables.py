@@ -24,7 +24,7 @@ def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3
         "outcome": outcome,
         "parameters": {"workload": "vision"},
         "profiler": {"used": "nsys", "trace_missing": None},
-        "hardware": {"gpus": [{"name": "Card"}, {"name": "Card"}], "processor": "CPU", "logical_cpus": 8},
+        "hardware": {"gpus": [{"name": "GPU"}, {"name": "GPU"}], "processor": "CPU", "logical_cpus": 8},
         "versions": {"torch": "2.11.0", "nccl": None},
     }
     write_json(folder / "run.json", record)
@@ -69,7 +69,7 @@ def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_p
     assert info.drop(columns="trace_missing").to_dict("records") == [
         {
             "run": "a",
-            "machine": "2 × Card, CPU, 8 CPUs",
+            "machine": "2 × GPU, CPU, 8 CPUs",
             "versions": "torch 2.11.0, profiler nsys",
             "traced_steps": 2.0,
         }

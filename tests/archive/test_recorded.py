@@ -9,30 +9,30 @@ from typing import Any
 import pytest
 
 from multicard.archive.pack import pack
-from multicard.archive.recorded import archives_in, find_recorded, obstacles
+from multicard.archive.recorded import archives_in, find_recorded, unsupported_reasons
 from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run, distinct, expand
-from recorded_runs import ON_CARDS, add_run, archive_of_cards, configuration, experiment, write_configuration
+from recorded_runs import ON_GPUS, add_run, archive_of_cards, configuration, experiment, write_configuration
 
 HERE = Machine(cpus=2, gpus=0)
 
 
 @pytest.fixture(scope="session")
 def gpu_archive(extracted_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of a synthetic run on two cards."""
+    """An archive of a synthetic run on two GPUs."""
     return archive_of_cards(extracted_run, tmp_path_factory.mktemp("gpu"))
 
 
 def on_cards(results: Path, repeats: int = 1, **keys: Any) -> Experiment:
-    return experiment(results, repeats, ON_CARDS, **keys)
+    return experiment(results, repeats, ON_GPUS, **keys)
 
 
 def reasons(asked: Any) -> tuple[dict[str, Run], dict[str, str | None]]:
     runs = distinct(expand(asked))
-    return runs, obstacles(asked, runs, HERE, find_recorded(asked, runs))
+    return runs, unsupported_reasons(asked, runs, HERE, find_recorded(asked, runs))
 
 
 def test_a_recorded_run_needs_no_card_and_the_others_say_what_they_need(gpu_archive: Path, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_data_set_of_a_recorded_run_may_be_elsewhere(extracted_run: Path, tm
     add_run(extracted_run, tmp_path / "results", dataset="mine", device="cuda")
 
     def asked(folder: Path) -> dict[str, Any]:
-        config = configuration(tmp_path / "results", 2, ON_CARDS | {"dataset": "mine"})
+        config = configuration(tmp_path / "results", 2, ON_GPUS | {"dataset": "mine"})
         return config | {"datasets": {"mine": {"source": "imagefolder", "folder": str(folder)}}}
 
     pack(check(asked(there), "a.yaml"), tmp_path / "x.zip")
@@ -67,8 +67,8 @@ def test_the_data_set_of_a_recorded_run_may_be_elsewhere(extracted_run: Path, tm
         check(elsewhere, "a.yaml")
     read = check(elsewhere | {"recorded": [str(tmp_path / "x.zip")]}, "a.yaml")
     runs = distinct(expand(read))
-    on_a_machine_with_cards = Machine(cpus=2, gpus=2)
-    found = obstacles(read, runs, on_a_machine_with_cards, find_recorded(read, runs))
+    on_a_machine_with_gpus = Machine(cpus=2, gpus=2)
+    found = unsupported_reasons(read, runs, on_a_machine_with_gpus, find_recorded(read, runs))
     assert list(found.values()) == [None, f"no data set mine: folder: no such folder: {tmp_path / 'gone'}"]
 
 
@@ -133,7 +133,7 @@ def test_the_commands_archive_runs_and_status(gpu_archive: Path, recorded_result
     stopped = multicard("archive", "--config", str(config), "out.rar")
     assert (stopped.returncode, len(stopped.stderr.splitlines())) == (1, 1)
 
-    write_configuration(config, tmp_path / "new", 2, ON_CARDS, recorded=[str(gpu_archive)])
+    write_configuration(config, tmp_path / "new", 2, ON_GPUS, recorded=[str(gpu_archive)])
     listed = multicard("runs", "--config", str(config))
     assert "recorded in" in listed.stdout
     assert "2 runs, 0 can run here, 1 are recorded (" in listed.stdout

@@ -36,7 +36,7 @@ HOMES = "/home"  # named apart: no file of the project holds a whole path of a m
         ("key Zm9vYmFyMTIzNDU2Nzg5QUJDRA", "key removed"),
         ("opensesame42!", "removed!"),
         ("me@example.org at 10.1.2.3 and fe80:0:0:1:2:3:4:5", "address at address and address"),
-        ("GPU-2f0b5a3c-1111-2222-3333-444455556666", "card"),
+        ("GPU-2f0b5a3c-1111-2222-3333-444455556666", "gpu"),
         ("nsys 2023.4.4.54-234433681190v0 is on the PATH", "nsys 2023.4.4.54-234433681190v0 is on the PATH"),
         ("tokens_per_sample: 3", "tokens_per_sample: 3"),
         ("nsys export of report ended with 1, saying: anything at all", "nsys export of report ended with 1"),
@@ -116,7 +116,7 @@ def test_hosts_are_counted_in_the_order_of_the_runs_and_stay_the_same() -> None:
 
 
 def test_a_host_of_that_name_does_not_take_the_mark_of_made_up_runs_away() -> None:
-    assert Scrubber(["synthetic", "gamma7"], []).text("synthetic card on gamma7") == "synthetic card on host-2"
+    assert Scrubber(["synthetic", "gamma7"], []).text("synthetic GPU on gamma7") == "synthetic GPU on host-2"
 
 
 def test_users_are_found_in_the_paths_of_records() -> None:

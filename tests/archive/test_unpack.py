@@ -108,7 +108,7 @@ def test_a_cut_archive_is_refused(recorded_archive: Path, left: float, tmp_path:
     says = refused(path, tmp_path / "runs")
     assert "cut" in says
     if recorded_archive.suffix == ".gz" and left == 0.5:
-        assert "runs/vision_digits_" in says  # the member that is not whole
+        assert "runs/vision_digits_" in says  # the member that is incomplete
 
 
 def test_a_tar_file_without_its_last_members_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_reason_is_worded_by_its_facts(reason: Reason, text: str) -> None:
 
 
 def test_reasons_of_other_versions_are_readable() -> None:
-    assert describe_reason("no word from rank 1") == "no word from rank 1"  # before reasons had fields
+    assert describe_reason("rank 1 was lost") == "rank 1 was lost"  # before reasons had fields
     assert describe_reason({"code": "lost_its_power", "rank": 2}) == "rank 2: lost its power"  # a later code
     assert describe_reason(None) is None
 

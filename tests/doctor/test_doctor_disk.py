@@ -1,4 +1,4 @@
-"""Room is judged against what runs leave and hand over."""
+"""Disk space is judged against what runs leave and hand over."""
 
 import os
 import shutil

@@ -255,8 +255,8 @@ def test_an_export_on_a_full_disk_does_not_condemn_the_report(small_disk: Path) 
     size = database.stat().st_size
     database.unlink()
 
-    for room in (size // 2, size + size // 2):  # nsys itself finds none; the environments could not be taken out
-        ballast = fill(small_disk, room)
+    for space in (size // 2, size + size // 2):  # nsys itself finds none; the environments could not be taken out
+        ballast = fill(small_disk, space)
         assert "report.sqlite: cannot be written: No space" in complaint(program("export_trace", small_disk / "run"))
         assert {path.name for path in report.parent.iterdir()} == {"report.nsys-rep", "captured.json"}
         ballast.unlink()

@@ -272,7 +272,7 @@ def test_a_prepared_model_that_changed_is_noticed(tiny: Path, tmp_path: Path, na
     with pytest.raises(UserError) as caught:
         read_model(tmp_path)
     [line] = str(caught.value).splitlines()
-    assert line == f"{file}: missing or changed since it was prepared; delete {tmp_path} to prepare it anew"
+    assert line == f"{file}: missing or changed since it was prepared; delete {tmp_path} to prepare it again"
 
 
 def test_tiny_passes_the_check_of_the_users_folders_with_its_own_special_tokens_only(tiny: Path) -> None:

@@ -105,7 +105,7 @@ def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int) -> d
         "SlurmdTimeout=10",  # a node that is silent for as long is lost
         "ReturnToService=2",
         "SchedulerParameters=sched_min_interval=0,sched_interval=5,bf_interval=5",
-        "PreemptType=preempt/partition_prio",  # a job of `urgent` that finds no room ends jobs of `gpu`
+        "PreemptType=preempt/partition_prio",  # a job of `urgent` that finds no free CPU ends jobs of `gpu`
         "PreemptMode=CANCEL",
     ]
     gres = f" Gres=gpu:{len(devices)}" if devices else ""

@@ -1,4 +1,4 @@
-"""A run that was interrupted goes on from its checkpoint as if it had not been."""
+"""A run that was interrupted resumes from its checkpoint as if it had not been."""
 
 import csv
 import json

@@ -131,7 +131,7 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_or_sigterm_goes_on_where_it_was(folde
         assert not list(runs.glob("*ddp-ds*/run.json"))
         assert not hidden(folder)
         # Snakemake removes what it declared of an interrupted job; this it does not know. Which run it starts with, it
-        # chooses anew each time, so there may be one of each.
+        # chooses again each time, so there may be one of each.
         assert 1 <= len(list(runs.glob("*ddp-ds*/checkpoint.pt"))) <= 2
 
     whole = {path.parent.name: path.stat().st_mtime_ns for path in runs.glob("*/run.json")}

@@ -104,7 +104,7 @@ def test_what_a_busy_node_cannot_tell_is_no_outcome(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, script: str, changes: dict[str, Any],
     says: str,
 ) -> None:  # fmt: skip
-    """The tools are stand-ins; within a job of Slurm, where an obstacle would be the run's outcome."""
+    """The tools are stand-ins; within a job of Slurm, where what cannot run would be the run's outcome."""
     fake = tmp_path / "bin" / tool
     fake.parent.mkdir()
     fake.write_text(f"#!/bin/sh\n{script}\n")

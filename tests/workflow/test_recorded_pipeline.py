@@ -9,7 +9,7 @@ import pytest
 import yaml
 from test_pipeline import project, snakemake
 
-from recorded_runs import ON_CARDS, archive_of_cards, configuration
+from recorded_runs import ON_GPUS, archive_of_cards, configuration
 
 pytestmark = pytest.mark.slow
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.slow
 def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_run: Path, tmp_path: Path) -> None:
     folder = project(tmp_path / "my project")
     gpu_archive = archive_of_cards(extracted_run, tmp_path)
-    config = configuration(Path("results"), 2, ON_CARDS, recorded=[str(gpu_archive)])
+    config = configuration(Path("results"), 2, ON_GPUS, recorded=[str(gpu_archive)])
     (folder / "config/recorded.yaml").write_text(yaml.safe_dump(config))
-    shutil.copyfile(gpu_archive, folder / "resources/recorded/two cards.zip")
+    shutil.copyfile(gpu_archive, folder / "resources/recorded/two GPUs.zip")
     stopped = snakemake(folder, config="config/recorded.yaml")
-    assert "two cards.zip: expected letters, digits and _ . + - in its name" in stopped.stdout + stopped.stderr
-    (folder / "resources/recorded/two cards.zip").rename(folder / "resources/recorded/two-cards.tar.gz")
+    assert "two GPUs.zip: expected letters, digits and _ . + - in its name" in stopped.stdout + stopped.stderr
+    (folder / "resources/recorded/two GPUs.zip").rename(folder / "resources/recorded/two-gpus.tar.gz")
     done = snakemake(folder, config="config/recorded.yaml")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     scenario = folder / "results/scenarios/recorded"
@@ -37,21 +37,21 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
         caption = (scenario / f"table_costs.{suffix}").read_text()
         assert f"Scenario recorded: time and memory of a step. {lines}." in caption
     [record] = (folder / "results/runs").glob("*/run.json")
-    assert json.loads(record.read_text())["recorded"]["archive"] == "cards.tar.gz"
+    assert json.loads(record.read_text())["recorded"]["archive"] == "gpus.tar.gz"
     assert not (folder / "data").exists()
 
     # The archive that comes with the project has a page of its own, and a link from the experiment's.
-    beside = folder / "results/recorded/two-cards"
+    beside = folder / "results/recorded/two-gpus"
     assert pd.read_csv(beside / "scenarios/recorded/runs.csv")["outcome"].tolist() == ["completed"]
     drawn = "figures/recorded/step_breakdown.csv"
     assert (beside / drawn).read_text() == (folder / "results" / drawn).read_text()
-    assert '<a href="recorded/two-cards/report.html">two-cards</a>' in (folder / "results/report.html").read_text()
+    assert '<a href="recorded/two-gpus/report.html">two-gpus</a>' in (folder / "results/report.html").read_text()
     assert "Recorded results" not in (beside / "report.html").read_text()
 
     again = snakemake(folder, "--dry-run", config="config/recorded.yaml")
     assert "Nothing to be done" in again.stdout + again.stderr
 
-    (folder / "resources/recorded/two-cards.tar.gz").unlink()
+    (folder / "resources/recorded/two-gpus.tar.gz").unlink()
     without = snakemake(folder, "--dry-run", config="config/recorded.yaml")
     assert "draw the recorded results" not in without.stdout + without.stderr
     assert "write the report" in without.stdout + without.stderr, "it links to a page that is no longer asked for"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from multicard.archive.recorded import Recorded, find_recorded, obstacles
+from multicard.archive.recorded import Recorded, find_recorded, unsupported_reasons
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
@@ -52,7 +52,9 @@ class Matrix:
         scenarios = expand(experiment)
         runs = distinct(scenarios)
         machine, recorded = machine_for(experiment.cluster), find_recorded(experiment, runs)
-        return cls(experiment, scenarios, runs, machine, recorded, obstacles(experiment, runs, machine, recorded))
+        return cls(
+            experiment, scenarios, runs, machine, recorded, unsupported_reasons(experiment, runs, machine, recorded)
+        )
 
     def runnable(self, scenario: str | None = None) -> list[str]:
         """Ids of the runs that can be had, of one scenario or of all."""

@@ -67,9 +67,9 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         cannot be written to.
     """
     check_suffix(out)
-    obstacle = unwritable(out.parent)
-    if obstacle or out.is_dir():
-        raise UserError(f"{out}: cannot be written: {obstacle or 'it is a folder'}")
+    problem = unwritable(out.parent)
+    if problem or out.is_dir():
+        raise UserError(f"{out}: cannot be written: {problem or 'it is a folder'}")
     runs, packed = Path(experiment.results) / "runs", Packed()
     for run in sorted(distinct(expand(experiment))):
         if (runs / run / RUN).exists():

@@ -95,7 +95,7 @@ def archives_in(folder: Path) -> dict[str, Path]:
     return found
 
 
-def obstacles(
+def unsupported_reasons(
     experiment: Experiment, runs: Mapping[str, Run], machine: Machine, recorded: Recorded
 ) -> dict[str, str | None]:
     """Why each run cannot be had here, None where it can: it is recorded, or can run on `machine`."""

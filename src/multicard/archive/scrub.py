@@ -42,7 +42,7 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"(?i)\bbearer\s+\S+"), f"bearer {REMOVED}"),
     (re.compile(r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|eyJ)[\w.-]{8,}"), REMOVED),
-    (re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4,12}){2,4}\b"), "card"),  # serial numbers, as good as
+    (re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4,12}){2,4}\b"), "gpu"),  # serial numbers, as good as
     (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b"), "address"),
     (re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "address"),
     (re.compile(r"(?<![\w:])[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{0,4}){3,7}(?![\w:])"), "address"),
@@ -80,7 +80,7 @@ class Scrubber:
         words = {user.lower(): "user" for user in users if len(user) > 1 and user.lower() not in NOBODY}
         for number, host in enumerate(dict.fromkeys(hosts), start=1):
             for name in {host, host.partition(".")[0]}:
-                if len(name) > 1 and name.lower() not in ("localhost", SYNTHETIC):  # the mark of made-up runs stays
+                if len(name) > 1 and name.lower() not in ("localhost", SYNTHETIC):  # the mark of synthetic runs stays
                     words.setdefault(name.lower(), f"host-{number}")
         self._words = words
         longest_first = sorted(words, key=len, reverse=True)

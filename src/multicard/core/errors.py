@@ -1,4 +1,4 @@
-"""Errors that the user can mend: one line that names what, where and what was expected."""
+"""Errors that the user can fix: one line that names what, where and what was expected."""
 
 import sys
 from collections.abc import Iterator

@@ -45,4 +45,4 @@ def refuse_changed(
     for entry in entries:
         path = place / entry["name"]
         if not unchanged(path, entry):
-            raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it anew")
+            raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it again")

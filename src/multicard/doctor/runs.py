@@ -162,7 +162,7 @@ def _memory(held: list[tuple[Request, list[Nodes]]]) -> Check:
 
 
 def _modules(names: list[str]) -> list[Check]:
-    """Load the modules as Snakemake does with --sdm env-modules, which goes on where loading fails."""
+    """Load the modules as Snakemake does with --sdm env-modules, which continues where loading fails."""
     if not names:
         return []
     command = f"module purge && module load {shlex.join(names)} && echo {shlex.quote(LOADED)}"
