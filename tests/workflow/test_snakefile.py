@@ -13,7 +13,7 @@ from multicard.experiment.datasets import Digits
 from multicard.experiment.prepared import folder_name
 from multicard.experiment.resources import STEPS
 
-pytestmark = pytest.mark.workflow
+pytestmark = pytest.mark.slow
 
 SNAKEMAKE = str(Path(sys.prefix) / "bin" / "snakemake")
 SCENARIO = {"question": "Does it run?", "fixed": TINY, "figures": ["step_breakdown"]}
