@@ -84,7 +84,7 @@ def test_what_cannot_be_compared_is_one_line(recorded_results: Path, tmp_path: P
         ("activity/phases.parquet", b"PAR1", "not a Parquet file that can be read"),
         ("run.json", b'{"run": "a', "does not parse as JSON"),
         ("run.json", b"{}", "not the record of a run: run: Field required"),
-        ("run.json", b"[]", "not the record of a run: "),
+        ("run.json", b"[]", "found list, expected an object"),
         ("run.json", "ranks", "not a complete record of a completed run: found no 'ranks'"),
         ("run.json", "steps_per_pass", "not a complete record of a completed run: found no 'steps_per_pass'"),
     ],
