@@ -35,9 +35,9 @@ report: "workflow/report/workflow.rst"
 
 onstart:
     on_slurm = ON_CLUSTER and shutil.which("squeue") is not None
-    end_as_by_ctrl_c(on_slurm)
+    ending = end_as_by_ctrl_c(on_slurm)
     if on_slurm:
-        QueueWatch(Path.cwd(), datetime.now(), logger.warning).start()
+        QueueWatch(Path.cwd(), datetime.now(), logger.warning).start(ending)
 
 
 localrules:

@@ -268,3 +268,18 @@ def test_config_prints_what_a_file_states_and_the_value_of_one_key(tmp_path: Pat
     assert multicard("runs", "--config", str(printed)).stdout == multicard("runs", "--config", path).stdout
     unknown = multicard("config", "nope", "--config", path)
     assert unknown.returncode == 1 and "has no key nope, expected one of results, " in unknown.stderr
+
+
+def test_events_that_cannot_be_written_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    assert refused(tmp_path / "none.sqlite", "--perfetto", tmp_path) == (
+        f"--perfetto: cannot write to {tmp_path}: {tmp_path} is a folder, expected a file"
+    )
+    (tmp_path / "file").touch()
+    assert "is not a folder" in refused(tmp_path / "none.sqlite", "--perfetto", tmp_path / "file" / "events.json")
+
+
+def test_standard_output_is_json_alone_whatever_else_is_written(tmp_path: Path) -> None:
+    trace = nsys_export(tmp_path / "t.sqlite")
+    options = ("--json", "--out", tmp_path / "tables", "--perfetto", tmp_path / "events.json")
+    done = multicard("analyze", trace, *options)
+    assert "kernels" in json.loads(done.stdout)["tables"] and "events for ui.perfetto.dev" in done.stderr

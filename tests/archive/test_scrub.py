@@ -1,5 +1,6 @@
 """What names people, machines and places is taken out of texts, and the rest stays."""
 
+import json
 import re
 
 import pytest
@@ -144,3 +145,9 @@ def test_names_of_nodes_are_replaced_wherever_they_stand() -> None:
     assert re.fullmatch(
         r"rank 0 on host-\d+: RuntimeError: text removed; rank 1 on host-\d+ exited without reporting", said
     )
+
+
+def test_the_node_that_a_reason_names_is_replaced_though_no_rank_told_of_it() -> None:
+    reason = {"code": "cannot_run", "node": "gpu7.example.org", "unreported": [{"rank": 1, "node": "gpu8"}]}
+    scrubber = Scrubber.of([{"reason": reason}])
+    assert "gpu7" not in json.dumps(scrubber.reason(reason)) and "gpu8" not in json.dumps(scrubber.reason(reason))

@@ -1,5 +1,6 @@
 """What a run asks of a cluster follows from its parameters."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,15 @@ import pytest
 from multicard.core.errors import UserError
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.load import check
-from multicard.experiment.resources import REQUESTED, cpus, memory_mb, memory_of_attempt_mb, request
+from multicard.experiment.resources import (
+    REQUESTED,
+    cpus,
+    memory_mb,
+    memory_of_attempt_mb,
+    request,
+    step_memory_mb,
+    step_minutes,
+)
 from multicard.experiment.runs import Run, expand
 from multicard.workloads.vision.parameters import VisionParameters
 
@@ -142,3 +151,15 @@ def test_a_job_that_was_lost_asks_for_more_memory_up_to_that_of_a_node(
 
 def test_where_no_cluster_is_stated_nothing_limits_the_memory_of_a_lost_job() -> None:
     assert memory_of_attempt_mb(vision(), 2, None) == 2 * memory_mb(vision())
+
+
+def test_a_step_asks_for_more_by_the_traces_that_it_reads(tmp_path: Path) -> None:
+    for rank in range(4):
+        (tmp_path / f"rank{rank}.json.gz").write_bytes(bytes(10_000_000))
+    assert step_minutes("export_trace", 1, tmp_path) == 10  # nothing to export
+    assert step_memory_mb("export_trace", 1, None, tmp_path) == 1500
+    assert step_minutes("extract_activity", 1, tmp_path) == 12  # 40 MB at 20 MB per minute
+    assert step_memory_mb("extract_activity", 1, None, tmp_path) == 1500 + 4 * 10 * 100
+    (tmp_path / "report.nsys-rep").write_bytes(bytes(30_000_000))
+    assert step_minutes("export_trace", 2, tmp_path) == 24
+    assert step_memory_mb("export_trace", 1, None, tmp_path) == 1800

@@ -173,3 +173,18 @@ def test_the_plugin_waits_for_a_cancelled_job_when_it_asks_sacct(
 ) -> None:
     assert polled(plugin, monkeypatch, "CANCELLED by 1000") == ["running"]
     assert polled(plugin, monkeypatch, "CANCELLED") == ["failed"]
+
+
+def test_a_preempted_job_is_left_alone_once_the_pipeline_ends(tools: Path) -> None:
+    (tools / "queue").write_text(job("PREEMPTED") + "\n")
+    messages: list[str] = []
+    watch = QueueWatch(Path("/my project"), SINCE, messages.append)
+    watch.ending.set()
+    watch.look()
+    assert messages == [] and not (tools / "asked").exists()
+
+
+def test_times_are_asked_for_in_slurm_s_own_form(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "%s")
+    (tools / "squeue").write_text(f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT" = standard ] && cat {tools}/queue\n')
+    assert len(said(tools, job("PENDING", "PartitionTimeLimit"))) == 1

@@ -88,12 +88,17 @@ def near(path):
 
 
 def program(script, *packages):
-    """Inputs of a rule: its script, and packages of the library that decide what it makes.
+    """Inputs of a rule: its script, and packages or modules (patterns) of the library that decide what it makes.
 
     When one changes, what was made is made again. docs/extending.md says which rules leave out what, and why.
     """
     library = Path(multicard.__file__).parent
-    files = [file for package in packages for file in (library / package).rglob("*")]
+    found = [path for package in packages for path in library.glob(package)]
+    files = [
+        file
+        for path in found
+        for file in (path.rglob("*") if path.is_dir() else [path])
+    ]
     return dict(
         script=near(SCRIPTS / script),
         code=sorted(
@@ -102,6 +107,15 @@ def program(script, *packages):
             if file.is_file() and "__pycache__" not in file.parts
         ),
     )
+
+
+# What workloads say of measures, units and baselines; how they train is left out.
+MEASURING = (
+    "workloads/*/measures.py",
+    "workloads/*/workload.py",
+    "workloads/*/strategies",
+    "workloads/*/techniques",
+)
 
 
 def small(step):

@@ -3,7 +3,7 @@
 
 rule measure_scenario:
     input:
-        **program("measure_scenario.py", "experiment", "analysis"),
+        **program("measure_scenario.py", "experiment", "analysis", *MEASURING),
         records=scenario_files("run.json"),
         steps=scenario_files("steps.csv"),
         epochs=scenario_files("epochs.csv"),

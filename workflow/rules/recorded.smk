@@ -3,7 +3,15 @@
 
 rule draw_recorded:
     input:
-        **program("draw_recorded.py", "analysis", "archive", "figures", "report"),
+        **program(
+            "draw_recorded.py",
+            "experiment",
+            "analysis",
+            "archive",
+            "figures",
+            "report",
+            *MEASURING,
+        ),
         archive=lambda wildcards: near(SHIPPED[wildcards.archive]),
         claims=near(RESOURCES / "claims.yaml"),
     output:

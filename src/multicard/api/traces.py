@@ -231,6 +231,8 @@ class TraceAnalysis:
             write_perfetto(self._traces, Path(out))
         except TraceError as error:
             raise UserError(str(error)) from error
+        except OSError as error:
+            raise UserError(f"{out}: cannot be written: {error.strerror}") from error
 
     def __repr__(self) -> str:
         return f"<trace {self.path}: {len(self._activity.rows)} tables, {len(self.absent)} not recorded>"

@@ -93,6 +93,9 @@ class Scrubber:
         hosts = [host["name"] for record in records if (host := record.get("host")) and host.get("name")]
         nodes = [node for record in records for node in record.get("nodes") or []]
         hosts += [name for node in nodes for name in (node.get("name"), (node.get("host") or {}).get("name")) if name]
+        for reason in (record.get("reason") for record in records):
+            if isinstance(reason, dict):
+                hosts += [each["node"] for each in (reason, *(reason.get("unreported") or [])) if each.get("node")]
         users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")}
         places = [Path.cwd()]
         with contextlib.suppress(KeyError, OSError, RuntimeError):  # an account may have no name and no home

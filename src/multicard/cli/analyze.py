@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a summary of a trace; write its tables and events where that is asked for."""
+    from rich.console import Console
+
     from multicard import read_trace
     from multicard.cli._console import console
     from multicard.core.errors import UserError
@@ -53,16 +55,22 @@ def run(arguments: argparse.Namespace) -> None:
         reason = unwritable(out)
         if reason:
             raise UserError(f"--out: cannot write to {out}: {reason}")
+    events = arguments.perfetto
+    if events is not None:
+        reason = f"{events} is a folder, expected a file" if events.is_dir() else unwritable(events.absolute().parent)
+        if reason:
+            raise UserError(f"--perfetto: cannot write to {events}: {reason}")
     with _progress() as progress:
         trace = read_trace(arguments.path, tables=arguments.only, progress=progress)
     terminal = console()
+    notices = Console(stderr=True) if arguments.json else terminal  # standard output is JSON alone then
     if out is not None:
         written = trace.save(out)
         figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""
-        terminal.print(plain(f"tables{figure}: {out}"), "")
-    if arguments.perfetto is not None:
-        trace.write_perfetto(arguments.perfetto)
-        terminal.print(plain(f"events for ui.perfetto.dev: {arguments.perfetto}"), "")
+        notices.print(plain(f"tables{figure}: {out}"), "")
+    if events is not None:
+        trace.write_perfetto(events)
+        notices.print(plain(f"events for ui.perfetto.dev: {events}"), "")
     if arguments.json:
         tables = {name: trace.rows(name) for name in trace}
         print(json.dumps({"tables": tables, "absent": dict(trace.absent)}, indent=2))

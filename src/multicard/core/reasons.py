@@ -62,10 +62,10 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
     """
     if reason is None or isinstance(reason, str):
         return reason
-    fields = _Fields(reason)
-    if "time_limit_s" in reason:
+    fields, code = _Fields(reason), str(reason.get("code", "unknown"))
+    if reason.get("time_limit_s") is not None:
         fields["limit_min"] = f"{reason['time_limit_s'] / 60:g}"
-    text = WORDINGS.get(reason["code"], reason["code"].replace("_", " ")).format_map(fields)
+    text = WORDINGS.get(code, code.replace("_", " ")).format_map(fields)
     text += HINTS.get(reason.get("signal", ""), "")
     if "rank" in reason:
         text = f"rank {_place(reason)}: {text}"

@@ -17,8 +17,8 @@ def folder_name(name: str, definition: Dataset | Model) -> str:
 
     >>> from multicard.experiment.models import Model
     >>> folder_name("tiny", Model(architecture="tiny"))
-    'tiny-ca312361'
+    'tiny-69a8bd36'
     """
-    stated = definition.model_dump(mode="json", exclude_defaults=True, exclude={"download"})
+    stated = definition.model_dump(mode="json", exclude={"download"})
     digest = hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
     return f"{name}-{digest[:DIGITS]}"

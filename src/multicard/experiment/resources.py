@@ -84,13 +84,13 @@ class Step:
     stage: int
     minutes: int = 10
     memory_mb: int = 1500
-    per_trace_mb: int = 0
+    reads: tuple[str, ...] = ()  # suffixes of the traces that it reads, by whose size it asks for more
 
 
 # Of rules by their names. A job of several of them asks for the time of all stages and for the memory of the largest.
 STEPS = {
-    "export_trace": Step(0, per_trace_mb=10),
-    "extract_activity": Step(1, per_trace_mb=10),
+    "export_trace": Step(0, reads=(".nsys-rep",)),
+    "extract_activity": Step(1, reads=(".nsys-rep", ".gz")),
     "measure_scenario": Step(2),
     "draw_figures": Step(3),
     "draw_recorded": Step(3),
@@ -98,28 +98,29 @@ STEPS = {
     "recommend": Step(4),
     "write_report": Step(5),
 }
-# Measured: 340 MB for 3 MB of PyTorch's compressed traces, 3.7 GB for a database of 5.8 GB (benchmarks/README.md). A
-# report is smaller than the database that nsys exports from it.
-COMPRESSED_TRACE = 10  # times as much memory as for a report
+# Megabytes of memory per megabyte of a trace. Measured: 340 MB for 3 MB of PyTorch's compressed traces, 3.7 GB for a
+# database of 5.8 GB (benchmarks/README.md). A report is smaller than the database that nsys exports from it.
+MEMORY_PER_TRACE = {".nsys-rep": 10, ".gz": 100}
 TRACE_MB_PER_MIN = 20  # exported and read in a minute, on a slow file system
 
 
-def trace_size_mb(trace: Path | None) -> float:
-    """Size of what the profiler captured of a run, in `trace`; 0 before the run. A compressed trace counts more."""
-    if trace is None or not trace.is_dir():
-        return 0.0
-    captured = [path for path in trace.iterdir() if path.suffix in (".gz", ".nsys-rep")]
-    return sum(path.stat().st_size / 1e6 * (COMPRESSED_TRACE if path.suffix == ".gz" else 1) for path in captured)
+def trace_sizes_mb(step: str, trace: Path | None) -> dict[str, float]:
+    """Sizes of the traces of a run, in the folder `trace`, that a step reads, by suffix; none before the run."""
+    files = trace.iterdir() if trace is not None and trace.is_dir() else ()
+    sizes = dict.fromkeys(STEPS[step].reads, 0.0)
+    for path in files:
+        if path.suffix in sizes:
+            sizes[path.suffix] += path.stat().st_size / 1e6
+    return sizes
 
 
 def step_memory_mb(step: str, attempt: int, cluster: Cluster | None, trace: Path | None = None) -> int:
     """Megabytes of a step, more for a large trace and, as for a run, for each attempt."""
-    asked = STEPS[step]
-    return _of_attempt(asked.memory_mb + math.ceil(asked.per_trace_mb * trace_size_mb(trace)), attempt, cluster)
+    reading = sum(MEMORY_PER_TRACE[suffix] * size for suffix, size in trace_sizes_mb(step, trace).items())
+    return _of_attempt(STEPS[step].memory_mb + math.ceil(reading), attempt, cluster)
 
 
 def step_minutes(step: str, attempt: int, trace: Path | None = None) -> int:
     """Minutes of a step, more for a large trace and for each attempt."""
-    asked = STEPS[step]
-    reading = trace_size_mb(trace) / TRACE_MB_PER_MIN if asked.per_trace_mb else 0
-    return attempt * (asked.minutes + math.ceil(reading))
+    reading = sum(trace_sizes_mb(step, trace).values()) / TRACE_MB_PER_MIN
+    return attempt * (STEPS[step].minutes + math.ceil(reading))

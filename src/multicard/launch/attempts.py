@@ -15,7 +15,7 @@ from multicard.core.layout import EPOCHS, LOG, RUN, SAVED, STEPS, TRACE
 SCRATCH = ".scratch-"
 LOCK = ".lock"
 WAIT_S = 20.0  # that an interrupted attempt may take to exit
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
@@ -40,7 +40,8 @@ def scratch_in(folder: Path) -> Iterator[Path]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other processes out while the block runs, where the file system has locks."""
-    lock = FileLock(folder / LOCK, timeout=WAIT_S)
+    # A soft lock, filelock's own substitute, would outlive a process that was killed.
+    lock = FileLock(folder / LOCK, timeout=WAIT_S, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:

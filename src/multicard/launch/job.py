@@ -170,20 +170,20 @@ def refuse_job(parameters: JobParameters, folder: Path, message: str) -> dict[st
         (folder / LOG).write_text(f"{describe_reason(reason)}\n", encoding="utf-8")
         _join_parts(scratch, folder, 0)
         captured = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
-    record = {
-        "run": run_id(parameters),
-        "outcome": "failed",
-        "reason": reason,
-        "parameters": parameters.model_dump(),
-        "started": now,
-        "ended": now,
-        "wall_time_s": 0.0,
-        "exit_code": None,
-        "profiler": {"used": "none", "why": "nothing ran", "trace_missing": captured["missing"]},
-        "command": [],
-        **_from_ranks([]),
-    }
-    write_json(folder / RUN, record)
+        record = {
+            "run": run_id(parameters),
+            "outcome": "failed",
+            "reason": reason,
+            "parameters": parameters.model_dump(),
+            "started": now,
+            "ended": now,
+            "wall_time_s": 0.0,
+            "exit_code": None,
+            "profiler": {"used": "none", "why": "nothing ran", "trace_missing": captured["missing"]},
+            "command": [],
+            **_from_ranks([]),
+        }
+        write_json(folder / RUN, record)
     _print(f"{PROGRESS}{record['run']}: failed, {describe_reason(reason)}")
     return record
 

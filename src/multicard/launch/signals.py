@@ -15,7 +15,7 @@ ON_SLURM = (
 )
 
 
-def end_as_by_ctrl_c(on_slurm: bool = False) -> None:
+def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
     """Let SIGTERM and SIGHUP do what Ctrl-C does, to this process and to its descendants in its session.
 
     Snakemake ends its jobs on Ctrl-C only: on SIGTERM it waits for them, possibly for hours, and on SIGHUP it leaves
@@ -25,6 +25,11 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> None:
     ----------
     on_slurm
         Jobs run in Slurm: say what takes so long.
+
+    Returns
+    -------
+    threading.Event
+        Set when the pipeline is told to end.
     """
     ending = threading.Event()
 
@@ -49,3 +54,4 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, *((signal.SIGINT,) if on_slurm else ())):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, end)
+    return ending

@@ -1,5 +1,6 @@
 """Watch a pipeline's jobs in Slurm's queue: name those that will not start, and requeue those that were preempted."""
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,33 +46,38 @@ class QueueWatch:
         Jobs that were submitted before are not looked at.
     warn
         Takes each message, once per job and reason.
+    ending
+        Set when the pipeline is told to end: then no job is requeued.
     """
 
     folder: Path
     since: datetime
     warn: Callable[[str], None]
-    _told: set[tuple[str, str]] = field(default_factory=set)
+    ending: threading.Event = field(default_factory=threading.Event)
+    _warned: set[tuple[str, str]] = field(default_factory=set)
 
-    def start(self, look_s: float = LOOK_S) -> None:
-        """Look again and again, in a thread that ends with the process."""
-        pause = threading.Event()
+    def start(self, ending: threading.Event, look_s: float = LOOK_S) -> None:
+        """Look again and again until `ending` is set, in a thread that ends with the process."""
+        self.ending = ending
 
         def watch() -> None:
-            while not pause.wait(look_s):
+            while not ending.wait(look_s):
                 self.look()
 
         threading.Thread(target=watch, name="slurm-watch", daemon=True).start()
 
     def look(self) -> None:
         """Look at the queue once. When Slurm does not answer, nothing is said: the next look may succeed."""
-        for line in ask(QUEUE).lines:
+        # The times are compared as text: in Slurm's own form, whatever the user prefers.
+        environment = os.environ | {"SLURM_TIME_FORMAT": "standard"}
+        for line in ask(QUEUE, environment=environment).lines:
             job, state, reason, submitted, rest = (line.split("|", 4) + [""] * 5)[:5]
             folder, _, comment = rest.rpartition("|")
             if folder != str(self.folder) or not comment.startswith(COMMENTS) or submitted < self._since:
                 continue
             if state == "PENDING":
                 self._pending(job, comment, reason)
-            elif state == "PREEMPTED":
+            elif state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
                 self._requeue(job, comment)
 
     @property
@@ -94,12 +100,12 @@ class QueueWatch:
         answer = ask(["scontrol", "requeue", job])
         if answer.problem is None:
             self.warn(f"Slurm job {job} ({comment}) was preempted and is requeued")
-            self._told.discard((job, "PREEMPTED"))
+            self._warned.discard((job, "PREEMPTED"))
         else:
-            told = f"Slurm job {job} ({comment}) was preempted and cannot be requeued: {answer.problem}; "
-            self._once(job, "PREEMPTED", told + "Snakemake waits for it: press Ctrl-C and start again")
+            problem = f"Slurm job {job} ({comment}) was preempted and cannot be requeued: {answer.problem}; "
+            self._once(job, "PREEMPTED", problem + "Snakemake waits for it: press Ctrl-C and start again")
 
     def _once(self, job: str, code: str, message: str) -> None:
-        if (job, code) not in self._told:
-            self._told.add((job, code))
+        if (job, code) not in self._warned:
+            self._warned.add((job, code))
             self.warn(message)
