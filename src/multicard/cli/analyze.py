@@ -21,7 +21,9 @@ MANY_EVENTS = 2_000_000  # from which on a progress bar is worth its line
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the trace, and what to make of it."""
-    parser.add_argument("path", type=Path, help=".sqlite, .nsys-rep, .json or .json.gz, or a folder of them")
+    parser.add_argument(
+        "path", type=Path, help="trace file (.sqlite, .nsys-rep, .json or .json.gz), or a folder of them"
+    )
     parser.add_argument("--out", type=Path, help="folder for the tables, as Parquet and CSV")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     parser.add_argument(

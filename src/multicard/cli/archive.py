@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
 COMMAND = Command(
     "archive",
     60,
-    "pack the runs of an experiment in one file, without names of people, machines and places",
+    "pack the runs of an experiment into one file, with user names, hostnames and paths removed",
     add_arguments,
     run,
 )

@@ -8,7 +8,7 @@ from multicard.cli._command import Command, add_results
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the claims and the results."""
-    parser.add_argument("--claims", type=Path, help="file of the claims and their tests; by default the papers' claims")
+    parser.add_argument("--claims", type=Path, help="file of claims and their tests (default: the papers' claims)")
     add_results(parser)
 
 

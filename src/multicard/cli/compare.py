@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two sides."""
     what = "a trace as for analyze, a results folder, or an archive of recorded runs"
     parser.add_argument("a", type=Path, help=f"baseline: {what}")
-    parser.add_argument("b", type=Path, help="what to compare with it: the same")
+    parser.add_argument("b", type=Path, help="what to compare with the baseline, of the same kind")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -32,4 +32,4 @@ def run(arguments: argparse.Namespace) -> None:
         print(yaml.safe_dump(values[arguments.key], sort_keys=False, allow_unicode=True), end="")
 
 
-COMMAND = Command("config", 15, "check a configuration and print it, or one of its keys", add_arguments, run)
+COMMAND = Command("config", 15, "validate a configuration and print it, or one of its keys", add_arguments, run)

@@ -9,8 +9,10 @@ from multicard.cli._command import Command
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment to check for."""
-    parser.add_argument("--config", type=Path, help="configuration file whose runs to check for")
-    parser.add_argument("--profile", type=Path, help="Snakemake profile (profiles/slurm where that exists)")
+    parser.add_argument("--config", type=Path, help="also check whether the runs of this configuration can run here")
+    parser.add_argument(
+        "--profile", type=Path, help="Snakemake profile to check (default: profiles/slurm if it exists)"
+    )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 
 
@@ -23,4 +25,4 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-COMMAND = Command("doctor", 30, "check this machine, with a remedy for each problem", add_arguments, run)
+COMMAND = Command("doctor", 30, "check this machine, and suggest a remedy for each problem", add_arguments, run)

@@ -9,7 +9,7 @@ from multicard.cli._command import Command
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the recorded runs, and where to draw them."""
     parser.add_argument("source", type=Path, help="an archive, or the results folder of an experiment")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make, which must be empty if it exists")
+    parser.add_argument("--out", type=Path, required=True, help="output folder, which must be empty if it exists")
     parser.add_argument("--config", type=Path, help="configuration of the experiment, for a results folder")
 
 
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
 COMMAND = Command(
     "draw",
     70,
-    "make figures, tables, conclusions and the report of recorded runs, without running anything",
+    "plot recorded runs: figures, tables, conclusions and the report, without running anything",
     add_arguments,
     run,
 )

@@ -17,11 +17,11 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.cli._console import console
     from multicard.experiment.figures import FIGURES
 
-    table = Table("Figure", "Asks", "Shows", "Needs", "Paper")
+    table = Table("Figure", "Question", "Shows", "Needs", "Paper")
     for name, figure in FIGURES.items():
         table.add_row(name, figure.question, figure.caption, ", ".join(figure.needs), figure.answers or "")
     table.show_lines = True
     console().print(table, highlight=False)
 
 
-COMMAND = Command("figures", 80, "list the figures that a configuration may ask for", add_arguments, run)
+COMMAND = Command("figures", 80, "list the figures that a configuration can request", add_arguments, run)

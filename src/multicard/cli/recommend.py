@@ -8,10 +8,15 @@ from multicard.cli._command import Command, add_results
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the goal, the limit and the results."""
     parser.add_argument(
-        "--goal", choices=["throughput", "time_to_accuracy", "energy", "memory"], help="by default all four"
+        "--goal",
+        choices=["throughput", "time_to_accuracy", "energy", "memory"],
+        help="what to optimize (default: all four)",
     )
     parser.add_argument(
-        "--memory-limit-gb", type=float, metavar="X", help="skip what needs more memory per device, in 10^9 bytes"
+        "--memory-limit-gb",
+        type=float,
+        metavar="X",
+        help="skip configurations that need more memory per device, in GB (10^9 bytes)",
     )
     add_results(parser)
 

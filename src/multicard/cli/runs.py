@@ -86,6 +86,4 @@ def _memory_needed(run: "Run", machine: "Machine") -> str:
     return f"{text} of {with_unit(there, BYTES)}" + (": unlikely to fit" if needed > there else "")
 
 
-COMMAND = Command(
-    "runs", 10, "list the runs of a configuration, with the reason for those that cannot run here", add_arguments, run
-)
+COMMAND = Command("runs", 10, "list the runs of a configuration, and why some cannot run here", add_arguments, run)

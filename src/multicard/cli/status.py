@@ -64,5 +64,5 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
 
 
 COMMAND = Command(
-    "status", 20, "show how far an experiment is, and check each run's record against its trace", add_arguments, run
+    "status", 20, "show an experiment's progress, and check each run's record against its trace", add_arguments, run
 )

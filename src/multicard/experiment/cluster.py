@@ -16,10 +16,10 @@ Count = Annotated[int, Field(strict=False)]
 class Cluster(Strict):
     """Nodes that are alike."""
 
-    nodes: Annotated[Count, Field(ge=1, description="Nodes that one run may have.")] = 1
-    cpus_per_node: Annotated[Count, Field(ge=1, description="CPUs of a node that jobs may use.")]
-    gpus_per_node: Annotated[Count, Field(ge=0, description="GPUs of a node.")] = 0
-    gpu_memory_gb: Annotated[float | None, Field(gt=0, strict=False, description="Memory of a GPU, in 10^9 bytes.")] = (
+    nodes: Annotated[Count, Field(ge=1, description="Maximum number of nodes per run.")] = 1
+    cpus_per_node: Annotated[Count, Field(ge=1, description="CPUs per node that jobs may use.")]
+    gpus_per_node: Annotated[Count, Field(ge=0, description="GPUs per node.")] = 0
+    gpu_memory_gb: Annotated[float | None, Field(gt=0, strict=False, description="Memory per GPU, in 10^9 bytes.")] = (
         None
     )
     memory_per_node_gb: Annotated[
@@ -27,8 +27,8 @@ class Cluster(Strict):
         Field(
             gt=0,
             strict=False,
-            description="Memory of a node that jobs may use, in 1000 of Slurm's MB: a job that was lost and is "
-            "submitted again, with more memory, asks for no more than this.",
+            description="Memory per node that jobs may use, in thousands of Slurm's MB: the upper limit when a "
+            "lost job is resubmitted with more memory.",
         ),
     ] = None
 

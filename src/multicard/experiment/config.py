@@ -92,7 +92,7 @@ class Scenario(Strict):
     question: Annotated[str, Field(min_length=1, description="What the scenario asks, in one sentence.")]
     fixed: Annotated[Fixed, Field(description="Parameters that all runs of the scenario share.")] = Fixed()
     vary: Annotated[Vary, Field(description="Parameters whose values are combined.")] = Vary()
-    repeats: Annotated[int, Field(ge=1, le=1000, description="Repetitions of each run.")] = 1
+    repeats: Annotated[int, Field(ge=1, le=1000, description="Number of repeats of each run.")] = 1
     figures: Annotated[list[FigureName], Field(min_length=1, description="Figures to draw, by name.")]
 
     @model_validator(mode="after")
@@ -133,28 +133,28 @@ class Experiment(Strict):
         str, Field(pattern=RESULTS_PATH, description="Folder for all results; a name that needs no quoting.")
     ] = "results"
     time_limit_min: Annotated[
-        int, Field(ge=1, description="Minutes after which a run is ended; its outcome is then timed_out.")
+        int, Field(ge=1, description="Time limit per run in minutes; a run that exceeds it is ended as timed_out.")
     ] = 60
     timing: Annotated[
         Literal["exclusive", "shared"],
         Field(
-            description="On a cluster: `exclusive` gives each run entire nodes, so that no other job disturbs what it "
-            "measures; `shared` lets several jobs share a node. On one machine a run always takes all of it."
+            description="On a cluster: `exclusive` gives each run whole nodes, so that no other job disturbs the "
+            "measurements; `shared` lets several jobs share a node. On a single machine, runs never overlap."
         ),
     ] = "exclusive"
     cluster: Annotated[
         Cluster | None,
         Field(
-            description="What the nodes offer to which jobs are sent (profiles/slurm states it). Without it, what can "
-            "run is judged by this machine.",
+            description="Hardware of the cluster's nodes (set in profiles/slurm). Without it, this machine determines "
+            "which runs can run.",
         ),
     ] = None
     recorded: Annotated[
         list[Annotated[str, Field(pattern=ARCHIVE_PATH)]],
         Field(
             default_factory=list,
-            description="Archives made by `multicard archive`. Runs in them are taken from there instead of "
-            "run; where several contain a run, from the first.",
+            description="Archives made by `multicard archive`. Runs that they contain are reused instead of "
+            "executed; if several contain a run, the first is used.",
         ),
     ]
     modules: Annotated[
@@ -175,11 +175,11 @@ class Experiment(Strict):
     fixed: Annotated[
         Fixed,
         Field(
-            description="Parameters of every scenario, unless it states its own. A scenario takes those that its "
-            "workload has."
+            description="Default parameters for all scenarios; a scenario can override them, and ignores those that "
+            "its workload does not have."
         ),
     ] = Fixed()
-    scenarios: Annotated[dict[ScenarioName, Scenario], Field(min_length=1, description="The questions, by name.")]
+    scenarios: Annotated[dict[ScenarioName, Scenario], Field(min_length=1, description="Scenarios by name.")]
 
     def workload(self, name: str) -> str:
         """Workload of a scenario."""

@@ -60,12 +60,10 @@ class Mnist(GrayscaleSource):
         str,
         Field(
             min_length=1,
-            description="The folder of the IDX files, which are in it or in its MNIST/raw, gzipped or not.",
+            description="Folder with the IDX files, directly or in MNIST/raw, gzipped or not.",
         ),
     ]
-    download: Annotated[
-        bool, Field(description="Fetch the files into the folder where they are missing; false unless stated.")
-    ] = False
+    download: Annotated[bool, Field(description="Download missing files into the folder; default: false.")] = False
 
     def files(self) -> dict[str, Path | None]:
         """The four files by the names they are published under, each with its place; None where it is missing."""
@@ -92,7 +90,7 @@ class KaggleMnist(GrayscaleSource):
         str,
         Field(
             min_length=1,
-            description="train.csv, or its folder, or one with the folders 0 to 9 of JPEG files, here or in "
+            description="train.csv, its folder, or a folder with JPEG files in folders 0 to 9, directly or in "
             "trainingSet/trainingSet.",
         ),
     ]
@@ -110,15 +108,15 @@ class ImageFolder(ImageSource):
         str,
         Field(
             min_length=1,
-            description="The folder with train/ and test/ or val/ and a folder per class in each, or the class "
-            "folders themselves, of which every tenth image is a test image.",
+            description="Folder with train/ and test/ or val/, each with one folder per class; or with class folders "
+            "only, in which every tenth image is a test image.",
         ),
     ]
     unreadable: Annotated[
         Literal["refuse", "skip"],
         Field(
-            description="What becomes of images that cannot be decoded: `refuse` the folder, as it does unless stated, "
-            "or `skip` them."
+            description="What to do about images that cannot be decoded: `refuse` the folder (the default) or `skip` "
+            "them."
         ),
     ] = "refuse"
 
@@ -157,8 +155,10 @@ class Synthetic(ImageSource):
     """Random images that cost nothing to load: the upper bound of every loader."""
 
     source: Literal["synthetic"]
-    classes: Annotated[int, Field(ge=2, description="Number of classes, 10 unless stated.")] = 10
-    samples: Annotated[int, Field(ge=1, description="Training samples; a tenth as many are tested.")]
+    classes: Annotated[int, Field(ge=2, description="Number of classes; default: 10.")] = 10
+    samples: Annotated[
+        int, Field(ge=1, description="Number of training samples; there are a tenth as many test samples.")
+    ]
 
 
 TextKind = Literal["instruction", "chat", "summary", "grammar", "completion", "preference"]
@@ -212,7 +212,7 @@ class ShippedText(Text):
     """A small set of texts that comes with multicard."""
 
     source: Literal["shipped-text"]
-    texts: Annotated[Literal[tuple(SHIPPED)], Field(description="Which set.")]
+    texts: Annotated[Literal[tuple(SHIPPED)], Field(description="Name of the set.")]
 
     @property
     def kind(self) -> TextKind:
@@ -228,7 +228,7 @@ class TextFile(Text):
     samples: Annotated[
         TextKind,
         Field(
-            description="What a sample is, and so its columns: `instruction` (instruction, input, output), `chat` "
+            description="Kind of samples, and so the columns: `instruction` (instruction, input, output), `chat` "
             "(messages), `summary` (dialogue, summary), `grammar` (input, output), `completion` (text), `preference` "
             "(chosen, rejected)."
         ),
@@ -248,12 +248,12 @@ class PublishedText(Text):
     """A set that Hugging Face publishes, from a folder of the user or downloaded."""
 
     source: Literal["published-text"]
-    texts: Annotated[Literal[tuple(PUBLISHED)], Field(description="Which set.")]
-    folder: Annotated[str | None, Field(description="Its folder, as Hugging Face ships it: Parquet or JSON files.")] = (
+    texts: Annotated[Literal[tuple(PUBLISHED)], Field(description="Name of the set.")]
+    folder: Annotated[str | None, Field(description="Folder of Parquet or JSON files, in Hugging Face's layout.")] = (
         None
     )
     download: Annotated[
-        bool, Field(description="Fetch it from Hugging Face where no folder is given; false unless stated.")
+        bool, Field(description="Download it from Hugging Face if no folder is given; default: false.")
     ] = False
 
     @property

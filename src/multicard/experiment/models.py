@@ -93,13 +93,13 @@ class Model(Strict):
 
     architecture: Annotated[
         Literal[tuple(ARCHITECTURES)],
-        Field(description="`tiny` is created here, with random weights; the others are Meta's."),
+        Field(description="`tiny` is created locally with random weights; the others are Meta's."),
     ]
     folder: Annotated[
         str | None,
         Field(
-            description="Folder of the weights as Hugging Face ships them, with config.json and the tokenizer; it is "
-            "never downloaded. None for `tiny`."
+            description="Folder of the weights in Hugging Face's layout, with config.json and the tokenizer; never "
+            "downloaded. Not used for `tiny`."
         ),
     ] = None
 

@@ -14,13 +14,13 @@ LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need
 # What each workload has with a default of its own.
 DatasetOf = Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")]
 WarmupSteps = Annotated[
-    int, Field(ge=0, description="First steps, which no measure counts.", json_schema_extra={"label": "warmup"})
+    int, Field(ge=0, description="Warm-up steps, excluded from all measures.", json_schema_extra={"label": "warmup"})
 ]
 ProfiledSteps = Annotated[
     int,
     Field(
         ge=1,
-        description="Steps after the measured ones that the profiler records.",
+        description="Steps recorded by the profiler, after the measured ones.",
         json_schema_extra={"label": "profiled"},
     ),
 ]
@@ -43,7 +43,7 @@ class JobParameters(BaseModel):
         Literal["cpu", "cuda"], Field(description="`cuda`: one GPU per rank; `cpu`: one process per rank.")
     ] = "cuda"
     devices: Annotated[
-        int, Field(ge=1, le=1024, description="Number of GPUs, or of CPU processes, of all nodes together.")
+        int, Field(ge=1, le=1024, description="Total number of GPUs, or of CPU processes, over all nodes.")
     ] = 1
     nodes: Annotated[
         int,
@@ -58,31 +58,31 @@ class JobParameters(BaseModel):
         int,
         Field(
             ge=1,
-            description="CPU threads that each rank computes with.",
+            description="CPU threads per rank.",
             json_schema_extra={"label": "threads"},
         ),
     ] = 1
     binding: Annotated[
         Literal["none", "numa"],
         Field(
-            description="`numa`: each rank runs on the CPUs and in the memory next to its GPU; on a CPU, ranks "
-            "share out the NUMA nodes.",
+            description="`numa`: each rank is bound to the CPUs and memory next to its GPU; with `device: cpu`, "
+            "ranks are spread over the NUMA nodes.",
             json_schema_extra={"label": "binding-"},
         ),
     ] = "none"
-    seed: Annotated[int, Field(ge=0, description="Seed of repeat 1.", json_schema_extra={"label": "seed"})] = 0
+    seed: Annotated[int, Field(ge=0, description="Random seed of repeat 1.", json_schema_extra={"label": "seed"})] = 0
     warmup_steps: WarmupSteps = 10
     profiled_steps: ProfiledSteps = 10
     profiler: Annotated[
         Literal[("auto", *PROFILERS)],
         Field(
-            description="`auto`: the first of the others that can be used. "
+            description="`auto`: the first of the others that is available. "
             + "; ".join(f"`{name}`: {profiler.description}" for name, profiler in PROFILERS.items())
             + ".",
             json_schema_extra={"label": "profiler-"},
         ),
     ] = "auto"
-    repeat: Annotated[int, Field(ge=1, description="Number of this repetition; it shifts the seed.")] = 1
+    repeat: Annotated[int, Field(ge=1, description="Number of this repeat; the seed increases with it.")] = 1
 
     @property
     def ranks(self) -> int:

@@ -9,8 +9,9 @@ from multicard.experiment.workload import WORKLOADS, Workload
 INTRODUCTION = """\
 # Parameters
 
-What a scenario may state under `fixed`, for all its runs, or list under `vary`. A parameter that is not stated has its
-default; of all of them only those that differ from their defaults make the name of a run, so a new one changes none.
+What a scenario can set under `fixed`, for all its runs, or list under `vary`. Parameters that are not set have their
+defaults. Apart from the main parameters, a run's name contains only those that differ from their defaults, so adding a
+parameter to multicard renames no run.
 This page is generated: `python -m multicard.experiment --docs > docs/parameters.md`.
 """
 
@@ -20,10 +21,10 @@ def page() -> str:
     works = WORKLOADS.values()
     shared = [name for name in JobParameters.model_fields if len({_row(work, name) for work in works}) == 1]
     first = next(iter(works))
-    parts = [INTRODUCTION, "## Of every workload\n", _table(_row(first, name) for name in shared)]
+    parts = [INTRODUCTION, "## All workloads\n", _table(_row(first, name) for name in shared)]
     for work in works:
         own = [name for name in work.parameters.model_fields if name not in shared]
-        parts += [f"## Of the workload `{work.name}`\n", _table(_row(work, name) for name in own)]
+        parts += [f"## Workload `{work.name}`\n", _table(_row(work, name) for name in own)]
         for name, entry in work.methods.items():
             parts += [f"### {work.method.capitalize()} `{name}`\n", _sentence(entry.description), ""]
             parts += [*(f"- {fact}" for fact in entry.facts()), ""]

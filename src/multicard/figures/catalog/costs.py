@@ -8,10 +8,10 @@ FIGURES = (
         name="energy",
         order=61,
         question="How much energy does an image, or a token, cost?",
-        caption="Energy of all GPUs in the measured steps by NVML's counter: for vision runs per processed image, for "
-        f"LLM runs per token without padding. {POINTS}",
-        limits="It does not show what the machine draws: CPUs, memory, fans and idle GPUs are not metered. Runs on a "
-        "CPU have no energy.",
+        caption="Energy of all GPUs in the measured steps, from NVML's counter: for vision runs per processed image, "
+        f"for LLM runs per token without padding. {POINTS}",
+        limits="It does not show the power draw of the whole machine: CPUs, memory, fans and idle GPUs are not "
+        "metered. Runs on a CPU have no energy.",
         drawing="multicard.figures.costs:energy",
     ),
     Figure(

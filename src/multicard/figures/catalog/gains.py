@@ -32,7 +32,8 @@ FIGURES = (
         question="How do precisions compare in speed and accuracy?",
         caption="Iteration time: median duration of an optimizer step per precision; fp16 and bf16 are mixed "
         f"precision. Test accuracy: after the last epoch. {BARS}",
-        limits="It does not show final accuracy, only that of runs as short as the scenario made them.",
+        limits="It does not show the accuracy of fully trained models, only that of runs as short as the scenario "
+        "makes them.",
         axis="precision",
         workload="vision",
         drawing="multicard.figures.gains:precision",
@@ -41,9 +42,9 @@ FIGURES = (
         "precision",
         42,
         "What does a lower precision gain, for which image sizes and how many devices?",
-        "It does not show what the precision gains for inference or for another model. Accuracy is shown for the "
-        "length of these runs only.",
-        more=" Where runs were tested: accuracy after the last epoch, medians over repeats, a mark per number of "
+        "It does not show what the precision gains for inference or for another model. Accuracy is that of runs "
+        "of this length only.",
+        more=" For vision runs: test accuracy after the last epoch, medians over repeats, one mark per number of "
         "devices.",
     ),
     _gain(
@@ -67,7 +68,7 @@ FIGURES = (
         "binding",
         46,
         "What does binding each rank to the CPUs next to its GPU gain?",
-        "It says nothing on a machine with a single NUMA node, where there is nothing to choose.",
+        "It is not informative on a machine with a single NUMA node, where there is nothing to bind to.",
     ),
     _gain(
         "preset",

@@ -11,8 +11,8 @@ FIGURES = (
         caption="Iteration time: median duration of an optimizer step. Throughput: tokens per second without padding; "
         "DPO processes the tokens of both answers, the other techniques those of one. Peak memory: the highest of any "
         "rank; on a GPU what PyTorch allocated, on a CPU the resident memory of the process, most of which is "
-        "libraries. Model-state memory: weights, adapters, gradients and optimizer state of the fullest rank, counted "
-        f"from its tensors. {BARS} Where a run did not complete, its outcome takes the place of the bar.",
+        "libraries. Model-state memory: weights, adapters, gradients and optimizer state of the rank with the most, "
+        f"counted from its tensors. {BARS} Where a run did not complete, its outcome takes the place of the bar.",
         limits="It does not show which technique tunes better: nothing here measures quality.",
         axis="technique",
         workload="llm",

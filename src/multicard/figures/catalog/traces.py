@@ -32,7 +32,7 @@ FIGURES = (
     Figure(
         name="kernel_classes",
         order=33,
-        question="What do the GPUs compute?",
+        question="What do the GPUs spend their time computing?",
         caption="Time of kernels per profiled step and GPU, by class as far as kernel names tell. Communication "
         f"includes the time that NCCL kernels wait for other ranks. {SUMMED}",
         limits="It does not show how long a step is: kernels on several streams overlap. Kernels are classified by "
@@ -45,7 +45,7 @@ FIGURES = (
         order=34,
         question="How long do memory transfers take, and how much do they move?",
         caption="Time and bytes of copies and fills per profiled step and GPU, by direction and, where the trace "
-        f"tells, by the kind of host memory; colours are the same in both panels. {SUMMED}",
+        f"says, by the kind of host memory; colours are the same in both panels. {SUMMED}",
         limits="It does not show whether a copy delayed anything: it may overlap with computation (see `device_time`).",
         drawing="multicard.figures.traces:memory_transfers",
         needs_tables=True,

@@ -31,12 +31,12 @@ class LlmParameters(JobParameters):
         Literal[tuple(TECHNIQUES)],
         Field(description=" ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items())),
     ] = "lora"
-    precision: Annotated[Literal["fp32", "bf16"], Field(description="Format of weights and arithmetic.")] = "bf16"
+    precision: Annotated[Literal["fp32", "bf16"], Field(description="Data type of weights and arithmetic.")] = "bf16"
     batch_size: Annotated[
         int,
         Field(
             ge=1,
-            description="Samples that each device computes at a time.",
+            description="Samples per device and forward pass.",
             json_schema_extra={"label": "batch"},
         ),
     ] = 2
@@ -44,7 +44,7 @@ class LlmParameters(JobParameters):
         int,
         Field(
             ge=1,
-            description="Batches of each device whose gradients add up to one step.",
+            description="Batches per device whose gradients are accumulated into one step.",
             json_schema_extra={"label": "accumulate"},
         ),
     ] = 1
@@ -52,29 +52,33 @@ class LlmParameters(JobParameters):
         int,
         Field(
             ge=16,
-            description="Tokens that a sample is cut to, and that packed samples fill.",
+            description="Maximum tokens per sequence: longer samples are truncated, packed ones fill it.",
             json_schema_extra={"label": "seq"},
         ),
     ] = 2048
     packed: Annotated[
         bool,
         Field(
-            description="Fill every sequence with several samples, so that none is padding.",
+            description="Pack several samples into each sequence instead of padding.",
             json_schema_extra={"label": "packed"},
         ),
     ] = False
     learning_rate: Annotated[
-        float, Field(gt=0, description="Of AdamW, at its highest.", json_schema_extra={"label": "lr"})
+        float, Field(gt=0, description="Peak learning rate of AdamW.", json_schema_extra={"label": "lr"})
     ] = 3e-4
     lora_rank: Annotated[int, Field(ge=1, description="Rank of the adapters.", json_schema_extra={"label": "rank"})] = 8
     lora_alpha: Annotated[
         float,
-        Field(gt=0, description="Scale of the adapters, times their rank.", json_schema_extra={"label": "alpha"}),
+        Field(
+            gt=0,
+            description="Scaling of the adapters, before division by their rank.",
+            json_schema_extra={"label": "alpha"},
+        ),
     ] = 16.0
     qat_of: Annotated[
         Literal["adapters", "weights"],
         Field(
-            description="What the technique qat trains: LoRA adapters, or all weights.",
+            description="What technique `qat` trains: LoRA adapters, or all weights.",
             json_schema_extra={"label": "qat-"},
         ),
     ] = "adapters"
@@ -82,7 +86,7 @@ class LlmParameters(JobParameters):
         int,
         Field(
             ge=1,
-            description="Weights that share a scale under qat; divides the width of every layer.",
+            description="Group size of weight quantization under `qat`; must divide the width of every layer.",
             json_schema_extra={"label": "group"},
         ),
     ] = 256
@@ -102,7 +106,8 @@ class LlmParameters(JobParameters):
     save: Annotated[
         Literal["drop", "keep", "none"],
         Field(
-            description="What is written after training, adapters or weights: `drop` removes it once it was timed.",
+            description="Whether adapters or weights are saved after training; `drop` saves them, to "
+            "time it, and deletes them.",
             json_schema_extra={"label": "save-"},
         ),
     ] = "drop"

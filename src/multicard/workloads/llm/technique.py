@@ -48,10 +48,10 @@ class Technique:
 
     def facts(self) -> list[str]:
         """Its recipe and its data, for the documentation."""
-        where = ", for torchrun only" if self.always_distributed else ""
+        where = " (always under torchrun)" if self.always_distributed else ""
         facts = [f"torchtune's recipe: `{self.recipe}`{where}."]
         if self.kind:
-            facts.append(f"Data set: of kind `{self.kind}`.")
+            facts.append(f"Data set: needs samples of kind `{self.kind}`.")
         return facts
 
     @property

@@ -52,15 +52,15 @@ class VisionParameters(JobParameters):
         int,
         Field(
             ge=1,
-            description="Samples per step: of each device under weak scaling, of all devices together under strong.",
+            description="Samples per step: per device under weak scaling, in total under strong scaling.",
             json_schema_extra={"label": "batch"},
         ),
     ] = 64
     scaling: Annotated[
         Literal["weak", "strong"],
         Field(
-            description="`weak`: each device keeps its batch, so more devices do more per step. `strong`: the devices "
-            "share one batch, so more devices do less each.",
+            description="`weak`: the batch per device is fixed, so more devices do more work per step. `strong`: the "
+            "global batch is fixed, so each device does less.",
             json_schema_extra={"label": "scaling-"},
         ),
     ] = "weak"
@@ -69,10 +69,10 @@ class VisionParameters(JobParameters):
     ] = 20
     steps_per_epoch: Annotated[
         int | None,
-        Field(ge=1, description="Cut every epoch to this many steps.", json_schema_extra={"label": "steps"}),
+        Field(ge=1, description="End every epoch after this many steps.", json_schema_extra={"label": "steps"}),
     ] = None
     learning_rate: Annotated[
-        float, Field(gt=0, description="Of SGD with momentum 0.9.", json_schema_extra={"label": "lr"})
+        float, Field(gt=0, description="Learning rate of SGD with momentum 0.9.", json_schema_extra={"label": "lr"})
     ] = 0.01
     num_workers: Annotated[
         int,
@@ -84,27 +84,26 @@ class VisionParameters(JobParameters):
     ] = True
     prefetch_factor: Annotated[
         int,
-        Field(ge=1, description="Batches that each worker loads ahead.", json_schema_extra={"label": "prefetch"}),
+        Field(ge=1, description="Batches that each worker prefetches.", json_schema_extra={"label": "prefetch"}),
     ] = 2
     pin_memory: Annotated[
         bool,
         Field(
-            description="Put batches into page-locked host memory, from which a GPU copies faster.",
+            description="Put batches in page-locked host memory, which copies to a GPU faster.",
             json_schema_extra={"label": "pin"},
         ),
     ] = False
     loader: Annotated[
         Literal["torch", "dali"],
         Field(
-            description="`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU where there is one.",
+            description="`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU if there is one.",
             json_schema_extra={"label": "loader-"},
         ),
     ] = "torch"
     layout: Annotated[
         Literal["nchw", "nhwc"],
         Field(
-            description="Order of the values in memory, of the model and its batches; `nhwc` is PyTorch's "
-            "channels_last.",
+            description="Memory layout of the model and its batches; `nhwc` is PyTorch's channels_last.",
             json_schema_extra={"label": ""},
         ),
     ] = "nchw"
@@ -112,7 +111,7 @@ class VisionParameters(JobParameters):
         Literal["paper", "tuned"],
         Field(
             description="Defaults of layout, pin_memory, non_blocking, tf32 and fused_optimizer: `paper` keeps "
-            "PyTorch's, `tuned` turns on what usually helps. A stated value overrides the preset.",
+            "PyTorch's, `tuned` turns on what usually helps. An explicit value overrides the preset.",
             json_schema_extra={"label": ""},
         ),
     ] = "paper"
@@ -126,8 +125,8 @@ class VisionParameters(JobParameters):
     tf32: Annotated[
         Literal["default", "on", "off"],
         Field(
-            description="Whether the GPU computes fp32 in TF32. `default`: as PyTorch does, convolutions do and matrix "
-            "products do not.",
+            description="Whether the GPU uses TF32 for fp32. `default`: PyTorch's default, TF32 for convolutions but "
+            "not for matrix products.",
             json_schema_extra={"label": "tf32-"},
         ),
     ] = "default"
@@ -137,7 +136,7 @@ class VisionParameters(JobParameters):
     cuda_graphs: Annotated[
         bool,
         Field(
-            description="Replay the model from CUDA graphs (torch.compile in the mode reduce-overhead).",
+            description="Run the model as CUDA graphs (torch.compile with mode `reduce-overhead`).",
             json_schema_extra={"label": "graphs"},
         ),
     ] = False
@@ -149,7 +148,7 @@ class VisionParameters(JobParameters):
         int,
         Field(
             ge=1,
-            description="Megabytes of gradients that DDP reduces together.",
+            description="Size in MB of the gradient buckets that DDP reduces.",
             json_schema_extra={"label": "bucket"},
         ),
     ] = 25

@@ -52,7 +52,7 @@ class Strategy:
         if not self.has_checkpoints:
             facts.append("An interrupted run restarts from scratch.")
         if self.not_in_preset:
-            facts.append(f"The preset `tuned` leaves out {' and '.join(f'`{name}`' for name in self.not_in_preset)}.")
+            facts.append(f"Not set by the preset `tuned`: {' and '.join(f'`{name}`' for name in self.not_in_preset)}.")
         return facts
 
     def ranks(self, devices: int) -> int:
