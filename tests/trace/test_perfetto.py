@@ -69,6 +69,7 @@ def check(events: Events) -> None:
         assert ends["f"]["bp"] == "e"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
 def test_the_events_of_real_traces_are_those_of_the_tables(path: Path, tmp_path: Path) -> None:
     events = written(path, tmp_path / "out.json")
