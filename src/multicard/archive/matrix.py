@@ -102,21 +102,30 @@ class Matrix:
         return len(self.runs) + 1
 
     @cached_property
-    def _priorities(self) -> dict[str, int]:
+    def _of_runs(self) -> dict[str, int]:
         return {run: len(self.runs) - place for place, run in enumerate(self.runs)}
 
-    def priority_of_run(self, run: str) -> float:
+    @cached_property
+    def _of_scenarios(self) -> dict[str, float]:
+        return {name: min(self._of_runs[run.id] for run in runs) - 0.5 for name, runs in self.scenarios.items()}
+
+    @cached_property
+    def _of_traces(self) -> dict[str, float]:
+        # Of the scenarios that share a run the first one counts, so it is written last.
+        scenarios = reversed(self.scenarios.items())
+        return {run.id: self._of_scenarios[name] for name, runs in scenarios for run in runs}
+
+    def priority_of_run(self, run: str) -> int:
         """Priority of a run: runs start in the order of the configuration."""
-        return self._priorities[run]
+        return self._of_runs[run]
 
     def priority_of_scenario(self, scenario: str) -> float:
         """Priority of measuring and drawing a scenario: after its last run, before the runs of the next one start."""
-        return min(self._priorities[run.id] for run in self.scenarios[scenario]) - 0.5
+        return self._of_scenarios[scenario]
 
     def priority_of_trace(self, run: str) -> float:
         """Priority of reading a run's trace: that of the first scenario that shows the run."""
-        first = next(name for name, runs in self.scenarios.items() if any(run == one.id for one in runs))
-        return self.priority_of_scenario(first)
+        return self._of_traces[run]
 
     def summary(self, scenario: str) -> str:
         """One sentence about the runs of a scenario."""
