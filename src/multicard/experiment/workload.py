@@ -42,13 +42,10 @@ class Method(Protocol):
 
     Attributes
     ----------
-    label
-        What figures call it.
     description
         What it does: "one process, no communication."
     """
 
-    label: str
     description: str
 
     def facts(self) -> Sequence[str]:

@@ -38,11 +38,6 @@ class Strategy:
     has_checkpoints = True
     not_in_preset: tuple[str, ...] = ()
 
-    @property
-    def label(self) -> str:
-        """What figures call it."""
-        return self.name
-
     def facts(self) -> list[str]:
         """Its processes, its data and its limits, for the documentation."""
         facts = [f"Processes: {'one per device' if self.distributed else 'one'}."]
