@@ -3,6 +3,7 @@
 import csv
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,57 @@ def test_the_memory_of_all_gpus_of_a_rank_is_read(tmp_path: Path, monkeypatch: p
     [row] = made.settle()
     assert asked == [tuple(devices)]
     assert (row["peak_memory_bytes"], row["peak_reserved_bytes"]) == (7, 8)
+
+
+class Scripted:
+    """A clock whose marks are given beforehand, and whose times have the precision that CUDA gives them."""
+
+    def __init__(self, marks: list[float]):
+        self.marks = iter(marks)
+
+    def mark(self) -> float:
+        """Give the next mark."""
+        return next(self.marks)
+
+    def settle(self) -> None:
+        """Nothing to wait for."""
+
+    def seconds(self, start: float, end: float) -> float:
+        """Milliseconds in single precision, as seconds."""
+        return torch.tensor((end - start) * 1e3, dtype=torch.float32).item() / 1e3
+
+
+def steps_at(made: Recorder, marks: list[float]) -> list[dict[str, Any]]:
+    """Rows of steps whose starts and ends take turns in `marks`."""
+    made.clock = Scripted(marks)
+    for _ in range(len(marks) // 2):
+        with made.step(epoch=1, window="measured") as step:
+            step.add(1, torch.tensor(1.0))
+    return made.settle()
+
+
+def test_a_step_starts_so_long_after_the_first_of_the_run_whatever_lies_between(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    first = steps_at(made, [50.0, 51.0, 53.0, 54.0])
+    later = steps_at(made, [80.0, 81.0, 81.0, 85.0])  # after a test of the model
+    assert [row["start_s"] for row in (*first, *later)] == [0.0, 3.0, 30.0, 31.0]
+
+
+def test_steps_late_in_a_run_are_as_far_apart_as_at_its_beginning(tmp_path: Path) -> None:
+    # In single precision, milliseconds since a start two days ago are 16 apart.
+    day = 86_400.0
+    rows = steps_at(recorder(tmp_path), [0.0, 1.0, day, day + 1, 2 * day, 2 * day + 1, 2 * day + 1.001, 2 * day + 2])
+    assert rows[3]["start_s"] - rows[2]["start_s"] == pytest.approx(1.001, abs=1e-6)
+
+
+def test_after_an_interruption_a_step_starts_where_the_last_one_ended(tmp_path: Path) -> None:
+    before, after = recorder(tmp_path), recorder(tmp_path)
+    steps_at(before, [10.0, 11.0, 12.0, 14.5])
+    before.write(tmp_path / "steps.csv")
+    after.continue_from((tmp_path / "steps.csv").read_text())
+    steps_at(after, [1000.0, 1001.0, 1003.0, 1004.0])  # by the clock of another process
+    assert [float(row["start_s"]) for row in after.rows] == [0.0, 2.0, 4.5, 7.5]
+    assert [int(row["step"]) for row in after.rows] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

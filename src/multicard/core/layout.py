@@ -35,7 +35,7 @@ OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
 NOT_RUN = "not run"  # of a run that cannot run here
 
 STEP_COLUMNS = (
-    "rank", "epoch", "step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES),
+    "rank", "epoch", "step", "window", "start_s", "duration_s", *(f"{phase}_s" for phase in PHASES),
     "samples", "tokens", "padded_tokens", "loss", "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")

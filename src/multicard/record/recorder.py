@@ -52,6 +52,8 @@ class Recorder:
         self._pending: list[_Step] = []
         self._current: _Step | None = None
         self._count = 0
+        self._start_s = 0.0  # of the latest step that was settled
+        self._start: Any = None  # the mark of that moment
 
     @contextmanager
     def step(self, epoch: int, window: str) -> Iterator["_Step"]:
@@ -83,7 +85,13 @@ class Recorder:
             If a loss is not finite. The rows are kept all the same.
         """
         self.clock.settle()
-        fresh = [step.row(self.rank, self.clock) for step in self._pending]
+        fresh = []
+        for step in self._pending:
+            # From step to step: CUDA gives milliseconds in single precision, too coarse for the length of a run.
+            if self._start is not None:
+                self._start_s += self.clock.seconds(self._start, step.start)
+            self._start = step.start
+            fresh.append(step.row(self.rank, self.clock, self._start_s))
         self._pending.clear()
         self.rows += fresh
         for row in fresh:
@@ -92,9 +100,14 @@ class Recorder:
         return fresh
 
     def continue_from(self, written: str) -> None:
-        """Continue after the steps of an earlier attempt, as `write` left them; numbering goes on."""
+        """Continue after the steps of an earlier attempt, as `write` left them.
+
+        Numbering goes on, and the next step starts where the last one ended: time between attempts does not count.
+        """
         self.rows = list(csv.DictReader(io.StringIO(written)))
         self._count = len(self.rows)
+        if self.rows:
+            self._start_s = float(self.rows[-1]["start_s"]) + float(self.rows[-1]["duration_s"])
 
     def write(self, path: Path) -> None:
         """Write the settled steps as CSV."""
@@ -136,7 +149,7 @@ class _Step:
             if count is not None:
                 self.counts[name] = (self.counts[name] or 0) + count
 
-    def row(self, rank: int, clock: Any) -> dict[str, Any]:
+    def row(self, rank: int, clock: Any, start_s: float) -> dict[str, Any]:
         times: dict[str, float | None] = {f"{name}_s": None for name in PHASES}
         for name, start, end in self.phases:
             times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
@@ -146,6 +159,7 @@ class _Step:
             "epoch": self.epoch,
             "step": self.number,
             "window": self.window,
+            "start_s": start_s,
             "duration_s": clock.seconds(self.start, self.end),
             **times,
             **self.counts,
