@@ -114,7 +114,8 @@ def _steps(p: JobParameters, step_s: float, rng: np.random.Generator) -> Iterato
         yield pd.DataFrame(
             {
                 "rank": rank, "epoch": (number - 1) // per_epoch + 1, "step": number, "window": window,
-                "duration_s": duration, **{f"{phase}_s": duration * part for phase, part in PHASE_SHARES.items()},
+                "start_s": np.cumsum(duration) - duration, "duration_s": duration,
+                **{f"{phase}_s": duration * part for phase, part in PHASE_SHARES.items()},
                 "samples": p.batch_size, "tokens": 512 * p.batch_size if p.workload == "llm" else None,
                 "padded_tokens": 600 * p.batch_size if p.workload == "llm" else None, "loss": 2 / np.sqrt(number),
                 "peak_memory_bytes": 10_000_000_000, "peak_reserved_bytes": 12_000_000_000,

@@ -1,5 +1,6 @@
 """A run's measures against a record small enough to work out by hand."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +9,24 @@ import pytest
 
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run, measure_scenario, outcome_table
+from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
+from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.measures import time_to_accuracy
 from multicard.workloads.vision.parameters import VisionParameters
 
-# rank, step, window, duration, forward, backward: seconds
+# rank, step, window, start, duration, forward, backward: seconds. Ranks have clocks of their own; there is a second
+# between the first two measured steps of rank 0, and half a one between the last two of rank 1.
 STEPS = [
-    (0, 1, "warmup", 9.0, 4.0, 4.0), (1, 1, "warmup", 9.0, 4.0, 4.0),
-    (0, 2, "measured", 1.0, 0.4, 0.58), (1, 2, "measured", 2.0, 0.9, 1.06),
-    (0, 3, "measured", 4.0, 1.5, 2.4), (1, 3, "measured", 3.0, 1.2, 1.71),
-    (0, 4, "measured", 3.0, 1.0, 1.9), (1, 4, "measured", 3.0, 1.0, 1.9),
-    (0, 5, "profiled", 5.0, 2.0, 2.9), (1, 5, "profiled", 6.0, 2.0, 3.9),
+    (0, 1, "warmup", 0.0, 9.0, 4.0, 4.0), (1, 1, "warmup", 0.0, 9.0, 4.0, 4.0),
+    (0, 2, "measured", 9.0, 1.0, 0.4, 0.58), (1, 2, "measured", 100.0, 2.0, 0.9, 1.06),
+    (0, 3, "measured", 11.0, 4.0, 1.5, 2.4), (1, 3, "measured", 102.0, 3.0, 1.2, 1.71),
+    (0, 4, "measured", 15.6, 3.0, 1.0, 1.9), (1, 4, "measured", 105.5, 3.0, 1.0, 1.9),
+    (0, 5, "profiled", 30.0, 5.0, 2.0, 2.9), (1, 5, "profiled", 120.0, 6.0, 2.0, 3.9),
 ]  # fmt: skip
+ELAPSED = 9.6  # from 9.0 to 18.6 on rank 0; rank 1 took 8.5
 
 
 COPIES = [("host_to_device", 0.01, 100), ("host_to_device", 0.02, 200), ("device_to_host", 5.0, 7)]
@@ -41,9 +46,9 @@ def record(folder: Path, strategy: str, trace_seconds: float = 6.0, **changes: A
     )  # fmt: skip
     rows = [
         dict.fromkeys(STEP_COLUMNS)
-        | {"rank": r, "epoch": 1, "step": s, "window": w, "duration_s": d, "forward_s": f, "backward_s": b}
-        | {"samples": 30, "loss": 1.0, "peak_memory_bytes": 1000 * (r + 1)}
-        for r, s, w, d, f, b in STEPS
+        | {"rank": r, "epoch": 1, "step": s, "window": w, "start_s": t, "duration_s": d, "forward_s": f}
+        | {"backward_s": b, "samples": 30, "loss": 1.0, "peak_memory_bytes": 1000 * (r + 1)}
+        for r, s, w, t, d, f, b in STEPS
     ]
     pd.DataFrame(rows).to_csv(folder / "steps.csv", index=False)
     epochs = {"epoch": [1, 2], "train_loss": [1, 1], "test_loss": [3, 2], "test_accuracy": [0.5, 0.6]}
@@ -57,18 +62,72 @@ def record(folder: Path, strategy: str, trace_seconds: float = 6.0, **changes: A
     return folder
 
 
-def test_iteration_time_is_the_median_of_the_slowest_ranks_steps(tmp_path: Path) -> None:
+def test_iteration_time_is_the_elapsed_time_of_the_slowest_rank_per_step(tmp_path: Path) -> None:
     row = measure_run(record(tmp_path, "ddp-ds"))
-    assert row["iteration_time_s"] == 3.0  # of 2, 4 and 3
+    assert row["elapsed_s"] == pytest.approx(ELAPSED)
     assert row["measured_steps"] == 3
-    assert row["epoch_time_s"] == 30.0
+    assert row["iteration_time_s"] == pytest.approx(ELAPSED / 3)
+    assert row["epoch_time_s"] == pytest.approx(10 * ELAPSED / 3)
+    assert row["median_iteration_time_s"] == 3.0  # of 2, 4 and 3
 
 
 @pytest.mark.parametrize(("strategy", "distinct"), [("ddp-ds", 60), ("ddp", 30)])
 def test_samples_that_every_rank_sees_count_once(tmp_path: Path, strategy: str, distinct: int) -> None:
     row = measure_run(record(tmp_path, strategy))
-    assert row["throughput_samples_per_s"] == distinct / 3.0
-    assert row["processed_samples_per_s"] == 60 / 3.0
+    assert row["throughput_samples_per_s"] == pytest.approx(3 * distinct / ELAPSED)
+    assert row["processed_samples_per_s"] == pytest.approx(3 * 60 / ELAPSED)
+    assert row["throughput_samples_per_s"] * row["iteration_time_s"] == pytest.approx(distinct)
+
+
+def test_samples_are_those_that_were_processed_not_those_of_full_batches(tmp_path: Path) -> None:
+    folder = record(tmp_path, "ddp-ds")
+    steps = pd.read_csv(folder / "steps.csv")
+    steps.loc[steps["step"] == 4, "samples"] = 12
+    steps.to_csv(folder / "steps.csv", index=False)
+    assert measure_run(folder)["throughput_samples_per_s"] == pytest.approx((60 + 60 + 24) / ELAPSED)
+
+
+def test_tokens_are_counted_over_the_same_time(tmp_path: Path) -> None:
+    parameters = LlmParameters(device="cpu", devices=2, dataset="chats", model="tiny", technique="lora")
+    held = dict.fromkeys(("parameters", "trainable_parameters", "weights", "adapters", "gradients", "optimizer"), 1)
+    folder = record(
+        tmp_path,
+        "ddp",
+        parameters=parameters.model_dump(),
+        ranks=[{"rank": rank, "pid": 1 + rank, "held_bytes": held} for rank in (0, 1)],
+        data={"tokens_per_sample": {"mean": 50.0, "cut_share": 0.0}},
+        model={"architecture": "tiny"},
+        saved=None,
+    )
+    steps = pd.read_csv(folder / "steps.csv").assign(padded_tokens=1000)
+    steps["tokens"] = 100 * steps["step"] + steps["rank"]  # 3 measured steps: 2 × 900 and 3 of rank 1
+    steps.to_csv(folder / "steps.csv", index=False)
+    row = measure_run(folder)
+    assert row["tokens_per_s"] == pytest.approx(1803 / ELAPSED)
+    assert row["tokens_per_s_per_device"] == pytest.approx(1803 / ELAPSED / 2)
+    assert row["tokens_per_s"] * row["iteration_time_s"] == pytest.approx(row["tokens_per_step"])
+    assert row["throughput_samples_per_s"] == row["processed_samples_per_s"] == pytest.approx(180 / ELAPSED)
+
+
+def test_the_profiled_window_is_measured_by_the_same_definitions(tmp_path: Path) -> None:
+    row = measure_run(record(tmp_path, "ddp"))
+    assert row["profiled_throughput_samples_per_s"] == pytest.approx(30 / 6.0)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda steps: steps.drop(columns="start_s"), "found no column start_s"),
+        (lambda steps: steps.assign(start_s=None), "found a step without start_s, expected when each step began"),
+    ],
+)
+def test_a_record_that_does_not_say_when_steps_began_is_refused(
+    tmp_path: Path, spoil: Callable[[pd.DataFrame], pd.DataFrame], message: str
+) -> None:
+    folder = record(tmp_path, "ddp")
+    spoil(pd.read_csv(folder / "steps.csv")).to_csv(folder / "steps.csv", index=False)
+    with pytest.raises(UserError, match=rf"steps\.csv: {message}$"):
+        measure_run(folder)
 
 
 def test_phases_and_the_rest_add_up_to_the_mean_step(tmp_path: Path) -> None:
@@ -82,7 +141,7 @@ def test_phases_and_the_rest_add_up_to_the_mean_step(tmp_path: Path) -> None:
 def test_the_profilers_cost_is_profiled_over_measured(tmp_path: Path) -> None:
     row = measure_run(record(tmp_path, "ddp"))
     assert row["profiled_iteration_time_s"] == row["trace_iteration_time_s"] == 6.0
-    assert row["profiler_overhead"] == pytest.approx(1.0)
+    assert row["profiler_overhead"] == pytest.approx(6.0 / (ELAPSED / 3) - 1)
 
 
 def test_a_run_that_did_not_complete_has_an_outcome_and_no_measures(tmp_path: Path) -> None:

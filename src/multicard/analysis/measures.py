@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.run_files import read_activity, read_record, read_table
+from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.core.reasons import describe_reason
@@ -14,11 +15,16 @@ from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.trace.tables import STEP
 
 COMMON: dict[str, str] = {
-    "iteration_time_s": "median over the measured steps of the slowest rank's step time",
-    "throughput_samples_per_s": "distinct training samples per second: the speed of one pass over the training "
-    "data. Ranks of the plain ddp strategy all see the same samples, so they count once",
-    "processed_samples_per_s": "samples per second that all ranks together compute, repeated ones included",
-    "epoch_time_s": "iteration time × steps of one pass over the training data",
+    "elapsed_s": "time of the measured window on the slowest rank, from the start of the first to the end of the last "
+    "measured step of each epoch, summed over epochs",
+    "iteration_time_s": "elapsed_s / measured_steps, so with what lies between steps",
+    "throughput_samples_per_s": "distinct training samples of the measured window / elapsed_s: the speed of one pass "
+    "over the training data. Ranks of the plain ddp strategy all see the same samples, so they count once",
+    "processed_samples_per_s": "samples that all ranks together compute in the measured window, repeated ones "
+    "included, / elapsed_s",
+    "epoch_time_s": "iteration_time_s × steps of one pass over the training data",
+    "median_iteration_time_s": "median over the measured steps of the slowest rank's step time: of a typical step, "
+    "without the rare long ones",
     **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
     "other_s": "mean time per measured step and rank outside every phase",
     "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
@@ -34,6 +40,8 @@ COMMON: dict[str, str] = {
     "peak_memory_bytes": "highest peak memory of a rank in the measured steps: allocated on a GPU, resident on a CPU",
     "measured_steps": "number of steps in the measured window, per rank",
     "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
+    "profiled_throughput_samples_per_s": "as throughput_samples_per_s, in the profiled window",
+    "profiled_data_share": "as data_share, in the profiled window",
     "trace_iteration_time_s": "as profiled_iteration_time_s, by the trace's step ranges",
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
 }
@@ -43,7 +51,15 @@ MEASURES_OF = {name: COMMON | work.measures for name, work in WORKLOADS.items()}
 MEASURES = {name: text for measures in MEASURES_OF.values() for name, text in measures.items()}
 
 # Columns of steps.csv without which a completed run has no measures.
-_OF_STEPS = ("step", "window", "duration_s", *(f"{phase}_s" for phase in PHASES), "samples", "peak_memory_bytes")
+_OF_STEPS = (
+    "step",
+    "window",
+    "start_s",
+    "duration_s",
+    *(f"{phase}_s" for phase in PHASES),
+    "samples",
+    "peak_memory_bytes",
+)
 
 
 def measure_run(folder: Path) -> dict[str, Any]:
@@ -65,9 +81,7 @@ def measure_run(folder: Path) -> dict[str, Any]:
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
     if record["outcome"] == "completed":
-        steps = read_table(folder / STEPS, (*_OF_STEPS, *work.step_columns))
-        if not (steps["window"] == "measured").any():
-            raise UserError(f"{folder / STEPS}: found no measured step")
+        steps = _read_steps(folder / STEPS, work)
         try:
             row |= _measures(folder, record, steps, work)
         except (KeyError, TypeError, ValueError) as error:
@@ -76,20 +90,34 @@ def measure_run(folder: Path) -> dict[str, Any]:
     return row
 
 
+def _read_steps(path: Path, work: Workload) -> pd.DataFrame:
+    """Read the steps of a completed run."""
+    steps = read_table(path, (*_OF_STEPS, *work.step_columns))
+    if not (steps["window"] == "measured").any():
+        raise UserError(f"{path}: found no measured step")
+    if steps["start_s"].isna().any():
+        raise UserError(f"{path}: found a step without start_s, expected when each step began")
+    return steps
+
+
 def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: Workload) -> dict[str, Any]:
     """Measures of a completed run."""
     measured = steps[steps["window"] == "measured"]
-    iteration = slowest_rank(measured)
+    window, distinct = Window(measured), work.distinct_share(record["parameters"])
     phases = measured[[f"{phase}_s" for phase in PHASES]]
     traced = trace_steps(folder)
-    profiled = slowest_rank(steps[steps["window"] == "profiled"])
     row = {
-        "iteration_time_s": iteration,
-        "epoch_time_s": iteration * record["steps_per_pass"],
+        "elapsed_s": window.elapsed_s,
+        "iteration_time_s": window.iteration_time_s,
+        "processed_samples_per_s": window.rate("samples"),
+        "throughput_samples_per_s": distinct * window.rate("samples"),
+        work.unit.throughput: distinct * window.rate(work.unit.column),
+        "epoch_time_s": window.iteration_time_s * record["steps_per_pass"],
+        "median_iteration_time_s": window.median_iteration_time_s,
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
         "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),
-        "mean_iteration_time_s": measured["duration_s"].mean(),
-        "data_share": measured["data_s"].mean() / measured["duration_s"].mean(),
+        "mean_iteration_time_s": window.mean_iteration_time_s,
+        "data_share": window.data_share,
         **_copies(folder, traced),
         "energy_per_sample_j": energy_per(record, measured["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
@@ -97,10 +125,9 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
             pd.Series([used for rank in record["ranks"] for used in rank.get("device_memory_used_bytes") or []])
         ),
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
-        "measured_steps": int(measured["step"].nunique()),
-        "profiled_iteration_time_s": profiled,
-        "trace_iteration_time_s": slowest_rank(traced) if len(traced) else None,
-        "profiler_overhead": profiled / iteration - 1,
+        "measured_steps": window.count,
+        **_profiled(steps[steps["window"] == "profiled"], window, distinct),
+        "trace_iteration_time_s": _iteration_time_of_trace(traced),
     }
     epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
     if epochs is not None and epochs.empty:
@@ -109,9 +136,25 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
     return row | work.measure(record, row, steps, epochs)
 
 
-def slowest_rank(steps: pd.DataFrame) -> float:
-    """Median over steps of the longest `duration_s` among ranks: synchronous ranks wait for the slowest."""
-    return float(steps.groupby("step")["duration_s"].max().median())
+def _profiled(steps: pd.DataFrame, measured: Window, distinct: float) -> dict[str, float]:
+    """The profiled window by the definitions of the measured one; empty without a profiled step."""
+    if steps.empty:
+        return {}
+    window = Window(steps)
+    return {
+        "profiled_iteration_time_s": window.iteration_time_s,
+        "profiled_throughput_samples_per_s": distinct * window.rate("samples"),
+        "profiled_data_share": window.data_share,
+        "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
+    }
+
+
+def _iteration_time_of_trace(steps: pd.DataFrame) -> float | None:
+    """Elapsed time of the slowest process over its steps, by the trace; None where it shows no step."""
+    if steps.empty:
+        return None
+    steps = steps.assign(place=steps.groupby(["report", "process"], sort=False).ngroup())
+    return elapsed_s(step_pitches(steps, "place"), "place") / steps["step"].nunique()
 
 
 def energy_per(record: dict[str, Any], counts: pd.Series) -> float | None:
@@ -175,6 +218,6 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
 
 def trace_steps(folder: Path) -> pd.DataFrame:
     """Steps of a run as its trace shows them: the rows of its phases table that are steps."""
-    columns = ["report", "process", "rank", "step", "phase", "duration_s"]
+    columns = ["report", "process", "rank", "step", "phase", "start_s", "duration_s"]
     phases = read_activity(folder / ACTIVITY / "phases.parquet", columns).to_pandas()
     return phases[phases["phase"] == STEP]

@@ -140,17 +140,21 @@ class Workload(ABC):
         steps: "pd.DataFrame",
         epochs: "pd.DataFrame | None",
     ) -> dict[str, Any]:
-        """Give throughput and the own measures of a completed run.
+        """Give the workload's own measures of a completed run.
 
         Parameters
         ----------
         record
             What run.json holds.
         common
-            Measures that every workload has.
+            Measures that every workload has, throughput in its `unit` included.
         steps, epochs
             The tables of the run; epochs where it `has_epochs`.
         """
+
+    def distinct_share(self, parameters: Mapping[str, Any]) -> float:
+        """Part of the samples that a run's ranks process which are distinct; less than 1 where ranks repeat samples."""
+        return 1.0
 
     @abstractmethod
     def job(self, values: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ FIGURES = (
         name="precision",
         order=41,
         question="How do precisions compare in speed and accuracy?",
-        caption="Iteration time: median duration of an optimizer step per precision; fp16 and bf16 are mixed "
+        caption="Iteration time: elapsed time per optimizer step for each precision; fp16 and bf16 are mixed "
         f"precision. Test accuracy: after the last epoch. {BARS}",
         limits="It does not show the accuracy of fully trained models, only that of runs as short as the scenario "
         "makes them.",

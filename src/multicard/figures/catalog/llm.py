@@ -8,7 +8,7 @@ FIGURES = (
         name="techniques",
         order=51,
         question="What does each fine-tuning technique cost in time and memory?",
-        caption="Iteration time: median duration of an optimizer step. Throughput: tokens per second without padding; "
+        caption="Iteration time: elapsed time per optimizer step. Throughput: tokens per second without padding; "
         "DPO processes the tokens of both answers, the other techniques those of one. Peak memory: the highest of any "
         "rank; on a GPU what PyTorch allocated, on a CPU the resident memory of the process, most of which is "
         "libraries. Model-state memory: weights, adapters, gradients and optimizer state of the rank with the most, "
@@ -23,7 +23,7 @@ FIGURES = (
         name="text_datasets",
         order=52,
         question="How does the data set change iteration time, and does sample length explain it?",
-        caption="Iteration time: median duration of an optimizer step. Sample length: mean tokens of a sample before "
+        caption="Iteration time: elapsed time per optimizer step. Sample length: mean tokens of a sample before "
         "truncation, with the share of computed tokens that is padding and the share of samples that is truncated. By "
         "tokens: iteration time over the tokens of a step and rank; times proportional to tokens lie on a line through "
         "the origin. A point counts tokens without padding, the line from it ends where it would be with padding. Bars "

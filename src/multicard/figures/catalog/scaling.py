@@ -8,7 +8,7 @@ FIGURES = (
         name="iteration_time",
         order=11,
         question="How long does a step take, and how much work is done per second, as devices are added?",
-        caption="Iteration time: median duration of an optimizer step. Throughput: for vision runs, distinct training "
+        caption="Iteration time: elapsed time per optimizer step. Throughput: for vision runs, distinct training "
         "samples per second (under plain ddp all ranks process the same samples, which count once); for LLM runs, "
         f"tokens per second without padding. {POINTS}",
         limits="It does not show which part of a step is slow (see `step_breakdown`), nor accuracy: a faster step may "

@@ -12,8 +12,7 @@ from multicard.workloads.llm.parameters import LlmParameters
 ENDS = 5  # steps whose losses are averaged, since losses of single batches scatter
 
 MEASURES: dict[str, str] = {
-    "tokens_per_s": "tokens, without padding, that all ranks together compute per second: tokens of the measured steps "
-    "over the sum of the slowest rank's times",
+    "tokens_per_s": "tokens, without padding, that all ranks together compute in the measured window, / elapsed_s",
     "tokens_per_s_per_device": "the same per device",
     "tokens_per_step": "tokens, without padding, of a measured step, all ranks together, mean",
     "padding_share": "part of the computed positions that is padding",
@@ -34,22 +33,16 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
-    """Measures of one completed run from its record and its steps."""
+def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
+    """Measures of one completed run from its record, the measures of every workload and its steps."""
     p = LlmParameters.model_validate(record["parameters"])
     measured = steps[steps["window"] == "measured"]
-    seconds = measured.groupby("step")["duration_s"].max().sum()
-    samples_per_s = measured["samples"].sum() / seconds
     tokens = measured["tokens"].sum()
     counted, saved = record["data"]["tokens_per_sample"], record["saved"] or {}
     held = pd.DataFrame([rank["held_bytes"] for rank in record["ranks"]]).max()
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {
-        # Every sample goes to one rank only.
-        "throughput_samples_per_s": samples_per_s,
-        "processed_samples_per_s": samples_per_s,
-        "tokens_per_s": tokens / seconds,
-        "tokens_per_s_per_device": tokens / seconds / p.devices,
+        "tokens_per_s_per_device": common["tokens_per_s"] / p.devices,
         "tokens_per_step": tokens / measured["step"].nunique(),
         "padding_share": 1 - tokens / measured["padded_tokens"].sum(),
         "tokens_per_sample": counted["mean"],

@@ -87,10 +87,10 @@ class Llm(Workload):
         return MEASURES
 
     def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Throughput by the tokens of each step, losses and memory."""
+        """Tokens, losses and memory."""
         from multicard.workloads.llm.measures import measure
 
-        return measure(record, steps)
+        return measure(record, common, steps)
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same model, texts and length; preferences teach something else than answers do."""

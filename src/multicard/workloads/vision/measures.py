@@ -1,11 +1,8 @@
 """The measures that only image-classification runs have."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-
-from multicard.workloads.vision.parameters import VisionParameters
 
 ACCURACY = 0.98  # the goal that the papers set
 
@@ -17,12 +14,9 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], epochs: pd.DataFrame, iteration_s: float) -> dict[str, Any]:
-    """Throughput by the batch that is the same in all steps, and the results of the tests after each epoch."""
-    p = VisionParameters.model_validate(record["parameters"])
+def measure(epochs: pd.DataFrame) -> dict[str, Any]:
+    """Results of the tests after each epoch."""
     return {
-        "throughput_samples_per_s": p.distinct_samples_of_step / iteration_s,
-        "processed_samples_per_s": p.samples_of_step / iteration_s,
         "time_to_accuracy_s": time_to_accuracy(epochs),
         "test_loss": epochs["test_loss"].iloc[-1],
         "test_accuracy": epochs["test_accuracy"].iloc[-1],

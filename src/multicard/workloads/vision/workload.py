@@ -86,10 +86,15 @@ class Vision(Workload):
         return MEASURES
 
     def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Throughput by the batch that all steps share, and the results of the tests after each epoch."""
+        """Results of the tests after each epoch."""
         from multicard.workloads.vision.measures import measure
 
-        return measure(record, epochs, common["iteration_time_s"])
+        return measure(epochs)
+
+    def distinct_share(self, parameters: Mapping[str, Any]) -> float:
+        """Ranks that each pass over all the data repeat one another's samples."""
+        p = VisionParameters.model_validate(parameters)
+        return p.distinct_samples_of_step / p.samples_of_step
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same images in the same size, same model."""

@@ -1,0 +1,90 @@
+"""A window of steps: how long it took, and what was done in it.
+
+Throughput is the work of a window over its elapsed time on the slowest rank: the harmonic mean of the steps' rates,
+weighted by their work, as T. Hoefler and R. Belli ask for ("Scientific Benchmarking of Parallel Computing Systems",
+SC15, rule 3: arithmetic means for costs, harmonic means for rates). The rate of the median step leaves out the waits
+that a loader causes, since it delivers in bursts.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+
+def step_pitches(steps: pd.DataFrame, of: str = "rank") -> pd.DataFrame:
+    """Time from the start of each step to that of the next one, which covers what lies between them.
+
+    Parameters
+    ----------
+    steps
+        Steps of one window: `step`, `start_s` and `duration_s`, by one clock for each value of the column `of`; and
+        `epoch` where there are several.
+
+    Returns
+    -------
+    DataFrame
+        `of`, `stretch`, `step` and `pitch_s`, in the order of `of` and `step`. A stretch is a row of consecutive steps
+        of one epoch, numbered from 1 in each rank; of its last step the pitch is the duration. So the pitches of a
+        stretch add up to the time from its first start to its last end.
+    """
+    steps = steps.sort_values([of, "step"])
+    by_rank = steps.groupby(of)
+    begins = by_rank["step"].diff() != 1
+    if "epoch" in steps:
+        begins |= by_rank["epoch"].diff() != 0
+    stretch = begins.groupby(steps[of]).cumsum()
+    following = steps.groupby([steps[of], stretch])["start_s"].shift(-1)
+    pitch = (following - steps["start_s"]).fillna(steps["duration_s"])
+    return steps[[of, "step"]].assign(stretch=stretch, pitch_s=pitch).reset_index(drop=True)
+
+
+def elapsed_s(pitches: pd.DataFrame, of: str = "rank") -> float:
+    """Sum over stretches of the slowest rank's time from the start of its first to the end of its last step."""
+    return float(pitches.groupby(["stretch", of])["pitch_s"].sum().groupby("stretch").max().sum())
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps of one window, on all ranks: rows of steps.csv, at least one."""
+
+    steps: pd.DataFrame
+
+    @cached_property
+    def pitches(self) -> pd.DataFrame:
+        """As `step_pitches`."""
+        return step_pitches(self.steps)
+
+    @cached_property
+    def elapsed_s(self) -> float:
+        """As the function `elapsed_s`."""
+        return elapsed_s(self.pitches)
+
+    @property
+    def count(self) -> int:
+        """Steps of a rank."""
+        return int(self.steps["step"].nunique())
+
+    @property
+    def iteration_time_s(self) -> float:
+        """Elapsed time over steps."""
+        return self.elapsed_s / self.count
+
+    @property
+    def median_iteration_time_s(self) -> float:
+        """Median over steps of the longest duration among ranks."""
+        return float(self.steps.groupby("step")["duration_s"].max().median())
+
+    @property
+    def mean_iteration_time_s(self) -> float:
+        """Mean duration over steps and ranks."""
+        return float(self.steps["duration_s"].mean())
+
+    @property
+    def data_share(self) -> float:
+        """Part of the mean duration that is spent in the phase data."""
+        return float(self.steps["data_s"].mean() / self.steps["duration_s"].mean())
+
+    def rate(self, column: str) -> float:
+        """What a column counts, of all ranks together, over the elapsed time."""
+        return float(self.steps[column].sum() / self.elapsed_s)
