@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import multicard
@@ -162,6 +163,16 @@ def input_folders(wildcards, input):
 def run_parameters(wildcards):
     """Parameters of a run as JSON, only those that differ from the defaults."""
     return json.dumps(MATRIX.runs[wildcards.run].parameters.stated(), sort_keys=True)
+
+
+def priority_of_prepared(folder, name):
+    """Priority of preparing what is to lie in a folder: before the first run that needs it may start."""
+    return MATRIX.priority_of_prepared(f"{folder}/{name}/provenance.json")
+
+
+def planned_place(wildcards):
+    """A run's place in the order of the runs, as JSON."""
+    return json.dumps(asdict(MATRIX.order[wildcards.run]))
 
 
 def run_threads(wildcards):

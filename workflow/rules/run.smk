@@ -15,6 +15,7 @@ rule prepare_data:
         "data/{dataset}/provenance.json",
     log:
         "data/{dataset}/log.txt",
+    priority: lambda wildcards: priority_of_prepared("data", wildcards.dataset)
     localrule: True
     params:
         # The folder's name says when it is to be made again.
@@ -35,6 +36,7 @@ rule prepare_model:
         "data/models/{model}/provenance.json",
     log:
         "data/models/{model}/log.txt",
+    priority: lambda wildcards: priority_of_prepared("data/models", wildcards.model)
     localrule: True
     params:
         name=lambda wildcards: MODELS[wildcards.model][0],
@@ -74,7 +76,12 @@ rule launch_run:
         time_limit_min=EXPERIMENT.time_limit_min,
     params:
         parameters=run_parameters,
-        inputs=input_folders,
+        # The order stands here and not in the command, and is derived from the input: a changed one reruns nothing.
+        inputs=lambda wildcards, input: [
+            *input_folders(wildcards, input),
+            "--order",
+            planned_place(wildcards),
+        ],
         folder=lambda wildcards, output: str(Path(output.record).parent),
     message:
         "run {wildcards.run}"

@@ -1,6 +1,7 @@
 """Run one job under its profiler; whatever becomes of it is written to run.json."""
 
 import argparse
+import json
 import socket
 from pathlib import Path
 
@@ -25,6 +26,7 @@ parser.add_argument(
     default=CHECKPOINT_AFTER_S,
     help="least seconds between two checkpoints, and before the first; 0: one after every epoch",
 )
+parser.add_argument("--order", type=json.loads, help="place of the run in the planned order, as JSON, for run.json")
 arguments = parser.parse_args()
 with reported():
     here = Machine.here()
@@ -35,7 +37,7 @@ with reported():
         # It may have been busy for a moment: no outcome, so that the run is tried again.
         raise UserError(f"cannot tell whether {socket.gethostname()} can run this: {here.unanswered}")
     if unsupported:
-        refuse_job(parameters, arguments.out, unsupported)
+        refuse_job(parameters, arguments.out, unsupported, arguments.order)
     else:
         run_job(
             parameters,
@@ -44,4 +46,5 @@ with reported():
             arguments.time_limit_min * 60,
             arguments.model,
             arguments.checkpoint_after_s,
+            arguments.order,
         )

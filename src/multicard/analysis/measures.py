@@ -195,10 +195,15 @@ def measure_scenario(folders: list[Path]) -> pd.DataFrame:
 
 
 def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
-    """One row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran."""
+    """One row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran.
+
+    `block` is its repeat; `planned_position` its place among the runs of `order_scenario`, the scenario that it ran
+    with, shuffled by `order_seed`; `start_position` its place among the runs of this table by the time of their start.
+    """
     rows = []
     for folder in folders:
         record = read_record(folder)
+        order = record.get("order") or {}
         rows.append(
             {
                 "run": record["run"],
@@ -209,11 +214,20 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
                 "host": (record.get("host") or {}).get("name"),
                 "profiler": record["profiler"]["used"],
                 "trace_missing": record["profiler"].get("trace_missing"),
+                "block": record["parameters"].get("repeat"),
+                "order_scenario": order.get("scenario"),
+                "order_seed": order.get("seed"),
+                "planned_position": order.get("position"),
             }
         )
+    starts = sorted(str(row["started"]) for row in rows if row["started"] is not None)
+    for row in rows:
+        row["start_position"] = starts.index(str(row["started"])) + 1 if row["started"] is not None else None
     rows += [{"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items()]
-    columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing"]
-    return pd.DataFrame(rows, columns=columns)
+    columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
+    columns += ["order_scenario", "order_seed", "planned_position", "start_position"]
+    numbers = ["block", "order_seed", "planned_position", "start_position"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, "Int64"))
 
 
 def trace_steps(folder: Path) -> pd.DataFrame:

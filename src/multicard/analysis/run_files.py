@@ -42,6 +42,12 @@ class _Parameters(BaseModel):
     workload: Literal[tuple(WORKLOADS)]
 
 
+class _Order(BaseModel):
+    scenario: str
+    seed: int
+    position: int
+
+
 class _Record(BaseModel):
     """The form of run.json, as far as it is read here; None is what a job that ended early could not record."""
 
@@ -50,6 +56,7 @@ class _Record(BaseModel):
     reason: _Reason | str | None = None
     parameters: _Parameters
     profiler: _Profiler
+    order: _Order | None = None
     host: Section = None
     hardware: Section = None
     versions: Section = None

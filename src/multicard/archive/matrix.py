@@ -9,7 +9,7 @@ from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.prepared import folder_name
-from multicard.experiment.runs import Run, distinct, expand
+from multicard.experiment.runs import Place, Run, distinct, expand, planned_order
 
 # Of each input of a run: what it is called as an input of the run's job, and where it is prepared.
 FOLDERS = {"dataset": ("data", "data"), "model": ("model", "data/models")}
@@ -96,6 +96,15 @@ class Matrix:
             if scenario.figures and self.runnable(name)
         }
 
+    @cached_property
+    def order(self) -> dict[str, Place]:
+        """Places of all runs by id, in the order in which they are to start."""
+        return planned_order(self.scenarios, self.experiment.order_seed)
+
+    def planned(self) -> list[str]:
+        """Ids of the runs that are to run here, in the order in which they are to start."""
+        return [run for run in self.order if self.reasons[run] is None and run not in self.recorded.archives]
+
     @property
     def first_priority(self) -> int:
         """Priority of what goes before all runs."""
@@ -103,7 +112,17 @@ class Matrix:
 
     @cached_property
     def _of_runs(self) -> dict[str, int]:
-        return {run: len(self.runs) - place for place, run in enumerate(self.runs)}
+        return {run: len(self.runs) - number for number, run in enumerate(self.order)}
+
+    @cached_property
+    def _of_prepared(self) -> dict[str, float]:
+        priorities: dict[str, float] = {}
+        first_run: dict[str, int] = {}
+        for run, place in self.order.items():
+            first = first_run.setdefault(place.scenario, self._of_runs[run])
+            for file in self.prepared(run).values():
+                priorities.setdefault(file, first + 0.25)
+        return priorities
 
     @cached_property
     def _of_scenarios(self) -> dict[str, float]:
@@ -111,20 +130,25 @@ class Matrix:
 
     @cached_property
     def _of_traces(self) -> dict[str, float]:
-        # Of the scenarios that share a run the first one counts, so it is written last.
-        scenarios = reversed(self.scenarios.items())
-        return {run.id: self._of_scenarios[name] for name, runs in scenarios for run in runs}
+        return {run: self._of_scenarios[place.scenario] for run, place in self.order.items()}
 
     def priority_of_run(self, run: str) -> int:
-        """Priority of a run: runs start in the order of the configuration."""
+        """Priority of a run: runs start in the planned order."""
         return self._of_runs[run]
+
+    def priority_of_prepared(self, file: str) -> float:
+        """Priority of preparing data or a model, by its provenance file: before the first run of its scenario starts.
+
+        Otherwise the runs whose data are there would start first, whatever the order.
+        """
+        return self._of_prepared.get(file, 0)
 
     def priority_of_scenario(self, scenario: str) -> float:
         """Priority of measuring and drawing a scenario: after its last run, before the runs of the next one start."""
         return self._of_scenarios[scenario]
 
     def priority_of_trace(self, run: str) -> float:
-        """Priority of reading a run's trace: that of the first scenario that shows the run."""
+        """Priority of reading a run's trace: that of the scenario that it runs with."""
         return self._of_traces[run]
 
     def summary(self, scenario: str) -> str:

@@ -32,20 +32,23 @@ def run(arguments: argparse.Namespace) -> None:
     experiment, unique, machine, recorded = matrix.experiment, matrix.runs, matrix.machine, matrix.recorded
     memory = {name: _memory_needed(run, machine) for name, run in unique.items()}
     estimated = any(memory.values())
-    table = Table("Scenario", "Run", "Here", *(["Memory per GPU"] if estimated else []))
-    listed: set[str] = set()
+    table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if estimated else []))
+    numbers = {run: number for number, run in enumerate(matrix.planned(), start=1)}
+    places = {run: number for number, run in enumerate(matrix.order)}
     for scenario, expanded in matrix.scenarios.items():
-        for number, run in enumerate(expanded):
+        runs = sorted(expanded, key=lambda run: (matrix.order[run.id].scenario != scenario, places[run.id]))
+        for number, run in enumerate(runs):
             archive, reason = recorded.archives.get(run.id), matrix.reasons[run.id]
             here = reason or ("runs" if archive is None else f"recorded in {archive}")
-            if reason is None and run.id in listed:
+            shared = matrix.order[run.id].scenario != scenario
+            if reason is None and shared:
                 here += ", shared with a scenario above"
-            listed.add(run.id)
             workers = run.parameters.loader_workers
             if archive is None and reason is None and workers > machine.cpus:
                 here += f", but its {workers} loader workers share {machine.cpus} CPUs"
             needed = [memory[run.id]] if estimated else []
-            table.add_row(scenario if number == 0 else "", run.id, plain(here), *needed)
+            place = "" if shared else str(numbers.get(run.id, ""))
+            table.add_row(scenario if number == 0 else "", place, run.id, plain(here), *needed)
         table.add_section()
     terminal = console()
     terminal.print(table)

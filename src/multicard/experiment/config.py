@@ -142,6 +142,14 @@ class Experiment(Strict):
             "measurements; `shared` lets several jobs share a node. On a single machine, runs never overlap."
         ),
     ] = "exclusive"
+    order_seed: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Seed of the order in which runs start: within a scenario every configuration once, shuffled, "
+            "then again for the next repeat. Another seed reruns nothing.",
+        ),
+    ] = 0
     cluster: Annotated[
         Cluster | None,
         Field(

@@ -1,6 +1,9 @@
-"""Scenarios expand into runs; two scenarios that need the same run share it."""
+"""Scenarios expand into runs, which start in shuffled blocks; two scenarios that need the same run share it."""
 
+import hashlib
 import itertools
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from multicard.experiment.config import Experiment
@@ -78,6 +81,49 @@ def expand(experiment: Experiment) -> dict[str, list[Run]]:
     Equal parameters give equal runs, so that the same id in two scenarios is one job.
     """
     return {name: expand_scenario(experiment, name) for name in experiment.scenarios}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands in the order in which runs are to start.
+
+    Attributes
+    ----------
+    seed
+        The experiment's `order_seed`.
+    scenario
+        The one that it runs with: the first of those that share it.
+    block
+        Its repeat: in each block every configuration of the scenario runs once.
+    position
+        Its place among all runs of that scenario, from 1.
+    """
+
+    seed: int
+    scenario: str
+    block: int
+    position: int
+
+
+def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Place]:
+    """Places of all runs by id, in the order in which they are to start.
+
+    Scenarios follow each other. Within one, every configuration runs once (block 1), then again (block 2), each block
+    in an order of its own: a randomized complete block design, so that a machine that slows down does so for all
+    configurations alike. The order is by a digest of seed, scenario and run, and thus uniform over the seeds; a
+    configuration that is added to a scenario leaves the others in the same order.
+    """
+    places: dict[str, Place] = {}
+    for name, runs in scenarios.items():
+        own = {run.id: run for run in runs if run.id not in places}.values()
+        shuffled = sorted(own, key=lambda run: (run.parameters.repeat, _digest(seed, name, run.id)))
+        for position, run in enumerate(shuffled, start=1):
+            places[run.id] = Place(seed, name, run.parameters.repeat, position)
+    return places
+
+
+def _digest(*parts: int | str) -> bytes:
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 
 def distinct(scenarios: dict[str, list[Run]]) -> dict[str, Run]:

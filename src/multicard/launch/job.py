@@ -5,7 +5,7 @@ import csv
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ def run_job(
     time_limit_s: float,
     model: Path | None = None,
     checkpoint_after_s: float = CHECKPOINT_AFTER_S,
+    order: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run the job and write its run directory; return what run.json holds.
 
@@ -74,6 +75,8 @@ def run_job(
         Folder of the prepared language model, for a run that tunes one.
     checkpoint_after_s
         Least time between two checkpoints, and before the first; with 0 there is one after every epoch.
+    order
+        Its place in the planned order of the runs, for run.json; see `multicard.experiment.runs.Place`.
 
     Raises
     ------
@@ -129,6 +132,7 @@ def run_job(
             "outcome": outcome,
             "reason": reason.record() if reason else None,
             "parameters": parameters.model_dump(),
+            "order": order,
             "started": start.isoformat(timespec="milliseconds"),
             "ended": end.isoformat(timespec="milliseconds"),
             "wall_time_s": round(ended.wall_time_s, 3),
@@ -162,8 +166,13 @@ def _scratch_near(shared: Path, several: bool) -> Iterator[Path]:
         yield Path(folder)
 
 
-def refuse_job(parameters: JobParameters, folder: Path, message: str) -> dict[str, Any]:
-    """Leave the run directory of a job that this machine cannot run, as `message` says: its outcome is `failed`."""
+def refuse_job(
+    parameters: JobParameters, folder: Path, message: str, order: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Leave the run directory of a job that this machine cannot run, as `message` says: its outcome is `failed`.
+
+    `order`: as of `run_job`.
+    """
     reason = Reason("cannot_run", node=socket.gethostname(), message=message).record()
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     with scratch_in(folder) as scratch:
@@ -175,6 +184,7 @@ def refuse_job(parameters: JobParameters, folder: Path, message: str) -> dict[st
             "outcome": "failed",
             "reason": reason,
             "parameters": parameters.model_dump(),
+            "order": order,
             "started": now,
             "ended": now,
             "wall_time_s": 0.0,
