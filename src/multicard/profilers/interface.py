@@ -34,7 +34,7 @@ class Session:
         """Put a name into the trace of this process."""
 
     def recording(self) -> AbstractContextManager[object]:
-        """Record while the block runs. Ranks enter it together, and leave it together with no work queued."""
+        """Record while the block runs. Ranks enter it together and leave it together, with no work queued."""
         return nullcontext()
 
 

@@ -151,7 +151,6 @@ class NsysSession(Session):
     def recording(self) -> Iterator[None]:
         """Open the capture that `wrap` told nsys to wait for."""
         if self._on_gpu:
-            self._cuda.synchronize()
             self._cuda.profiler.start()
         else:
             self._cuda.nvtx.range_push(CAPTURE_RANGE)
