@@ -236,6 +236,32 @@ def test_losses_are_those_of_the_untouched_recipe(
     assert steps_of(folder)["loss"].tolist() == pytest.approx(logged, rel=1e-6)
 
 
+@pytest.mark.parametrize("changes", [{"devices": 1}, {"devices": 2}, {"devices": 2, "gradient_accumulation_steps": 2}])
+def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path], changes: dict[str, int]) -> None:
+    folder = tune(technique="dpo", save="keep", **changes)
+    log = (folder / "saved" / "losses.txt").read_text()
+    logged = {
+        name: [float(value) for value in re.findall(rf"rewards/{name}:(\S+)", log)]
+        for name in ("chosen", "rejected", "accuracies", "margins")
+    }
+    steps = steps_of(folder)
+    ours = steps.groupby("step")[["reward_chosen", "reward_rejected", "reward_accuracy"]].mean()
+    assert len(logged["chosen"]) == len(ours) == 12
+    assert ours["reward_chosen"].tolist() == pytest.approx(logged["chosen"], rel=1e-5, abs=1e-7)
+    assert ours["reward_rejected"].tolist() == pytest.approx(logged["rejected"], rel=1e-5, abs=1e-7)
+    assert ours["reward_accuracy"].tolist() == pytest.approx(logged["accuracies"])
+    margins = ours["reward_chosen"] - ours["reward_rejected"]
+    assert margins.tolist() == pytest.approx(logged["margins"], rel=1e-4, abs=1e-6)
+    # Before the first update policy and reference are the same model.
+    assert (ours.loc[1] == 0).all()
+    assert margins.tail(3).mean() > 0
+
+
+def test_only_dpo_has_rewards(tune: Callable[..., Path]) -> None:
+    steps = steps_of(tune(technique="lora", devices=1, save="keep"))
+    assert steps[["reward_chosen", "reward_rejected", "reward_accuracy"]].isna().all(axis=None)
+
+
 @pytest.mark.nsys
 def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path]) -> None:
     folder = tune(technique="lora", devices=2, profiler="nsys")

@@ -6,6 +6,7 @@ Times are summed durations, so parts that overlap add up to more than wall time;
 
 import re
 
+import numpy as np
 import pandas as pd
 
 from multicard.analysis.device_time import device_time
@@ -105,11 +106,56 @@ def measured_steps(tables: ScenarioTables) -> pd.DataFrame:
     return measured.groupby(["run", "step"], sort=False, as_index=False)["duration_s"].max()
 
 
+def over_steps(tables: ScenarioTables, values: list[str], most: int = 200) -> pd.DataFrame:
+    """Values of the training steps of each run, in all windows: `run`, `step`, and the mean over ranks of each value.
+
+    A run with more than `most` steps has at most that many rows, each the mean of equally many neighbours.
+    """
+    steps = tables.table("steps")
+    means = steps.groupby(["run", "step"], sort=True, as_index=False)[values].mean()
+    found = means.groupby(["run", _row(means, most)], sort=False)[["step", *values]].mean()
+    return found.reset_index().drop(columns="row")
+
+
+def memory_of_steps(tables: ScenarioTables, most: int = 500) -> pd.DataFrame:
+    """Peak memory of each step of the rank of a run with the highest: `run`, `time_s`, and the two peaks in bytes.
+
+    `time_s` is the start of the step, from the start of the first. A run with more than `most` steps has at
+    most that many rows, each the highest of equally many neighbours.
+    """
+    values = ["peak_memory_bytes", "peak_reserved_bytes"]
+    steps = tables.table("steps").dropna(subset=["start_s", values[0]])
+    fullest = steps.loc[steps.groupby("run")[values[0]].idxmax()].set_index("run")["rank"]
+    own = steps[steps["rank"] == steps["run"].map(fullest)].sort_values(["run", "step"], kind="stable")
+    found = own.groupby(["run", _row(own, most)], sort=False).agg({"start_s": "first"} | dict.fromkeys(values, "max"))
+    return found.rename(columns={"start_s": "time_s"}).reset_index().drop(columns="row")
+
+
+def memory_of_trace(tables: ScenarioTables) -> pd.DataFrame:
+    """Memory in use of the GPU of a run with the most: `run`, `time_s` since the first change, `used_bytes`.
+
+    What was allocated on the device from the driver, where Nsight Systems recorded it, or by tensors, where PyTorch's
+    profiler did.
+    """
+    rows = tables.table("memory_use")
+    rows = rows[rows["pool"].isin(("device", "torch_allocated"))]
+    place = ["run", *GPU, "pool"]
+    fullest = rows.loc[rows.groupby("run")["used_bytes"].idxmax(), place]
+    own = rows.merge(fullest, on=place).sort_values(["run", "start_s"], kind="stable")
+    return own.rename(columns={"start_s": "time_s"})[["run", "time_s", "used_bytes"]]
+
+
 def accuracy_over_time(tables: ScenarioTables) -> pd.DataFrame:
     """Test accuracy after each epoch against the training time up to it: `run`, `epoch`, `time_s`, `test_accuracy`."""
     epochs = tables.table("epochs").sort_values(["run", "epoch"], kind="stable")
     time = epochs.groupby("run")["epoch_time_s"].cumsum()
     return epochs.assign(time_s=time)[["run", "epoch", "time_s", "test_accuracy"]]
+
+
+def _row(rows: pd.DataFrame, most: int) -> pd.Series:
+    """Number of the row, of at most `most` per run, that takes each of a run's `rows` in: equally many neighbours."""
+    runs = rows.groupby("run")["run"]
+    return (runs.cumcount() // np.ceil(runs.transform("size") / most)).rename("row")
 
 
 def _per_step(tables: ScenarioTables, rows: pd.DataFrame, key: list[str], value: str, place: list[str]) -> pd.DataFrame:

@@ -20,6 +20,7 @@ ACTIVITY_TABLES = (
 # Activity tables that a question about several runs needs.
 GATHERED_ACTIVITIES = (
     "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
+    "memory_use",
 )  # fmt: skip
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
@@ -34,9 +35,10 @@ PHASES = ("data", "transfer", "forward", "backward", "optimizer", "checkpoint")
 OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
 NOT_RUN = "not run"  # of a run that cannot run here
 
+REWARDS = ("reward_chosen", "reward_rejected", "reward_accuracy")  # of DPO
 STEP_COLUMNS = (
     "rank", "epoch", "step", "window", "start_s", "duration_s", *(f"{phase}_s" for phase in PHASES),
-    "samples", "tokens", "padded_tokens", "loss", "peak_memory_bytes", "peak_reserved_bytes",
+    "samples", "tokens", "padded_tokens", "loss", *REWARDS, "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
 

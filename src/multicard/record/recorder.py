@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from multicard.core.files import write_csv
-from multicard.core.layout import PHASES, STEP_COLUMNS
+from multicard.core.layout import PHASES, REWARDS, STEP_COLUMNS
 from multicard.record.capture import Capture
 from multicard.record.clock import clock_for
 from multicard.record.memory import peak_memory
@@ -123,6 +123,7 @@ class _Step:
         self.phases: list[tuple[str, Any, Any]] = []
         self.counts: dict[str, int | None] = {"samples": 0, "tokens": None, "padded_tokens": None}
         self.losses: list[tuple[float, torch.Tensor]] = []
+        self.rewards: list[tuple[float, torch.Tensor, torch.Tensor]] = []
         self.peak_memory_bytes, self.peak_reserved_bytes = 0, None
 
     def add(
@@ -132,6 +133,7 @@ class _Step:
         weight: float = 1.0,
         tokens: int | None = None,
         padded_tokens: int | None = None,
+        rewards: Sequence[torch.Tensor] = (),
     ) -> None:
         """Add one batch to the step.
 
@@ -143,8 +145,13 @@ class _Step:
             Of this batch in the loss of the step.
         tokens, padded_tokens
             Of a language model: the tokens computed, without and with padding.
+        rewards
+            Of DPO: those of the chosen and of the rejected answers, a number per pair each. They stay on their device
+            as the loss does.
         """
         self.losses.append((weight, loss.detach()))
+        if rewards:
+            self.rewards.append((weight, *(reward.detach() for reward in rewards)))
         for name, count in (("samples", samples), ("tokens", tokens), ("padded_tokens", padded_tokens)):
             if count is not None:
                 self.counts[name] = (self.counts[name] or 0) + count
@@ -153,7 +160,6 @@ class _Step:
         times: dict[str, float | None] = {f"{name}_s": None for name in PHASES}
         for name, start, end in self.phases:
             times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
-        weighted = sum(weight * loss.double().mean().item() for weight, loss in self.losses)
         return {
             "rank": rank,
             "epoch": self.epoch,
@@ -163,7 +169,21 @@ class _Step:
             "duration_s": clock.seconds(self.start, self.end),
             **times,
             **self.counts,
-            "loss": weighted / sum(weight for weight, _ in self.losses),
+            "loss": _mean(self.losses),
+            **dict(zip(REWARDS, self._rewards(), strict=True)),
             "peak_memory_bytes": self.peak_memory_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
         }
+
+    def _rewards(self) -> list[float | None]:
+        """Mean reward of the chosen and of the rejected answers, and the share of pairs whose chosen one has more."""
+        if not self.rewards:
+            return [None] * len(REWARDS)
+        chosen, rejected = ([(weight, pair[side]) for weight, *pair in self.rewards] for side in (0, 1))
+        return [_mean(chosen), _mean(rejected), _mean([(weight, a > b) for weight, a, b in self.rewards])]
+
+
+def _mean(parts: Sequence[tuple[float, torch.Tensor]]) -> float:
+    """Weighted mean of the means of tensors."""
+    weighted = sum(weight * values.double().mean().item() for weight, values in parts)
+    return weighted / sum(weight for weight, _ in parts)

@@ -98,8 +98,9 @@ class Observer:
 
         def note_loss(_module: nn.Module, _inputs: Any, found: Any) -> None:
             c = self._contents
-            value = found[0] if isinstance(found, tuple) else found
-            self._step.add(c.samples, value, c.weight, c.tokens, c.padded_tokens)
+            # DPO's loss comes with the rewards of the chosen and of the rejected answers.
+            value, *rewards = found if isinstance(found, tuple) else (found,)
+            self._step.add(c.samples, value, c.weight, c.tokens, c.padded_tokens, rewards)
 
         def end_update(*_: Any) -> None:
             if self.held is None:

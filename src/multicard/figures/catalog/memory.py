@@ -1,0 +1,38 @@
+"""Figures of the memory that training takes."""
+
+from multicard.experiment.figures import Figure
+from multicard.figures.catalog._words import BARS
+
+KINDS = (
+    "allocated (by PyTorch, for tensors), reserved (by PyTorch's allocator, which keeps what tensors release), and "
+    "used by everything on the GPU (by NVML, after the training steps: CUDA's context and NCCL's buffers too)"
+)
+
+FIGURES = (
+    Figure(
+        name="memory",
+        order=71,
+        question="How much memory does training need?",
+        caption=f"Highest peak of any rank in the measured steps: on a GPU {KINDS}; on a CPU the resident memory of "
+        f"the process, most of which is libraries. {BARS} Where a run did not complete, its outcome takes the place of "
+        "the bar.",
+        limits="It does not show what the memory holds; of LLM runs `techniques` does. Resident memory never falls, so "
+        "on a CPU it includes what preparing the run took.",
+        drawing="multicard.figures.memory:memory",
+    ),
+    Figure(
+        name="memory_over_time",
+        order=72,
+        question="When is memory needed?",
+        caption="Peak memory of each training step over the time of the run, on the rank with the highest: allocated "
+        "and, on GPUs, reserved by PyTorch's allocator; on a CPU resident. Where the trace recorded allocations, "
+        "also the memory in use within the profiled window, on the GPU with the most: Nsight Systems counts from the "
+        "start of the window what is allocated from the driver, PyTorch's profiler all that tensors have. The first "
+        "repeat of each configuration.",
+        limits="A step has one number, its peak: what happens inside a step only the trace shows. PyTorch keeps the "
+        "memory that it has once reserved, so the driver's view of a window in the middle of training is nearly level, "
+        "and it begins at zero, whatever was allocated before.",
+        drawing="multicard.figures.memory:memory_over_time",
+        needs_tables=True,
+    ),
+)

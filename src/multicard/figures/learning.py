@@ -1,0 +1,105 @@
+"""What the training learns: losses over steps and epochs, and the rewards of DPO."""
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from multicard.analysis import per_run
+from multicard.analysis.comparisons import varied
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.figures.series import device_labels
+from multicard.figures.style import DASHES, MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
+
+# Title and label of each panel of the rewards.
+REWARDS = {
+    "reward_chosen": ("Chosen answers", "Mean reward"),
+    "reward_rejected": ("Rejected answers", "Mean reward"),
+    "reward_margin": ("Margin", "Chosen − rejected reward"),
+    "reward_accuracy": ("Accuracy", "Chosen answer preferred\n(% of pairs)"),
+}
+
+MARKED = 25  # points up to which each has a marker
+
+
+def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Training loss over steps, of vision runs also test loss over epochs; a line per run."""
+    names = run_names(tables)
+    steps = _named(per_run.over_steps(tables, ["loss"]), names).dropna(subset=["loss"])
+    if steps.empty:
+        raise NothingToShow("no losses were recorded")
+    tests = _named(tables.table("epochs")[["run", "epoch", "test_loss"]], names).dropna(subset=["test_loss"])
+    figure, panels = plt.subplots(1, 1 if tests.empty else 2, figsize=(WIDTH_IN, 3.4), squeeze=False)
+    left = panels[0, 0]
+    _lines(left, steps, "step", "loss", names)
+    left.set(title="Training loss", xlabel="Optimizer step", ylabel="Loss")
+    if len(tests):
+        right = panels[0, 1]
+        _lines(right, tests, "epoch", "test_loss", names)
+        right.set(title="Test loss", xlabel="Epoch", ylabel="Loss after the epoch")
+        right.xaxis.get_major_locator().set_params(integer=True)
+    for axes in panels[0]:
+        axes.set_ylim(bottom=0)
+    legend_below(figure, *panels[0])
+    return figure, pd.concat([steps, tests], ignore_index=True) if len(tests) else steps
+
+
+def dpo_rewards(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Rewards of chosen and rejected answers, their margin and accuracy over steps, a panel each; a line per run."""
+    steps = per_run.over_steps(tables, ["reward_chosen", "reward_rejected", "reward_accuracy"])
+    steps.insert(4, "reward_margin", steps["reward_chosen"] - steps["reward_rejected"])
+    data = _named(steps, run_names(tables)).dropna(subset=list(REWARDS))
+    if data.empty:
+        raise NothingToShow("no rewards were recorded: only DPO has them")
+    # Runs of other techniques take no colours.
+    names = {run: name for run, name in run_names(tables, technique="dpo").items() if run in set(data["run"])}
+    data = data.assign(series=data["run"].map(names))
+    figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0), sharex=True)
+    for axes, (name, (title, label)) in zip(panels.flat, REWARDS.items(), strict=True):
+        share = name == "reward_accuracy"
+        axes.axhline(50 if share else 0, color="0.3", linewidth=1.0, zorder=1)
+        _lines(axes, data, "step", name, names, 100.0 if share else 1.0)
+        axes.set(title=title, ylabel=label)
+        if share:
+            axes.set_ylim(-4, 104)
+    low, high = (f(axes.get_ylim()[end] for axes in panels[0]) for end, f in ((0, min), (1, max)))
+    for above, below in zip(*panels, strict=True):
+        above.set_ylim(low, high)
+        below.set_xlabel("Optimizer step")
+    legend_below(figure, panels[0, 0])
+    return figure, data
+
+
+def run_names(tables: ScenarioTables, **only: str) -> dict[str, str]:
+    """Name of the configuration of each completed run, of those with these parameters."""
+    measures = tables.measures
+    for parameter, value in only.items():
+        measures = measures[measures[parameter] == value]
+    completed = measures[measures["outcome"] == "completed"]
+    names = device_labels(completed, varied(measures, besides=("devices", "repeat")))
+    return dict(zip(completed["run"], names, strict=True))
+
+
+def _named(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    rows = rows[rows["run"].isin(names)]
+    return rows.assign(series=rows["run"].map(names))[["series", *rows]]
+
+
+def _lines(axes: Axes, data: pd.DataFrame, x: str, y: str, names: Mapping[str, str], scale: float = 1.0) -> None:
+    """Draw a line per run; the look of a configuration depends on all `names`, so that it is the same in all panels."""
+    series = list(dict.fromkeys(names.values()))
+    for index, (name, colour) in enumerate(zip(series, colours(len(series)), strict=True)):
+        for number, (_, run) in enumerate(data[data["series"] == name].groupby("run", sort=False)):
+            axes.plot(
+                run[x],
+                run[y] * scale,
+                color=colour,
+                linestyle=DASHES[index % len(DASHES)],
+                linewidth=1.2,
+                marker=MARKERS[index % len(MARKERS)] if len(run) <= MARKED else None,
+                markersize=3.5,
+                markerfacecolor="white" if index % 2 else colour,
+                label=name if number == 0 else "_",
+            )

@@ -1,0 +1,88 @@
+"""Memory of training: its peaks, and over time."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from multicard.analysis import per_run
+from multicard.analysis.comparisons import configurations
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.units import BYTES, MINUTES, unit_for
+from multicard.figures.bars import grouped
+from multicard.figures.learning import run_names
+from multicard.figures.series import configuration_names
+from multicard.figures.style import DASHES, WIDTH_IN, NothingToShow, colours, legend_below
+
+# What each measure of memory is on a GPU, the peak also on a CPU.
+KINDS = {
+    "peak_memory_bytes": "allocated (PyTorch)",
+    "peak_reserved_bytes": "reserved (PyTorch)",
+    "device_memory_used_bytes": "used by everything (NVML)",
+}
+RESIDENT = "resident (CPU process)"
+
+
+def memory(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Peak memory of a rank, a group of bars per configuration: allocated, reserved, used by everything."""
+    known = [kind for kind in KINDS if measures[kind].notna().any()]
+    if not known:
+        raise NothingToShow("no memory was recorded")
+    data = configurations(measures, known)
+    data.insert(0, "configuration", configuration_names(measures, data))
+    parts = []
+    for kind in known:
+        columns = {f"{kind}{end}": f"bytes{end}" for end in ("", "_low", "_high")}
+        part = data[["configuration", "device", "repeats", "outcome", *columns]].rename(columns=columns)
+        # What did not complete, or has a single kind of memory, has one bar.
+        part = part if kind == known[0] else part[part["bytes"].notna()]
+        name = part["device"].map({"cpu": RESIDENT}).fillna(KINDS[kind])
+        parts.append(part.assign(series=name))
+    shown = pd.concat(parts, ignore_index=True)
+
+    kinds = shown["series"].nunique()
+    height = 1.1 + len(data) * max(0.34, 0.2 * kinds)
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, height))
+    scale, unit = unit_for(shown["bytes"], BYTES)
+    grouped(axes, shown, "configuration", "bytes", scale, horizontal=True)
+    axes.set(title="Peak memory per rank", xlabel=f"Peak memory ({unit})")
+    legend_below(figure, axes)
+    return figure, data
+
+
+def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Memory over the time of each configuration's first repeat, by its steps and within its capture by its trace."""
+    names = run_names(tables)
+    runs = pd.DataFrame(names.items(), columns=["run", "series"]).drop_duplicates("series")
+    steps = runs.merge(per_run.memory_of_steps(tables), on="run")
+    traced = runs.merge(per_run.memory_of_trace(tables), on="run")
+    kinds = [kind for kind in ("peak_memory_bytes", "peak_reserved_bytes") if steps[kind].notna().any()]
+    if not kinds and traced.empty:
+        raise NothingToShow("no memory over time was recorded")
+    on_cpu = set(tables.measures["device"]) == {"cpu"}
+    panels = [(steps, kind, RESIDENT if on_cpu else KINDS[kind]) for kind in kinds]
+    panels += [(traced, "used_bytes", "profiled window (trace)")] if len(traced) else []
+
+    layout = [[0, 1], [2, 2]] if len(panels) == 3 else [list(range(len(panels)))]
+    figure, places = plt.subplot_mosaic(layout, figsize=(WIDTH_IN, 0.6 + 2.7 * len(layout)))
+    scale, unit = unit_for([rows[value].max() for rows, value, _ in panels], BYTES)
+    series = list(runs["series"])
+    for place, (rows, value, what) in enumerate(panels):
+        axes = places[place]
+        factor, seconds = unit_for(rows["time_s"], MINUTES)
+        _lines(axes, rows.assign(time=rows["time_s"] * factor, shown=rows[value] * scale), series)
+        since = "Time since the first step" if rows is steps else "Time in the profiled window"
+        # The two views of the steps have one scale; memory that never changes is not at the edge.
+        top = max(rows[each].max() for each in kinds) if rows is steps else rows[value].max()
+        axes.set(title=what[0].upper() + what[1:], ylim=(0, 1.08 * top * scale))
+        axes.set(xlabel=f"{since} ({seconds})", ylabel=f"Memory ({unit})")
+    legend_below(figure, places[0])
+    return figure, pd.concat([rows for rows in (steps, traced) if len(rows)], ignore_index=True)
+
+
+def _lines(axes: Axes, data: pd.DataFrame, series: list[str]) -> None:
+    """Draw a line of steps per configuration."""
+    for index, (name, colour) in enumerate(zip(series, colours(len(series)), strict=True)):
+        rows = data[data["series"] == name]
+        look = {"color": colour, "linestyle": DASHES[index % len(DASHES)], "linewidth": 1.3}
+        axes.plot(rows["time"], rows["shown"], drawstyle="steps-post", label=name, **look)

@@ -1,0 +1,90 @@
+"""Memory, as its figures show it; all tables are synthetic."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured, words
+from multicard.figures.draw import draw
+from multicard.figures.memory import memory
+
+GB = 10**9
+
+
+def test_a_gpu_has_a_bar_for_each_kind_of_memory_and_a_failed_run_its_outcome() -> None:
+    gpu = {"device": "cuda", "strategy": "ddp-ds"}
+    known = {"peak_memory_bytes": 4 * GB, "peak_reserved_bytes": 5 * GB, "device_memory_used_bytes": 6 * GB}
+    measures = measured(
+        "vision", gpu | known, gpu | known | {"repeat": 2, "peak_memory_bytes": 2 * GB},
+        gpu | {"devices": 2, "outcome": "out_of_memory"},
+    )  # fmt: skip
+    figure, data = memory(measures)
+    [axes] = closed(figure).axes
+    assert group_names(axes, horizontal=True) == ["ddp-ds, 1 GPU", "ddp-ds, 2 GPUs"]
+    assert axes.get_xlabel() == "Peak memory (GB)"
+    kinds = ["allocated (PyTorch)", "reserved (PyTorch)", "used by everything (NVML)"]
+    assert legend(figure) == [kinds]
+    # The median of 4 and 2 GB is 3 GB.
+    assert [lengths(axes)[kind][0] for kind in kinds] == [3, 5, 6]
+    assert words(axes) == ["out of memory"]
+    assert data["peak_memory_bytes_low"].tolist()[0] == 2 * GB
+
+
+def test_the_memory_of_a_cpu_process_is_called_resident() -> None:
+    figure, _ = memory(measured("vision", {"peak_memory_bytes": 500_000_000}))
+    [axes] = closed(figure).axes
+    assert lengths(axes) == {"resident (CPU process)": [500]}
+    assert axes.get_xlabel() == "Peak memory (MB)"
+
+
+def steps(run: str, rank: int, *peaks: int, reserved: int | None = None) -> list[dict[str, Any]]:
+    """Steps that begin every two seconds."""
+    return [
+        {"run": run, "rank": rank, "step": n + 1, "start_s": 2.0 * n, "peak_memory_bytes": peak}
+        | {"peak_reserved_bytes": reserved}
+        for n, peak in enumerate(peaks)
+    ]
+
+
+def used(run: str, device: int, pool: str, *changes: tuple[float, int]) -> list[dict[str, Any]]:
+    """Memory in use on a GPU."""
+    place = {"run": run, "report": "r", "rank": device, "process": 100 + device, "device": device, "pool": pool}
+    return [place | {"start_s": start, "used_bytes": size} for start, size in changes]
+
+
+def test_memory_over_time_is_that_of_the_rank_and_gpu_with_the_most(tmp_path: Path) -> None:
+    gpu = {"device": "cuda", "strategy": "ddp-ds", "devices": 2}
+    measures = measured("vision", gpu, gpu | {"repeat": 2})
+    rows = [*steps("run0", 0, GB, 2 * GB, reserved=4 * GB), *steps("run0", 1, GB, 3 * GB, reserved=5 * GB)]
+    rows += steps("run1", 0, 9 * GB, 9 * GB, reserved=9 * GB)
+    traced = [
+        *used("run0", 0, "device", (0.0, GB), (0.1, 2 * GB)), *used("run0", 1, "device", (0.05, 0), (0.2, GB)),
+        *used("run0", 0, "pinned", (0.0, 8 * GB)),
+    ]  # fmt: skip
+    figure, data = draw("memory_over_time", gathered(tmp_path, measures, steps=rows, memory_use=traced))
+    panels = closed(figure).axes
+    assert [heading(axes) for axes in panels] == [
+        "Allocated (PyTorch)", "Reserved (PyTorch)", "Profiled window (trace)",
+    ]  # fmt: skip
+    shown = [[list(map(float, values)) for values in axes.get_lines()[0].get_data()] for axes in panels]
+    assert shown[:2] == [[[0, 2], [1, 3]], [[0, 2], [5, 5]]]
+    assert shown[2] == [pytest.approx([0, 100]), [1, 2]]  # milliseconds
+    assert panels[2].get_xlabel() == "Time in the profiled window (ms)"
+    assert legend(figure) == [["2 GPUs"]]
+    assert set(data["run"]) == {"run0"}
+
+
+def test_a_long_run_shows_the_highest_of_neighbouring_steps(tmp_path: Path) -> None:
+    rows = steps("run0", 0, *[GB] * 999, 7 * GB)
+    figure, data = draw("memory_over_time", gathered(tmp_path, measured("vision", {}), steps=rows))
+    [axes] = closed(figure).axes
+    assert heading(axes) == "Resident (CPU process)"
+    assert data["peak_memory_bytes"].tolist() == [GB] * 499 + [7 * GB]
+    assert data["time_s"].tolist() == [4.0 * n for n in range(500)]
+
+
+def test_without_memory_the_figures_say_so(tmp_path: Path) -> None:
+    for name, why in (("memory", "no memory was recorded"), ("memory_over_time", "no memory over time was recorded")):
+        _, data = draw(name, gathered(tmp_path / name, measured("vision", {})))
+        assert data["nothing_to_show"].tolist() == [why]
