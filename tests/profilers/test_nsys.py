@@ -22,13 +22,13 @@ RANGE = (
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real report, captured while another process of the machine holds a secret in its environment."""
+    """A real report of a job with a secret in its environment, as has another process of the machine."""
     path = tmp_path_factory.mktemp("nsys") / "report.nsys-rep"
     keeper = subprocess.Popen(["sleep", "300"], env={"PLANTED_SECRET": "hunter2", "OTHER": "x"})
     try:
         subprocess.run(
             PROFILER.wrap([sys.executable, "-c", RANGE], path, "cpu"),
-            env=os.environ | PROFILER.environment,
+            env=os.environ | PROFILER.environment | {"OWN_SECRET": "correct-horse"},
             timeout=120,
             check=True,
             capture_output=True,
@@ -50,9 +50,58 @@ def test_a_report_exports_to_a_database_with_its_ranges(report: Path, tmp_path: 
 
 
 @pytest.mark.nsys
-def test_an_exported_database_holds_no_environment_of_other_processes(report: Path, tmp_path: Path) -> None:
+def test_an_exported_database_holds_no_environment(report: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.sqlite"
+    subprocess.run(["nsys", "export", "--type=sqlite", f"--output={plain}", report], check=True, capture_output=True)
+    secrets = (b"hunter2", b"correct-horse")
+    assert all(secret in plain.read_bytes() for secret in secrets)
     PROFILER.export(report, tmp_path)
-    assert b"hunter2" not in (tmp_path / "report.sqlite").read_bytes()
+    assert not [secret for secret in secrets if secret in (tmp_path / "report.sqlite").read_bytes()]
+
+
+# Stands in for an nsys that exports payloads: as NCCL and another library left them, and wherever else they may come.
+NEWER = """\
+import sqlite3, sys
+if "--help" in sys.argv:
+    print("  --include-blobs=")
+    sys.exit()
+assert "--include-blobs=true" in sys.argv
+[out] = [part.partition("=")[2] for part in sys.argv if part.startswith("--output=")]
+connection = sqlite3.connect(out)
+connection.executescript('''
+    CREATE TABLE StringIds (id INTEGER, value TEXT);
+    INSERT INTO StringIds VALUES (1, 'NCCL'), (2, 'ncclAllReduce'), (3, CAST('PATH=hunter2' AS BLOB));
+    CREATE TABLE NVTX_EVENTS (eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER, domainId INTEGER,
+        binaryData TEXT);
+    INSERT INTO NVTX_EVENTS VALUES
+        (75, NULL, 10 << 24, 1, 1, NULL), (75, 'other', 11 << 24, NULL, 1, NULL),
+        (59, NULL, (10 << 24) + 3, 2, 1, x'0102'), (59, 'a', 11 << 24, NULL, 1, CAST('hunter2' AS BLOB)),
+        (59, 'b', 10 << 24, NULL, 2, CAST('hunter2' AS BLOB)), (59, 'c', 10 << 24, NULL, NULL, x'03');
+    CREATE TABLE PAYLOADS (id INTEGER, content BLOB);
+    INSERT INTO PAYLOADS VALUES (7, CAST('TOKEN=hunter2' AS BLOB));
+''')
+connection.commit()
+"""
+
+
+def stands_in(folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program before all others that answers to the name nsys."""
+    folder.mkdir(exist_ok=True)
+    (folder / "nsys").write_text(program)
+    (folder / "nsys").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_of_payloads_only_those_of_nccl_are_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stands_in(tmp_path / "bin", f"#!{sys.executable}\n{NEWER}", monkeypatch)
+    (tmp_path / "report.nsys-rep").write_bytes(b"x")
+    database = PROFILER.export(tmp_path / "report.nsys-rep", tmp_path)
+    assert b"hunter2" not in database.read_bytes()
+    with closing(sqlite3.connect(database)) as connection:
+        kept = connection.execute("SELECT textId, binaryData FROM NVTX_EVENTS WHERE binaryData IS NOT NULL").fetchall()
+        assert kept == [(2, b"\x01\x02")]
+        assert connection.execute("SELECT count(*) FROM NVTX_EVENTS").fetchone() == (6,)
+        assert connection.execute("SELECT id, content FROM PAYLOADS").fetchall() == [(7, None)]
 
 
 @pytest.mark.nsys
@@ -120,6 +169,27 @@ def test_sampling_stays_off_and_the_job_outlives_its_capture() -> None:
 def test_of_a_cuda_graph_every_kernel_is_recorded() -> None:
     assert "--cuda-graph-trace=node" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
     assert not any("graph" in part for part in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cpu"))
+
+
+@pytest.mark.parametrize(("listed", "asked"), [("--cuda-memory-usage=", True), ("--cuda-memory-usage-of=", False)])
+def test_memory_use_is_recorded_on_gpus_where_nsys_knows_how(
+    listed: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands_in(
+        tmp_path / "bin", f"#!/bin/sh\nprintf '%s\\n' ' {listed}' '   see also --cuda-memory-usage'\n", monkeypatch
+    )
+    option = "--cuda-memory-usage=true"
+    assert (option in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")) == asked
+    assert option not in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cpu")
+
+
+def test_without_nsys_no_option_is_used_that_it_may_not_know(without_nsys: None) -> None:
+    assert not any("memory" in part for part in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda"))
+
+
+@pytest.mark.nsys
+def test_the_nsys_here_records_memory_use() -> None:
+    assert "--cuda-memory-usage=true" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
 
 
 @pytest.mark.nsys

@@ -28,6 +28,8 @@ CAPTURE_RANGE = "profiled_window"
 
 VERSION_LIMIT_S = 30.0
 EXPORT_LIMIT_S = 3600.0
+NUMERIC = ("INTEGER", "REAL")  # types of columns in which nsys stores nothing else
+DOMAIN_CREATED = 75  # eventType in NVTX_EVENTS
 FULL = "disk is full"  # SQLite's message, which nsys prints too, exiting with 0
 
 
@@ -65,10 +67,13 @@ class Nsys(Profiler):
 
         CPU sampling and context switches stay off: on recent kernels they hang nsys 2022.4 for good.
         On a CPU the window is an NVTX range, on a GPU a cudaProfilerStart/Stop pair. The capture's end must not
-        end the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event.
+        end the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event. So are
+        allocations of device memory, by an nsys that knows how: PyTorch keeps what it has once allocated, so in the
+        middle of training there are few.
         """
         if device == "cuda":
             trace = ["--trace=cuda,nvtx,cublas,cudnn", "--cuda-graph-trace=node"]
+            trace += _if_known("profile", "--cuda-memory-usage=true")
             capture = ["--capture-range=cudaProfilerApi"]
         else:
             trace = ["--trace=nvtx"]
@@ -93,8 +98,9 @@ class Nsys(Profiler):
     def export(self, file: Path, folder: Path) -> Path:
         """Export a report to SQLite; the database appears only when it passed its checks.
 
-        nsys 2023.4 records the environment of every process on the machine that it may read, not of the job
-        alone. They are removed from the database; from the report they cannot be.
+        An nsys that can exports NVTX's payloads, in which NCCL states the sizes of its messages. nsys 2023.4 records
+        the environment of every process on the machine that it may read, not of the job alone. They are removed from
+        the database, and so are all payloads but NCCL's; from the report they cannot be.
 
         Raises
         ------
@@ -109,7 +115,8 @@ class Nsys(Profiler):
         try:
             with atomic_write(database) as temporary:
                 temporary.unlink()  # nsys refuses to write to a name that exists
-                command = ["nsys", "export", "--type=sqlite", f"--output={temporary}", str(file)]
+                payloads = _if_known("export", "--include-blobs=true")
+                command = ["nsys", "export", "--type=sqlite", *payloads, f"--output={temporary}", str(file)]
                 code, output = _run(command, EXPORT_LIMIT_S)
                 if FULL in output:
                     raise OSError(errno.ENOSPC, FULL)
@@ -118,7 +125,7 @@ class Nsys(Profiler):
                     raise TraceError(f"nsys export of {file.name} ended with {code}, saying: {output[-300:]}")
                 check_database(temporary)
                 try:
-                    _remove_environments(temporary)
+                    _scrub(temporary)
                 except sqlite3.OperationalError as error:
                     raise OSError(errno.ENOSPC if FULL in str(error) else errno.EIO, str(error)) from error
         except subprocess.TimeoutExpired as error:
@@ -201,11 +208,46 @@ def check_database(database: Path) -> None:
         raise TraceError(f"{database.name} holds no strings, so no trace")
 
 
-def _remove_environments(database: Path) -> None:
-    """Overwrite the strings that hold a process's environment: assignments joined by NUL characters."""
+def _if_known(command: str, option: str) -> list[str]:
+    """The option, if the nsys on the PATH lists it in the help of the command."""
+    name = re.escape(option.partition("=")[0])
+    found = ask(["nsys", command, "--help"], VERSION_LIMIT_S)
+    return [option] if re.search(rf"^\s*(-\w, *)?{name}(?![\w-])", found.output, re.M) else []
+
+
+def _scrub(database: Path) -> None:
+    """Overwrite environments of processes, and drop what is binary, which may hold anything, but for NCCL's payloads.
+
+    An environment is a string of assignments joined by NUL characters, or a value under a name that says so.
+    """
+    removed = "(environment removed)"
     with closing(sqlite3.connect(database)) as connection:
         connection.execute(
-            "UPDATE StringIds SET value = '(environment removed)' WHERE instr(CAST(value AS BLOB), x'00') > 0"
+            "UPDATE StringIds SET value = ? WHERE instr(CAST(value AS BLOB), x'00') > 0 OR typeof(value) = 'blob'",
+            (removed,),
         )
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            columns = {name: kind for _, name, kind, *_ in connection.execute(f'PRAGMA table_info("{table}")')}
+            if {"name", "value"} <= set(columns):
+                connection.execute(f"UPDATE \"{table}\" SET value = ? WHERE name LIKE '%environment%'", (removed,))
+            for column, kind in columns.items():
+                if kind in NUMERIC or (table, column) == ("StringIds", "value"):
+                    continue
+                where = f"typeof(\"{column}\") = 'blob'"
+                if (table, column) == ("NVTX_EVENTS", "binaryData"):
+                    where += f" AND NOT {_is_of_nccl(connection)}"
+                connection.execute(f'UPDATE "{table}" SET "{column}" = NULL WHERE {where}')
         connection.commit()
         connection.execute("VACUUM")  # what was overwritten would live on in unused parts of pages
+
+
+def _is_of_nccl(connection: sqlite3.Connection) -> str:
+    """Condition under which a row of NVTX_EVENTS belongs to NCCL's domain of the row's process."""
+    domains = connection.execute(
+        "SELECT DISTINCT d.globalTid >> 24, d.domainId FROM NVTX_EVENTS d LEFT JOIN StringIds s ON s.id = d.textId "
+        f"WHERE d.eventType = {DOMAIN_CREATED} AND COALESCE(d.text, s.value) = 'NCCL'"
+    )
+    listed = ", ".join(f"({int(process)}, {int(domain)})" for process, domain in domains)
+    # A row without a domain has none of these.
+    return f"COALESCE((globalTid >> 24, domainId) IN (VALUES {listed}), 0)" if listed else "0"
