@@ -20,7 +20,8 @@ Row = dict[str, Any]
 # The machine of paper B.
 GPU = {"name": "NVIDIA H100 SXM5 94GB", "memory_bytes": 94_000_000_000, "capability": "9.0"}
 
-STEADY, SCATTERED = (0.997, 1.0, 1.003), (0.8, 1.0, 1.25)  # repeats, as factors of a measure
+# Repeats, as factors of a measure. Those of SCATTERED and OTHERWISE are as far apart as they can be in the same block.
+STEADY, SCATTERED, OTHERWISE = (0.997, 1.0, 1.003), (0.8, 1.0, 1.25), (1.25, 1.0, 0.8)
 
 
 def repeated(row: Row, factors: Sequence[float] = STEADY) -> list[Row]:

@@ -7,8 +7,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from scipy.stats import ttest_1samp
 from synthetic_results import GPU, SCATTERED, STEADY, Row, images, made, make_results, texts
 
 from conftest import ROOT
@@ -305,19 +307,20 @@ def test_runs_of_several_configurations_are_no_repeats_of_each_other(tmp_path: P
 
 
 @pytest.mark.parametrize(("llm", "vision", "verdict"), [(2.5, 3.8, "confirmed"), (3.8, 2.5, "refuted")])
-def test_speed_ups_of_several_configurations_are_compared_by_their_medians(
+def test_speed_ups_of_several_configurations_are_compared_by_their_geometric_means(
     llm: float, vision: float, verdict: str, tmp_path: Path
 ) -> None:
     is_vision, is_llm = [], []
+    slower = (1.0, 1.01, 1.02)  # repeats of language models on one device, so their speed-up
     for dataset, factor in (("a", 0.9), ("b", 1.0), ("c", 1.3)):
         is_vision += images(100, dataset=dataset) + images(100 * vision * factor, dataset=dataset, devices=4)
-        is_llm += texts(1.0, dataset=dataset) + texts(4 / (llm * factor), dataset=dataset, devices=4)
+        is_llm += texts(1.0, [own * 1 / each for own, each in zip(STEADY, slower, strict=True)], dataset=dataset)
+        is_llm += texts(4 / (llm * factor), dataset=dataset, devices=4)
     judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, is_vision, is_llm))
     assert judged.verdict == verdict, judged.finding
     [comparison] = judged.tests[0].comparisons
-    assert comparison.found.value == pytest.approx(llm / vision)
-    steady = 1.003 / 0.997  # of a speed-up; the ratio of two is off by that of both at most
-    assert comparison.found.high == pytest.approx(llm / vision * steady**2)
+    expected = ttest_1samp(np.log([llm / vision * each for each in slower]), 0).confidence_interval()
+    assert (comparison.found.low, comparison.found.high) == pytest.approx(tuple(np.exp(expected)))
     assert comparison.found.repeats == 3 and len(comparison.runs) == 36
 
 
@@ -364,11 +367,16 @@ def test_configurations_that_contradict_each_other_decide_nothing(tmp_path: Path
     assert "2 comparisons, 1 support it, 1 contradict it, 0 are open" in judged.finding
 
 
-def test_a_ratio_is_that_of_the_medians_and_is_listed_with_its_runs(tmp_path: Path) -> None:
-    table = comparisons_table([verdict_on("nhwc_gain", evidence_of(tmp_path, TRUE["nhwc_gain"]))])
+def test_a_ratio_is_paired_by_repeat_and_is_listed_with_its_runs(tmp_path: Path) -> None:
+    faster = images(120, (0.99, 1.01), layout="nhwc")
+    table = comparisons_table([verdict_on("nhwc_gain", made(tmp_path, images(100, (1.1, 1.0)) + faster))])
     [row] = table.to_dict("records")
-    assert row["value"] == pytest.approx(1.2)
-    assert (row["low"], row["high"]) == (pytest.approx(1.2 * 0.997 / 1.003), pytest.approx(1.2 * 1.003 / 0.997))
+    ratios = np.log([1.2 * 0.99 / 1.1, 1.2 * 1.01 / 1.0])
+    assert row["value"] == pytest.approx(np.exp(ratios.mean()))
+    assert (row["low"], row["high"]) == pytest.approx(tuple(np.exp(ttest_1samp(ratios, 0).confidence_interval())))
+    table = comparisons_table([verdict_on("nhwc_gain", evidence_of(tmp_path / "same", TRUE["nhwc_gain"]))])
+    [row] = table.to_dict("records")
+    assert (row["value"], row["low"], row["high"]) == pytest.approx((1.2, 1.2, 1.2))
     assert row["answer"] == "yes" and row["decides"] and len(row["runs"].split()) == 6
 
 

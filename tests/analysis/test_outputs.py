@@ -57,8 +57,9 @@ def test_a_table_of_measures_has_units_in_its_headings_and_intervals_in_its_cell
         "strategy", "devices", "repeats", "iteration time (ms)", "peak memory (GB)", "data share (%)", "speed-up"
     ]  # fmt: skip
     assert one[:5] == ["ddp-ds", "1", "3", "100 [98, 104]", "1.50 [1.50, 1.50]"]
-    # 2 × 100 / 111, 2 × 98 / 112 and 2 × 104 / 110
-    assert two[3:] == ["111 [110, 112]", "1.50 [1.50, 1.50]", "12.5 [12.5, 12.5]", "1.80 [1.75, 1.89]"]
+    # 2 × 100 / 110, 2 × 104 / 112 and 2 × 98 / 111: logarithms 0.598, 0.619 and 0.569, so 0.595 ± 4.30 × 0.0145.
+    assert two[3:] == ["111 [110, 112]", "1.50 [1.50, 1.50]", "12.5 [12.5, 12.5]", "1.81 [1.70, 1.93]"]
+    # 4 × 100 / 130, by the one repeat that both have.
     assert four[2:] == ["1", "130", "1.50", "12.5", "3.08"]
 
 
@@ -102,8 +103,8 @@ def test_the_table_of_speedups_has_scaling_baseline_and_serial_fraction() -> Non
     headings, _, two, four = cells(markdown(speedup_table(synthetic()), "Scaling"))
     cell = dict(zip(headings, two, strict=True))
     assert (cell["scaling"], cell["baseline"]) == ("weak", "ddp-ds, 1 device")
-    # (1/1.802 − 1/2) / (1/2) = 11 %
-    assert cell["serial fraction (%)"].startswith("11.0 [")
+    # (1/1.813 − 1/2) / (1/2) = 10.3 %
+    assert cell["serial fraction (%)"].startswith("10.3 [")
     assert dict(zip(headings, four, strict=True))["serial fraction (%)"] == "10.0"
 
 
@@ -126,9 +127,9 @@ def test_the_table_of_scaling_models_has_parameters_errors_residual_and_reason()
 
 def test_a_caption_says_what_brackets_and_errors_are_where_there_are_any() -> None:
     ratios = markdown(speedup_table(synthetic()), "Scaling.").splitlines()[0]
-    assert "the range of the ratios of single repeats, from four repeats on the 95 % bootstrap interval" in ratios
+    assert "Geometric means of the ratios of repeats, in brackets the 95 % t interval" in ratios
     medians = markdown(measures_table(synthetic(), ["iteration_time_s"]), "Times").splitlines()[0]
-    assert "their range, from six repeats on their 95 % bootstrap interval" in medians
+    assert "the range of two to five repeats, from six on the exact interval of the median" in medians
     assert "standard error" in markdown(scaling_models_table(synthetic()), "Models")
     assert markdown(pd.DataFrame({"a": [1]}), "Plain").splitlines()[0] == "Plain."
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_results import GPU, SCATTERED, Row, images, made, make_results, texts
+from synthetic_results import GPU, OTHERWISE, SCATTERED, Row, images, made, make_results, texts
 
 from multicard.analysis.best import choices
 from multicard.analysis.bottlenecks import BottleneckReport, bottlenecks
@@ -173,7 +173,8 @@ def advised(report: BottleneckReport, evidence: Evidence) -> dict[str, list[floa
 
 
 def test_a_measured_option_comes_with_its_gain(tmp_path: Path) -> None:
-    rows = images(100, num_workers=2, data_share=0.5) + images(150, num_workers=8) + images(90, num_workers=1)
+    rows = images(100, num_workers=2, data_share=0.5) + images(90, num_workers=1)
+    rows += images(150, (1.003, 1.0, 0.997), num_workers=8)
     rows += images(120, num_workers=2, loader="dali") + images(300, num_workers=2, loader="dali", layout="nhwc")
     evidence = made(tmp_path, rows)
     found = advised(bottlenecks(evidence)[0], evidence)
@@ -181,11 +182,12 @@ def test_a_measured_option_comes_with_its_gain(tmp_path: Path) -> None:
     assert found["loader: dali"] == [pytest.approx(1.2)]
     assert found["binding: numa"] == []
     text = as_markdown(evidence)
-    assert "`higher num_workers` (loads in more processes): 50 % faster [+49 %, +51 %] with num\\_workers: 8" in text
+    # Ratios 1.5 × 1.006, 1.5 and 1.5 × 0.994: 0.006 × 4.30 / √3 is 1.5 % of 1.5 to each side.
+    assert "`higher num_workers` (loads in more processes): 50 % faster [+48 %, +52 %] with num\\_workers: 8" in text
 
 
 def test_a_gain_within_the_spread_of_repeats_is_not_one(tmp_path: Path) -> None:
-    rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, SCATTERED, num_workers=8)
+    rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, OTHERWISE, num_workers=8)
     assert "no difference beyond run-to-run variation" in as_markdown(made(tmp_path, rows))
 
 
@@ -255,7 +257,7 @@ def test_the_best_for_each_goal_is_found_per_number_of_devices(tmp_path: Path) -
         ("throughput", 1): "fp16", ("throughput", 4): "fp32", ("time_to_accuracy", 1): "fp32", ("memory", 1): "fp16",
     }  # fmt: skip
     assert all(c.decided for c in best.values())
-    assert best["throughput", 1].value.value == pytest.approx(150)
+    assert best["throughput", 1].value.value == pytest.approx(150, rel=1e-4)
 
 
 def test_energy_counts_samples_that_ranks_repeat_once(tmp_path: Path) -> None:
@@ -277,9 +279,9 @@ def test_a_memory_limit_leaves_out_what_needs_more(tmp_path: Path) -> None:
     assert "none of 3 configurations is known to fit" in as_markdown(evidence, ["throughput"], 1)
 
 
-@pytest.mark.parametrize("factors", [SCATTERED, (1.0,)], ids=["scattered", "one repeat"])
-def test_an_undecided_choice_is_reported(factors: tuple[float, ...], tmp_path: Path) -> None:
-    evidence = made(tmp_path, images(100, factors) + images(105, factors, precision="fp16"))
+@pytest.mark.parametrize("factors", [(SCATTERED, OTHERWISE), ((1.0,), (1.0,))], ids=["scattered", "one repeat"])
+def test_an_undecided_choice_is_reported(factors: tuple[tuple[float, ...], ...], tmp_path: Path) -> None:
+    evidence = made(tmp_path, images(100, factors[0]) + images(105, factors[1], precision="fp16"))
     [choice] = choices(evidence, "throughput")
     assert not choice.decided and [each["precision"] for each in choice.tied] == ["fp32"]
     assert "undecided" in as_markdown(evidence)
@@ -289,32 +291,23 @@ def test_a_rival_without_an_interval_is_reported(tmp_path: Path) -> None:
     rival = images(95, (1.0,), precision="fp16")
     text = as_markdown(made(tmp_path / "one", images(100) + rival))
     assert "undecided (one repeat only), may be as good: precision: fp16" in text
-    overlapping = images(100, SCATTERED, precision="bf16")
+    overlapping = images(99, OTHERWISE, precision="bf16")
     text = as_markdown(made(tmp_path / "both", images(100, SCATTERED) + rival + overlapping))
-    assert "undecided (intervals overlap or one repeat only), may be as good: " in text
+    assert "undecided (no difference shown or one repeat only), may be as good: " in text
     text = as_markdown(made(tmp_path / "overlapping", images(100, SCATTERED) + overlapping))
-    assert "undecided (intervals overlap), may be as good: " in text
+    assert "undecided (no difference shown), may be as good: " in text
 
 
-@pytest.mark.parametrize(("repeats", "warned"), [(2, True), (3, False)])
-def test_a_difference_of_fewer_than_three_repeats_comes_with_a_warning(
-    repeats: int, warned: bool, tmp_path: Path
-) -> None:
-    few = (0.999, 1.0, 1.001)[:repeats]
-    rows = images(100, few, num_workers=2, data_share=0.5) + images(150, num_workers=8)
-    lines = as_markdown(made(tmp_path, rows), ["throughput"]).splitlines()
-    warning = f"({repeats} repeats: such a difference is often due to chance)"
-    [decision] = [line for line in lines if "better than the other one" in line]
-    [measured] = [line for line in lines if "50 % faster" in line and "with num\\_workers: 8" in line]
-    assert (warning in decision, warning in measured) == (warned, warned)
-
-
-def test_no_difference_needs_no_warning(tmp_path: Path) -> None:
-    two = (0.9, 1.1)
-    rows = images(100, two, num_workers=2, data_share=0.5) + images(101, two, num_workers=8)
-    text = as_markdown(made(tmp_path, rows))
-    assert "no difference beyond run-to-run variation" in text
-    assert "chance" not in text
+def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Path) -> None:
+    # Logarithms of ratios to one rival: 0.345, 0.182 and 0.259, so t is 5.6 and p 3 %; of three the least p is 8 %.
+    slow = (0.85, 1.0, 1.0)
+    rows = images(100, slow) + images(120, (1.0, 1.0, 1.08), precision="fp16")
+    two = made(tmp_path / "two", rows)
+    [choice] = choices(two, "throughput")
+    assert choice.decided
+    rows += images(99, slow, precision="bf16") + images(98, slow, precision="fp64")
+    [choice] = choices(made(tmp_path / "four", rows), "throughput")
+    assert not choice.decided and len(choice.tied) == 3
 
 
 def test_preference_tuning_is_not_compared_with_other_techniques(tmp_path: Path) -> None:
@@ -365,7 +358,7 @@ def test_the_command_prints_markdown_for_one_goal(tmp_path: Path, capsys: pytest
     main(["recommend", str(results), "--goal", "throughput"])
     printed = capsys.readouterr().out
     assert "### Throughput" in printed and "### Energy" not in printed
-    assert "| mnist, 224 px, mobilenet\\_v2 | 1 GPU | precision: fp16 | 150 [150, 150] images per second |" in printed
+    assert "| mnist, 224 px, mobilenet\\_v2 | 1 GPU | precision: fp16 | 150 [149, 151] images per second |" in printed
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])

@@ -35,7 +35,8 @@ CLEAR = {
 def test_the_gain_is_in_speed_over_the_same_number_of_devices() -> None:
     data = gains(pinned(CLEAR), "pin_memory")
     assert data["devices"].tolist() == [1, 2]
-    assert data["gain"].tolist() == pytest.approx([1.205 / 1.005 - 1, 0.0])
+    ratios = [(1.2 / 1.0) * (1.21 / 1.01), (1.0 / 1.02) * (1.1 / 1.08)]
+    assert data["gain"].tolist() == pytest.approx([ratio**0.5 - 1 for ratio in ratios])
     assert data["verdict"].tolist() == ["more", "none"]
     assert data["repeats"].tolist() == [2, 2]
 
@@ -49,6 +50,19 @@ def test_a_gain_inside_the_interval_is_drawn_hollow_and_worded_as_none() -> None
     hollow = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
     assert [tuple(line.get_xdata()) for line in hollow] == [(1,)]
     assert legend(figure) == [["hollow: no difference"]]
+
+
+def test_one_difference_among_thirty_needs_more_than_one_alone() -> None:
+    # Ratios 1.19, 1.2 and 1.21: t of their logarithms is 38 with two degrees of freedom, p 0.07 %, times 30 it is 2 %;
+    # 1.1, 1.2 and 1.3: t is 3.8, p 6 %. 1.15, 1.2 and 1.25: t is 7.6, p 1.7 %, times 30 it is more than 5 %.
+    def verdict(ratios: tuple[float, ...], others: int) -> str:
+        times = {(False, 1): list(ratios), (True, 1): [1.0, 1.0, 1.0]}
+        for devices in range(2, others + 2):
+            times |= {(False, devices): [1.0, 1.1, 1.2], (True, devices): [1.1, 1.2, 1.0]}
+        return gains(pinned(times), "pin_memory")["verdict"].iloc[0]
+
+    assert [verdict((1.15, 1.2, 1.25), others) for others in (0, 29)] == ["more", "none"]
+    assert [verdict((1.19, 1.2, 1.21), others) for others in (0, 29)] == ["more", "more"]
 
 
 def half_filled(axes: Axes) -> list[Line2D]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.statistics import Interval, median_of, ratios_of, verdict
+from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 
 Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
 GOALS: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "energy", "memory")
@@ -29,11 +29,11 @@ class Choice:
     job
         What they have in common, in words.
     best
-        The one with the best median; `value` is its value.
+        The one with the best geometric mean over repeats; `value` is its value.
     differing
         Parameters in which the candidates differ, without those that another one implies.
     tied
-        Others that are not significantly different.
+        Others that are not significantly different, corrected for the number of comparisons with the best.
     of_one_repeat
         How many of these are so because one of the two has a single repeat, hence no interval.
     repeats
@@ -94,15 +94,15 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
 
 
 def _best(
-    valued: Sequence[tuple[Configuration, list[float]]], goal: Goal, differing: Sequence[str]
+    valued: Sequence[tuple[Configuration, dict[int, float]]], goal: Goal, differing: Sequence[str]
 ) -> tuple[Configuration | None, Interval | None, list[Configuration], int, int]:
     if not valued:
         return None, None, [], 0, 0
-    medians = [(configuration, values, median_of(values)) for configuration, values in valued]
+    means = [(configuration, values, product_of([(1.0, values)])) for configuration, values in valued]
     choose = max if goal == "throughput" else min
-    best, best_values, value = choose(medians, key=lambda entry: entry[2].value)
-    others = [(configuration, values) for configuration, values, _ in medians if configuration is not best]
-    ratios = ratios_of([(values, best_values) for _, values in others])
+    best, best_values, value = choose(means, key=lambda entry: entry[2].value)
+    others = [(configuration, values) for configuration, values, _ in means if configuration is not best]
+    ratios = corrected([ratio_of(values, best_values) for _, values in others])
     tied = {
         index: verdict(ratio)
         for index, ((configuration, _), ratio) in enumerate(zip(others, ratios, strict=True))
@@ -120,30 +120,34 @@ def _differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:
     return tuple(configurations[0].workload.varying(table, names))
 
 
-def energy(configuration: Configuration) -> list[float]:
-    """Joules per distinct sample, or per token; samples that several ranks repeat count once."""
+def energy(configuration: Configuration) -> dict[int, float]:
+    """Joules per distinct sample, or per token, by repeat; samples that several ranks repeat count once."""
     unit = configuration.workload.unit
     if unit.column != "samples":
-        return configuration.values(unit.energy)
+        return configuration.blocks(unit.energy)
     names = ("energy_per_sample_j", "processed_samples_per_s", "throughput_samples_per_s")
-    rows = [[run.number(name) for name in names] for run in configuration.completed]
-    return [joules * processed / distinct for joules, processed, distinct in rows if joules and processed and distinct]
+    rows = {run.repeat: [run.number(name) for name in names] for run in configuration.completed}
+    return {
+        repeat: joules * processed / distinct
+        for repeat, (joules, processed, distinct) in rows.items()
+        if joules and processed and distinct
+    }
 
 
-VALUES: dict[Goal, Callable[[Configuration], list[float]]] = {
-    "throughput": lambda configuration: configuration.values(configuration.rate),
+VALUES: dict[Goal, Callable[[Configuration], dict[int, float]]] = {
+    "throughput": lambda configuration: configuration.blocks(configuration.rate),
     "time_to_accuracy": lambda configuration: _all_reached(configuration),
     "energy": energy,
     "memory": peak_memory,
 }
 
 
-def _all_reached(configuration: Configuration) -> list[float]:
-    """Times to the accuracy goal, if every repeat reached it."""
-    times = configuration.values("time_to_accuracy_s")
-    return times if len(times) == len(configuration.completed) else []
+def _all_reached(configuration: Configuration) -> dict[int, float]:
+    """Times to the accuracy goal by repeat, if every one reached it."""
+    times = configuration.blocks("time_to_accuracy_s")
+    return times if len(times) == len(configuration.completed) else {}
 
 
 def _fits(configuration: Configuration, limit_gb: float | None) -> bool:
-    peaks = peak_memory(configuration)
+    peaks = peak_memory(configuration).values()
     return limit_gb is None or (bool(peaks) and max(peaks) <= limit_gb * 1e9)

@@ -191,7 +191,7 @@ def _memory(configuration: Configuration) -> Bottleneck | None:
     lost = sum(run.values.get("outcome") == "out_of_memory" for run in configuration.runs)
     if lost:
         return Bottleneck("memory", 1.0, f"{lost} of {len(configuration.runs)} runs ran out of memory (measures.csv)")
-    used, memory = peak_memory(configuration), configuration.provenance.gpu_memory_bytes
+    used, memory = peak_memory(configuration).values(), configuration.provenance.gpu_memory_bytes
     if not used or not memory or configuration["device"] != "cuda":
         return None
     share = max(used) / memory
@@ -202,11 +202,15 @@ def _memory(configuration: Configuration) -> Bottleneck | None:
     return Bottleneck("memory", share, text)
 
 
-def peak_memory(configuration: Configuration) -> list[float]:
-    """Highest known use of a device's memory of each completed repeat, in bytes: by all, by PyTorch, by tensors."""
+def peak_memory(configuration: Configuration) -> dict[int, float]:
+    """Highest known use of a device's memory by completed repeat, in bytes: by all, by PyTorch, by tensors."""
     names = ("device_memory_used_bytes", "peak_reserved_bytes", "peak_memory_bytes")
-    known = [[run.number(name) for name in names] for run in configuration.completed]
-    return [max(found) for values in known if (found := [value for value in values if value is not None])]
+    known = {run.repeat: [run.number(name) for name in names] for run in configuration.completed}
+    return {
+        repeat: max(found)
+        for repeat, values in known.items()
+        if (found := [value for value in values if value is not None])
+    }
 
 
 def _caveats(configuration: Configuration) -> list[str]:

@@ -98,13 +98,13 @@ class Test(Strict):
         runs: Iterable[MeasuredRun],
         without: Sequence[str] = (),
     ) -> Comparison:
-        """Compare a number with the limits; without bounds, or with a limit inside them, the answer is open."""
+        """Compare a number with the limits; without an interval, or with a limit inside it, the answer is open."""
         if isinstance(under, str):
             places = (under, under)
         else:
             places = (under.words(without), under.words(without, in_short=True))
         answer: Answer = "open"
-        if found.low is not None and found.high is not None:
+        if found.coverage is not None:
             above = self.above if self.above is not None else float("-inf")
             below = self.below if self.below is not None else float("inf")
             if found.high < above or found.low > below:

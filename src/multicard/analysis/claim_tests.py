@@ -20,7 +20,7 @@ from multicard.analysis.claim_limits import (
 )
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
 from multicard.analysis.scaling import BASELINE_DIFFERS, find_baselines
-from multicard.analysis.statistics import Interval, median_interval, medians_of, quotient, ratios_of, scaled
+from multicard.analysis.statistics import Interval, Term, mean_of, product_of, ratio_of, scaled
 
 Speedup = tuple[Configuration, Configuration, Interval]  # of a configuration over its baseline
 
@@ -43,7 +43,7 @@ class Compare(Test):
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
         """One per pair."""
         pairs = self.pairs(configurations)
-        ratios = ratios_of([(one.values(self.measure), base.values(self.measure)) for one, base in pairs])
+        ratios = [ratio_of(one.blocks(self.measure), base.blocks(self.measure)) for one, base in pairs]
         found = [
             self.judged(self._what(one, base), one, ratio, (*one.completed, *base.completed), [self.parameter])
             for (one, base), ratio in zip(pairs, ratios, strict=True)
@@ -84,22 +84,22 @@ class Trend(Compare):
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
         """One per configuration, whatever its number of devices."""
-        pairs = self.pairs(configurations)
-        ratios = ratios_of([(one.values(self.measure), base.values(self.measure)) for one, base in pairs])
         groups = defaultdict(list)
-        for (one, base), ratio in zip(pairs, ratios, strict=True):
-            if ratio.value is not None:
+        for one, base in self.pairs(configurations):
+            if one.blocks(self.measure) and base.blocks(self.measure):
                 groups[one.rest([self.parameter, "devices"]), one[self.parameter], base[self.parameter]].append(
-                    (one, base, ratio)
+                    (one, base)
                 )
         found = []
         for alike in groups.values():
             few, many = (end(alike, key=lambda entry: entry[0]["devices"]) for end in (min, max))
             if few[0]["devices"] < many[0]["devices"]:
                 counts = f"{many[0]['devices']} over {few[0]['devices']} devices"
-                what = f"{self._what(*few[:2])}, {counts}"
-                runs = [run for one, base, _ in (few, many) for each in (one, base) for run in each.completed]
-                found.append(self.judged(what, few[0], quotient(many[2], few[2]), runs, [self.parameter, "devices"]))
+                what = f"{self._what(*few)}, {counts}"
+                runs = [run for pair in (few, many) for each in pair for run in each.completed]
+                terms = zip((1.0, -1.0, -1.0, 1.0), (*many, *few), strict=True)
+                ratio = product_of([(weight, each.blocks(self.measure)) for weight, each in terms])
+                found.append(self.judged(what, few[0], ratio, runs, [self.parameter, "devices"]))
         return found
 
 
@@ -121,7 +121,7 @@ class Efficiency(Test):
 
 
 class Scaling(Test):
-    """Median speed-up of the configurations `where` over that of those `than`, with equal numbers of devices."""
+    """Mean speed-up of the configurations `where` over that of those `than`, geometric, on as many devices."""
 
     kind: Literal["scaling"]
     than: Where
@@ -141,9 +141,13 @@ class Scaling(Test):
             sides.append(places)
         comparisons = []
         for key in [key for key in sides[0] if key in sides[1]]:
-            of, than = (median_interval([ratio for _, _, ratio in side[key]]) for side in sides)
+            terms: list[Term] = []
+            for sign, side in zip((1, -1), sides, strict=True):
+                weight = sign / len(side[key])
+                for one, base, _ in side[key]:
+                    terms += [(weight, one.blocks(one.rate)), (-weight, base.blocks(base.rate))]
             runs = [run for side in sides for one, base, _ in side[key] for run in (*one.completed, *base.completed)]
-            ratio = quotient(of, than)
+            ratio = product_of(terms)
             comparisons.append(self.judged("speed-up over speed-up", f"{key[0]} devices", ratio, runs))
         return comparisons
 
@@ -167,8 +171,7 @@ class ApiTime(Test):
             if parts:
                 kept.append((each, parts))
         return [
-            self.judged("share of the time in CUDA calls", each, found, each.completed)
-            for (each, _), found in zip(kept, medians_of([parts for _, parts in kept]), strict=True)
+            self.judged("share of the time in CUDA calls", each, mean_of(parts), each.completed) for each, parts in kept
         ]
 
     def _part(self, calls: pd.DataFrame | None) -> float | None:
@@ -195,8 +198,8 @@ class Reaches(Test):
             if highest:
                 kept.append((each, highest))
         found = []
-        for (each, _), interval in zip(kept, medians_of([highest for _, highest in kept]), strict=True):
-            judged = self.judged("highest test accuracy", each, interval, each.completed)
+        for each, highest in kept:
+            judged = self.judged("highest test accuracy", each, mean_of(highest), each.completed)
             too_short = judged.answer == "no" and each["epochs"] < self.epochs
             found.append(replace(judged, answer="open") if too_short else judged)
         return found
@@ -220,7 +223,7 @@ def _speedups(chosen: Iterable[Configuration], configurations: Sequence[Configur
     )
     base_of = {id(c): configurations[base] for c, base in zip(configurations, baselines, strict=True) if base >= 0}
     pairs = [(each, base_of[id(each)]) for each in chosen if each["devices"] > 1 and id(each) in base_of]
-    ratios = ratios_of([(one.values(one.rate), base.values(base.rate)) for one, base in pairs])
+    ratios = [ratio_of(one.blocks(one.rate), base.blocks(base.rate)) for one, base in pairs]
     return [(*pair, ratio) for pair, ratio in zip(pairs, ratios, strict=True) if ratio.value is not None]
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from multicard.analysis.claim_limits import Comparison, Where, fits
 from multicard.analysis.claim_tests import AnyTest
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, Interval
+from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
 from multicard.core.units import number
 from multicard.experiment.datasets import Strict
@@ -228,11 +228,15 @@ def _numbers(comparisons: Sequence[Comparison], answers: bool = True) -> str:
 def interval_words(found: Interval) -> str:
     """Format a number with its bounds.
 
-    >>> interval_words(Interval(1.25, 1.2, 1.3, 3)), interval_words(Interval(1.25, None, None, 1))
+    >>> interval_words(Interval(1.25, 1.2, 1.3, 3, coverage=0.95)), interval_words(Interval(1.25, None, None, 1))
     ('1.25 [1.2, 1.3]', '1.25 (no interval: one repeat)')
+    >>> interval_words(Interval(1.25, 1.2, 1.3, 3))
+    '1.25 (range 1.2 to 1.3)'
     """
     if found.low is None or found.high is None:
         return f"{number(found.value)} (no interval: one repeat)"
+    if found.coverage is None:
+        return f"{number(found.value)} (range {number(found.low)} to {number(found.high)})"
     return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
 
 
@@ -245,8 +249,7 @@ def _conditions(comparisons: Sequence[Comparison]) -> str:
     versions = dict.fromkeys(run.provenance.versions or "versions unknown" for one in comparisons for run in one.runs)
     fewest, most = min(repeats), max(repeats)
     counted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    weak = f"; fewer than three repeats: {BY_CHANCE}" if fewest < FEW_REPEATS else ""
-    return f"{_machines(comparisons)}; {'; '.join(versions)}; {len(runs)} runs, repeats: {counted}{weak}"
+    return f"{_machines(comparisons)}; {'; '.join(versions)}; {len(runs)} runs, repeats: {counted}"
 
 
 def _machines(comparisons: Sequence[Comparison]) -> str:

@@ -1,10 +1,12 @@
 """What varies among the runs of a scenario, and configurations of them compared: what figures draw."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from multicard.analysis.scaling import over_repeats
-from multicard.analysis.statistics import Interval, ratios_of, verdict
+from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import workload_of
 
@@ -51,37 +53,53 @@ def configurations(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     """Speed gain over the base value: one row per compared value and configuration of the other parameters.
 
-    Columns: `base`, `value`, the other varied parameters, `devices`, `repeats` of the two together, the fewer; `gain` =
-    time per step with the base over time with the value − 1, its interval `gain_low` and `gain_high` (empty where one
-    of them has one repeat), and the `verdict` of `statistics`: whether that is `more`, `less` or no (`none`) speed.
+    Columns: `base`, `value`, the other varied parameters, `devices`, `repeats` compared; `gain` = time per step with
+    the base over time with the value − 1, its interval `gain_low` and `gain_high` (empty where one of them has one
+    repeat), and the `verdict` of `statistics`: whether that is `more`, `less` or no (`none`) speed, corrected for all
+    rows.
     """
     completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
     by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
     present = [value for value in ORDER[parameter] if (completed[parameter] == value).any()]
-    pairs, rows = [], []
+    ratios, rows = [], []
     for value in present[1:]:
         for key, group in completed.groupby(by, sort=False, dropna=False):
             base, compared = (
-                group.loc[group[parameter] == each, "iteration_time_s"].tolist() for each in (present[0], value)
+                group[group[parameter] == each].set_index("repeat")["iteration_time_s"].to_dict()
+                for each in (present[0], value)
             )
             if base and compared:
-                pairs.append((base, compared))
+                ratios.append(ratio_of(base, compared))
                 rows.append({"base": present[0], "value": value, **dict(zip(by, key, strict=True))})
-    for row, ratio in zip(rows, ratios_of(pairs), strict=True):
-        for name, bound in (("gain", ratio.value), ("gain_low", ratio.low), ("gain_high", ratio.high)):
-            row[name] = None if bound is None else bound - 1
-        row |= {"repeats": ratio.repeats, "verdict": verdict(ratio)}
     columns = ["base", "value", *by, "repeats", "gain", "gain_low", "gain_high", "verdict"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("gain", "gain_low", "gain_high"), float))
+    found = pd.concat([pd.DataFrame(rows, columns=columns[:-5]), _excess("gain", ratios)], axis="columns")
+    return found[columns]
 
 
-def overheads(measures: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
-    """Profiling overhead of each configuration that has one, as `over_repeats`, and the verdict on each."""
-    data = over_repeats(measures, ["profiler_overhead"])
-    data = data[data["profiler_overhead"].notna()].reset_index(drop=True)
-    columns = ["profiler_overhead", "profiler_overhead_low", "profiler_overhead_high"]
-    ratios = (1 + data[columns].astype(float)).assign(repeats=data["repeats"]).itertuples(index=False)
-    return data, pd.Series([_verdict(*ratio) for ratio in ratios], index=data.index, dtype=str)
+def overheads(measures: pd.DataFrame) -> pd.DataFrame:
+    """Profiling overhead of each configuration that has one.
+
+    Gives its parameters, `repeats`, `profiler_overhead`, `profiler_overhead_low` and `profiler_overhead_high`: the
+    geometric mean over repeats of profiled over measured iteration time, less 1, and the `verdict`, corrected for all
+    rows.
+    """
+    known = measures[(measures["outcome"] == "completed") & measures["profiler_overhead"].notna()]
+    groups = known.groupby(_parameters(measures), sort=False, dropna=False)["profiler_overhead"]
+    data = groups.size().reset_index().drop(columns="profiler_overhead")
+    return pd.concat([data, _excess("profiler_overhead", [product_of([(1.0, 1 + own)]) for _, own in groups])], axis=1)
+
+
+def _excess(name: str, ratios: Sequence[Interval]) -> pd.DataFrame:
+    """Ratios less 1 with their bounds, the `repeats`, and the `verdict` on each, corrected for all."""
+    parts = {"": "value", "_low": "low", "_high": "high"}
+    numbers = {
+        f"{name}{end}": np.array([getattr(each, part) for each in ratios], dtype=float) - 1
+        for end, part in parts.items()
+    }
+    verdicts = pd.Series([verdict(each) for each in corrected(ratios)], dtype=object)
+    return pd.DataFrame(
+        {"repeats": pd.Series([each.repeats for each in ratios], dtype=int), **numbers, "verdict": verdicts}
+    )
 
 
 def quantiles_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
@@ -102,8 +120,3 @@ def tokens_per_rank(data: pd.DataFrame) -> pd.DataFrame:
 
 def _parameters(measures: pd.DataFrame) -> list[str]:
     return [name for name in PARAMETERS if name in measures and name != "repeat"]
-
-
-def _verdict(value: float, low: float, high: float, repeats: int) -> str:
-    bounds = (None, None) if repeats < 2 or np.isnan(low) or np.isnan(high) else (low, high)
-    return verdict(Interval(value, *bounds, repeats))

@@ -66,6 +66,11 @@ class MeasuredRun:
         texts = (self.run, self.provenance.machine, self.provenance.gpu, self.provenance.data_source)
         return any(SYNTHETIC in text.lower() for text in texts if text)
 
+    @property
+    def repeat(self) -> int:
+        """Its number among the repeats of its configuration, which is that of its block."""
+        return self.values.get("repeat", 1)
+
     def number(self, name: str) -> float | None:
         """A measure; None where there is none."""
         value = self.values.get(name)
@@ -93,7 +98,11 @@ class Configuration:
 
     def values(self, measure: str) -> list[float]:
         """Values of a measure over the completed repeats that have it."""
-        return [value for run in self.completed if (value := run.number(measure)) is not None]
+        return list(self.blocks(measure).values())
+
+    def blocks(self, measure: str) -> dict[int, float]:
+        """Values of a measure by repeat, over the completed repeats that have it."""
+        return {run.repeat: value for run in self.completed if (value := run.number(measure)) is not None}
 
     @property
     def rate(self) -> str:

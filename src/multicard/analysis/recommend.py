@@ -12,7 +12,7 @@ from multicard.analysis.best import GOALS, Choice, Goal, choices
 from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.statistics import BY_CHANCE, FEW_REPEATS, scaled, verdict
+from multicard.analysis.statistics import scaled
 from multicard.analysis.tuning_options import DIFFERENT, HIGHER, LOWER, Advice, Neighbours, Tried, advice, effect
 from multicard.core.text import for_markdown
 from multicard.core.units import SECONDS, percent, with_unit
@@ -115,17 +115,12 @@ def _decision(choice: Choice) -> str:
     if choice.decided:
         others = choice.candidates - 1
         than = f"the {others} others" if others > 1 else "the other one"
-        return f"better than {than}{_by_chance(choice.repeats)}{excluded}"
+        return f"better than {than}{excluded}"
     names = "; ".join(for_markdown(_own_words(choice, each)) for each in choice.tied[:3])
     more = f"; and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
     overlap = choice.of_one_repeat < len(choice.tied)
-    why = " or ".join(["intervals overlap"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
+    why = " or ".join(["no difference shown"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
     return f"undecided ({why}), may be as good: {names}{more}{excluded}"
-
-
-def _by_chance(repeats: int) -> str:
-    """Caveat after a difference between few repeats; empty where there are enough."""
-    return f" ({repeats} repeats: {BY_CHANCE})" if repeats < FEW_REPEATS else ""
 
 
 def _own_words(choice: Choice, configuration: Configuration) -> str:
@@ -187,6 +182,4 @@ def _tried_words(each: Advice, tried: Tried) -> str:
     open_changes = [name for name, change in each.option.changes.items() if change in (HIGHER, LOWER, DIFFERENT)]
     values = f" with {for_markdown(tried.configuration.naming(open_changes))}" if open_changes else ""
     speed, memory = effect(tried.speed), effect(tried.memory, ("more", "less"))
-    text = f"{speed}{values}" + (f", peak memory: {memory}" if tried.memory.value is not None else "")
-    differ = [ratio.repeats for ratio in (tried.speed, tried.memory) if verdict(ratio) in ("more", "less")]
-    return text + _by_chance(min(differ, default=FEW_REPEATS))
+    return f"{speed}{values}" + (f", peak memory: {memory}" if tried.memory.value is not None else "")

@@ -14,7 +14,7 @@ import pandas as pd
 
 from multicard.analysis.measures import measure_run
 from multicard.analysis.run_files import read_record
-from multicard.analysis.statistics import Interval, ratios_of, verdict
+from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
 from multicard.core.units import BYTES, with_unit
 
 # Compared measures, and the words for more and for less of each. A measure that neither side has is skipped.
@@ -37,7 +37,7 @@ REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one configuration: its medians over repeats, and their ratio, b over a.
+    """One measure of one configuration: its medians over repeats, and the ratio of its geometric means, b over a.
 
     `verdict` is in words; `repeats` counts the completed runs of each side that have the measure. The median of a side
     without it is None.
@@ -78,8 +78,8 @@ class ResultComparison:
 def compare_results(a: Sequence[Path], b: Sequence[Path]) -> ResultComparison:
     """Compare two sets of run directories.
 
-    There is a difference only where the interval of the ratio over the repeats excludes 1; one repeat gives no
-    interval, and so no answer.
+    Repeats of the two sides did not run in turn, so they are not paired. Verdicts are corrected for all rows of
+    `changes`; one repeat gives no interval, and so no verdict.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
         for measure in WORDS
         if measure in values or measure in b[key][1]
     ]
-    ratios = ratios_of([(after, before) for _, _, before, after in found])
+    ratios = corrected([ratio_of(after, before) for _, _, before, after in found])
     return [
         Change(
             configuration=name,

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.scaling_models import Fit, fit_scaling_models, karp_flatt
-from multicard.analysis.statistics import Interval, medians_of, ratios_of
+from multicard.analysis.statistics import Interval, median_of, ratio_of
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import Workload, workload_of
 
@@ -16,52 +16,53 @@ BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a bas
 
 
 def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
-    """Add `baseline`, `speedup` and `efficiency` to the measures of one scenario, and bounds of the latter.
+    """Add `baseline`, `speedup` and `efficiency` to the measures of one scenario.
 
     Speed-up is the throughput over that of the baseline: the run with the same other parameters on one device, of
     vision runs under the strategy `single` where the scenario has it, else under the same strategy. Throughput counts
-    distinct samples in vision runs, tokens in LLM runs. The baseline is the median over its repeats. Efficiency is
-    the speed-up per device. Where there is no baseline both are empty, and so is efficiency where no such run has
-    another number of devices.
-
-    The values are those of the run; `…_low` and `…_high` bound those of its configuration, by the repeats of both
-    sides. The baseline has no bounds, since its speed-up is 1 whatever it measured.
+    distinct samples in vision runs, tokens in LLM runs. The baseline is the repeat of the same number, else the
+    geometric mean of all its repeats. Efficiency is the speed-up per device. Where there is no baseline both are empty,
+    and so is efficiency where no such run has another number of devices.
     """
     of, compared = _compared(measures)
     row = compared.iloc[of].set_axis(measures.index)
     completed = measures["outcome"] == "completed"
-    speedup = (_numbers(measures[workload_of(measures).unit.throughput]) / row["base_rate"]).where(completed)
+    base = [
+        blocks.get(repeat, mean)
+        for blocks, mean, repeat in zip(row["base"], row["base_rate"], measures["repeat"], strict=True)
+    ]
+    speedup = (_numbers(measures[workload_of(measures).unit.throughput]) / np.array(base, dtype=float)).where(completed)
     scaled = {"speedup": speedup, "efficiency": (speedup / measures["devices"]).where(row["several_counts"])}
-    bounds = {f"{value}_{end}": row[f"{value}_{end}"].where(completed) for value in scaled for end in ("low", "high")}
     return measures.assign(
         baseline=row["baseline"].where(completed).astype("string"),
-        **{name: column.astype("Float64") for name, column in (scaled | bounds).items()},
+        **{name: column.astype("Float64") for name, column in scaled.items()},
     )
 
 
 def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Median of each value and its interval over the completed repeats of a configuration.
+    """Each value of each configuration over its completed repeats.
 
     Gives one row per configuration in the order of `measures`: its parameters, `repeats`, and for each value
-    `<value>`, `<value>_low` and `<value>_high`. Bounds are empty where fewer than two repeats are known. Where
-    `measures` have bounds of a value already, as of speed-up, these are used.
+    `<value>`, `<value>_low` and `<value>_high`. A value is the median with its interval, of two to five repeats with
+    their range (`statistics.median_of`); `speedup` and `efficiency` are those of `speedups`. Bounds are empty where
+    fewer than two repeats are known.
     """
-    completed = measures[measures["outcome"] == "completed"]
+    is_completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
+    completed = measures[is_completed]
     of, table = _configurations(completed)
     table["repeats"] = np.bincount(of, minlength=len(table))
     places = _places(of, len(table))
-    numbers = {value: _numbers(completed[value]).to_numpy() for value in values}
-    drawn = [value for value in values if f"{value}_low" not in completed]
-    intervals = iter(medians_of([numbers[value][at] for value in drawn for at in places]))
+    scaling = None
     for value in values:
-        if value in drawn:
-            table = table.assign(**_columns(value, [next(intervals) for _ in places]))
-            continue
-        several = np.array([np.isfinite(numbers[value][at]).sum() > 1 for at in places], dtype=bool)
-        first = completed.iloc[[at[0] for at in places]]
-        low, high = (_numbers(first[f"{value}_{end}"]).where(several).to_numpy() for end in ("low", "high"))
-        medians = pd.Series(numbers[value]).groupby(of).median().to_numpy()
-        table = table.assign(**{value: medians, f"{value}_low": low, f"{value}_high": high})
+        if value in ("speedup", "efficiency"):
+            if scaling is None:
+                of_all, compared = _compared(measures)
+                firsts = [at[0] for at in places]
+                scaling = compared.iloc[of_all[is_completed][firsts]].reset_index(drop=True)
+            table = table.assign(**{f"{value}{end}": scaling[f"{value}{end}"] for end in ENDS})
+        else:
+            numbers = _numbers(completed[value]).to_numpy()
+            table = table.assign(**_columns(value, [median_of(numbers[at]) for at in places]))
     return table
 
 
@@ -76,7 +77,7 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     _, compared = _compared(measures)
     return (
         compared[compared["repeats"] > 0]
-        .drop(columns=["base_rate", "base_time_s", "several_counts"])
+        .drop(columns=["base", "base_rate", "base_time_s", "several_counts"])
         .reset_index(drop=True)
     )
 
@@ -112,19 +113,21 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Compare each configuration with its baseline.
 
     Gives the number of each run's configuration, and by that number what `speedups` gives, of all configurations;
-    with `base_rate` and `base_time_s` (throughput and iteration time of the baseline) and `several_counts` (whether
-    efficiency has a meaning).
+    with `base` (throughput of the baseline by repeat), `base_rate` and `base_time_s` (its geometric mean, and the
+    median iteration time of the baseline) and `several_counts` (whether efficiency has a meaning).
     """
     of, table = _configurations(measures)
     completed = (measures["outcome"] == "completed").to_numpy()
-    rates = _numbers(measures[workload_of(measures).unit.throughput]).where(completed).to_numpy()
-    known = [values[np.isfinite(values)] for values in (rates[at] for at in _places(of, len(table)))]
-    base_of, several = _baselines(table, np.array([len(values) > 0 for values in known], dtype=bool))
-    base = [known[number] if number >= 0 else np.empty(0) for number in base_of]
+    rates = _numbers(measures[workload_of(measures).unit.throughput]).where(completed)
+    repeats = measures["repeat"].tolist()
+    known = [{repeats[i]: rates.iloc[i] for i in at if np.isfinite(rates.iloc[i])} for at in _places(of, len(table))]
+    base_of, several = _baselines(table, np.array([len(blocks) > 0 for blocks in known], dtype=bool))
+    base = [known[number] if number >= 0 else {} for number in base_of]
     seconds = _numbers(measures["iteration_time_s"]).where(completed).groupby(of).median()
 
     way, devices = table[workload_of(table).method], table["devices"]
-    speedup = pd.DataFrame(_columns("speedup", ratios_of(list(zip(known, base, strict=True)))))
+    ratios = [ratio_of(blocks, against) for blocks, against in zip(known, base, strict=True)]
+    speedup = pd.DataFrame(_columns("speedup", ratios))
     speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
     efficiency = speedup.div(devices.where(several), axis=0)
     # More speed-up is less serial work, so the bounds change places.
@@ -134,11 +137,12 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
         scaling=table.get("scaling", "weak"),
         repeats=np.bincount(of[completed], minlength=len(table)),
         baseline=[f"{way.iloc[number]}, 1 device" if number >= 0 else None for number in base_of],
-        baseline_repeats=[len(values) for values in base],
+        baseline_repeats=[len(blocks) for blocks in base],
         **speedup,
         **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
         **{f"serial_fraction{end}": serial[f"serial_fraction{end}"] for end in ENDS},
-        base_rate=[np.median(values) if len(values) else np.nan for values in base],
+        base=base,
+        base_rate=[float(np.exp(np.mean(np.log([*blocks.values()])))) if blocks else np.nan for blocks in base],
         base_time_s=seconds.reindex(base_of).to_numpy(),
         several_counts=several,
     )

@@ -1,42 +1,57 @@
-"""Medians and ratios over repeats with their intervals, and whether a difference is one.
+"""Medians, means and ratios over repeats with their intervals, and whether a difference is one.
 
-Bounds are those of the 95 % percentile bootstrap: repeats are resampled with replacement. With few repeats that says
-little. With up to five repeats it is their range, which covers the true median with a probability of
-1 − 2^(1−n): 50 % with two repeats, 75 % with three, 88 % with four, 94 % with five. A ratio of two or three repeats to
-two or three has the bounds lowest over highest and highest over lowest, so it differs from 1 only where the two ranges
-do not overlap. Between equals that happens by chance in one of three comparisons with two repeats each, in one of ten
-with three each, and more rarely with more.
+A median has the narrowest interval between two order statistics that covers it with at least 95 %, whatever the
+distribution: the number of repeats below the median is binomial. Six repeats are the fewest that have one, their range,
+with 96.9 %; fewer have a range and no interval.
+
+A ratio is one of geometric means. Where both sides have values of the same blocks (repeats that ran in turn), it is the
+mean of the ratios by block, with a t interval of their logarithms; else that of all values of both sides, with Welch's
+interval. Both assume that logarithms are normal. A single block has no interval. Equal ratios have one without width.
+
+Verdicts on several comparisons that are shown together are corrected by Holm's method.
+
+Order statistics: David and Nagaraja, Order Statistics, 3rd ed., section 7.1. B. L. Welch, Biometrika 34, 1947; F. E.
+Satterthwaite, Biometrics Bulletin 2, 1946. Sture Holm, Scandinavian Journal of Statistics 6, 1979. Geometric means of
+ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
-import pandas as pd
-from scipy.stats import bootstrap
+from scipy.special import stdtr, stdtrit
+from scipy.stats import binom
 
 LEVEL = 0.95
-RESAMPLES = 9999
-AT_A_TIME = 200  # resamples, which bounds memory and is fastest
-SEED = 0  # the same repeats give the same bounds, whatever else is computed
-FEW_REPEATS = 3  # a difference between fewer comes with this caveat
-BY_CHANCE = "such a difference is often due to chance"
-ROUNDING = 1e-9  # how far from 1 a ratio of equals may come out
+ROUNDING = 1e-9  # how far from the expected ratio one of equals may come out
 
 Values = Iterable[float | None]
-Sample = tuple[np.ndarray, ...]
-Bounds = tuple[float, float]
+Blocks = Mapping[Hashable, float | None]  # values by block; ratios of such are paired
+Term = tuple[float, Blocks | Values]
 Verdict = Literal["more", "less", "none", "unknown"]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A median over repeats, or a ratio of two medians, with its uncertainty.
+    """A value over repeats with its uncertainty.
 
-    `value` is None where nothing is known, the bounds `low` and `high` are both None where there are none. `repeats`
-    counts the values behind it, of a ratio those of the side with fewer; `left_out` those that were not finite numbers.
+    Attributes
+    ----------
+    value
+        None where nothing is known.
+    low, high
+        The bounds, both None where there are none.
+    repeats
+        Values behind it; of a ratio the number of blocks, or without such the values of the side with fewer.
+    left_out
+        Values that were not finite numbers, or in no block that all sides have.
+    coverage
+        The probability with which the bounds contain the truth; None where they are only the range of the repeats.
+    p_value
+        Of a ratio, two-sided: how likely one so far from 1 is between equals. None without an interval.
     """
 
     value: float | None
@@ -44,138 +59,188 @@ class Interval:
     high: float | None
     repeats: int
     left_out: int = 0
+    coverage: float | None = None
+    p_value: float | None = None
 
 
-def median_of(values: Values) -> Interval:
-    """Median with its interval; without bounds below two values.
+def median_of(values: Blocks | Values) -> Interval:
+    """Median with the exact interval of its order statistics; of two to five repeats with their range.
 
     >>> median_of([3.0, 1.0, 2.0])
-    Interval(value=2.0, low=1.0, high=3.0, repeats=3, left_out=0)
+    Interval(value=2.0, low=1.0, high=3.0, repeats=3, left_out=0, coverage=None, p_value=None)
     """
-    return medians_of([values])[0]
+    numbers, left_out = _known(values)
+    n = len(numbers)
+    if n == 0:
+        return Interval(None, None, None, 0, left_out)
+    if n == 1:
+        return Interval(float(numbers[0]), None, None, 1, left_out)
+    ordered = np.sort(numbers)
+    outside, coverage = _order_statistics(n)
+    low, high = float(ordered[outside]), float(ordered[n - 1 - outside])
+    return Interval(float(np.median(ordered)), low, high, n, left_out, coverage)
 
 
-def ratio_of(values: Values, base: Values) -> Interval:
-    """Ratio of the median of `values` to that of `base`, both drawn again; bounds only if both have two values.
+def mean_of(values: Blocks | Values) -> Interval:
+    """Arithmetic mean with its t interval: for shares and other values that are not compared as ratios.
 
-    It is unknown unless all of `base` is above zero.
-
-    >>> ratio_of([6.0, 8.0, 10.0], [2.0, 4.0, 2.5])
-    Interval(value=3.2, low=1.5, high=5.0, repeats=3, left_out=0)
+    >>> mean_of([0.2, 0.4]).value, mean_of([0.2]).low
+    (0.30000000000000004, None)
     """
-    return ratios_of([(values, base)])[0]
+    numbers, left_out = _known(values)
+    n = len(numbers)
+    if n == 0:
+        return Interval(None, None, None, 0, left_out)
+    mean = float(numbers.mean())
+    if n == 1:
+        return Interval(mean, None, None, 1, left_out)
+    reach = float(stdtrit(n - 1, (1 + LEVEL) / 2) * numbers.std(ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - reach, mean + reach, n, left_out, LEVEL)
 
 
-def quotient(one: Interval, other: Interval) -> Interval:
-    """One over the other, with the widest possible bounds: rather too wide than too narrow."""
-    value = one.value / other.value if one.value is not None and other.value else None
-    bounds: tuple[float | None, float | None] = (None, None)
-    if value is not None and None not in (one.low, one.high, other.low, other.high) and other.low > 0:
-        bounds = (one.low / other.high, one.high / other.low)
-    return Interval(value, *bounds, repeats=min(one.repeats, other.repeats))
+def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0) -> Interval:
+    """Geometric mean of the ratios of `values` to `base`, paired by block where both have blocks.
 
+    It is unknown unless all values of both sides are above zero. The p-value is that of a ratio of `against`.
 
-def median_interval(intervals: Sequence[Interval]) -> Interval:
-    """Median of several intervals: of their values, of their lows and of their highs.
-
-    It has no bounds unless all have: each value may then be anything between its own, and so the median between these.
-
-    >>> median_interval([Interval(2.0, 1.0, 3.0, 3), Interval(4.0, 3.5, 5.0, 2)])
-    Interval(value=3.0, low=2.25, high=4.0, repeats=2, left_out=0)
+    >>> found = ratio_of({1: 6.0, 2: 8.0, 3: 10.0}, {1: 2.0, 2: 4.0, 3: 2.5})
+    >>> round(found.value, 6), found.repeats, found.coverage  # the cube root of 3 × 2 × 4
+    (2.884499, 3, 0.95)
     """
-    ends = {name: [getattr(each, name) for each in intervals] for name in ("value", "low", "high")}
-    middle = {name: None if None in found else float(np.median(found)) for name, found in ends.items()}
-    return Interval(**middle, repeats=min(each.repeats for each in intervals))
+    return product_of([(1.0, values), (-1.0, base)], against)
+
+
+def pooled_ratio(pairs: Sequence[tuple[Blocks | Values, Blocks | Values]], against: float = 1.0) -> Interval:
+    """Geometric mean of the ratios of several pairs: one comparison, whatever the number of configurations.
+
+    Per block the logarithms of the ratios are averaged over the pairs, and the interval is that over blocks, so it
+    holds whatever pairs of a block have in common. It is about these pairs, not about others.
+
+    >>> found = pooled_ratio([({1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}), ({1: 8.0, 2: 8.0}, {1: 1.0, 2: 1.0})])
+    >>> round(found.value, 6)
+    4.0
+    """
+    weight = 1 / max(len(pairs), 1)
+    return product_of([term for values, base in pairs for term in ((weight, values), (-weight, base))], against)
+
+
+def product_of(terms: Sequence[Term], against: float = 1.0) -> Interval:
+    """Product of geometric means, each to the power of its weight, such as a ratio of ratios.
+
+    By the blocks that all terms have, if these are two or all that a term has; else by the means of all values, with
+    Welch's and Satterthwaite's degrees of freedom. Without blocks, the same object in several terms is one sample.
+    """
+    blocks = _shared_blocks([values for _, values in terms])
+    if len(blocks) >= 2 or (blocks and min(len(_known(values)[0]) for _, values in terms) == 1):
+        weights = np.array([weight for weight, _ in terms])
+        table = np.array([[values[block] for block in blocks] for _, values in terms], dtype=float)
+        left_out = sum(len(values) for _, values in terms) - table.size
+        if table.min() <= 0:
+            return Interval(None, None, None, len(blocks), left_out)
+        logs = weights @ np.log(table)
+        if len(blocks) == 1:
+            return Interval(math.exp(logs[0]), None, None, 1, left_out)
+        error = logs.std(ddof=1) / math.sqrt(len(blocks))
+        return _ratio(float(logs.mean()), float(error), len(blocks) - 1, len(blocks), left_out, against)
+
+    samples: dict[int, tuple[float, Blocks | Values]] = {}
+    for weight, values in terms:
+        samples[id(values)] = (samples.get(id(values), (0.0, values))[0] + weight, values)
+    known = [(weight, *_known(values)) for weight, values in samples.values()]
+    fewest = min((len(numbers) for _, numbers, _ in known), default=0)
+    left_out = sum(out for *_, out in known)
+    if fewest == 0 or any(numbers.min() <= 0 for _, numbers, _ in known):
+        return Interval(None, None, None, fewest, left_out)
+    logs = [(weight, np.log(numbers)) for weight, numbers, _ in known]
+    estimate = float(sum(weight * each.mean() for weight, each in logs))
+    if fewest == 1:
+        return Interval(math.exp(estimate), None, None, 1, left_out)
+    parts = [(weight**2 * each.var(ddof=1) / len(each), len(each) - 1) for weight, each in logs]
+    variance = float(sum(part for part, _ in parts))
+    freedom = variance**2 / sum(part**2 / own for part, own in parts) if variance > 0 else 1.0
+    return _ratio(estimate, math.sqrt(variance), freedom, fewest, left_out, against)
 
 
 def scaled(interval: Interval, factor: float) -> Interval:
     """The interval times a positive number."""
     ends = {name: getattr(interval, name) for name in ("value", "low", "high")}
-    return replace(interval, **{name: None if end is None else end * factor for name, end in ends.items()})
+    times = {name: None if end is None else end * factor for name, end in ends.items()}
+    return replace(interval, **times, p_value=None)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Adjust p-values for their number by Holm's method; None is no comparison and stays.
+
+    Those of at most 5 % are then differences, with one wrong or more among them in at most 5 % of families.
+
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
+    """
+    adjusted: list[float | None] = [None] * len(p_values)
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    highest = 0.0
+    for rank, (p, index) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * p))
+        adjusted[index] = highest
+    return adjusted
+
+
+def corrected(family: Sequence[Interval]) -> list[Interval]:
+    """Ratios that are shown together, with p-values by Holm's method; each keeps its own interval."""
+    adjusted = holm([ratio.p_value for ratio in family])
+    return [replace(ratio, p_value=p) for ratio, p in zip(family, adjusted, strict=True)]
 
 
 def verdict(ratio: Interval) -> Verdict:
-    """Whether a ratio shows more or less than 1: `none` where 1 is inside its bounds, `unknown` without bounds."""
-    if ratio.low is None or ratio.high is None:
+    """Whether a ratio shows more or less than 1: `none` where its p-value is above 5 %, `unknown` without one."""
+    if ratio.p_value is None:
         return "unknown"
-    if ratio.low > 1 + ROUNDING:
-        return "more"
-    return "less" if ratio.high < 1 - ROUNDING else "none"
+    if ratio.p_value > 1 - LEVEL:
+        return "none"
+    return "more" if ratio.value > 1 else "less"
 
 
-def medians_of(groups: Sequence[Values]) -> list[Interval]:
-    """As `median_of` for each of many groups, at once."""
-    known = [_known(group) for group in groups]
-    bounds = _bounds([(values,) for values, _ in known], np.median, 5, lambda values: (values.min(), values.max()))
-    return [
-        Interval(float(np.median(values)) if len(values) else None, *ends, len(values), left_out)
-        for (values, left_out), ends in zip(known, bounds, strict=True)
-    ]
+def _ratio(estimate: float, error: float, freedom: float, repeats: int, left_out: int, against: float) -> Interval:
+    """The interval of a ratio from the mean of its logarithm, its standard error and degrees of freedom."""
+    reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    with np.errstate(over="ignore"):
+        low, value, high = (float(np.exp(end)) for end in (estimate - reach, estimate, estimate + reach))
+    distance = abs(estimate - math.log(against))
+    if distance <= ROUNDING:
+        p = 1.0
+    else:
+        p = 2 * float(stdtr(freedom, -distance / error)) if error > 0 else 0.0
+    return Interval(value, low, high, repeats, left_out, LEVEL, p)
 
 
-def ratios_of(pairs: Sequence[tuple[Values, Values]]) -> list[Interval]:
-    """As `ratio_of` for each of many pairs, at once."""
-    known = [(_known(values), _known(base)) for values, base in pairs]
-    samples = [
-        (values, base) if base.min(initial=np.inf) > 0 else (values[:0], base[:0]) for (values, _), (base, _) in known
-    ]
-    bounds = _bounds(samples, _ratio, 3, _extreme_ratios)
-    return [
-        Interval(
-            float(_ratio(*sample)) if min(map(len, sample)) else None,
-            *ends,
-            min(len(values), len(base)),
-            without + base_without,
-        )
-        for ((values, without), (base, base_without)), sample, ends in zip(known, samples, bounds, strict=True)
-    ]
+@cache
+def _order_statistics(n: int) -> tuple[int, float | None]:
+    """How many values are outside at each end, and the coverage of what is inside; None where even all cover less."""
+    outside = int(binom.ppf((1 - LEVEL) / 2, n, 0.5)) if n >= 6 else 0
+    while outside and 2 * binom.cdf(outside, n, 0.5) > 1 - LEVEL:
+        outside -= 1
+    coverage = 1 - 2 * float(binom.cdf(outside, n, 0.5))
+    return outside, coverage if coverage >= LEVEL else None
 
 
-def _ratio(values: np.ndarray, base: np.ndarray, axis: int = -1) -> np.ndarray:
-    return np.median(values, axis=axis) / np.median(base, axis=axis)
-
-
-def _extreme_ratios(values: np.ndarray, base: np.ndarray) -> Bounds:
-    ratios = np.divide.outer(values, base)
-    return ratios.min(), ratios.max()
-
-
-def _known(values: Values) -> tuple[np.ndarray, int]:
+def _known(values: Blocks | Values) -> tuple[np.ndarray, int]:
     """Give the finite numbers among `values`, and how many others there are."""
-    numbers = pd.Series(values, dtype="Float64").to_numpy(dtype=float, na_value=np.nan)
-    finite = numbers[np.isfinite(numbers)]
-    return finite, len(numbers) - len(finite)
+    every = list(values.values() if isinstance(values, Mapping) else values)
+    numbers = [float(value) for value in every if _is_number(value)]
+    return np.array(numbers), len(every) - len(numbers)
 
 
-def _bounds(
-    samples: Sequence[Sample], statistic: Callable[..., np.ndarray], few: int, extremes: Callable[..., Bounds]
-) -> list[Bounds | tuple[None, None]]:
-    """Bounds of the statistic of each sample, by one call for all samples of the same sizes.
+def _shared_blocks(samples: Sequence[Blocks | Values]) -> list[Hashable]:
+    """Blocks in which all samples have a number; none where one has no blocks."""
+    if not samples or not all(isinstance(each, Mapping) for each in samples):
+        return []
+    first, *others = samples
+    return [block for block in first if all(_is_number(each.get(block)) for each in (first, *others))]
 
-    Where no part of a sample has more than `few` values, more than 2.5 % of all resamples have the lowest statistic,
-    and as many the highest. The bounds are then its `extremes`, without drawing.
-    """
-    found: list[Bounds | tuple[None, None]] = [(None, None)] * len(samples)
-    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index, sample in enumerate(samples):
-        sizes = tuple(map(len, sample))
-        if min(sizes) >= 2 and max(sizes) <= few:
-            low, high = extremes(*sample)
-            found[index] = (float(low), float(high))
-        elif min(sizes) >= 2:
-            alike[sizes].append(index)
-    for indices in alike.values():
-        interval = bootstrap(
-            tuple(np.stack(parts) for parts in zip(*(samples[index] for index in indices), strict=True)),
-            statistic,
-            n_resamples=RESAMPLES,
-            batch=AT_A_TIME,
-            vectorized=True,
-            axis=-1,
-            confidence_level=LEVEL,
-            method="percentile",
-            rng=SEED,
-        ).confidence_interval
-        for index, low, high in zip(indices, interval.low, interval.high, strict=True):
-            found[index] = (float(low), float(high))
-    return found
+
+def _is_number(value: float | None) -> bool:
+    # Of a nullable column what is unknown is pandas.NA, which is no float.
+    try:
+        return value is not None and math.isfinite(value)
+    except TypeError:
+        return False

@@ -17,12 +17,12 @@ from multicard.core.units import ONE, UNKNOWN, heading, number_in, number_with_e
 from multicard.experiment.config import PARAMETERS
 
 INTERVALS = (
-    "Medians over repeats, in brackets their range, from six repeats on their 95 % bootstrap interval; one repeat has "
-    "none."
+    "Medians over repeats, in brackets the range of two to five repeats, from six on the exact interval of the median "
+    "(coverage 95 % or more); one repeat has neither."
 )
 RATIOS = (
-    "Ratios of medians over repeats, in brackets the range of the ratios of single repeats, from four repeats on the "
-    "95 % bootstrap interval; one repeat has none."
+    "Geometric means of the ratios of repeats, in brackets the 95 % t interval of their logarithms; one repeat has "
+    "none."
 )
 ERRORS = "± is the standard error. Degrees of freedom are points less parameters: with 0 the model was not tested."
 

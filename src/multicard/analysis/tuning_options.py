@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from multicard.analysis.bottlenecks import Kind
 from multicard.analysis.evidence import Configuration
-from multicard.analysis.statistics import Interval, ratios_of, verdict
+from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
 from multicard.core.units import percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
@@ -102,7 +102,10 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
 
 @dataclass(frozen=True)
 class Tried:
-    """A measured configuration with the option: its speed and peak memory, over those of the one without."""
+    """A measured configuration with the option: its speed and peak memory, over those of the one without.
+
+    Their verdicts are corrected for all that was tried against a bottleneck.
+    """
 
     configuration: Configuration
     speed: Interval
@@ -147,14 +150,19 @@ def advice(configuration: Configuration, kind: Kind, neighbours: Neighbours) -> 
             for each in neighbours.of(configuration, list(option.changes))
             if each.completed and all(_is(each[n], c, configuration[n]) for n, c in option.changes.items())
         ]
-        found.append(Advice(option, _tried(configuration, having)))
+        found.append(Advice(option, [_tried(configuration, each) for each in having]))
+    tried = [tried for each in found for tried in each.tried]
+    ratios = iter(corrected([ratio for each in tried for ratio in (each.speed, each.memory)]))
+    found = [
+        Advice(a.option, [Tried(each.configuration, next(ratios), next(ratios)) for each in a.tried]) for a in found
+    ]
     return sorted(found, key=lambda each: not each.tried)
 
 
 def effect(ratio: Interval, what: tuple[str, str] = ("faster", "slower")) -> str:
     """Describe a ratio of speed, or of something else.
 
-    >>> effect(Interval(1.25, 1.2, 1.3, 3)), effect(Interval(0.8, None, None, 1))
+    >>> effect(Interval(1.25, 1.2, 1.3, 3, p_value=0.01)), effect(Interval(0.8, None, None, 1))
     ('25 % faster [+20 %, +30 %]', 'inconclusive with one repeat (-20 %)')
     """
     if ratio.value is None:
@@ -167,14 +175,11 @@ def effect(ratio: Interval, what: tuple[str, str] = ("faster", "slower")) -> str
     return f"{percent(abs(ratio.value - 1))} {what[verdict(ratio) == 'less']} {bounds}"
 
 
-def _tried(configuration: Configuration, having: Sequence[Configuration]) -> list[Tried]:
-    pairs = [
-        (each.values(name), configuration.values(name))
-        for each in having
-        for name in (configuration.rate, "peak_memory_bytes")
-    ]
-    ratios = ratios_of(pairs)
-    return [Tried(each, ratios[2 * i], ratios[2 * i + 1]) for i, each in enumerate(having)]
+def _tried(configuration: Configuration, having: Configuration) -> Tried:
+    speed, memory = (
+        ratio_of(having.blocks(name), configuration.blocks(name)) for name in (configuration.rate, "peak_memory_bytes")
+    )
+    return Tried(having, speed, memory)
 
 
 def _possible(configuration: Configuration, option: TuningOption) -> bool:

@@ -91,8 +91,8 @@ def _changes(changes: "pd.DataFrame") -> "Table":
     from multicard.core.units import heading, show
 
     caption = (
-        "Medians over repeats, and the ratio b/a with its interval: the range of the ratios of single repeats, from "
-        "four repeats on the 95 % bootstrap interval. An interval that includes 1 shows no difference. "
+        "Medians over repeats, and the ratio b/a of geometric means with its 95 % interval (Welch's, of logarithms). "
+        "The last column is corrected for the number of rows (Holm's method, 5 %). "
     )
     if (changes["verdict"] == CANNOT_TELL).any():
         caption += "One repeat gives no interval, so a difference may be noise."

@@ -34,14 +34,14 @@ def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """How much longer a step is while the profiler records; the marker says whether that is a difference."""
-    data, verdicts = overheads(measures)
+    data = overheads(measures)
     data.insert(0, "configuration", configuration_names(measures, data))
     if data.empty:
         raise NothingToShow("no profiled steps were recorded")
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.0 + 0.26 * len(data)))
     axes.axvline(0, color="0.3", linewidth=1.0, zorder=1)
     below, above = whiskers(data, "profiler_overhead", 100.0)
-    for verdict, rows in data.groupby(verdicts):
+    for verdict, rows in data.groupby("verdict"):
         axes.errorbar(
             100 * rows["profiler_overhead"].astype(float),
             rows.index,
@@ -54,7 +54,7 @@ def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             label="_",
             **WEAK.get(verdict, {}),
         )
-    explain_marks(axes, set(verdicts))
+    explain_marks(axes, set(data["verdict"]))
     names = data["configuration"].tolist()
     left, right = axes.get_xlim()
     group_axis(axes, names, horizontal=True)

@@ -1,7 +1,7 @@
 """Figures of what a result costs besides time."""
 
 from multicard.experiment.figures import Figure
-from multicard.figures.catalog._words import MARKS, POINTS, REPEATS
+from multicard.figures.catalog._words import MARKS, POINTS, RATIOS
 
 FIGURES = (
     Figure(
@@ -18,8 +18,9 @@ FIGURES = (
         name="profiler_overhead",
         order=62,
         question="How much does profiling slow a step down?",
-        caption="How much longer a step takes in the profiled window than in the measured one. Points are medians over "
-        f"repeats. Whiskers {REPEATS}. {MARKS} All other times come from steps during which no profiler records.",
+        caption="How much longer a step takes in the profiled window than in the measured one. Points are geometric "
+        f"means over repeats. Whiskers {RATIOS}. {MARKS} All other times come from steps during which no profiler "
+        "records.",
         limits="Numbers from the trace (shares, CUDA calls, kernels, transfers, time of devices) are taken while "
         "profiling and include the overhead. A few profiled steps make this a rough estimate.",
         drawing="multicard.figures.costs:profiler_overhead",

@@ -24,7 +24,8 @@ FIGURES = (
         question="What does each additional device gain?",
         caption="Speed-up: throughput (distinct samples for vision runs, tokens for LLM runs) relative to one device "
         "(strategy single where the scenario has it). Efficiency: speed-up divided by the number of devices. The "
-        f"dotted line is ideal scaling. Points are medians over repeats. Whiskers {RATIOS}; {NONE}.",
+        "dotted line is ideal scaling. Points are geometric means of the ratios of repeats. Whiskers "
+        f"{RATIOS}; {NONE}.",
         limits="Without a completed run on one device both panels are empty. Under weak scaling the global batch grows "
         "with the number of devices, so the same number of passes over the data means fewer updates; `accuracy` shows "
         "the effect.",
@@ -39,7 +40,8 @@ FIGURES = (
         question="Does adding devices pay off more for larger images?",
         caption="Time: duration of one pass over the training data (time per step × steps per pass). Efficiency: "
         "speed-up over one device, divided by the number of devices; the dotted line is ideal scaling. Points are "
-        f"medians over repeats. Whiskers of times {REPEATS}, those of efficiency {RATIOS}; {NONE}.",
+        "medians over repeats, of efficiency geometric means of ratios. Whiskers of times "
+        f"{REPEATS}; those of efficiency {RATIOS}; {NONE}.",
         limits="A pass need not have been run in full: with `steps_per_epoch` the time is extrapolated from the "
         "measured steps. Evaluation between epochs is not included.",
         answers="A, figure 2",

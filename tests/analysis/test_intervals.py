@@ -1,0 +1,222 @@
+"""Medians, means, ratios and verdicts against counts by hand, closed forms and SciPy's tests."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from multicard.analysis.statistics import (
+    Interval,
+    corrected,
+    holm,
+    mean_of,
+    median_of,
+    pooled_ratio,
+    product_of,
+    ratio_of,
+    scaled,
+    verdict,
+)
+
+
+def bounds(interval: Interval) -> tuple[float | None, float | None]:
+    return interval.low, interval.high
+
+
+def blocks(*values: float | None) -> dict[int, float | None]:
+    return dict(enumerate(values, start=1))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_up_to_five_repeats_have_a_range_and_no_interval(count: int) -> None:
+    values = [4.0, 1.0, 16.0, 2.0, 8.0][:count]
+    found = median_of(values)
+    assert (found.value, *bounds(found), found.repeats) == (np.median(values), min(values), max(values), count)
+    assert found.coverage is None
+
+
+# Coins: 1 − 2 P(at most k of n heads), with n and k counted in Pascal's triangle.
+@pytest.mark.parametrize(
+    ("count", "outside", "coverage"),
+    [(6, 0, 1 - 2 / 64), (8, 0, 1 - 2 / 256), (9, 1, 1 - 2 * (1 + 9) / 512), (12, 2, 1 - 2 * (1 + 12 + 66) / 4096)],
+)
+def test_the_interval_of_a_median_is_between_order_statistics(count: int, outside: int, coverage: float) -> None:
+    values = np.random.default_rng(count).permutation(np.arange(1.0, count + 1))
+    found = median_of(values)
+    assert bounds(found) == (1 + outside, count - outside)
+    assert found.coverage == pytest.approx(coverage)
+    assert found.coverage >= 0.95
+
+
+def test_one_value_has_no_bounds() -> None:
+    assert median_of([3.0]) == mean_of([3.0]) == Interval(3.0, None, None, 1)
+
+
+@pytest.mark.parametrize("values", [[], [None], [float("nan"), float("inf")]])
+def test_nothing_known_is_no_value(values: list[float | None]) -> None:
+    assert median_of(values) == mean_of(values) == Interval(None, None, None, 0, left_out=len(values))
+
+
+def test_what_is_no_number_is_left_out_and_counted() -> None:
+    values = [1.0, float("nan"), 3.0, None, float("-inf")]
+    assert median_of(values) == Interval(2.0, 1.0, 3.0, 2, left_out=3)
+    assert median_of(pd.Series([1, None, 3], dtype="Int64")) == Interval(2.0, 1.0, 3.0, 2, left_out=1)
+
+
+def test_a_mean_has_the_interval_of_scipys_t_test() -> None:
+    values = [0.2, 0.25, 0.21, 0.3]
+    expected = stats.ttest_1samp(values, 0).confidence_interval()
+    assert bounds(mean_of(values)) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_ratio_of_two_blocks_by_hand() -> None:
+    # Logarithms of the ratios: 0 and 2 log 2, so mean log 2 and standard error log 2; t of one degree of freedom.
+    t = math.tan(math.pi * 0.475)
+    found = ratio_of(blocks(3.0, 8.0), blocks(3.0, 2.0))
+    assert found.value == pytest.approx(2)
+    assert bounds(found) == pytest.approx((2 ** (1 - t), 2 ** (1 + t)))
+    # The distribution of t with one degree of freedom is Cauchy's: half of it is beyond ±1.
+    assert found.p_value == pytest.approx(0.5)
+    assert (found.repeats, found.coverage) == (2, 0.95)
+
+
+def test_a_paired_ratio_is_scipys_paired_test_of_logarithms() -> None:
+    one, other = np.random.default_rng(1).lognormal(size=(2, 7))
+    found = ratio_of(blocks(*one), blocks(*other))
+    expected = stats.ttest_rel(np.log(one), np.log(other))
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
+    assert found.value == pytest.approx(stats.gmean(one / other))
+
+
+def test_an_unpaired_ratio_is_scipys_welch_test_of_logarithms() -> None:
+    generator = np.random.default_rng(2)
+    one, other = generator.lognormal(size=5), generator.lognormal(0.3, 2, size=8)
+    found = ratio_of(one, other)
+    expected = stats.ttest_ind(np.log(one), np.log(other), equal_var=False)
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
+    assert found.value == pytest.approx(stats.gmean(one) / stats.gmean(other))
+
+
+def test_a_drift_that_both_sides_share_cancels_where_repeats_are_paired() -> None:
+    drift = np.array([1.0, 1.3, 1.7, 2.2])
+    base, other = drift, 1.05 * drift * [1.001, 0.999, 1.0, 1.0]
+    assert verdict(ratio_of(blocks(*other), blocks(*base))) == "more"
+    assert verdict(ratio_of(other, base)) == "none"
+
+
+def test_blocks_are_paired_by_their_number_whatever_their_order() -> None:
+    found = ratio_of({3: 12.0, 1: 2.0, 4: 99.0}, {1: 1.0, 2: 77.0, 3: 6.0})
+    assert found.value == pytest.approx(2)
+    assert bounds(found) == pytest.approx((2, 2))
+    assert (found.repeats, found.left_out) == (2, 2)
+
+
+def test_without_two_blocks_in_common_the_sides_are_not_paired() -> None:
+    one, other = {1: 2.0, 2: 2.2, 3: 2.1}, {3: 1.0, 4: 1.1, 5: 1.3}
+    assert ratio_of(one, other) == ratio_of(one.values(), other.values())
+    assert ratio_of(blocks(1.0, 2.0, None), {2: 1.0, 3: 4.0}).left_out == 1
+
+
+def test_the_ratio_of_the_other_way_round_is_the_reciprocal() -> None:
+    one, other = blocks(6.0, 8.0, 10.0), blocks(2.0, 4.0, 2.5)
+    found, back = ratio_of(one, other), ratio_of(other, one)
+    assert found.value * back.value == pytest.approx(1)
+    assert bounds(back) == pytest.approx((1 / found.high, 1 / found.low))
+    assert found.p_value == pytest.approx(back.p_value)
+
+
+@pytest.mark.parametrize(("values", "base"), [([2.0], [1.0, 1.1]), ([2.0, 2.1], [1.0]), ([2.0], [1.0])])
+def test_a_ratio_has_an_interval_only_if_both_sides_have_repeats(values: list[float], base: list[float]) -> None:
+    unpaired, paired = ratio_of(values, base), ratio_of(blocks(*values), blocks(*base))
+    assert unpaired.value == pytest.approx(stats.gmean(values) / stats.gmean(base))
+    assert paired.value == pytest.approx(values[0] / base[0])
+    for found in (unpaired, paired):
+        assert (*bounds(found), found.coverage, found.p_value) == (None, None, None, None)
+        assert verdict(found) == "unknown"
+
+
+@pytest.mark.parametrize("base", [[], [0.0, 1.0], [-1.0, 1.0], [float("nan")]])
+def test_a_ratio_of_what_is_not_above_zero_is_unknown(base: list[float]) -> None:
+    for found in (ratio_of([1.0, 2.0], base), ratio_of(base, [1.0, 2.0]), ratio_of(blocks(1.0, 2.0), blocks(*base))):
+        assert (found.value, *bounds(found), found.p_value) == (None, None, None, None)
+        assert verdict(found) == "unknown"
+
+
+def test_equal_repeats_have_an_interval_without_width() -> None:
+    same = ratio_of(blocks(*[0.1 * 3] * 3), blocks(*[0.3] * 3))  # 0.30000000000000004 / 0.3
+    assert (same.p_value, verdict(same)) == (1.0, "none")
+    for double in (ratio_of(blocks(2.0, 4.0), blocks(1.0, 2.0)), ratio_of([2.0, 2.0], [1.0, 1.0])):
+        assert bounds(double) == pytest.approx((2, 2))
+        assert verdict(double) == "more"
+    assert bounds(median_of([5.0] * 4)) == (5, 5)
+
+
+def test_a_pooled_ratio_is_the_test_of_the_block_means() -> None:
+    generator = np.random.default_rng(3)
+    logs = generator.normal(0.1, 0.2, (5, 2, 4))  # pairs, sides, blocks
+    found = pooled_ratio([(blocks(*np.exp(one)), blocks(*np.exp(other))) for one, other in logs])
+    expected = stats.ttest_1samp((logs[:, 0] - logs[:, 1]).mean(axis=0), 0)
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
+    assert found.repeats == 4
+
+
+def test_what_pairs_of_a_block_have_in_common_is_not_counted_as_information() -> None:
+    # Ten copies of one pair are worth one pair.
+    pair = (blocks(1.0, 1.2, 1.1), blocks(1.0, 1.0, 1.0))
+    assert pooled_ratio([pair] * 10).p_value == pytest.approx(ratio_of(*pair).p_value)
+
+
+def test_a_sample_in_several_terms_without_blocks_counts_once() -> None:
+    base, one, other = [1.0, 1.2, 0.9], [2.0, 2.1, 2.2], [3.0, 3.1, 2.9]
+    found = pooled_ratio([(one, base), (other, base)])
+    parts = [(0.5, one), (0.5, other), (-1.0, base)]
+    variance = sum(weight**2 * np.var(np.log(each), ddof=1) / 3 for weight, each in parts)
+    freedom = variance**2 / sum((weight**2 * np.var(np.log(each), ddof=1) / 3) ** 2 / 2 for weight, each in parts)
+    reach = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
+    assert math.log(found.high / found.low) == pytest.approx(2 * reach)
+
+
+def test_a_ratio_of_ratios_by_hand() -> None:
+    # 8/2 over 2/1 and 9/3 over 6/4: 2 and 2.
+    terms = [(1.0, blocks(8.0, 9.0)), (-1.0, blocks(2.0, 3.0)), (-1.0, blocks(2.0, 6.0)), (1.0, blocks(1.0, 4.0))]
+    found = product_of(terms)
+    assert (found.value, *bounds(found)) == pytest.approx((2, 2, 2))
+
+
+def test_a_ratio_can_be_tested_against_a_limit() -> None:
+    one, other = np.random.default_rng(4).lognormal(0.5, 0.2, size=(2, 6))
+    expected = stats.ttest_rel(np.log(one), np.log(other) + math.log(1.5)).pvalue
+    assert ratio_of(blocks(*one), blocks(*other), against=1.5).p_value == pytest.approx(expected)
+    assert ratio_of(blocks(3.0, 3.0), blocks(2.0, 2.0), against=1.5).p_value == 1
+
+
+def test_holms_p_values_by_hand() -> None:
+    # Ordered: 0.005 × 4, 0.01 × 3, 0.03 × 2, 0.04 × 1, none below the one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7, 0.8]) == [1.0, 1.0, 1.0]
+    assert holm([0.04]) == [0.04]
+    assert holm([]) == []
+
+
+def test_what_was_not_compared_is_not_in_the_family() -> None:
+    assert holm([None, 0.03, None, 0.02]) == pytest.approx([None, 0.04, None, 0.04])
+
+
+def test_a_verdict_on_one_of_many_needs_more() -> None:
+    clear, weak, single = (Interval(1.2, 1.1, 1.3, 3, p_value=p) for p in (0.001, 0.03, None))
+    assert [verdict(each) for each in (clear, weak, single)] == ["more", "more", "unknown"]
+    family = corrected([clear, weak, single, weak])
+    assert [verdict(each) for each in family] == ["more", "none", "unknown", "none"]
+    assert [bounds(each) for each in family] == [(1.1, 1.3)] * 4
+    assert verdict(Interval(0.8, 0.7, 0.9, 3, p_value=0.01)) == "less"
+
+
+def test_a_ratio_times_a_number_is_no_ratio_to_one() -> None:
+    found = scaled(ratio_of(blocks(6.0, 8.1), blocks(2.0, 2.7)), 0.5)
+    assert (found.value, *bounds(found)) == pytest.approx((1.5, 1.5, 1.5))
+    assert (found.p_value, found.coverage) == (None, 0.95)
