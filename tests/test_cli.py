@@ -59,7 +59,7 @@ def test_the_papers_matrix_is_listed_with_an_estimate_of_its_hours() -> None:
     assert listed.returncode == 0, listed.stderr
     for run in ("vision_mnist_224px_dp_cuda4", "vision_mnist-500px_500px_ddp-ds_cuda4", "100px_ddp-ds_cuda4_fp64"):
         assert run in listed.stdout
-    assert "GPU hours" in listed.stdout.splitlines()[-1]
+    assert "GPU hours of whole nodes" in listed.stdout
 
 
 def test_status_of_an_experiment_that_has_not_run(tmp_path: Path) -> None:

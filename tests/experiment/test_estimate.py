@@ -1,61 +1,133 @@
-"""The estimate of GPU hours, against one worked out by hand."""
+"""The estimate of what runs cost, against hours worked out by hand."""
+
+from typing import Any
 
 import pytest
 
 from multicard.experiment.config import Experiment, Fixed, Scenario
-from multicard.experiment.datasets import Digits, ImageFolder
-from multicard.experiment.estimate import START_S, gpu_hours
+from multicard.experiment.datasets import Digits, ImageFolder, Mnist, Synthetic
+from multicard.experiment.estimate import START_S, TRACE_S, Cost, estimate_cost
 from multicard.experiment.models import Model
 from multicard.experiment.runs import Run
 from multicard.experiment.workload import parameters_of
-from multicard.workloads.llm.workload import FLOPS
-from multicard.workloads.vision.workload import IMAGES_PER_S
+from multicard.workloads.llm.workload import FLOPS, LIBRARIES_S, STORAGE_BYTES_PER_S
+from multicard.workloads.vision.workload import IMAGES_PER_S, LOADING_S
 
-DATASETS = {"digits": Digits(source="digits"), "folder": ImageFolder(source="imagefolder", folder="/x")}
+DATASETS = {
+    "digits": Digits(source="digits"),
+    "folder": ImageFolder(source="imagefolder", folder="/x"),
+    "mnist": Mnist(source="mnist", folder="/x", limit=20_000),
+    "files": Mnist(source="mnist", folder="/x", stored_size=112),
+    "random": Synthetic(source="synthetic", samples=64_000),
+}
 MODELS = {"llama": Model(architecture="llama3_8b", folder="/x")}
 SCENARIO = Scenario(question="?", fixed=Fixed(device="cuda"), figures=["step_breakdown"])
+AROUND = (START_S + TRACE_S) / 3600
+ARRAY_S, JPEG_S = (fixed + pixel * 112**2 for fixed, pixel in (LOADING_S["array"], LOADING_S["jpeg"]))
+GPU_S = 1 / (4 * IMAGES_PER_S["fp32"])  # of an image of 112 px, a quarter of the pixels of 224
 
 
-def hours(limit_min: int = 600, **parameters: object) -> tuple[float, int]:
+def cost(limit_min: int = 600, gpus: int = 4, **parameters: Any) -> Cost:
     experiment = Experiment(datasets=DATASETS, models=MODELS, scenarios={"a": SCENARIO})
-    return gpu_hours([Run.of(parameters_of(parameters), experiment)], limit_min)
+    return estimate_cost([Run.of(parameters_of(parameters), experiment)], limit_min, gpus)
 
 
-def test_gpus_share_the_images_and_all_count() -> None:
-    # 100 steps of 10 images on each of 2 GPUs, at a quarter of the pixels: twice 1000 images at 4 times the speed.
-    found, unknown = hours(strategy="ddp-ds", devices=2, batch_size=10, epochs=4, steps_per_epoch=25, image_size=112)
-    assert found == pytest.approx(2 * (START_S + 1000 / (4 * IMAGES_PER_S["fp32"])) / 3600)
-    assert unknown == 0
+def seconds(found: Cost) -> dict[str, float]:
+    return {name: 3600 * hours for name, hours in found.parts_h.items()}
+
+
+def test_a_run_trains_tests_and_is_profiled_and_holds_the_whole_node() -> None:
+    # No loading. 2 GPUs: 4 epochs of 25 steps of 10 images; 6400 tests, a third of the work, 3200 on each; 1 + 10 steps.
+    shape = {"dataset": "random", "image_size": 112, "batch_size": 10, "epochs": 4, "steps_per_epoch": 25}
+    found = cost(strategy="ddp-ds", devices=2, **shape)
+    parts = {
+        "start-up": START_S, "training": 1000 * GPU_S, "tests": 4 * 3200 * GPU_S / 3, "profiled window": 110 * GPU_S,
+        "traces": TRACE_S,
+    }  # fmt: skip
+    assert seconds(found) == pytest.approx(parts)
+    hours = sum(parts.values()) / 3600
+    assert (found.wall_h, found.gpu_h, found.node_gpu_h) == pytest.approx((hours, 2 * hours, 4 * hours))
+    assert (found.waiting, found.unknown) == (0, 0)
 
 
 def test_an_epoch_is_as_long_as_its_data() -> None:
-    # 1438 digits make 22 batches of 64; fp64 at 224 px.
-    found, _ = hours(precision="fp64", image_size=224, epochs=1)
-    assert found == pytest.approx((START_S + 22 * 64 / IMAGES_PER_S["fp64"]) / 3600)
+    # 20 000 images on 4 GPUs make 78 steps of 4 x 64, of which ranks of plain ddp each pass over all: 312.
+    shape = {"dataset": "mnist", "image_size": 112, "epochs": 1, "devices": 4, "num_workers": 100}
+    assert seconds(cost(strategy="ddp-ds", **shape))["training"] == pytest.approx(78 * 64 * GPU_S)
+    assert seconds(cost(strategy="ddp", **shape))["training"] == pytest.approx(312 * 64 * GPU_S)
+    # A fifth as many tests, 1000 on each.
+    assert seconds(cost(strategy="ddp-ds", **shape))["tests"] == pytest.approx(1000 * GPU_S / 3)
 
 
-def test_no_run_takes_longer_than_its_limit() -> None:
-    assert hours(limit_min=3, image_size=4000)[0] == pytest.approx(3 / 60)
+def test_a_slow_loader_sets_the_pace_and_lengthens_the_profiled_window() -> None:
+    # One worker loads 2 batches ahead: 8 steps are dropped, 10 are recorded; eight load 16 ahead: 64 and 64.
+    shape = {"dataset": "mnist", "image_size": 112, "precision": "fp16", "epochs": 1, "steps_per_epoch": 100}
+    slow, fast = cost(num_workers=1, **shape), cost(num_workers=8, **shape)
+    fp16_s = 1 / (4 * IMAGES_PER_S["fp16"])
+    assert ARRAY_S > fp16_s > ARRAY_S / 8
+    assert (slow.waiting, fast.waiting) == (1, 0)
+    assert seconds(slow)["training"] == pytest.approx(6400 * ARRAY_S)
+    assert seconds(slow)["profiled window"] == pytest.approx((8 + 10) * 64 * ARRAY_S)
+    assert seconds(fast)["training"] == pytest.approx(6400 * fp16_s)
+    assert seconds(fast)["profiled window"] == pytest.approx((64 + 64) * 64 * fp16_s)
+
+
+def test_a_process_without_workers_loads_and_trains_in_turn() -> None:
+    shape = {"dataset": "files", "image_size": 112, "epochs": 1, "steps_per_epoch": 10}
+    assert seconds(cost(**shape))["training"] == pytest.approx(640 * (JPEG_S + GPU_S))
+    assert seconds(cost(loader="dali", **shape))["training"] == pytest.approx(640 * GPU_S)
+
+
+def test_one_process_with_several_gpus_has_the_workers_of_several() -> None:
+    shape = {"dataset": "mnist", "image_size": 112, "epochs": 1, "steps_per_epoch": 10, "num_workers": 3, "devices": 4}
+    assert seconds(cost(strategy="dp", **shape))["training"] == pytest.approx(640 * max(GPU_S, ARRAY_S / 3))
+
+
+def test_no_run_takes_longer_than_its_limit_and_its_trace() -> None:
+    found = cost(limit_min=3, image_size=4000)
+    assert found.wall_h == pytest.approx(3 / 60 + TRACE_S / 3600)
+    assert sum(found.parts_h.values()) == pytest.approx(found.wall_h)
+
+
+def test_a_run_without_a_profiler_leaves_no_trace() -> None:
+    shape = {"dataset": "random", "steps_per_epoch": 1, "epochs": 1}
+    assert cost(**shape).wall_h - cost(profiler="none", **shape).wall_h == pytest.approx(TRACE_S / 3600)
 
 
 def test_runs_of_unknown_length_are_counted_apart() -> None:
-    assert hours(dataset="folder") == (0, 1)
-    assert hours(dataset="folder", steps_per_epoch=1, epochs=1)[1] == 0
+    assert cost(dataset="folder") == Cost(unknown=1)
+    assert cost(dataset="folder", steps_per_epoch=1, epochs=1).unknown == 0
 
 
-def test_tuning_takes_as_long_as_its_arithmetic() -> None:
-    # 10 steps of 4 sequences of 1000 tokens on each of 2 GPUs; 4 operations for each of 8.03e9 weights.
+def test_tuning_takes_as_long_as_its_arithmetic_and_reads_its_weights() -> None:
+    # 10 steps of 4 sequences of 1000 tokens on each of 2 GPUs; 4 operations for each of 8.03e9 weights of 2 bytes.
     steps = {"warmup_steps": 2, "steps": 5, "profiled_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2}
-    found, _ = hours(workload="llm", model="llama", devices=2, sequence_length=1000, **steps)
-    assert found == pytest.approx(2 * (START_S + 40_000 * 4 * 8.03e9 / FLOPS["bf16"]) / 3600, rel=1e-3)
+    shape = {"workload": "llm", "model": "llama", "devices": 2, "sequence_length": 1000, **steps}
+    step, reading = 4000 * 4 * 8.03e9 / FLOPS["bf16"], 2 * 8.03e9 / STORAGE_BYTES_PER_S
+    expected = {
+        "start-up": START_S, "loading weights": LIBRARIES_S + reading, "training": 7 * step, "profiled window": 3 * step,
+        "saving weights": 0, "traces": TRACE_S,
+    }  # fmt: skip
+    assert seconds(cost(**shape)) == pytest.approx(expected, rel=1e-3)
+    # Half as much again to compute what was not kept; all weights take half as much again too, and are written.
+    again = seconds(cost(**shape, activation_checkpointing=True))
+    assert again["training"] == pytest.approx(1.5 * 7 * step, rel=1e-3)
+    full = seconds(cost(**shape, technique="full"))
+    assert (full["training"], full["saving weights"]) == pytest.approx((1.5 * 7 * step, reading), rel=1e-3)
+    assert seconds(cost(**shape, technique="full", save="none"))["saving weights"] == 0
 
 
 def test_preferences_are_two_sequences_and_two_forward_passes() -> None:
-    lora, _ = hours(workload="llm", model="llama")
-    dpo, _ = hours(workload="llm", model="llama", technique="dpo")
-    start = START_S / 3600
-    assert dpo - start == pytest.approx(2 * 1.5 * (lora - start))
+    lora, dpo = (seconds(cost(workload="llm", model="llama", technique=name)) for name in ("lora", "dpo"))
+    assert dpo["training"] == pytest.approx(2 * 1.5 * lora["training"])
+
+
+def test_of_an_unknown_node_the_largest_run_says_how_many_gpus_it_has() -> None:
+    found = cost(gpus=0, strategy="ddp-ds", devices=6, nodes=2, dataset="random", epochs=1)
+    assert found.node_gpu_h == pytest.approx(2 * 3 * found.wall_h) == found.gpu_h
+    found = cost(gpus=8, strategy="ddp-ds", devices=6, nodes=2, dataset="random", epochs=1)
+    assert found.node_gpu_h == pytest.approx(2 * 8 * found.wall_h)
 
 
 def test_runs_on_the_cpu_cost_no_gpu_hours() -> None:
-    assert hours(device="cpu") == (0, 0)
+    assert cost(device="cpu") == Cost()

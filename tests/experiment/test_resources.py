@@ -66,7 +66,7 @@ def test_every_resource_that_is_asked_for_is_one_of_the_rules() -> None:
         ({"num_workers": 3}, 4),
         ({"strategy": "ddp", "devices": 4, "threads": 2, "num_workers": 3}, 20),
         ({"strategy": "ddp", "devices": 8, "nodes": 2, "threads": 2, "num_workers": 3}, 20),
-        ({"strategy": "dp", "devices": 4, "num_workers": 3}, 4),  # one process drives all GPUs
+        ({"strategy": "dp", "devices": 4, "num_workers": 3}, 13),  # one process drives all GPUs, which share no workers
     ],
 )
 def test_a_node_has_a_cpu_for_each_thread_and_each_loading_process(parameters: dict[str, Any], expected: int) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from multicard.cli._command import Command, add_configuration, add_profile
 
 if TYPE_CHECKING:
+    from multicard.experiment.estimate import Cost
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import Run
 
@@ -23,9 +24,8 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.archive.matrix import Matrix
     from multicard.cli._console import console
     from multicard.core.terminal import plain
-    from multicard.experiment.estimate import gpu_hours
+    from multicard.experiment.estimate import estimate_cost
     from multicard.experiment.load import read_experiment
-    from multicard.experiment.workload import WORKLOADS
     from multicard.profilers import PROFILERS
 
     matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
@@ -65,14 +65,28 @@ def run(arguments: argparse.Namespace) -> None:
         if model.missing_files():
             terminal.print(f"download the weights of {name}: {model.download_command}", highlight=False, soft_wrap=True)
     possible = [run for run in unique.values() if run.unsupported_reason(machine.hypothetical()) is None]
-    hours, unknown = gpu_hours(possible, experiment.time_limit_min)
-    if hours or unknown:
-        more = f", and {unknown} runs on data of unknown size" if unknown else ""
-        terminal.print(
-            f"about {hours:.3g} GPU hours{more} (assuming of each GPU "
-            f"{'; '.join(f'{name}: {work.assumption}' for name, work in WORKLOADS.items())})",
-            highlight=False,
-        )
+    if estimate := _cost(estimate_cost(possible, experiment.time_limit_min, machine.gpus)):
+        terminal.print(estimate, highlight=False)
+
+
+def _cost(cost: "Cost") -> str:
+    """What an experiment costs, and what the estimate assumes; nothing without runs on GPUs."""
+    from multicard.experiment.workload import WORKLOADS
+
+    lines = []
+    if cost.wall_h:
+        parts = ", ".join(f"{name} {hours:.2g} h" for name, hours in cost.parts_h.items() if hours)
+        lines += [
+            f"about {cost.wall_h:.3g} h, one run after another ({parts})",
+            f"about {cost.node_gpu_h:.3g} GPU hours of whole nodes, {cost.gpu_h:.3g} of the GPUs in use",
+        ]
+    if cost.waiting:
+        lines.append(f"{cost.waiting} runs are likely to wait for their loader")
+    if cost.unknown:
+        lines.append(f"{cost.unknown} runs on data of unknown size are not counted")
+    if lines:
+        lines.append(f"(assuming of a GPU {'; '.join(f'{name}: {w.assumption}' for name, w in WORKLOADS.items())})")
+    return "\n".join(lines)
 
 
 def _memory_needed(run: "Run", machine: "Machine") -> str:

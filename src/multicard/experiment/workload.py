@@ -124,8 +124,15 @@ class Workload(ABC):
         return None
 
     @abstractmethod
-    def training_s(self, p: Any, inputs: Inputs) -> float | None:
-        """Seconds that training takes on GPUs, by `assumption`; None where the amount of work is not known."""
+    def durations_s(self, p: Any, inputs: Inputs) -> dict[str, float] | None:
+        """Seconds that a run takes on GPUs for each kind of work, by `assumption`; None where its amount is not known.
+
+        Starting processes and what happens to the trace are not the workload's.
+        """
+
+    def waits_for_loader(self, p: Any, inputs: Inputs) -> bool:
+        """Whether loading, by `assumption`, takes longer than what the GPUs do with it."""
+        return False
 
     @property
     @abstractmethod

@@ -16,6 +16,11 @@ from multicard.workloads.llm.technique import TECHNIQUES
 # data-centre GPU gives for dense bf16.
 FLOPS = {"bf16": 3e14, "fp32": 3e13}
 
+# Assumed too: of the storage that weights are on, which all ranks of a node read at once; and what importing torchtune
+# and tokenizing the first samples takes.
+STORAGE_BYTES_PER_S = 1e9
+LIBRARIES_S = 30.0
+
 
 class Llm(Workload):
     """Tuning of Llama-3 models by torchtune."""
@@ -27,7 +32,7 @@ class Llm(Workload):
     method, methods = "technique", TECHNIQUES
     unit = Unit("token", "tokens", "tokens_per_s", "energy_per_token_j")
     step_columns = ("tokens", "padded_tokens", "loss")
-    assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s in bf16"
+    assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s in bf16, and weights read at {STORAGE_BYTES_PER_S / 1e9:g} GB/s"
 
     def config_error(self, p: LlmParameters, inputs: Inputs) -> str | None:
         """Compare the parameters with the technique, the samples and the model."""
@@ -72,12 +77,20 @@ class Llm(Workload):
         """By the shapes of the model's tensors."""
         return estimate_memory(p, inputs["model"].shape).total
 
-    def training_s(self, p: LlmParameters, inputs: Inputs) -> float:
-        """Seconds of all steps, as if every sequence were full."""
-        technique = TECHNIQUES[p.technique]
-        sequences = p.total_steps * p.gradient_accumulation_steps * p.batch_size * technique.sequences_per_sample
-        per_token = technique.flop_per_weight(p) * inputs["model"].shape.parameters
-        return sequences * p.sequence_length * per_token / FLOPS[p.precision]
+    def durations_s(self, p: LlmParameters, inputs: Inputs) -> dict[str, float]:
+        """Steps as if every sequence were full, and weights that are read and written."""
+        technique, shape = TECHNIQUES[p.technique], inputs["model"].shape
+        sequences = p.gradient_accumulation_steps * p.batch_size * technique.sequences_per_sample
+        # What is not kept of the forward pass is computed again: 2 operations per weight and token.
+        operations = technique.flop_per_weight(p) + (2 if p.activation_checkpointing else 0)
+        step = sequences * p.sequence_length * operations * shape.parameters / FLOPS[p.precision]
+        weights = BYTES[p.precision] * shape.parameters
+        return {
+            "loading weights": LIBRARIES_S + weights / STORAGE_BYTES_PER_S,
+            "training": (p.warmup_steps + p.steps) * step,
+            "profiled window": p.profiled_steps * step,
+            "saving weights": 0.0 if p.trains_adapters or p.save == "none" else weights / STORAGE_BYTES_PER_S,
+        }
 
     @property
     def measures(self) -> Mapping[str, str]:

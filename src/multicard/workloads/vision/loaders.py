@@ -69,7 +69,7 @@ def training_loader(
             mean=facts["mean"],
             std=facts["std"],
             device=device,
-            threads=max(1, p.num_workers),
+            threads=max(1, p.workers_of_rank),
             prefetch_factor=p.prefetch_factor,
             drop_last=True,
         )
@@ -77,7 +77,7 @@ def training_loader(
         dataset,
         batch_size=batch,
         sampler=sampler,
-        num_workers=p.num_workers,
+        num_workers=p.workers_of_rank,
         persistent_workers=p.persistent_workers and p.num_workers > 0,
         prefetch_factor=p.prefetch_factor if p.num_workers else None,
         pin_memory=p.pin_memory and device.type == "cuda",
@@ -92,7 +92,7 @@ def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int)
     later steps.
     """
     part = Subset(dataset, range(rank, len(dataset), parameters.ranks))
-    return DataLoader(part, batch_size=parameters.batch_of_rank, num_workers=parameters.num_workers)
+    return DataLoader(part, batch_size=parameters.batch_of_rank, num_workers=parameters.workers_of_rank)
 
 
 def evaluation_passes(dataset: Dataset, parameters: VisionParameters) -> int:

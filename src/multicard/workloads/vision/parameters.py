@@ -76,7 +76,11 @@ class VisionParameters(JobParameters):
     ] = 0.01
     num_workers: Annotated[
         int,
-        Field(ge=0, description="DataLoader worker processes per rank.", json_schema_extra={"label": "workers"}),
+        Field(
+            ge=0,
+            description="DataLoader worker processes per device: a process that drives several has as many for each.",
+            json_schema_extra={"label": "workers"},
+        ),
     ] = 0
     persistent_workers: Annotated[
         bool,
@@ -174,7 +178,12 @@ class VisionParameters(JobParameters):
     @property
     def loader_workers(self) -> int:
         """Processes that load data, of all ranks together."""
-        return self.num_workers * self.ranks
+        return self.workers_of_rank * self.ranks
+
+    @property
+    def workers_of_rank(self) -> int:
+        """Processes that load the data of one training process."""
+        return self.num_workers * self.devices // self.ranks
 
     @property
     def shared_memory_bytes(self) -> int:

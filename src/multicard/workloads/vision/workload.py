@@ -1,5 +1,6 @@
 """The entry of image-classification training."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -7,6 +8,7 @@ from typing import Any, ClassVar
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Unit, Workload
+from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory
 from multicard.workloads.vision.parameters import TUNED, VisionParameters
 from multicard.workloads.vision.strategy import STRATEGIES
 
@@ -15,13 +17,13 @@ from multicard.workloads.vision.strategy import STRATEGIES
 IMAGES_PER_S = {"fp64": 150.0, "fp32": 1500.0, "fp16": 2500.0, "bf16": 2500.0}
 REFERENCE_PX = 224
 
-# Training samples of sources whose number is known before they are prepared.
-TRAIN_SAMPLES = {"digits": 1438, "mnist": 60_000, "kaggle-mnist": 37_800}
+# Seconds that one worker takes for an image, and for each of its pixels: resizing a small array, decoding a JPEG file.
+# Fitted to its CPU time for 100 to 500 px on a core of an Intel Xeon virtual machine, 2026-11-22 (benchmarks/loading.py).
+# DALI is assumed to keep up with the GPU.
+LOADING_S = {"array": (0.1e-3, 22e-9), "jpeg": (0.5e-3, 30e-9)}
 
-# MobileNet v2 has 6.7 million convolution outputs for 224 px (Sandler et al. 2018, arXiv 1801.04381, Table 2), of each
-# of which training keeps that, its normalized value and its activation.
-KEPT_VALUES = 3 * 6.7e6
-VALUE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 4, "bf16": 4}
+# Training and test samples of sources whose number is known before they are prepared.
+SAMPLES = {"digits": (1438, 359), "mnist": (60_000, 10_000), "kaggle-mnist": (37_800, 4_200)}
 
 
 class Vision(Workload):
@@ -34,7 +36,10 @@ class Vision(Workload):
     method, methods = "strategy", STRATEGIES
     has_epochs = True
     unit = Unit("image", "samples", "throughput_samples_per_s", "energy_per_sample_j")
-    assumption = f"{IMAGES_PER_S['fp32']:g} images of {REFERENCE_PX} px per second in fp32"
+    assumption = (
+        f"{IMAGES_PER_S['fp32']:g} images of {REFERENCE_PX} px per second in fp32, and of a loader worker "
+        f"{1 / (LOADING_S['array'][0] + LOADING_S['array'][1] * REFERENCE_PX**2):.0f}"
+    )
     implied: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(TUNED)}
 
     def unsupported_reason(self, p: VisionParameters, machine: Machine, inputs: Inputs) -> str | None:
@@ -59,24 +64,51 @@ class Vision(Workload):
 
     def rank_memory_mb(self, p: VisionParameters, inputs: Inputs) -> float:
         """Batches that are loaded ahead, and on a CPU what autograd keeps."""
-        size = VALUE_BYTES[p.precision]
-        image = 3 * p.image_size**2 * size
-        batches = p.num_workers * p.prefetch_factor + 2  # loaded ahead; in use; being copied
-        kept = KEPT_VALUES * p.width_mult * (p.image_size / REFERENCE_PX) ** 2 * size if p.device == "cpu" else 0
-        return p.batch_of_rank * (batches * image + kept) / 1e6
+        image = 3 * p.image_size**2 * WEIGHT_BYTES[p.precision]
+        batches = p.workers_of_rank * p.prefetch_factor + 2  # loaded ahead; in use; being copied
+        kept = estimate_memory(p).activations if p.device == "cpu" else 0
+        return (p.batch_of_rank * batches * image + kept) / 1e6
 
-    def training_s(self, p: VisionParameters, inputs: Inputs) -> float | None:
-        """Images over the assumed rate; None where the data set's size is not known."""
+    def device_memory_bytes(self, p: VisionParameters, inputs: Inputs) -> int | None:
+        """By the layers of the model; a compiled one keeps less, which is not known."""
+        if p.compile or p.cuda_graphs:
+            return None
+        classes = getattr(inputs.get("dataset"), "classes", DEFAULT_CLASSES)
+        return estimate_memory(p, classes).total
+
+    def durations_s(self, p: VisionParameters, inputs: Inputs) -> dict[str, float] | None:
+        """Steps and tests, by the slower of GPU and loader; None where the data set's size is not known."""
         dataset = inputs["dataset"]
-        samples = getattr(dataset, "samples", None) or TRAIN_SAMPLES.get(dataset.source)
-        samples = min(samples, getattr(dataset, "limit", None) or samples) if samples else None
+        samples, tested = samples_of(dataset)
         if samples is None and p.steps_per_epoch is None:
             return None
-        steps = min(
-            samples // p.distinct_samples_of_step if samples else p.steps_per_epoch, p.steps_per_epoch or 1 << 30
-        )
-        images = p.epochs * steps * p.batch_of_device
-        return images / (IMAGES_PER_S[p.precision] / p.width_mult * (REFERENCE_PX / p.image_size) ** 2)
+        limit = p.steps_per_epoch or 1 << 30
+        steps = p.epochs * (limit if samples is None else min(samples // p.distinct_samples_of_step, limit))
+        on_gpu, loading = self._image_s(p, dataset)
+        step = p.batch_of_device * on_gpu, p.batch_of_rank * loading
+        passes = math.ceil((tested or 0) / p.ranks)
+        # A test is a forward pass, a third of the operations of training, on one GPU of each process.
+        test = passes * (on_gpu / 3), passes * loading
+        return {
+            "training": steps * _together(p, step),
+            "tests": p.epochs * _together(p, test),
+            "profiled window": window_steps(p, dataset) * _together(p, step),
+        }
+
+    def waits_for_loader(self, p: VisionParameters, inputs: Inputs) -> bool:
+        """Whether a batch takes longer to load than to train on."""
+        on_gpu, loading = self._image_s(p, inputs["dataset"])
+        return p.batch_of_rank * loading > p.batch_of_device * on_gpu
+
+    def _image_s(self, p: VisionParameters, dataset: Any) -> tuple[float, float]:
+        """Seconds that a GPU trains on an image, and that a process with its workers loads one."""
+        pixels = p.image_size**2
+        on_gpu = p.width_mult / IMAGES_PER_S[p.precision] * pixels / REFERENCE_PX**2
+        if dataset.source == "synthetic" or (p.loader == "dali" and p.device == "cuda"):
+            return on_gpu, 0.0
+        decodes = dataset.source == "imagefolder" or getattr(dataset, "stored_size", None)
+        fixed, per_pixel = LOADING_S["jpeg" if decodes else "array"]
+        return on_gpu, (fixed + per_pixel * pixels) / max(1, p.workers_of_rank)
 
     @property
     def measures(self) -> Mapping[str, str]:
@@ -116,6 +148,28 @@ class Vision(Workload):
         if "prefetch_factor" in changes and not values["num_workers"]:
             return False
         return "num_workers" not in changes or "loader" in changes or values["loader"] != "dali"
+
+
+def samples_of(dataset: ImageSource) -> tuple[int | None, int | None]:
+    """Number of training and of test images of a data set; None where that is not known before it is prepared."""
+    if dataset.source == "synthetic":
+        return dataset.samples, max(1, dataset.samples // 10)
+    if dataset.source not in SAMPLES:
+        return None, None
+    train, test = SAMPLES[dataset.source]
+    limit = getattr(dataset, "limit", None)
+    return (min(train, limit), min(test, max(1, limit // 5))) if limit else (train, test)
+
+
+def window_steps(p: VisionParameters, dataset: ImageSource) -> int:
+    """Steps of the profiled window, with those that are dropped before it until what was loaded ahead is used up."""
+    ahead = 0 if dataset.source == "synthetic" else p.prefetch_factor * (1 if p.loader == "dali" else p.workers_of_rank)
+    return max(1, 2 * ahead) + 2 * ahead + max(p.profiled_steps, 4 * ahead)
+
+
+def _together(p: VisionParameters, seconds: tuple[float, float]) -> float:
+    """Time of computing and of loading: side by side, unless the process that computes also loads."""
+    return max(seconds) if p.num_workers or p.loader == "dali" else sum(seconds)
 
 
 WORKLOAD = Vision()
