@@ -34,7 +34,9 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 prepare("digits", Digits(source="digits", stored_size=stored), Path(folder))
                 dataset = open_split(Path(folder), read_provenance(Path(folder)), "train", size)
-                print(f"{kind:<5} {size:>4} px {1e3 * _cpu_s_per_image(dataset, arguments.batches):6.2f} ms", flush=True)
+                print(
+                    f"{kind:<5} {size:>4} px {1e3 * _cpu_s_per_image(dataset, arguments.batches):6.2f} ms", flush=True
+                )
 
 
 def _cpu_s_per_image(dataset: torch.utils.data.Dataset, batches: int) -> float:

@@ -1,4 +1,4 @@
-"""The estimate of a vision job's memory, against torchvision's model: what autograd saves of it, and what a step holds."""
+"""The estimate of a vision job's memory, against what autograd saves of torchvision's model and what a step holds."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def batch(p: VisionParameters) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def saved_bytes(p: VisionParameters, classes: int) -> int:
-    """Bytes of the storages that autograd saves of a forward pass, weights and buffers left out, on tensors without data."""
+    """Bytes of the storages that autograd saves of a forward pass beside weights and buffers; tensors have no data."""
     with FakeTensorMode():
         model, images, labels = made(p, classes)
         other = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers(), images, labels)}
@@ -52,9 +52,8 @@ def saved_bytes(p: VisionParameters, classes: int) -> int:
                 storages[storage._cdata] = storage
             return tensor
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            with autocast(p.precision, CPU):
-                loss = nn.functional.cross_entropy(model(images), labels)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), autocast(p.precision, CPU):
+            loss = nn.functional.cross_entropy(model(images), labels)
         found = sum(storage.nbytes() for storage in storages.values())
         del loss
         return found

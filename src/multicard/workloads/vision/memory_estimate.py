@@ -138,7 +138,7 @@ def _activations(network: list[Layer], batch: int, features: int, classes: int, 
     """
     held = [kept_of(layer, batch, size, weight_size, last=layer is network[-1]) for layer in network]
     if size < weight_size:
-        held[0] += batch * 3 * network[0].before**2 * size  # the images as autocast casts them
+        held[0] += batch * 3 * network[0].before ** 2 * size  # the images as autocast casts them
     kept = sum(held) + kept_of_head(batch, features, classes, size, weight_size)
     gradients, peak = weight_size * (features + 1) * classes, 0
     for layer, own in zip(reversed(network), reversed(held), strict=True):

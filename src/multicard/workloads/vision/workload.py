@@ -18,8 +18,8 @@ IMAGES_PER_S = {"fp64": 150.0, "fp32": 1500.0, "fp16": 2500.0, "bf16": 2500.0}
 REFERENCE_PX = 224
 
 # Seconds that one worker takes for an image, and for each of its pixels: resizing a small array, decoding a JPEG file.
-# Fitted to its CPU time for 100 to 500 px on a core of an Intel Xeon virtual machine, 2026-11-22 (benchmarks/loading.py).
-# DALI is assumed to keep up with the GPU.
+# Fitted to its CPU time for 100 to 500 px on a core of an Intel Xeon virtual machine (benchmarks/loading.py). DALI is
+# assumed to keep up with the GPU.
 LOADING_S = {"array": (0.1e-3, 22e-9), "jpeg": (0.5e-3, 30e-9)}
 
 # Training and test samples of sources whose number is known before they are prepared.
