@@ -28,7 +28,11 @@ def repeated(row: Row, factors: Sequence[float] = STEADY) -> list[Row]:
     """Repeats of a run: its measures times a factor each."""
     measures = MEASURES_OF[row["workload"]]
     return [
-        {name: value * factor if name in measures else value for name, value in row.items()} | {"repeat": number}
+        {
+            name: value * factor if name in measures and not isinstance(value, bool) else value
+            for name, value in row.items()
+        }
+        | {"repeat": number}
         for number, factor in enumerate(factors, 1)
     ]
 

@@ -9,6 +9,7 @@ import pytest
 
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run, measure_scenario, outcome_table
+from multicard.cli.status import _run_status
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES, STEP_COLUMNS
@@ -213,3 +214,23 @@ def test_a_moment_when_the_machine_held_a_step_up_is_no_fault(tmp_path: Path) ->
     steps.loc[steps["step"].isin([2, 4]), "duration_s"] += 1.0
     steps.to_csv(folder / "steps.csv", index=False)
     assert check_run(folder).faults() == []
+
+
+def test_status_names_a_run_whose_profiled_window_is_another_job(tmp_path: Path) -> None:
+    folder = record(tmp_path, "ddp", trace_seconds=2.4)
+    write_json(folder / "activity" / "tables.json", {"tables": {"phases": {"absent": None}}})
+    steps = pd.read_csv(folder / "steps.csv")
+    steps["data_s"] = 0.0
+    steps.loc[steps["window"] == "measured", ["forward_s", "data_s"]] *= 0.5
+    measured = steps["window"] == "measured"
+    steps.loc[measured, "data_s"] = steps.loc[measured, "forward_s"]
+    # The same steps without the wait for data, 30 % shorter than the elapsed 3.2 s.
+    steps.loc[steps["window"] == "profiled", ["duration_s", "forward_s", "backward_s"]] = [2.24, 1.1, 1.14]
+    steps.to_csv(folder / "steps.csv", index=False)
+    row = measure_run(folder)
+    # Half of 6 s of forward are 3 of the 16 s of all measured steps and ranks.
+    assert (row["data_share"], row["profiled_data_share"]) == (pytest.approx(3 / 16), 0.0)
+    assert row["windows_differ"] is True and row["stationary"] is None
+    assert _run_status(None, folder)[1][0] == (
+        "profiled window unlike the measured one: data share 0.0 % instead of 19 %, steps 30 % shorter"
+    )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.notices import NOTICES
 from multicard.analysis.per_run import trace_shares
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
@@ -60,6 +61,13 @@ class _Numbers:
         found = [self.trace.get(name) for name in names]
         return None if any(value is None or pd.isna(value) for value in found) else sum(found)
 
+    @property
+    def waited_for_data(self) -> float:
+        """Wait for data in the profiled steps as a share of the trace's steps; 0 where it is not known."""
+        share = self.run.number("profiled_data_share") or 0.0
+        recorded, traced = (self.run.number(f"{name}_iteration_time_s") for name in ("profiled", "trace"))
+        return share * recorded / traced if recorded and traced else share
+
 
 def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
     """Give the bottlenecks of each configuration, in their order; those without a run that ended are left out."""
@@ -104,19 +112,26 @@ def _data(numbers: list[_Numbers]) -> Bottleneck | None:
 
 
 def _launches(numbers: list[_Numbers]) -> Bottleneck | None:
-    """Idle time before late launches; as much of it as the loader can explain counts as data loading."""
-    idle = _share(numbers, "idle (host-bound)")
-    if idle is None:
+    """Idle time before late launches; as much of it as the loader can explain counts as data loading.
+
+    Both are of the profiled steps: in the measured ones the wait for the loader may be another.
+    """
+    known = [
+        (idle, min(idle, each.waited_for_data))
+        for each in numbers
+        if (idle := each.share("idle (host-bound)")) is not None
+    ]
+    if not known:
         return None
-    data = _measure(numbers, "data_share") or 0.0
+    idle, data = map(median, zip(*known, strict=True))
     text = f"for {percent(idle)} of {_scope(numbers)} the GPU is idle because its next kernel is not launched yet"
     if data >= 0.01:
-        text += f"; up to {percent(min(data, idle))} of that is the wait for data and not counted here"
+        text += f"; up to {percent(data)} of these steps is the wait for data and not counted here"
     text += " (timeline)"
     waiting = _share(numbers, "synchronizations")
     if waiting:
         text += f"; calls that wait for the device take {percent(waiting)} of the time in CUDA calls (shares)"
-    return Bottleneck("launch overhead", max(0.0, idle - data), text)
+    return Bottleneck("launch overhead", median(every - explained for every, explained in known), text)
 
 
 def _communication(numbers: list[_Numbers]) -> Bottleneck | None:
@@ -222,6 +237,10 @@ def _caveats(configuration: Configuration) -> list[str]:
             f"profiled steps took {percent(abs(overhead))} {'more' if overhead > 0 else 'less'} time than measured "
             "ones (profiler_overhead), and shares from the trace are those of profiled steps"
         )
+    for kind, notice in NOTICES.items():
+        found = [how for run in configuration.completed if (how := notice(run.values)) is not None]
+        if found:
+            caveats.append(f"{kind} ({len(found)} of {len(configuration.completed)} repeats): {found[0]}")
     if len(configuration.completed) == 1:
         caveats.append("one repeat only, so a difference may be noise")
     others = [run for run in configuration.runs if run.values.get("outcome") != "completed"]

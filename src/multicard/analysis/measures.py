@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis import stationarity
+from multicard.analysis.profiled_window import TOLERANCE, windows_differ
 from multicard.analysis.run_files import read_activity, read_record, read_table
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
@@ -42,8 +44,12 @@ COMMON: dict[str, str] = {
     "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
     "profiled_throughput_samples_per_s": "as throughput_samples_per_s, in the profiled window",
     "profiled_data_share": "as data_share, in the profiled window",
+    "windows_differ": "whether the profiled window is unlike the measured one by more than profiling explains: its "
+    f"data share is more than {100 * TOLERANCE:.0f} percentage points outside of what a longer step explains, or its "
+    f"steps are more than {TOLERANCE:.0%} shorter",
     "trace_iteration_time_s": "as profiled_iteration_time_s, by the trace's step ranges",
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
+    **stationarity.MEASURES,
 }
 
 # Of each workload, by its name; and of all.
@@ -126,6 +132,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
         ),
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
+        **stationarity.stationarity(window.pitches),
         **_profiled(steps[steps["window"] == "profiled"], window, distinct),
         "trace_iteration_time_s": _iteration_time_of_trace(traced),
     }
@@ -136,7 +143,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
     return row | work.measure(record, row, steps, epochs)
 
 
-def _profiled(steps: pd.DataFrame, measured: Window, distinct: float) -> dict[str, float]:
+def _profiled(steps: pd.DataFrame, measured: Window, distinct: float) -> dict[str, Any]:
     """The profiled window by the definitions of the measured one; empty without a profiled step."""
     if steps.empty:
         return {}
@@ -145,6 +152,7 @@ def _profiled(steps: pd.DataFrame, measured: Window, distinct: float) -> dict[st
         "profiled_iteration_time_s": window.iteration_time_s,
         "profiled_throughput_samples_per_s": distinct * window.rate("samples"),
         "profiled_data_share": window.data_share,
+        "windows_differ": windows_differ(measured, window),
         "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
     }
 

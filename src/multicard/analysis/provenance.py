@@ -1,8 +1,9 @@
-"""Notes on a scenario's runs: which have no numbers, are synthetic, or differ in machine or versions."""
+"""Notes on a scenario's runs: which have no numbers, are synthetic, unlike in machine or versions, or doubtful."""
 
 from typing import Literal
 
 from multicard.analysis.evidence import SYNTHETIC
+from multicard.analysis.notices import NOT_STATIONARY, NOTICES, WINDOW_DIFFERS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
 from multicard.core.text import printable
@@ -10,12 +11,19 @@ from multicard.core.text import printable
 LONGEST = 90  # characters that one machine is named by
 
 
-def notes(tables: ScenarioTables) -> list[str]:
-    """Lines about runs that have no numbers, are synthetic, or differ in machine or versions.
+def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
+    """Lines about runs that have no numbers, are synthetic, differ in machine or versions, or were not stationary.
 
     Each is one line of plain text, in part from files. There is none where all runs completed, on one machine.
+
+    Parameters
+    ----------
+    profiled
+        Whether numbers of the profiled window are shown, so that a line is due about runs where it is unlike the
+        measured one.
     """
-    return [*_not_shown(tables), *_provenance(tables)]
+    kinds = (NOT_STATIONARY, WINDOW_DIFFERS) if profiled else (NOT_STATIONARY,)
+    return [*_not_shown(tables), *_provenance(tables), *(line for kind in kinds for line in _counted(tables, kind))]
 
 
 def synthetic(tables: ScenarioTables) -> Literal["all", "some"] | None:
@@ -34,6 +42,16 @@ def _not_shown(tables: ScenarioTables) -> list[str]:
     if tables.not_run:
         counted.append(f"{tables.not_run} {NOT_RUN} here")
     return [f"Not shown: {', '.join(counted)}"] if counted else []
+
+
+def _counted(tables: ScenarioTables, kind: str) -> list[str]:
+    """A line with the number of completed runs that have a notice of a kind, and the first of these; or none."""
+    completed = tables.measures[tables.measures["outcome"] == "completed"]
+    found = [how for row in completed.to_dict("records") if (how := NOTICES[kind](row)) is not None]
+    if not found:
+        return []
+    which = "" if len(found) == 1 else "the first: "
+    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {len(completed)} runs ({which}{found[0]})"]
 
 
 def _provenance(tables: ScenarioTables) -> list[str]:

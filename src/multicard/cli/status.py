@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print outcomes and disagreements; exit with 1 when a run failed or disagrees with its trace."""
+    """Print outcomes, disagreements and notices; exit with 1 when a run failed or disagrees with its trace."""
     from rich.table import Table
 
     from multicard.archive.matrix import Matrix
@@ -55,7 +55,10 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
         return record["outcome"], remarks, record["outcome"] != "failed"
 
     from multicard.analysis.consistency import check_run
+    from multicard.analysis.measures import measure_run
+    from multicard.analysis.notices import notices
 
+    remarks += notices(measure_run(folder))
     faults = check_run(folder).faults()
     missing = read_json(folder / ACTIVITY / ACTIVITY_INDEX)["tables"]["phases"]["absent"]
     if missing:
@@ -64,5 +67,9 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
 
 
 COMMAND = Command(
-    "status", 20, "show an experiment's progress, and check each run's record against its trace", add_arguments, run
+    "status",
+    20,
+    "show an experiment's progress, check each run's record against its trace, and name runs with doubtful numbers",
+    add_arguments,
+    run,
 )

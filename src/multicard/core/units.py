@@ -28,6 +28,7 @@ UNITS: dict[str, Units] = {
     "_share": PERCENT,
     "_accuracy": PERCENT,
     "_overhead": PERCENT,
+    "drift": PERCENT,
     "efficiency": PERCENT,
     "serial_fraction": PERCENT,
     "residual": PERCENT,

@@ -26,6 +26,9 @@ class Figure:
         table of the numbers in it, or raises `NothingToShow`.
     needs_tables
         Whether the drawing needs more than the measures.
+    profiled
+        Whether it shows numbers of the profiled window, so that a line above it says where that window is unlike the
+        measured one.
     answers
         The figure of a paper that it answers, as "A, figure 2"; None where none is known.
     axis
@@ -44,6 +47,7 @@ class Figure:
     limits: str
     drawing: str
     needs_tables: bool = False
+    profiled: bool = False
     answers: str | None = None
     axis: str | None = None
     workload: str | None = None

@@ -54,8 +54,9 @@ def write(name: str, tables: ScenarioTables, stem: Path) -> None:
 def draw(name: str, tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Draw a figure of a scenario; with the table of the numbers that it shows.
 
-    Lines above it state runs without numbers, several machines or versions, and synthetic runs; then the table too has
-    a column `synthetic`. Without anything to show the figure says why, and so does the table.
+    Lines above it state runs without numbers, several machines or versions, synthetic runs, and runs whose numbers are
+    in doubt; with synthetic runs the table has a column `synthetic`. Without anything to show the figure says why, and
+    so does the table.
     """
     entry = FIGURES[name]
     measures = tables.measures
@@ -71,7 +72,7 @@ def draw(name: str, tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         except NothingToShow as nothing:
             why = str(nothing)
             figure, data = _empty(f"{why[0].upper()}{why[1:]}"), pd.DataFrame({"nothing_to_show": [why]})
-        shown = [for_figure(note, len(note)) for note in notes(tables)]
+        shown = [for_figure(note, len(note)) for note in notes(tables, entry.profiled)]
         lines = [line for note in shown for line in textwrap.wrap(note, NOTE_WIDTH)]
         if lines:
             figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")

@@ -14,6 +14,7 @@ from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.core.errors import UserError
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN
+from multicard.experiment.figures import FIGURES
 
 ORDER = (*OUTCOMES, NOT_RUN)
 
@@ -53,7 +54,7 @@ class Scenario:
     runs: pd.DataFrame
     measures: pd.DataFrame
     figures: list[FigureFiles]
-    notes: list[str]  # lines about runs without numbers, synthetic or mixed, as above the printed figures
+    notes: list[str]  # lines about runs without numbers or with doubtful ones, as above the printed figures
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -122,7 +123,8 @@ def _scenario(folder: Path, name: str, plan: Plan) -> Scenario:
     drawn = [_figure(folder / "figures" / name, name, figure) for figure in plan.figures]
     measures = _table(tables / MEASURES)
     figures = [one for one in drawn if one]
-    return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables)))
+    profiled = any(FIGURES[one.name].profiled for one in figures if one.name in FIGURES)
+    return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled))
 
 
 def _figure(folder: Path, scenario: str, name: str) -> FigureFiles | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.notices import notices
 from multicard.report.results import Results
 from multicard.report.wording import Measure, cell, is_number, measure
 
@@ -48,14 +49,17 @@ def run_table(results: Results) -> RunTable:
     wall = pd.to_numeric(runs.get("wall_time_s", pd.Series("", index=runs.index)), errors="coerce")
     how_long = measure("wall_time_s", wall)
     reasons = runs["reason"].astype(bool).any()
+    doubts = {run: "; ".join(notices(values)) for run, values in measures.iterrows()}
     columns = [("Devices", True), *((how.heading, True) for how in shown.values()), (how_long.heading, True)]
     columns += [("Started", False), *([("Reason", False)] if reasons else [])]
+    columns += [("Notices", False)] if any(doubts.values()) else []
     rows = []
     for index, run in runs.iterrows():
         known = measures.loc[run["run"]] if run["run"] in measures.index else {}
         cells = [_number(known.get("devices"), None), *(_number(known.get(name), how) for name, how in shown.items())]
         cells += [_number(wall[index], how_long), Cell(str(run.get("started", ""))[:16].replace("T", " "))]
         cells += [Cell(run["reason"])] if reasons else []
+        cells += [Cell(doubts.get(run["run"], ""))] if any(doubts.values()) else []
         rows.append(Row(run["run"], run["outcome"], run["scenarios"], cells))
     return RunTable(columns, rows)
 

@@ -24,5 +24,6 @@ FIGURES = (
         limits="Numbers from the trace (shares, CUDA calls, kernels, transfers, time of devices) are taken while "
         "profiling and include the overhead. A few profiled steps make this a rough estimate.",
         drawing="multicard.figures.costs:profiler_overhead",
+        profiled=True,
     ),
 )

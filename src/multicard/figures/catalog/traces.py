@@ -16,6 +16,7 @@ FIGURES = (
         answers="A, figure 3",
         drawing="multicard.figures.traces:time_shares",
         needs_tables=True,
+        profiled=True,
     ),
     Figure(
         name="cuda_api",
@@ -28,6 +29,7 @@ FIGURES = (
         answers="A, figure 5",
         drawing="multicard.figures.traces:cuda_api",
         needs_tables=True,
+        profiled=True,
     ),
     Figure(
         name="kernel_classes",
@@ -39,6 +41,7 @@ FIGURES = (
         "name alone; those that match no rule are `other`.",
         drawing="multicard.figures.traces:kernel_classes",
         needs_tables=True,
+        profiled=True,
     ),
     Figure(
         name="memory_transfers",
@@ -49,6 +52,7 @@ FIGURES = (
         limits="It does not show whether a copy delayed anything: it may overlap with computation (see `device_time`).",
         drawing="multicard.figures.traces:memory_transfers",
         needs_tables=True,
+        profiled=True,
     ),
     Figure(
         name="device_time",
@@ -62,5 +66,6 @@ FIGURES = (
         "collective counts as communication, not as idle (see the table `stragglers`).",
         drawing="multicard.figures.traces:device_time",
         needs_tables=True,
+        profiled=True,
     ),
 )

@@ -1,0 +1,74 @@
+"""Whether step times stayed the same over the measured window, or went on changing.
+
+An average of a run that did not reach a steady state depends on when it was stopped. So A. Georges, D. Buytaert and
+L. Eeckhout ("Statistically Rigorous Java Performance Evaluation", OOPSLA 2007) measure only in steady state; how that
+is tested here is this project's choice.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import linregress, median_abs_deviation
+
+DRIFT = 0.05  # change from the first half to the second that matters
+LEVEL = 0.01  # rate at which exchangeable step times are called not stationary, at most
+FEWEST = 10  # steps that can be judged
+MOST = 1000  # values that are looked at; of more steps neighbours are averaged
+FAR = 5  # median absolute deviations from the median
+RESAMPLES = 999
+ROUNDING = 1e-9  # by which sums of the same values in another order may differ
+
+MEASURES: dict[str, str] = {
+    "drift": "mean time per step of the second half of the measured steps over that of the first half, − 1, from start "
+    "to start on the slowest rank; an odd step in the middle is left out",
+    "trend": "change of the time per step over the measured window by a line of least squares, as a share of its mean",
+    "trend_error": "standard error of the trend, if steps scatter independently",
+    "outlying_steps": f"measured steps of the slowest rank whose time is more than {FAR} median absolute deviations "
+    "from the median",
+    "drift_p_value": "how often steps in random order stray as far from a constant pace: the largest deviation of the "
+    "time since the first step from that of steps of mean length, by permutation",
+    "stationary": f"no where the drift is more than {DRIFT:.0%} and its p-value below {LEVEL}; empty below {FEWEST} "
+    "steps",
+}
+
+
+def stationarity(pitches: pd.DataFrame) -> dict[str, Any]:
+    """Measures of how much the time per step changed over a window; None for what too few steps do not tell.
+
+    Parameters
+    ----------
+    pitches
+        As `windows.step_pitches` gives them.
+    """
+    slowest = pitches.groupby("rank")["pitch_s"].sum().idxmax()
+    times = pitches.loc[pitches["rank"] == slowest, "pitch_s"].to_numpy(dtype=float)
+    half = len(times) // 2
+    found: dict[str, Any] = {"outlying_steps": outlying_steps(times)}
+    if half:
+        found["drift"] = float(times[-half:].mean() / times[:half].mean() - 1)
+    if len(times) >= FEWEST:
+        fewer = np.array([part.mean() for part in np.array_split(times, min(len(times), MOST))])
+        line = linregress(np.linspace(0, 1, len(fewer)), fewer / fewer.mean())
+        p_value = change_p_value(fewer)
+        found |= {"trend": float(line.slope), "trend_error": float(line.stderr), "drift_p_value": p_value}
+        found["stationary"] = not (abs(found["drift"]) > DRIFT and p_value < LEVEL)
+    return found
+
+
+def outlying_steps(times: np.ndarray) -> int:
+    """Number of values that are farther than `FAR` median absolute deviations from the median."""
+    return int((np.abs(times - np.median(times)) > FAR * median_abs_deviation(times)).sum())
+
+
+def change_p_value(times: np.ndarray) -> float:
+    """p-value of a change of the mean, at whatever step: a permutation test of the largest cumulative sum (CUSUM).
+
+    It is exact where step times are exchangeable, so without autocorrelation, whatever their distribution.
+    """
+    deviations = times - times.mean()
+    # Seeded by the times: the same steps give the same answer, and no one set of orders serves all runs.
+    rng = np.random.default_rng(deviations.view(np.uint32))
+    shuffled = rng.permuted(np.tile(deviations, (RESAMPLES, 1)), axis=1)
+    observed, largest = (np.abs(values.cumsum(axis=-1)).max(axis=-1) for values in (deviations, shuffled))
+    return float((1 + (largest >= observed * (1 - ROUNDING)).sum()) / (1 + RESAMPLES))

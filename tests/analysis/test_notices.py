@@ -1,0 +1,63 @@
+"""Doubts about a run reach its reader: in the lines above figures, and in the report's table of runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from multicard.analysis.notices import notices
+from multicard.analysis.provenance import notes
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.report.results import Results, Scenario
+from multicard.report.run_table import run_table
+
+DRIFTING = {"drift": 0.12, "stationary": False}
+PILED_UP = {"windows_differ": True, "data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
+DRIFT = "step time +12 % from the first to the second half of the measured steps"
+WINDOW = "data share 4.9 % instead of 26 %, steps 20 % shorter"
+
+
+def table(*rows: dict[str, Any]) -> pd.DataFrame:
+    names = {"run", "outcome", *DRIFTING, *PILED_UP}
+    return pd.DataFrame(
+        [dict.fromkeys(names) | {"run": f"run{i}", "outcome": "completed"} | row for i, row in enumerate(rows)]
+    )
+
+
+def scenario(folder: Path, measures: pd.DataFrame) -> ScenarioTables:
+    measures.to_csv(folder / "measures.csv", index=False)
+    return ScenarioTables(folder)
+
+
+def test_a_run_without_doubts_or_measures_has_no_notice() -> None:
+    assert notices({}) == notices({"stationary": True, "windows_differ": False}) == []
+    assert notices({"stationary": None, "windows_differ": float("nan")}) == []
+
+
+def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
+    assert notices(DRIFTING | PILED_UP) == [
+        f"not stationary: {DRIFT}", f"profiled window unlike the measured one: {WINDOW}"
+    ]  # fmt: skip
+
+
+def test_figures_of_the_profiled_window_say_where_it_is_another_job(tmp_path: Path) -> None:
+    tables = scenario(tmp_path, table({}, PILED_UP, PILED_UP))
+    assert notes(tables) == []
+    assert notes(tables, profiled=True) == [
+        f"Profiled window unlike the measured one: 2 of 3 runs (the first: {WINDOW})"
+    ]
+
+
+def test_every_figure_says_which_runs_were_not_stationary(tmp_path: Path) -> None:
+    tables = scenario(tmp_path, table({"stationary": True}, DRIFTING, DRIFTING | {"outcome": "failed"}))
+    assert notes(tables) == ["Not shown: 1 failed", f"Not stationary: 1 of 2 runs ({DRIFT})"]
+
+
+def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:
+    measures = scenario(tmp_path, table({}, DRIFTING)).measures
+    runs = measures[["run", "outcome"]].assign(reason="", started="", wall_time_s="")
+    of = run_table(Results([Scenario("s", "", runs, measures, [], [])], {}, None, None))
+    assert of.columns[-1] == ("Notices", False)
+    assert [row.cells[-1].text for row in of.rows] == ["", f"not stationary: {DRIFT}"]
+    without = run_table(Results([Scenario("s", "", runs[:1], measures[:1], [], [])], {}, None, None))
+    assert ("Notices", False) not in without.columns
