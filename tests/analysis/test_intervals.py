@@ -93,12 +93,19 @@ def test_a_paired_ratio_is_scipys_paired_test_of_logarithms() -> None:
 
 def test_an_unpaired_ratio_is_scipys_welch_test_of_logarithms() -> None:
     generator = np.random.default_rng(2)
-    one, other = generator.lognormal(size=5), generator.lognormal(0.3, 2, size=8)
+    one, other = generator.lognormal(size=6), generator.lognormal(0.3, 2, size=6)
     found = ratio_of(one, other)
     expected = stats.ttest_ind(np.log(one), np.log(other), equal_var=False)
     assert found.p_value == pytest.approx(expected.pvalue)
     assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
     assert found.value == pytest.approx(stats.gmean(one) / stats.gmean(other))
+
+
+def test_the_side_with_fewer_repeats_sets_the_degrees_of_freedom() -> None:
+    one, other = [1.0, 2.0, 4.0], [1.0, 1.0, 4.0, 4.0, 2.0]
+    # Variances of the logarithms, over log 2: 1 and 1.
+    reach = 4.302653 * math.log(2) * (1 / 3 + 1 / 5) ** 0.5
+    assert math.log(ratio_of(one, other).high) == pytest.approx(reach)
 
 
 def test_a_drift_that_both_sides_share_cancels_where_repeats_are_paired() -> None:

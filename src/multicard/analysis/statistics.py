@@ -6,12 +6,14 @@ with 96.9 %; fewer have a range and no interval.
 
 A ratio is one of geometric means. Where both sides have values of the same blocks (repeats that ran in turn), it is the
 mean of the ratios by block, with a t interval of their logarithms; else that of all values of both sides, with Welch's
-interval. Both assume that logarithms are normal. A single block has no interval. Equal ratios have one without width.
+interval, where one side has fewer values with as many degrees of freedom as that side alone, since Welch's would be too
+many. All assume that logarithms are normal. A single block has no interval. Equal ratios have one without width.
 
 Verdicts on several comparisons that are shown together are corrected by Holm's method.
 
 Order statistics: David and Nagaraja, Order Statistics, 3rd ed., section 7.1. B. L. Welch, Biometrika 34, 1947; F. E.
-Satterthwaite, Biometrics Bulletin 2, 1946. Sture Holm, Scandinavian Journal of Statistics 6, 1979. Geometric means of
+Satterthwaite, Biometrics Bulletin 2, 1946; the fewer degrees of freedom: M. R. Mickey and M. B. Brown, Annals of
+Mathematical Statistics 37, 1966. Sture Holm, Scandinavian Journal of Statistics 6, 1979. Geometric means of
 ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.
 """
 
@@ -128,7 +130,8 @@ def product_of(terms: Sequence[Term], against: float = 1.0) -> Interval:
     """Product of geometric means, each to the power of its weight, such as a ratio of ratios.
 
     By the blocks that all terms have, if these are two or all that a term has; else by the means of all values, with
-    Welch's and Satterthwaite's degrees of freedom. Without blocks, the same object in several terms is one sample.
+    Satterthwaite's degrees of freedom if all terms have as many. Without blocks, the same object in several terms is
+    one sample.
     """
     blocks = _shared_blocks([values for _, values in terms])
     if len(blocks) >= 2 or (blocks and min(len(_known(values)[0]) for _, values in terms) == 1):
@@ -157,7 +160,9 @@ def product_of(terms: Sequence[Term], against: float = 1.0) -> Interval:
         return Interval(math.exp(estimate), None, None, 1, left_out)
     parts = [(weight**2 * each.var(ddof=1) / len(each), len(each) - 1) for weight, each in logs]
     variance = float(sum(part for part, _ in parts))
-    freedom = variance**2 / sum(part**2 / own for part, own in parts) if variance > 0 else 1.0
+    freedom = float(fewest - 1)
+    if variance > 0 and len({own for _, own in parts}) == 1:
+        freedom = variance**2 / sum(part**2 / own for part, own in parts)
     return _ratio(estimate, math.sqrt(variance), freedom, fewest, left_out, against)
 
 

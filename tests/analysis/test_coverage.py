@@ -1,0 +1,104 @@
+"""Stated coverage and error rates against simulations whose truth is known."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from multicard.analysis.statistics import Interval, corrected, median_of, pooled_ratio, ratio_of, verdict
+
+DRAWS = 6000  # the standard error of a coverage of 95 % is then 0.28 %
+REPEATS = range(2, 11)
+
+Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+
+
+def coverage(intervals: list[Interval], truth: float) -> float:
+    """Part of some intervals that contains the truth."""
+    return float(np.mean([found.low <= truth <= found.high for found in intervals]))
+
+
+def blocks(values: np.ndarray) -> dict[int, float]:
+    return dict(enumerate(values.tolist()))
+
+
+@pytest.mark.parametrize("repeats", REPEATS)
+def test_a_paired_ratio_has_its_coverage_whatever_drift_the_sides_share(repeats: int) -> None:
+    generator = np.random.default_rng(repeats)
+    drift = generator.lognormal(0, 1, (DRAWS, 1, repeats))
+    sides = drift * generator.lognormal(0, 0.1, (DRAWS, 2, repeats))
+    found = [ratio_of(blocks(1.3 * one), blocks(other)) for one, other in sides]
+    assert coverage(found, 1.3) == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("repeats", REPEATS)
+def test_a_pooled_ratio_has_its_coverage_whatever_configurations_of_a_block_share(repeats: int) -> None:
+    generator = np.random.default_rng(20 + repeats)
+    truths = np.array([0.8, 1.1, 1.9])
+    disturbed = generator.lognormal(0, 0.1, (DRAWS // 3, 1, repeats))  # all with the setting, in a block
+    one = disturbed * truths[:, np.newaxis] * generator.lognormal(0, 0.1, (DRAWS // 3, 3, repeats))
+    other = generator.lognormal(0, 0.1, (DRAWS // 3, 3, repeats))
+    found = [
+        pooled_ratio([(blocks(a), blocks(b)) for a, b in zip(of, against, strict=True)])
+        for of, against in zip(one, other, strict=True)
+    ]
+    assert coverage(found, np.exp(np.log(truths).mean())) == pytest.approx(0.95, abs=0.02 if repeats == 2 else 0.015)
+
+
+@pytest.mark.parametrize("spread", [1, 3])
+@pytest.mark.parametrize("repeats", REPEATS)
+def test_welchs_interval_has_its_coverage_where_one_side_scatters_up_to_three_times_as_much(
+    repeats: int, spread: float
+) -> None:
+    generator = np.random.default_rng(100 * repeats + spread)
+    one, other = (generator.lognormal(0, 0.1 * own, (10_000, repeats)) for own in (spread, 1))
+    found = coverage([ratio_of(*sides) for sides in zip(one, other, strict=True)], 1)
+    # With two to four repeats that scatter alike it covers up to 3 % more, so errs on the safe side.
+    most = {2: 0.98, 3: 0.97, 4: 0.965}.get(repeats, 0.96)
+    assert 0.94 <= found <= most
+
+
+@pytest.mark.parametrize(
+    ("counts", "spread"), [((2, 10), 0.25), ((2, 10), 1), ((2, 5), 0.5), ((3, 8), 1), ((3, 10), 4)]
+)
+def test_sides_with_unequal_repeats_have_at_least_the_coverage(counts: tuple[int, int], spread: float) -> None:
+    generator = np.random.default_rng(7)
+    one, other = (generator.lognormal(0, 0.1 * s, (DRAWS, n)) for n, s in zip(counts, (spread, 1), strict=True))
+    assert coverage([ratio_of(*sides) for sides in zip(one, other, strict=True)], 1) >= 0.94
+
+
+@pytest.mark.parametrize(
+    ("draw", "median"),
+    [
+        (lambda generator, size: generator.normal(0, 1, size), 0.0),
+        (lambda generator, size: generator.lognormal(0, 1.5, size), 1.0),
+        (lambda generator, size: generator.exponential(1, size), np.log(2)),
+    ],
+    ids=["normal", "lognormal", "exponential"],
+)
+def test_an_interval_of_a_median_has_its_stated_coverage_for_any_distribution(draw: Draw, median: float) -> None:
+    generator = np.random.default_rng(3)
+    for repeats in range(6, 16):
+        found = [median_of(values) for values in draw(generator, (DRAWS // 2, repeats))]
+        [stated] = {each.coverage for each in found}
+        assert stated >= 0.95
+        assert coverage(found, median) == pytest.approx(stated, abs=0.01)
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 10])
+def test_of_thirty_equal_pairs_one_differs_in_at_most_one_family_of_twenty(repeats: int) -> None:
+    draws = np.random.default_rng(11).lognormal(0, 0.1, (800, 30, 2, repeats))
+    families = [[ratio_of(blocks(one), blocks(other)) for one, other in family] for family in draws]
+    wrong = np.mean([any(verdict(each) != "none" for each in corrected(family)) for family in families])
+    # Of independent pairs one has a p-value below the lowest of Holm's limits in so many families: 4.9 %.
+    assert wrong == pytest.approx(1 - (1 - 0.05 / 30) ** 30, abs=0.02)
+    uncorrected = np.mean([any(verdict(each) != "none" for each in family) for family in families])
+    assert uncorrected == pytest.approx(1 - 0.95**30, abs=0.05)
+
+
+def test_a_difference_beyond_the_noise_is_found_among_thirty() -> None:
+    generator = np.random.default_rng(17)
+    family = generator.lognormal(0, 0.02, (30, 2, 5))
+    family[:3, 0] *= 1.3
+    found = corrected([ratio_of(blocks(one), blocks(other)) for one, other in family])
+    assert [verdict(each) for each in found] == ["more"] * 3 + ["none"] * 27
