@@ -231,8 +231,12 @@ def _order_statistics(n: int) -> tuple[int, float | None]:
 def _known(values: Blocks | Values) -> tuple[np.ndarray, int]:
     """Give the finite numbers among `values`, and how many others there are."""
     every = list(values.values() if isinstance(values, Mapping) else values)
-    numbers = [float(value) for value in every if _is_number(value)]
-    return np.array(numbers), len(every) - len(numbers)
+    try:
+        numbers = np.array(every, dtype=float)  # None is not a number then
+        numbers = numbers[np.isfinite(numbers)]
+    except TypeError:
+        numbers = np.array([float(value) for value in every if _is_number(value)])
+    return numbers, len(every) - len(numbers)
 
 
 def _shared_blocks(samples: Sequence[Blocks | Values]) -> list[Hashable]:
