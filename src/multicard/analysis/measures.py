@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis import stationarity
-from multicard.analysis.profiled_window import TOLERANCE, windows_differ
+from multicard.analysis.window_comparison import TOLERANCE, windows_differ
 from multicard.analysis.run_files import read_activity, read_record, read_table
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from multicard.analysis.profiled_window import expected_data_shares, windows_differ
+from multicard.analysis.window_comparison import expected_data_shares, windows_differ
 from multicard.analysis.windows import Window
 
 
