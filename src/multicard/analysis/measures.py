@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis import stationarity
-from multicard.analysis.window_comparison import TOLERANCE, windows_differ
 from multicard.analysis.run_files import read_activity, read_record, read_table
+from multicard.analysis.window_comparison import TOLERANCE, windows_differ
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
