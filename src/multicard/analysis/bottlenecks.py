@@ -252,4 +252,4 @@ def _caveats(configuration: Configuration) -> list[str]:
 
 
 def _scope(numbers: list[_Numbers]) -> str:
-    return "the profiled steps" if any(each.trace.get("scope") == "step" for each in numbers) else "the capture"
+    return "the profiled steps" if any(each.trace.get("scope") == "steps" for each in numbers) else "the capture"

@@ -1,5 +1,7 @@
 """What the activity tables say of each run, one row per run: times and bytes per step, shares.
 
+The tables of a run hold what belongs to its profiled steps, so sums divided by the number of steps are per step.
+
 Times are summed durations, so parts that overlap add up to more than wall time; only `gpu_time` and
 `trace_shares` count every moment once. What a run did not record has no row.
 """
@@ -11,7 +13,7 @@ import pandas as pd
 
 from multicard.analysis.device_time import device_time
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.trace.timeline import CAPTURE
+from multicard.trace.tables import STEP, STEPS
 
 # Functions of the CUDA API that the papers report on; others follow by their time.
 REPORTED = (
@@ -63,27 +65,31 @@ def shares(tables: ScenarioTables) -> pd.DataFrame:
 
 
 def gpu_time(tables: ScenarioTables) -> pd.DataFrame:
-    """Parts of each GPU's time over the capture: a row per run and GPU, `PARTS` and `busy` as shares of the span."""
-    rows = tables.table("timeline")
-    rows = rows[(rows["scope"] == CAPTURE) & (rows["span_s"] > 0) & rows["busy_s"].notna()]
+    """Parts of each GPU's time over all steps: a row per run and GPU, `PARTS` and `busy` as shares of the span."""
+    rows = overall(tables.table("timeline"))
+    rows = rows[(rows["span_s"] > 0) & rows["busy_s"].notna()]
     shares = device_time(rows).div(rows["span_s"], axis=0).assign(busy=rows["busy_s"] / rows["span_s"])
     return rows[["run", "rank", "device"]].join(shares)
+
+
+def overall(timeline: pd.DataFrame) -> pd.DataFrame:
+    """Of each device the row about all steps together, or about the capture where a run's traces show no steps."""
+    rows = timeline[timeline["scope"] != STEP]
+    stepped = rows["run"].isin(rows.loc[rows["scope"] == STEPS, "run"])
+    return rows[(rows["scope"] == STEPS) == stepped]
 
 
 def trace_shares(tables: ScenarioTables) -> pd.DataFrame:
     """What the traces of a run say of its bottlenecks, all processes and GPUs together.
 
-    Columns: `PARTS` as shares of the span, and `scope`, of what: `step`, the profiled steps, where the trace has some,
-    else `capture`; `waiting_in_collectives`, the share of the capture in which GPUs waited inside collectives for the
-    last rank; `pageable_copies`, the share of the bytes copied from the host that came from pageable memory;
+    Columns: `PARTS` as shares of the span, and `scope`, of what: `steps`, from the first profiled step to the last,
+    where the trace has some, else `capture`; `waiting_in_collectives`, the share of the same in which GPUs waited
+    inside collectives for the last rank; `pageable_copies`, the share of the bytes copied from the host that came from pageable memory;
     `synchronizations`, the share of the time in CUDA calls that is spent in those that wait for the device.
     """
-    timeline = tables.table("timeline")
-    traced = timeline["run"].isin(timeline.loc[timeline["scope"] == "step", "run"])
-    rows = timeline[(timeline["scope"] == "step") == traced]
+    rows = overall(tables.table("timeline"))
     by_run = rows["run"]
     span, seconds = rows["span_s"].groupby(by_run).sum(), device_time(rows).groupby(by_run).sum(min_count=1)
-    captured = timeline[timeline["scope"] == CAPTURE].groupby("run")["span_s"].sum()
     waited = tables.table("stragglers").groupby("run")["waited_s"].sum()
     copies = tables.table("memory_operations")
     copies = copies[copies["operation"] == "host_to_device"]
@@ -92,7 +98,7 @@ def trace_shares(tables: ScenarioTables) -> pd.DataFrame:
     found = {
         "scope": rows.groupby("run")["scope"].first(),
         **seconds.div(span.where(span > 0), axis=0).clip(lower=0.0),
-        "waiting_in_collectives": waited / captured.where(captured > 0),
+        "waiting_in_collectives": waited / span.where(span > 0),
         "pageable_copies": pageable / moved.where(moved > 0),
         "synchronizations": shares(tables).get("synchronizations"),
     }

@@ -14,7 +14,7 @@ from multicard.core.files import atomic_write
 from multicard.trace.files import open_capture
 from multicard.trace.model import Trace
 from multicard.trace.summary import summarized
-from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables, events_to_read
+from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, ActivityTables, activity_tables, events_to_read
 
 if TYPE_CHECKING:  # a second to import, which the command line saves
     import pandas as pd
@@ -28,7 +28,11 @@ class NotRecorded(UserError):
 
 
 def read_trace(
-    path: str | Path, *, tables: Collection[str] | None = None, progress: Callable[[int, int], None] | None = None
+    path: str | Path,
+    *,
+    tables: Collection[str] | None = None,
+    scope: str = CAPTURE,
+    progress: Callable[[int, int], None] | None = None,
 ) -> "TraceAnalysis":
     """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
 
@@ -39,6 +43,9 @@ def read_trace(
         or rank of the same job.
     tables
         Names of the tables to compute, all by default: fewer need less time.
+    scope
+        `capture`: everything recorded. `steps`: from the first step's start to the last one's end, and of what ran on
+        devices what was launched then; everything, if the trace shows no steps.
     progress
         Called with the number of events read since the last call and the number of events in all, from several
         threads.
@@ -46,7 +53,7 @@ def read_trace(
     Raises
     ------
     UserError
-        If there is no trace, it cannot be read, or there is no table of a name.
+        If there is no trace, it cannot be read, or there is no table or scope of a name.
 
     Examples
     --------
@@ -59,12 +66,14 @@ def read_trace(
     unknown = sorted(set(tables or ()) - set(ACTIVITIES))
     if unknown:
         raise UserError(f"no table {unknown[0]}, expected some of {', '.join(ACTIVITIES)}")
+    if scope not in SCOPES:
+        raise UserError(f"no scope {scope}, expected {' or '.join(SCOPES)}")
     scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     try:
         traces = open_capture(path, Path(scratch.name))
-        total = events_to_read(traces, tables)
+        total = events_to_read(traces, tables, scope)
         advance = None if progress is None else lambda read: progress(read, total)
-        return TraceAnalysis(path, activity_tables(traces, tables, advance), traces, scratch)
+        return TraceAnalysis(path, activity_tables(traces, tables, advance, scope), traces, scratch, scope)
     except TraceError as error:
         raise UserError(str(error)) from error
 
@@ -81,14 +90,21 @@ class TraceAnalysis:
     ----------
     path
         The file or folder.
+    scope
+        What the tables are about: the `capture` or its `steps`.
     absent
         Why a table cannot be told, by its name.
     """
 
     def __init__(
-        self, path: Path, tables: ActivityTables, traces: list[Trace], scratch: tempfile.TemporaryDirectory[str]
+        self,
+        path: Path,
+        tables: ActivityTables,
+        traces: list[Trace],
+        scratch: tempfile.TemporaryDirectory[str],
+        scope: str = CAPTURE,
     ) -> None:
-        self.path = path
+        self.path, self.scope = path, scope
         self.absent: Mapping[str, str] = MappingProxyType(tables.absent)
         self._activity, self._traces, self._scratch = tables, traces, scratch
         self._frames: dict[str, pd.DataFrame] = {}
@@ -149,7 +165,7 @@ class TraceAnalysis:
         Parameters
         ----------
         name
-            `timeline`: where each device's time goes, over the capture and per step.
+            `timeline`: where each device's time goes, over the capture or all steps, and per step.
 
         Raises
         ------

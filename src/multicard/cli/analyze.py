@@ -33,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute only these tables (faster)",
     )
     parser.add_argument(
+        "--scope",
+        choices=("capture", "steps"),
+        default="capture",
+        help="what the tables are about: everything recorded (default), or the time from the first step to the last "
+        "and what was launched then",
+    )
+    parser.add_argument(
         "--perfetto",
         type=Path,
         metavar="FILE",
@@ -63,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         if reason:
             raise UserError(f"--perfetto: cannot write to {events}: {reason}")
     with _progress() as progress:
-        trace = read_trace(arguments.path, tables=arguments.only, progress=progress)
+        trace = read_trace(arguments.path, tables=arguments.only, scope=arguments.scope, progress=progress)
     terminal = console()
     notices = Console(stderr=True) if arguments.json else terminal  # standard output is JSON alone then
     if out is not None:

@@ -1,4 +1,4 @@
-"""Where the time of each device goes, by its timeline: over the capture, and step by step."""
+"""Where the time of each device goes, by its timeline: over the capture or all steps, and step by step."""
 
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ def draw_timeline(rows: Rows, path: Path) -> None:
 
 
 def timeline(rows: Rows) -> Figure:
-    """One bar per device for the capture, then the steps of each device, if there are any."""
-    captures = [row for row in rows if row["scope"] == "capture" and row["busy_s"] is not None]
+    """One bar per device for the capture or all steps, then the steps of each device, if there are any."""
+    captures = [row for row in rows if row["scope"] != "step" and row["busy_s"] is not None]
     shown = captures[:MOST_DEVICES]
     steps = [(row, own) for row in shown if (own := _steps(rows, row))]
     heights = [0.9 + 0.3 * len(shown), *[1.5] * len(steps)]
@@ -65,7 +65,8 @@ def timeline(rows: Rows) -> Figure:
     left_out = len(captures) - len(shown)
     more = f"; {left_out} more devices not shown" if left_out else ""
     reports = f"{len(names)} reports" if several else for_figure(names[0], NAME_LENGTH)
-    axes[0].set_title(f"Share of the capture, {reports}{more}")
+    what = "capture" if all(row["scope"] == "capture" for row in shown) else "time of all steps"
+    axes[0].set_title(f"Share of the {what}, {reports}{more}")
     for axis, (row, own) in zip(axes[1:], steps, strict=True):
         _columns(axis, own)
         axis.set_ylim(0, 1.05e3 * max(step["span_s"] for _, every in steps for step in every))

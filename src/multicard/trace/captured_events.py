@@ -6,55 +6,80 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from multicard.core.layout import PHASES
-from multicard.trace.collect import Events, Progress, collect, cores
+from multicard.trace.collect import Events, Progress, Where, collect, cores
 from multicard.trace.kernel_classes import collective, kernel_class
-from multicard.trace.launches import Launches
-from multicard.trace.model import Integers, Trace
+from multicard.trace.launches import UNKNOWN, Launches
+from multicard.trace.model import Batch, EventSource, Integers, Trace
 from multicard.trace.statistics import Grouped, Statistics, statistics
+from multicard.trace.steps import Marks, Steps, Window, on_device
 
-STEP = "step"
+CAPTURE, STEPS = "capture", "steps"
+SCOPES = (CAPTURE, STEPS)
 
 Key = tuple[Any, ...]
+Place = tuple[int, int, int | None]  # trace, process, device
 
 
 class CapturedEvents:
-    """Events by kind; None for a kind that was not recorded, or is not wanted."""
+    """Events by kind; None for a kind that was not recorded, or is not wanted.
 
-    def __init__(self, traces: Sequence[Trace], wanted: set[str], progress: Progress | None) -> None:
+    In the scope `CAPTURE` these are all events. In the scope `STEPS` they are those that belong to the steps of their
+    process, from the start of the first to the end of the last: what began then, and what runs on a device if it was
+    launched then, whenever it ran. Where its launch was not recorded, it belongs to them if it began while the device
+    ran them. A process without steps has those of its trace's other processes, and so have counters, which belong to
+    no process; a trace without steps keeps all of its events. Memory in use is a state and is kept whole.
+    """
+
+    def __init__(
+        self, traces: Sequence[Trace], wanted: set[str], progress: Progress | None, scope: str = CAPTURE
+    ) -> None:
         """Read the kinds of events that are `wanted`.
 
         Beside kinds, "shapes" asks for launch shapes, "starts" for more than durations of what runs on devices, and
-        "launches" for the calls that launched it.
+        "launches" for the calls that launched it. The scope `STEPS` needs "ranges", and for what runs on devices "api",
+        "starts" and "launches".
         """
-        self.traces = traces
+        self.traces, self.scope = traces, scope
 
         def read(kind: str, *keep: str, **how: Any) -> Events | None:
             return collect(traces, kind, keep=keep, progress=progress, **how) if kind in wanted else None
 
+        self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name"))
+        self.marks = Marks(self.ranges)
         linked = ("correlation",) if "launches" in wanted else ()
         times = ("start", "duration") if "starts" in wanted else ()
         shape = ("grid", "block") if "shapes" in wanted else ()
         self.kernels = read("kernels", *linked, *times, groups=("process", "device", "name", *shape))
         place = ("process", "device", "operation", "host_memory")
         self.memory = read("memory", *linked, *times, "bytes", groups=place)
-        self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name"))
-        self.messages = read("messages", "bytes", sort=None)
+        self.messages = read("messages", "start", "bytes", sort=None)
         self.memory_use = read("memory_use", "start", "bytes", sort=None)
         self.metrics = read("metrics", "start", "value", sort="value")
-        # The sets of device events that calls are looked for: kernels first, memory operations last.
-        on_device = [own for own in (self.kernels, self.memory) if own is not None]
+        sets = [own for _, own in self._on_device()]
         self.launches: Launches | None = None
-        if "api" in wanted and linked and on_device and any(trace.has("api") for trace in traces):
-            self.launches = Launches(on_device)
-        for own in on_device:
+        if "api" in wanted and linked and sets and any(trace.has("api") for trace in traces):
+            self.launches = Launches(sets)
+        for own in sets:
             own.arrays.pop("correlation", None)
-        self.api = read("api", groups=("process", "api", "name"), see=self.launches.see if self.launches else None)
+        self.api = read(
+            "api",
+            groups=("process", "api", "name"),
+            see=self.launches.see if self.launches else None,
+            where=self._begun_in_steps() if scope == STEPS else None,
+        )
         if self.launches:
             self.launches.done()
+        if scope == STEPS:
+            self._keep_steps()
         self.classes = [kernel_class(name) for _, name in self.kernels.values("name")] if self.kernels else []
         self.collectives = [collective(name) for _, name in self.kernels.values("name")] if self.kernels else []
+
+    def _on_device(self) -> list[tuple[str, Events]]:
+        """What ran on devices, by kind, in the order in which `launches` counts these sets."""
+        found = [("kernels", self.kernels), ("memory", self.memory)]
+        return [(kind, own) for kind, own in found if own is not None]
 
     def summed(self, kind: str, key: Callable[[int], Key | None]) -> list[tuple[Key, Statistics]]:
         """Statistics of the durations of all groups that share a key, by the code of the group; None leaves it out."""
@@ -62,50 +87,64 @@ class CapturedEvents:
         return summed(own.grouped, own, key)
 
     @cached_property
-    def marked(self) -> list[dict[str, Any]]:
-        """Steps and phases per process in order of time, with the number of their step.
+    def steps(self) -> dict[Place, Steps]:
+        """Steps of each device of a process that marked steps, by the device itself where launches tell."""
+        sets = [(own, own.values("process", "device")) for _, own in self._on_device()]
+        places = sorted({place for _, values in sets for place in values if place[:2] in self.marks.steps}, key=str)
+        if self.launches is None:
+            return {place: self.marks.steps[place[:2]] for place in places}
+        launches = self.launches
 
-        A phase belongs to the step that holds its start. A step inside another is a range of that step's, no step.
-        """
-        rows: list[dict[str, Any]] = []
-        if self.ranges is None:
-            return rows
-        owners = self.ranges.values("process", "name")
-        known = self.ranges.mask(name in (STEP, *PHASES) for _, _, name in owners)
-        columns = (self.ranges.code, *(self.ranges.arrays[name] for name in ("start", "duration")))
-        found = sorted(
-            (owners[code][:2], start, -duration, owners[code][2])
-            for code, start, duration in zip(*(column[known].tolist() for column in columns), strict=True)
-        )
-        owner, number, end = None, 0, 0
-        for (trace, process), start, negative, name in found:
-            if owner != (trace, process):
-                owner, number, end = (trace, process), 0, start
-            if name == STEP:
-                if start < end:
-                    continue
-                number, end = number + 1, start - negative
-            rows.append(
-                {
-                    "trace": trace,
-                    "process": process,
-                    "phase": name,
-                    "step": number if number and start < end else None,
-                    "start": start,
-                    "duration": -negative,
-                }
-            )
-        return rows
+        def one(place: Place) -> Steps:
+            calls, ends = [], []
+            for which, (own, values) in enumerate(sets):
+                mine = own.mask(value == place for value in values)
+                calls.append(launches.start_of(which, mine))
+                ends.append(own.arrays["start"][mine] + own.arrays["duration"][mine].astype(np.int64))
+            return on_device(self.marks.steps[place[:2]], np.concatenate(calls), np.concatenate(ends))
 
-    @cached_property
-    def steps(self) -> dict[tuple[int, int], tuple[Integers, Integers]]:
-        """Starts and ends of the steps, by trace and process."""
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for row in self.marked:
-            if row["phase"] == STEP:
-                times = (row["start"], row["start"] + row["duration"])
-                found.setdefault((row["trace"], row["process"]), []).append(times)
-        return {owner: tuple(np.array(times, np.int64).T) for owner, times in found.items()}  # type: ignore[misc]
+        with ThreadPoolExecutor(cores()) as pool:
+            return dict(zip(places, pool.map(one, places), strict=True))
+
+    def _begun_in_steps(self) -> Where:
+        """Tells which events of a batch began between the first and the last step of their process."""
+        marks = self.marks
+        _ = marks.steps  # before several threads ask for them
+
+        def begun(trace: int, source: EventSource, batch: Batch) -> npt.NDArray[np.bool_]:
+            windows = [marks.window(trace, process) for (process,) in source.described(("process",))]
+            return _inside(batch.numbers["start"], windows, batch.group)
+
+        return begun
+
+    def _keep_steps(self) -> None:
+        """Drop what belongs to no step."""
+        by_device = {place: steps.window for place, steps in self.steps.items()}
+        for which, (kind, own) in enumerate(self._on_device()):
+            start, places = own.arrays["start"], own.values("process", "device")
+            windows = [self.marks.window(*place[:2]) for place in places]
+            if self.launches is None:
+                inside = _inside(start, windows, own.code)
+            else:
+                call = self.launches.start_of(which, slice(None))
+                ran = [by_device.get(place, window) for place, window in zip(places, windows, strict=True)]
+                inside = np.where(call == UNKNOWN, _inside(start, ran, own.code), _inside(call, windows, own.code))
+                self.launches.keep(which, inside)
+            setattr(self, kind, own.where(inside))
+        for kind, other in (("ranges", self.ranges), ("messages", self.messages), ("metrics", self.metrics)):
+            if other is not None:
+                owners = other.values("process") if "process" in other.fields else [(g[0], None) for g in other.groups]
+                windows = [self.marks.window(*owner) for owner in owners]
+                setattr(self, kind, other.where(_inside(other.arrays["start"], windows, other.code)))
+
+
+def _inside(moments: Integers, windows: Sequence[Window], code: Integers) -> npt.NDArray[np.bool_]:
+    """Whether each moment lies in the window [first, last) of its group."""
+    if len(set(windows)) == 1:
+        ((first, last),) = set(windows)
+        return (first <= moments) & (moments < last)
+    first_of, last_of = np.array(windows, np.int64).reshape(-1, 2).T
+    return (first_of[code] <= moments) & (moments < last_of[code])
 
 
 def summed(values: Grouped, events: Events, key: Callable[[int], Key | None]) -> list[tuple[Key, Statistics]]:

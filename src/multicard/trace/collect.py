@@ -14,6 +14,7 @@ from multicard.trace.statistics import Grouped, Sorted, by_group
 
 Progress = Callable[[int], None]
 See = Callable[[int, EventSource, Batch], None]
+Where = Callable[[int, EventSource, Batch], npt.NDArray[np.bool_]]
 
 _NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
 
@@ -29,7 +30,7 @@ class Events:
 
     `groups` holds, by code, the number of the trace and the values of `fields`. `arrays` are in the order of `code`:
     the numbers that were asked for, in half the space where they fit it. `grouped` are the values of the number that
-    statistics were asked of.
+    statistics were asked of, `sort`.
     """
 
     fields: tuple[str, ...]
@@ -37,6 +38,19 @@ class Events:
     code: Integers
     arrays: dict[str, Integers]
     grouped: Grouped
+    sort: str | None
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> "Events":
+        """The events of a mask, with the groups that still have some; `sort` must be among the numbers kept."""
+        if keep.all():
+            return self
+        code = self.code[keep]
+        used = np.bincount(code, minlength=len(self.groups)) > 0
+        code = (np.cumsum(used) - 1).astype(code.dtype)[code]
+        arrays = {name: values[keep] for name, values in self.arrays.items()}
+        grouped = Grouped([by_group(code, arrays[self.sort])] if self.sort else [])
+        groups = [group for group, some in zip(self.groups, used.tolist(), strict=True) if some]
+        return Events(self.fields, groups, code, arrays, grouped, self.sort)
 
     def mask(self, groups: Iterable[bool]) -> npt.NDArray[np.bool_]:
         """Which events are of the groups that the values, one for each group, say yes to."""
@@ -56,6 +70,7 @@ def collect(
     keep: Sequence[str] = (),
     sort: str | None = "duration",
     see: See | None = None,
+    where: Where | None = None,
     progress: Progress | None = None,
 ) -> Events | None:
     """Read all events of a kind; None when no trace recorded them.
@@ -74,6 +89,8 @@ def collect(
         The number to give `grouped`.
     see
         Called with the number of the trace, the source and every batch with all numbers, from several threads.
+    where
+        Called likewise, after `see`: says which events of the batch to take.
     progress
         Called with the number of events that were read since the last call.
     """
@@ -91,11 +108,13 @@ def collect(
         for batch in part():
             if see is not None:
                 see(i, source, batch)
+            if progress is not None:
+                progress(len(batch.group))
+            if where is not None and not (taken := where(i, source, batch)).all():
+                batch = batch.where(taken)
             codes.append(batch.group.astype(np.uint16) if batch.group.max(initial=0) <= _CODE.max else batch.group)
             for name, kept in batches.items():
                 kept.append(_narrow(batch.numbers[name]))
-            if progress is not None:
-                progress(len(batch.group))
         code, arrays = _joined(codes), {name: _joined(kept) for name, kept in batches.items()}
         ordered = by_group(code, arrays[sort]) if sort else None
         return i, code if keep else code[:0], {name: arrays[name] for name in keep}, ordered
@@ -113,7 +132,7 @@ def collect(
     code = _joined([code.astype(wide) + wide(first[i]) if first[i] else code for i, code, _, _ in done])
     joined = {name: _joined([arrays.pop(name) for _, _, arrays, _ in done]) for name in keep}
     parts = [part._replace(codes=part.codes + first[i]) for i, _, _, part in done if part is not None]
-    return Events(fields, described, code, joined, Grouped(parts))
+    return Events(fields, described, code, joined, Grouped(parts), sort)
 
 
 def _narrow(values: Integers) -> Integers:

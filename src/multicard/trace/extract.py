@@ -11,11 +11,11 @@ from multicard.core.files import atomic_write, read_json, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
 from multicard.profilers import PROFILERS
 from multicard.trace.files import open_trace
-from multicard.trace.tables import ACTIVITIES, ActivityTables, activity_tables
+from multicard.trace.tables import ACTIVITIES, STEPS, ActivityTables, activity_tables
 
 
 def extract_run(folder: Path) -> None:
-    """Write the activity tables of a run, each as Parquet, and an index that says which are recorded.
+    """Write the activity tables of a run's steps, each as Parquet, and an index that says which are recorded.
 
     A table that the trace holds nothing for is written without rows and listed with the reason.
     """
@@ -32,7 +32,7 @@ def extract_run(folder: Path) -> None:
                 # Two nodes may share a process id.
                 near = [r for r in ranks if entry.get("node") in (None, r.get("node"))]
                 trace.ranks = {r["pid"]: r["rank"] for r in near} | trace.ranks
-            found = activity_tables(traces)
+            found = activity_tables(traces, scope=STEPS)
         except TraceError as error:
             missing = str(error)
 

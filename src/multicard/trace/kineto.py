@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class _KinetoEvents:
     def __init__(self, document: dict[str, Any]) -> None:
         self.rows: dict[str, list[tuple[tuple[Any, ...], tuple[int, ...]]]] = {kind: [] for kind in KINDS}
         events = document["traceEvents"]
-        recorded = [event for event in events if event.get("ph") == "X"]
+        self._recorded = recorded = [event for event in events if event.get("ph") == "X"]
         # Device events carry the device in the place of the process; the host events tell the process.
         host = (e["pid"] for e in recorded if e.get("cat") in ("user_annotation", "cpu_op", *API_CATEGORIES))
         self.process = next((pid for pid in host if isinstance(pid, int)), -1)
@@ -92,6 +93,7 @@ class _KinetoEvents:
         for event in events:
             if event.get("name") == "[memory]" and event.get("ph") == "i":
                 self._add_memory_use(event)
+        self._recorded.clear()
         rank = document.get("distributedInfo", {}).get("rank")
         if isinstance(rank, int):
             self.ranks = {self.process: rank}
@@ -117,7 +119,7 @@ class _KinetoEvents:
             shapes = (_shape(arguments.get("grid")), _shape(arguments.get("block")))
             group = (self.process, device, name, *shapes, _number(arguments.get("stream")))
             self.rows["kernels"].append((group, numbers))
-            self._add_message(arguments)
+            self._add_message(arguments, start)
         elif category in COPY_CATEGORIES:
             operation = "memset" if category.endswith("memset") else _copy(name)
             size = _number(arguments.get("bytes"))
@@ -125,8 +127,11 @@ class _KinetoEvents:
             group += (_number(arguments.get("stream")),)
             self.rows["memory"].append((group, (numbers[0], -1 if size is None else size, *times)))
 
-    def _add_message(self, arguments: dict[str, Any]) -> None:
-        """Keep the message of a communication kernel, counted as NCCL does: a rank's own part where parts differ."""
+    def _add_message(self, arguments: dict[str, Any], start: int) -> None:
+        """Keep the message of a communication kernel, counted as NCCL does: a rank's own part where parts differ.
+
+        `start` is that of the kernel, which stands in where the call was not recorded.
+        """
         kind = collective_call(str(arguments.get("Collective name", "")))
         size = ELEMENT_BYTES.get(str(arguments.get("dtype")))
         sent, received = (_number(arguments.get(f"{way} msg nelems")) for way in ("In", "Out"))
@@ -134,7 +139,19 @@ class _KinetoEvents:
             return
         elements = received if kind in ("reduce_scatter", "recv") else sent
         ranks = _number(arguments.get("Group size"))
-        self.rows["messages"].append(((self.process, kind, ranks), (elements * size,)))
+        called = self._calls.get(_number(arguments.get("correlation")), start)
+        self.rows["messages"].append(((self.process, kind, ranks), (called, elements * size)))
+
+    @cached_property
+    def _calls(self) -> dict[int | None, int]:
+        """Start of the first call with each correlation."""
+        found: dict[int | None, int] = {}
+        for event in self._recorded:
+            correlation = _number(event.get("args", {}).get("correlation"))
+            if correlation is not None and str(event.get("cat", "")).lower() in API_CATEGORIES:
+                start = _nanoseconds(event["ts"])
+                found[correlation] = min(start, found.get(correlation, start))
+        return found
 
     def _add_memory_use(self, event: dict[str, Any]) -> None:
         arguments = event["args"]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from multicard.trace.collect import Events
 from multicard.trace.model import Batch, EventSource, Integers
@@ -73,6 +74,10 @@ class Launches:
     def done(self) -> None:
         """Free what only looking out for calls needs."""
         self._tables.clear()
+
+    def keep(self, which: int, events: npt.NDArray[np.bool_]) -> None:
+        """Leave only some events, a mask, in the set `which`."""
+        self._slots[which] = self._slots[which][events]
 
     def start_of(self, which: int, events: Any) -> Integers:
         """Start of the launching calls of some events (a mask or slice) of the set `which`, or `UNKNOWN`."""

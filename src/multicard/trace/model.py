@@ -40,8 +40,8 @@ KINDS: dict[str, Kind] = {
         ("process", "device", "operation", "host_memory", "stream"), ("correlation", "bytes", "start", "end")
     ),
     # Communication calls with the size of their message, as the communication library counts it, and the number of
-    # ranks that take part (None: not recorded).
-    "messages": Kind(("process", "collective", "ranks"), ("bytes",)),
+    # ranks that take part (None: not recorded); `start` is when the host made the call.
+    "messages": Kind(("process", "collective", "ranks"), ("start", "bytes")),
     # Memory of a device in use after a change, in bytes; `pool` says what kind of memory.
     "memory_use": Kind(("process", "device", "pool"), ("start", "bytes")),
     # Samples of the counters of a device; `value` is in the metric's own unit.

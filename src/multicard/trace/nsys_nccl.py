@@ -19,7 +19,7 @@ from multicard.trace.sqlite_file import SqliteFile
 HEADER_BYTES = 32
 SCHEMA_AT = 8
 SIZE, RANKS, COMMUNICATOR = "Message size [bytes]", "No. of ranks", "NCCL communicator ID"
-_NVTX = {"binaryData", "globalTid", "text", "textId", "domainId"}
+_NVTX = {"binaryData", "globalTid", "text", "textId", "domainId", "start"}
 _ENTRIES = {"domainId", "schemaId", "name", "offset"}
 
 
@@ -43,13 +43,13 @@ def messages(database: SqliteFile) -> EventSource:
 
     def read_all() -> Iterator[Batch]:
         rows = database.ask(
-            "SELECT n.globalTid, n.domainId, COALESCE(n.text, s.value), n.binaryData "
+            "SELECT n.globalTid, n.domainId, COALESCE(n.text, s.value), n.start, n.binaryData "
             "FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId WHERE n.binaryData IS NOT NULL"
         )
-        sizes: list[tuple[int, str, int, Any]] = []
+        sizes: list[tuple[int, str, int, int, Any]] = []
         ranks: dict[tuple[int, int | None], int] = {}  # by process and communicator
-        for thread, domain, name, payload in rows:
-            if not isinstance(payload, bytes) or len(payload) < HEADER_BYTES:
+        for thread, domain, name, start, payload in rows:
+            if not isinstance(start, int) or not isinstance(payload, bytes) or len(payload) < HEADER_BYTES:
                 continue
             (schema,) = struct.unpack_from("<I", payload, SCHEMA_AT)
             offsets = fields.get((domain, schema), {})
@@ -61,9 +61,10 @@ def messages(database: SqliteFile) -> EventSource:
                     ranks[process, communicator] = number
             size, call = _field(payload, offsets.get(SIZE), "<Q"), collective_call(str(name))
             if size is not None and call is not None and size < 1 << 62:
-                sizes.append((process, call, size, communicator))
-        keys = [(process, call, ranks.get((process, communicator))) for process, call, _, communicator in sizes]
-        yield Batch(groups.codes(keys), {"bytes": np.array([size for _, _, size, _ in sizes], np.int64)})
+                sizes.append((process, call, start, size, communicator))
+        keys = [(process, call, ranks.get((process, communicator))) for process, call, *_, communicator in sizes]
+        numbers = np.array([each[2:4] for each in sizes], np.int64).reshape(-1, 2)
+        yield Batch(groups.codes(keys), {"start": numbers[:, 0], "bytes": numbers[:, 1]})
 
     return EventSource([read_all], lambda wanted: picked("messages", wanted, groups.keys))
 

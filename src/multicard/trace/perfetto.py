@@ -158,7 +158,7 @@ def _process(ids: _Ids, traces: Sequence[Trace], trace: int, process: int | None
 
 
 def _steps(traces: Sequence[Trace], origins: Sequence[int], ids: _Ids) -> Iterator[str]:
-    for (trace, process), (starts, ends) in CapturedEvents(traces, {"ranges"}, None).steps.items():
+    for (trace, process), (starts, ends, _) in CapturedEvents(traces, {"ranges"}, None).marks.steps.items():
         pid = _process(ids, traces, trace, process)
         tid = ids.track(pid, ("steps",), "steps")
         for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True), 1):

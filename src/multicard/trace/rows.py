@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from multicard.core.layout import PHASES
-from multicard.trace.captured_events import STEP, CapturedEvents, summed
+from multicard.trace.captured_events import STEPS, CapturedEvents, summed
 from multicard.trace.collect import Events
 from multicard.trace.collectives import CannotTell, stragglers_of, with_messages
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 from multicard.trace.statistics import Grouped, Statistics, by_group
+from multicard.trace.steps import ALWAYS, STEP, Window
 from multicard.trace.timeline import timelines
 
 Rows = list[dict[str, Any]]
@@ -39,14 +40,18 @@ def _rows(found: Iterable[tuple[tuple[Any, ...], Statistics]], *names: str) -> R
 
 def phases(capture: CapturedEvents) -> Rows:
     """Steps and phases, one row each."""
-    if not capture.marked:
+    marked = capture.marks.rows
+    if not marked:
         raise CannotTell(f"no range is named {STEP}, {', '.join(PHASES[:-1])} or {PHASES[-1]}")
+    if capture.scope == STEPS:
+        windows = [capture.marks.window(row["trace"], row["process"]) for row in marked]
+        marked = [row for row, (first, last) in zip(marked, windows, strict=True) if first <= row["start"] < last]
     origins: dict[int, int] = {}
-    for row in capture.marked:
+    for row in marked:
         origins[row["trace"]] = min(origins.get(row["trace"], row["start"]), row["start"])
     return [
         {**row, "start_s": (row["start"] - origins[row["trace"]]) / 1e9, "duration_s": row["duration"] / 1e9}
-        for row in capture.marked
+        for row in marked
     ]
 
 
@@ -140,7 +145,14 @@ def memory_operations(capture: CapturedEvents) -> Rows:
 def timeline(capture: CapturedEvents) -> Rows:
     """Where the time of each device goes."""
     communicates = [kind == "communication" for kind in capture.classes]
-    return timelines(capture.traces, capture.kernels, capture.memory, capture.launches, communicates, capture.steps)
+
+    def window(trace: int, process: int) -> Window | None:
+        found = capture.marks.window(trace, process) if capture.scope == STEPS else ALWAYS
+        return None if found == ALWAYS else found
+
+    return timelines(
+        capture.traces, capture.kernels, capture.memory, capture.launches, communicates, capture.steps, window
+    )
 
 
 def stragglers(capture: CapturedEvents) -> Rows:

@@ -33,12 +33,12 @@ def _phase_medians(rows: Rows) -> Rows:
 
 
 def _capture_and_steps(rows: Rows) -> Rows:
-    """The whole capture of each device, and the median over its steps."""
+    """The capture or all steps of each device, and the median over its single steps."""
     shorter: Rows = []
     places = ("report", "rank", "process", "device")
     for key in dict.fromkeys(tuple(row[name] for name in places) for row in rows):
         own = [row for row in rows if tuple(row[name] for name in places) == key]
-        shorter += [row for row in own if row["scope"] == "capture"]
+        shorter += [row for row in own if row["scope"] != "step"]
         steps = [row for row in own if row["scope"] == "step"]
         if steps:
             times = [name for name in steps[0] if name.endswith("_s")]

@@ -1,4 +1,10 @@
-"""Activity tables: what a capture's events add up to."""
+"""Activity tables: what a capture's events add up to.
+
+All tables of one call share a scope. `CAPTURE`: everything that was recorded; such sums are those of NVIDIA's own
+reports, and what the profiler caught before the first step or after the last one is among them. `STEPS`: what belongs
+to the steps that the capture shows, as `CapturedEvents` defines it; what is divided by the number of steps is of this
+scope. Without steps in the capture the two are the same.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -7,14 +13,15 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from multicard.trace import rows as of
-from multicard.trace.captured_events import STEP, CapturedEvents
+from multicard.trace.captured_events import CAPTURE, SCOPES, STEPS, CapturedEvents
 from multicard.trace.collect import Progress
 from multicard.trace.collectives import CannotTell
 from multicard.trace.model import Trace, why_absent
 from multicard.trace.rows import Rows
+from multicard.trace.steps import STEP
 from multicard.trace.timeline import CAUSES, SHARES
 
-__all__ = ["ACTIVITIES", "STEP", "Activity", "ActivityTables", "activity_tables"]
+__all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "ActivityTables", "activity_tables"]
 
 _COUNTS = {
     "rank", "process", "device", "step", "calls", "bytes", "kernels", "joined", "min_bytes", "max_bytes", "times_last",
@@ -22,7 +29,7 @@ _COUNTS = {
 }  # fmt: skip
 _TEXTS = {
     "report", "phase", "api", "function", "kernel", "class", "grid", "block", "operation", "host_memory", "collective",
-    "scope", "domain", "range", "share", "of", "pool", "metric",
+    "scope", "extent", "domain", "range", "share", "of", "pool", "metric",
 }  # fmt: skip
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
 _SIZES = ("bytes", "mean_bytes", "median_bytes", "min_bytes", "max_bytes", "std_bytes", "bandwidth_bytes_per_s")
@@ -77,7 +84,10 @@ def _type(column: str) -> pa.DataType:
 
 
 def activity_tables(
-    traces: Sequence[Trace], only: Collection[str] | None = None, progress: Progress | None = None
+    traces: Sequence[Trace],
+    only: Collection[str] | None = None,
+    progress: Progress | None = None,
+    scope: str = CAPTURE,
 ) -> ActivityTables:
     """Give the tables that the traces of one capture have events for.
 
@@ -89,6 +99,8 @@ def activity_tables(
         Names of the tables that are wanted, all by default: fewer need less time.
     progress
         Called with the number of events read since the last call, from several threads.
+    scope
+        `CAPTURE` or `STEPS`.
 
     Raises
     ------
@@ -97,7 +109,7 @@ def activity_tables(
     """
     chosen = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
     absent = {name: reason for name, a in chosen.items() if (reason := a.why_absent(traces)) is not None}
-    capture = CapturedEvents(traces, _wanted(traces, only), progress)
+    capture = CapturedEvents(traces, _wanted(traces, only, scope), progress, scope)
     tables: dict[str, Rows] = {}
     for name, activity in chosen.items():
         if name not in absent:
@@ -108,15 +120,19 @@ def activity_tables(
     return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent})
 
 
-def events_to_read(traces: Sequence[Trace], only: Collection[str] | None = None) -> int:
+def events_to_read(traces: Sequence[Trace], only: Collection[str] | None = None, scope: str = CAPTURE) -> int:
     """About how many events `activity_tables` would read."""
-    return sum(trace.events.get(kind, 0) for kind in _wanted(traces, only) for trace in traces)
+    return sum(trace.events.get(kind, 0) for kind in _wanted(traces, only, scope) for trace in traces)
 
 
-def _wanted(traces: Sequence[Trace], only: Collection[str] | None) -> set[str]:
-    """Kinds of events that the wanted tables are made of, as far as these can be."""
+def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -> set[str]:
+    """Kinds of events that the wanted tables are made of, as far as these can be, and what tells their scope."""
     chosen = (a for name, a in ACTIVITIES.items() if only is None or name in only)
-    return {kind for a in chosen if a.why_absent(traces) is None for kind in (*a.events, *a.needs)}
+    kinds = {kind for a in chosen if a.why_absent(traces) is None for kind in (*a.events, *a.needs)}
+    if scope == STEPS and kinds:
+        kinds |= {"ranges"}
+        kinds |= {"api", "launches", "starts"} if kinds & {"kernels", "memory"} else set()
+    return kinds
 
 
 def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
@@ -241,9 +257,11 @@ ACTIVITIES: dict[str, Activity] = {
     ),
     "timeline": Activity(
         ("kernels", "memory"),
-        ("device", "scope", "step", *(f"{share}_s" for share in (*SHARES, *CAUSES))),
+        ("device", "scope", "step", "extent", *(f"{share}_s" for share in (*SHARES, *CAUSES))),
         of.timeline,
-        "Where each device's time goes, for the whole capture and per step, by unions of intervals.",
+        "Where each device's time goes, by unions of intervals: over the capture, or from the first step's start to "
+        "the last one's end (scope steps), and per step. The extent of steps is the device's own where launches tell "
+        "it, else the host's.",
         needs=("ranges", "api", "launches", "starts"),
         requires_any=True,
     ),

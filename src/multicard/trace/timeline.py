@@ -1,17 +1,18 @@
 """Where each device's time goes: unions of intervals, never sums over streams."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from multicard.trace.captured_events import CAPTURE, STEPS, Place
 from multicard.trace.collect import Events, cores
 from multicard.trace.intervals import NOTHING, Intervals, Measure, merged, union
 from multicard.trace.launches import UNKNOWN, Launches
 from multicard.trace.model import Integers, Trace
+from multicard.trace.steps import HOST, STEP, Steps, Window
 
-CAPTURE = "capture"
 SHARES = ("span", "busy", "compute", "communication", "memory", "overlapped", "exposed_communication", "idle")
 CAUSES = ("idle_host_bound", "idle_collective", "idle_other")
 
@@ -98,9 +99,10 @@ def timelines(
     memory: Events | None,
     launches: Launches | None,
     communicates: Sequence[bool],
-    steps: dict[tuple[int, int], tuple[Integers, Integers]],
+    steps: Mapping[Place, Steps],
+    window: Callable[[int, int], Window | None],
 ) -> list[dict[str, Any]]:
-    """One row per process, device and scope: the whole capture, then every step of that process.
+    """One row per process, device and scope: the capture, or all steps from first to last; then every single step.
 
     Parameters
     ----------
@@ -113,10 +115,11 @@ def timelines(
     communicates
         For each group of kernels, whether these communicate.
     steps
-        Starts and ends of the steps by trace and process. A device's activity counts to the step during which it
+        Steps of each device, of processes that have some. A device's activity counts to the step during which it
         happens, whichever step launched it.
-
-    The capture of a process spans from its first to its last device event or step.
+    window
+        When the first step of a process begins and its last one ends, for `STEPS`; None for the capture, which spans
+        from the first to the last device event or step of a process.
     """
     of_kernels = np.where(np.array(communicates, bool), COMMUNICATION, COMPUTE).astype(np.int8)
     sets = [
@@ -130,28 +133,35 @@ def timelines(
     ]
     places = sorted({place for _, values, _ in sets for place in values}, key=str)
 
-    def rows(place: tuple[int, int, int | None]) -> list[dict[str, Any]]:
+    def rows(place: Place) -> list[dict[str, Any]]:
         device = _device(sets, place, launches)
         if device is None:
             return []
-        first, last = device.first, device.last
-        step_starts, step_ends = steps.get(place[:2], (np.empty(0, np.int64), np.empty(0, np.int64)))
-        if len(step_starts):
-            first, last = min(first, int(step_starts.min())), max(last, int(step_ends.max()))
-        found = device.between(np.append(first, step_starts), np.append(last, step_ends))
+        own = steps.get(place, _NO_STEPS)
+        around = window(*place[:2])
+        if around is None:
+            first, last = device.first, device.last
+            if len(own.starts):
+                first, last = min(first, own.window[0]), max(last, own.window[1])
+        else:
+            first, last = own.window if len(own.starts) else around
+        found = device.between(np.append(first, own.starts), np.append(last, own.ends))
         where = dict(zip(("trace", "process", "device"), place, strict=True))
         for kind, shares in _NEED.items():
             if not traces[place[0]].has(kind):
                 found |= {share: [None] * len(found["span"]) for share in shares}
+        overall = {"scope": CAPTURE, "extent": None} if around is None else {"scope": STEPS, "extent": own.extent}
         return [
-            {**where, "scope": "step" if i else CAPTURE, "step": i or None}
+            {**where, **({"scope": STEP, "extent": own.extent} if i else overall), "step": i or None}
             | {f"{name}_s": None if values[i] is None else values[i] / 1e9 for name, values in found.items()}
-            for i in range(1 + len(step_starts))
+            for i in range(1 + len(own.starts))
         ]
 
     with ThreadPoolExecutor(cores()) as pool:
         return [row for table in pool.map(rows, places) for row in table]
 
+
+_NO_STEPS = Steps(np.empty(0, np.int64), np.empty(0, np.int64), HOST)
 
 # Shares that cannot be told without a kind of events. Without kernels nobody knows when a device was idle; copies
 # are recorded with kernels, so without any the rest still holds.
