@@ -1,6 +1,8 @@
-"""Where a device's time goes: the parts of the activity table `timeline` that add up to its span."""
+"""Where a device's time goes, by the activity table `timeline`: the parts that add up to its span, and time per step."""
 
 import pandas as pd
+
+from multicard.trace.tables import STEP, STEPS
 
 PARTS = (
     "compute", "compute and communication", "exposed communication", "exposed memory operations",
@@ -26,3 +28,34 @@ def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
         t["idle_s"] - host - collective,
     )
     return pd.DataFrame(dict(zip(PARTS, seconds, strict=True))).where(t["busy_s"].notna())
+
+
+def overall(timeline: pd.DataFrame) -> pd.DataFrame:
+    """Of each device the row about all steps together, or about the capture where its run's traces show no steps.
+
+    A timeline without the column `run` is of one run.
+    """
+    rows = timeline[timeline["scope"] != STEP]
+    of_steps = rows["scope"] == STEPS
+    stepped = rows["run"].isin(rows.loc[of_steps, "run"]) if "run" in rows else of_steps.any()
+    return rows[of_steps == stepped]
+
+
+def per_pitch(timeline: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of each device from the start of a step to the start of the next one, mean over its steps.
+
+    The time between steps counts, so this is what a step costs the job. With `n` steps, it is the row of all steps less
+    that of the last one, over n − 1; of a single step there is no pitch, and it is that step. Devices without steps
+    have no row. Columns: those of the timeline that are seconds, `extent`, and `pitches`, n − 1.
+    """
+    seconds = [name for name in timeline if name.endswith("_s")]
+    found = []
+    for _, own in timeline.groupby(["report", "process", "device"], sort=False, dropna=False):
+        together, steps = own[own["scope"] == STEPS], own[own["scope"] == STEP].sort_values("step")
+        if together.empty or steps.empty:
+            continue
+        row, pitches = together.iloc[0][seconds].astype(float), len(steps) - 1
+        if pitches:
+            row = (row - steps.iloc[-1][seconds].astype(float)) / pitches
+        found.append({**row, "extent": together.iloc[0]["extent"], "pitches": pitches})
+    return pd.DataFrame(found, columns=[*seconds, "extent", "pitches"])

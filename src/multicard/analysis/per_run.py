@@ -11,9 +11,8 @@ import re
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.device_time import device_time
+from multicard.analysis.device_time import device_time, overall
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.trace.tables import STEP, STEPS
 
 # Functions of the CUDA API that the papers report on; others follow by their time.
 REPORTED = (
@@ -70,13 +69,6 @@ def gpu_time(tables: ScenarioTables) -> pd.DataFrame:
     rows = rows[(rows["span_s"] > 0) & rows["busy_s"].notna()]
     shares = device_time(rows).div(rows["span_s"], axis=0).assign(busy=rows["busy_s"] / rows["span_s"])
     return rows[["run", "rank", "device"]].join(shares)
-
-
-def overall(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Of each device the row about all steps together, or about the capture where a run's traces show no steps."""
-    rows = timeline[timeline["scope"] != STEP]
-    stepped = rows["run"].isin(rows.loc[rows["scope"] == STEPS, "run"])
-    return rows[(rows["scope"] == STEPS) == stepped]
 
 
 def trace_shares(tables: ScenarioTables) -> pd.DataFrame:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from multicard.analysis.trace_comparison import COLUMNS, compare_captures
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import atomic_write
 from multicard.trace.files import open_capture
 from multicard.trace.model import Trace
 from multicard.trace.summary import summarized
-from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, ActivityTables, activity_tables, events_to_read
+from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, STEPS, ActivityTables, activity_tables, events_to_read
 
 if TYPE_CHECKING:  # a second to import, which the command line saves
     import pandas as pd
@@ -189,20 +188,35 @@ class TraceAnalysis:
     def compare(self, other: "TraceAnalysis") -> "pd.DataFrame":
         """Compare with another trace: what got slower or faster there, largest difference first.
 
+        Tables of the scope `capture` are of no use here: those of the steps are computed.
+
         Returns
         -------
         pandas.DataFrame
             Columns `table`, `name`, `a_s` (this trace), `b_s` (the other), `difference_s` and `ratio` (b over a).
-            Seconds are means over processes of summed durations, `per step` or of the `whole capture` as
-            `attrs["basis"]` says. Durations that overlap add up. One capture each gives no interval, so small
-            differences may be chance.
+            Seconds are `per step` or of the `whole capture` as `attrs["basis"]` says. The row `step pitch` is the
+            time from the start of a step to the start of the next, with the wait in between; rows of `timeline` count
+            every moment of a device in it once. The others are means over processes of summed durations, which add up
+            where they overlap. One capture each gives no interval, so small differences may be chance.
         """
         import pandas as pd
 
-        rows, basis = compare_captures(self._activity, other._activity)
+        from multicard.analysis.trace_comparison import COLUMNS, compare_captures
+
+        rows, basis = compare_captures(self._of_steps(), other._of_steps())
         found = pd.DataFrame(rows, columns=list(COLUMNS))
         found.attrs["basis"] = basis
         return found
+
+    def _of_steps(self) -> ActivityTables:
+        from multicard.analysis.trace_comparison import COMPARED
+
+        if self.scope == STEPS:
+            return self._activity
+        try:
+            return activity_tables(self._traces, COMPARED, scope=STEPS)
+        except TraceError as error:
+            raise UserError(str(error)) from error
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write each recorded table as Parquet and CSV, and a figure of the timeline, if it has one; give their paths.

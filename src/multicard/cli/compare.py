@@ -34,16 +34,24 @@ def run(arguments: argparse.Namespace) -> None:
 def compare_traces(a: Path, b: Path) -> None:
     """Print what differs between two traces, largest difference first."""
     from multicard import read_trace
+    from multicard.analysis.trace_comparison import COMPARED, PITCH
     from multicard.cli._console import console, rows_table
     from multicard.core.terminal import plain
+    from multicard.core.units import show
 
-    found = read_trace(a).compare(read_trace(b))
+    before, after = (read_trace(path, tables=COMPARED, scope="steps") for path in (a, b))
+    found = before.compare(after)
     if found.empty:
         console().print("cannot tell: the two traces have no table in common")
         return
+    for pitch in found[found["name"] == PITCH].itertuples():
+        speed = f"{1 / pitch.ratio:.2f} times as fast as a" if pitch.ratio else "without any time between step starts"
+        times = f"{show('a_s', pitch.a_s)} in a, {show('b_s', pitch.b_s)} in b"
+        console().print(plain(f"from the start of a step to the start of the next: {times}: b is {speed}"), "")
     caption = (
-        f"Time {found.attrs['basis']}, mean over processes; durations that overlap add up. One capture each gives no "
-        "interval: small differences may be chance."
+        f"Time {found.attrs['basis']}. The step pitch is the time from start to start; rows of timeline count every "
+        "moment of a device once; the others are means over processes, in which durations that overlap add up. One "
+        "capture each gives no interval: small differences may be chance."
     )
     rows = found.astype(object).where(found.notna(), None).to_dict("records")
     console().print(rows_table(rows, plain(f"a: {a}, b: {b}"), caption, LONGEST_TABLE))
