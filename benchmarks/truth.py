@@ -165,7 +165,11 @@ def timeline(history: History, catalogue: Catalogue) -> list[dict[str, Any]]:
     steps = history.ranges["name"] == STEP
     step_start, step_end = history.ranges["start"][steps], history.ranges["end"][steps]
     capture = (min(int(start.min()), int(step_start.min())), max(int(end.max()), int(step_end.max())))
-    scopes = [capture, *zip(step_start.tolist(), step_end.tolist(), strict=True)]
+    steps_of_device = [
+        tuple(device_moment(moment, call, end) for moment in step)
+        for step in zip(step_start.tolist(), step_end.tolist(), strict=True)
+    ]
+    scopes = [capture, *steps_of_device]
 
     occupied = occupation(start, end, group, np.array(scopes))
     idle = idle_causes(start, end, group, call, np.array(scopes))
@@ -185,6 +189,11 @@ def timeline(history: History, catalogue: Catalogue) -> list[dict[str, Any]]:
             raise AssertionError(f"the sweep and the walk disagree on idle time: {row}")
         rows.append(row)
     return rows
+
+
+def device_moment(moment: int, call: np.ndarray, end: np.ndarray) -> int:
+    """When the host has come to a moment and the device has done all that was launched before it."""
+    return max(moment, int(end[call < moment].max(initial=0)))
 
 
 def occupation(start: np.ndarray, end: np.ndarray, group: np.ndarray, scopes: np.ndarray) -> dict[str, np.ndarray]:

@@ -143,6 +143,61 @@ def ranks_in_collectives(
     return path
 
 
+Work = tuple[float, float, float, str]  # of a kernel: its launching call, start and end in milliseconds, and its name
+
+
+def training_trace(
+    path: Path, steps: dict[int, list[tuple[float, float]]], work: dict[int, list[Work]], calls: bool = True
+) -> Path:
+    """Write steps of the host (start and end in milliseconds) and kernels, by process id, as either profiler does.
+
+    A `.json` holds one process, a `.sqlite` several on one clock. Process `PID + n` has the device n. A launching call
+    lasts 0.1 ms; without `calls` none were recorded.
+    """
+    if path.suffix == ".json":
+        ((pid, marks),) = steps.items()
+        events = [{"cat": "user_annotation", "name": "step", "ts": a, "dur": b - a, "pid": pid} for a, b in marks]
+        for number, (call, start, end, name) in enumerate(work[pid]):
+            of = {"correlation": number, "device": pid - PID}
+            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": call, "dur": 0.1, "pid": pid, "args": of}
+            events += [launch] if calls else []
+            events.append({"cat": "kernel", "name": name, "ts": start, "dur": end - start, "pid": 0, "args": of})
+        in_us = [event | {"ph": "X", "ts": event["ts"] * 1e3, "dur": event["dur"] * 1e3} for event in events]
+        path.write_text(json.dumps({"traceEvents": in_us}))
+        return path
+    names = {name: 2 + i for i, name in enumerate(dict.fromkeys(own[3] for every in work.values() for own in every))}
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        strings = [(1, "cudaLaunchKernel"), *((number, name) for name, number in names.items())]
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", strings)
+        db.execute("CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, globalTid INT)")
+        db.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL "
+            "(start INT, end INT, deviceId INT, globalPid INT, demangledName INT, correlationId INT)"
+        )
+        if calls:
+            db.execute(
+                "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME "
+                "(start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT)"
+            )
+
+        def put(table: str, start: float, end: float, *values: Any) -> None:
+            row = (round(start * MS), round(end * MS), *values)
+            db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+        for pid, marks in steps.items():
+            for start, end in marks:
+                put("NVTX_EVENTS", start, end, 59, "step", global_id(pid, 1))
+        for pid, kernels in work.items():
+            for number, (call, start, end, name) in enumerate(kernels):
+                place = (pid - PID, global_id(pid), names[name], number)
+                put("CUPTI_ACTIVITY_KIND_KERNEL", start, end, *place)
+                if calls:
+                    put("CUPTI_ACTIVITY_KIND_RUNTIME", call, call + 0.1, 0, global_id(pid, 1), number, 1)
+        db.commit()
+    return path
+
+
 def kineto_trace(path: Path, rank: int | None = 1) -> Path:
     """Write a PyTorch profiler trace of the CUDA process of `nsys_export`, in microseconds."""
 

@@ -17,14 +17,14 @@ from multicard.experiment.config import PARAMETERS
 
 
 def timeline(of: int, span: float = 1.0, **shares: float) -> Row:
-    """A profiled step in which a GPU spends so much of its time in each way; computing is what is left."""
+    """Profiled steps in which a GPU spends so much of its time in each way; computing is what is left."""
     parts = {"communication": 0.0, "memory": 0.0, "overlapped": 0.0, "exposed_communication": 0.0, "idle": 0.0}
     parts |= {"idle_host_bound": 0.0, "idle_collective": 0.0, "idle_other": 0.0} | shares
     parts["idle"] = parts["idle_host_bound"] + parts["idle_collective"] + parts["idle_other"]
     busy = 1.0 - parts["idle"]
     parts |= {"span": 1.0, "busy": busy, "compute": busy - parts["exposed_communication"] - parts["memory"]}
     seconds = {f"{name}_s": share * span for name, share in parts.items()}
-    return {"at": of, "process": 1, "device": 0, "scope": "step", "step": 1} | seconds
+    return {"at": of, "process": 1, "device": 0, "scope": "steps", "step": None} | seconds
 
 
 def held_back(evidence: Evidence) -> list[tuple[str, float]]:
@@ -133,7 +133,7 @@ def test_the_evidence_for_memory_operations_includes_pageable_memory(tmp_path: P
 
 def test_waiting_calls_and_waiting_ranks_are_evidence_beside_what_they_explain(tmp_path: Path) -> None:
     rows = images(100, scatter=(1.0,), devices=2)
-    lines = [timeline(0, idle_host_bound=0.3, exposed_communication=0.2) | {"scope": s} for s in ("step", "capture")]
+    lines = [timeline(0, idle_host_bound=0.3, exposed_communication=0.2) | {"scope": s} for s in ("steps", "capture")]
     tables = {
         "timeline": lines,
         "stragglers": [{"at": 0, "waited_s": 0.15}],

@@ -15,7 +15,7 @@ from multicard.core.layout import ACTIVITY_TABLES
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace
-from multicard.trace.tables import ACTIVITIES, activity_tables
+from multicard.trace.tables import ACTIVITIES, CAPTURE, STEPS, activity_tables
 from synthetic import MS, OTHER, PID, add_messages, global_id, kineto_trace, nsys_export
 
 
@@ -163,6 +163,31 @@ def test_bus_bandwidth_follows_from_the_messages_that_nccl_told(tmp_path: Path) 
     assert row["ranks"] == 4
     # nccl-tests: size / time × 2 (n - 1) / n, here 4000 bytes in 8 ms among 4 ranks.
     assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(4000 / 0.008 * 2 * 3 / 4)
+
+
+def test_messages_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    add_messages(path)
+    with closing(sqlite3.connect(path)) as db:  # after the last step, which ends at 30 ms
+        db.execute("CREATE TABLE again AS SELECT * FROM NVTX_EVENTS WHERE text = 'ncclAllReduce'")
+        db.execute(f"UPDATE again SET start = {40 * MS}, end = {41 * MS}")
+        db.execute("INSERT INTO NVTX_EVENTS SELECT * FROM again")
+        db.commit()
+    found = [activity_tables([open_trace(path)], scope=scope).rows["collectives"][0] for scope in (STEPS, CAPTURE)]
+    assert [(row["messages"], row["message_bytes"]) for row in found] == [(2, 4000), (4, 8000)]
+
+
+def test_samples_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE GPU_METRICS (timestamp INT, typeId INT, metricId INT, value INT)")
+        samples = [(0, 10), (15 * MS, 20), (30 * MS, 90)]  # the steps of both processes end at 30 ms
+        db.executemany("INSERT INTO GPU_METRICS VALUES (?, 257, 3, ?)", samples)
+        db.commit()
+    found = [
+        activity_tables([open_trace(path)], ["metrics"], scope=scope).rows["metrics"] for scope in (STEPS, CAPTURE)
+    ]
+    assert [[(row["samples"], row["mean"]) for row in rows] for rows in found] == [[(2, 15)], [(3, 40)]]
 
 
 def test_memory_in_use_follows_allocations_and_releases(tmp_path: Path) -> None:

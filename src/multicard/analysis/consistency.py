@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.measures import trace_steps
+from multicard.analysis.traced_steps import trace_steps
 from multicard.core.layout import PHASES, STEPS
 
 TOLERANCE = 0.05
@@ -19,8 +19,8 @@ class Consistency:
     between any two marks: a rank is judged by its step nearest to 1, the run by its rank farthest from 1.
 
     `phase_coverage`: sum of the phases over step time, of measured steps.
-    `trace_to_record`: step time by the trace over the same by the record, of profiled steps; None when the trace
-    shows no steps.
+    `trace_to_record`: step time by the trace over the same by the record, of profiled steps, both by the GPU where
+    there is one; None when the trace shows no steps.
     """
 
     phase_coverage: float

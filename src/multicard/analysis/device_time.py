@@ -1,4 +1,4 @@
-"""Where a device's time goes, by the activity table `timeline`: the parts that add up to its span, and time per step."""
+"""Where a device's time goes, by the activity table `timeline`: parts that add up to its span, and time per step."""
 
 import pandas as pd
 
@@ -46,9 +46,9 @@ def per_pitch(timeline: pd.DataFrame) -> pd.DataFrame:
 
     The time between steps counts, so this is what a step costs the job. With `n` steps, it is the row of all steps less
     that of the last one, over n − 1; of a single step there is no pitch, and it is that step. Devices without steps
-    have no row. Columns: those of the timeline that are seconds, `extent`, and `pitches`, n − 1.
+    have no row. Columns: the durations of the timeline, `extent`, and `pitches`, n − 1.
     """
-    seconds = [name for name in timeline if name.endswith("_s")]
+    seconds = [name for name in timeline if name.endswith("_s") and name != "start_s"]
     found = []
     for _, own in timeline.groupby(["report", "process", "device"], sort=False, dropna=False):
         together, steps = own[own["scope"] == STEPS], own[own["scope"] == STEP].sort_values("step")

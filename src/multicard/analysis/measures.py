@@ -7,6 +7,7 @@ import pandas as pd
 
 from multicard.analysis import stationarity
 from multicard.analysis.run_files import read_activity, read_record, read_table
+from multicard.analysis.traced_steps import trace_steps
 from multicard.analysis.window_comparison import TOLERANCE, windows_differ
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
@@ -14,7 +15,6 @@ from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHAS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS, Workload
-from multicard.trace.tables import STEP
 
 COMMON: dict[str, str] = {
     "elapsed_s": "time of the measured window on the slowest rank, from the start of the first to the end of the last "
@@ -47,7 +47,8 @@ COMMON: dict[str, str] = {
     "windows_differ": "whether the profiled window is unlike the measured one by more than profiling explains: its "
     f"data share is more than {100 * TOLERANCE:.0f} percentage points outside of what a longer step explains, or its "
     f"steps are more than {TOLERANCE:.0%} shorter",
-    "trace_iteration_time_s": "as profiled_iteration_time_s, by the trace's step ranges",
+    "trace_iteration_time_s": "as profiled_iteration_time_s, by the trace: the extents of steps on the GPU, on CPUs "
+    "and where launches are not recorded their ranges on the host",
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
     **stationarity.MEASURES,
 }
@@ -236,10 +237,3 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
     columns += ["order_scenario", "order_seed", "planned_position", "start_position"]
     numbers = ["block", "order_seed", "planned_position", "start_position"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, "Int64"))
-
-
-def trace_steps(folder: Path) -> pd.DataFrame:
-    """Steps of a run as its trace shows them: the rows of its phases table that are steps."""
-    columns = ["report", "process", "rank", "step", "phase", "start_s", "duration_s"]
-    phases = read_activity(folder / ACTIVITY / "phases.parquet", columns).to_pandas()
-    return phases[phases["phase"] == STEP]

@@ -76,8 +76,9 @@ def trace_shares(tables: ScenarioTables) -> pd.DataFrame:
 
     Columns: `PARTS` as shares of the span, and `scope`, of what: `steps`, from the first profiled step to the last,
     where the trace has some, else `capture`; `waiting_in_collectives`, the share of the same in which GPUs waited
-    inside collectives for the last rank; `pageable_copies`, the share of the bytes copied from the host that came from pageable memory;
-    `synchronizations`, the share of the time in CUDA calls that is spent in those that wait for the device.
+    inside collectives for the last rank; `pageable_copies`, the share of the bytes copied from the host that came from
+    pageable memory; `synchronizations`, the share of the time in CUDA calls that is spent in those that wait for the
+    device.
     """
     rows = overall(tables.table("timeline"))
     by_run = rows["run"]

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from multicard.analysis.measures import trace_steps
 from multicard.analysis.run_files import read_activity, read_record
+from multicard.analysis.traced_steps import trace_steps
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, STEP_COLUMNS

@@ -7,7 +7,8 @@ from multicard.trace.steps import DEVICE
 from multicard.trace.tables import STEP, ActivityTables
 
 PARTS = {"phases": "phase", "kernel_classes": "class", "memory_operations": "operation", "cuda_api": "function"}
-TIMES = ("busy", "exposed_communication", "idle", "idle_host_bound", "idle_collective", "idle_other")
+CAUSES = ("idle_host_bound", "idle_collective", "idle_other")
+TIMES = ("busy", "exposed_communication", "idle", *CAUSES)
 COMPARED = ("timeline", *PARTS)  # activity tables that the comparison is made of, of the scope of steps
 
 PITCH = "step pitch"  # from the start of a step to the start of the next one
@@ -24,7 +25,7 @@ def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[dict[st
       step covers; by the devices where launches tell, else by the host. A job is as many times as fast as its pitch is
       shorter.
     - `timeline`: `TIMES` of a device, which count every moment once; per pitch, so with the time between steps. Means
-      over devices.
+      over devices; idle time by cause where both captures tell it.
     - `PARTS`: means over processes of summed durations. Durations that overlap add up, so a difference is work saved,
       not wall time saved.
 
@@ -58,8 +59,9 @@ def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[dict[st
             add("steps", *({PITCH: pitch} for pitch in pitches))
     times = [_device_times(side, per_step) for side in (a, b)]
     if all(times):
-        nothing = {name for name in TIMES if not any(side.get(name) for side in times)}
-        add("timeline", *({name: side[name] for name in side if name not in nothing} for side in times))
+        left_out = {name for name in TIMES if not any(side.get(name) for side in times)}
+        left_out |= {"idle"} if all("idle_other" in side for side in times) else set(CAUSES)
+        add("timeline", *({name: side[name] for name in side if name not in left_out} for side in times))
     for table, name in PARTS.items():
         if table in a.rows and table in b.rows:
             sides = zip((a, b), steps, strict=True)
@@ -94,7 +96,7 @@ def _device_times(found: ActivityTables, per_step: bool) -> dict[str, float]:
 
 def _size(row: dict[str, Any]) -> float:
     found = (row["difference_s"], row["a_s"], row["b_s"])
-    return next(abs(value) for value in found if value is not None)
+    return round(next(abs(value) for value in found if value is not None), 9)
 
 
 def _steps_per_process(found: ActivityTables) -> float | None:

@@ -13,19 +13,20 @@ _PLACE = ["report", "process", "rank"]
 
 
 def trace_steps(folder: Path) -> pd.DataFrame:
-    """Duration of each step: columns `report`, `process`, `rank`, `step`, `duration_s`, of several devices the mean.
+    """Columns `report`, `process`, `rank`, `step`, `start_s`, `duration_s`; of several devices of a process the mean.
 
-    On a GPU it is the extent of the step on the device, which the record's CUDA events time, too; a range on the host
-    ends when the last kernel is launched, which may be long before it runs.
+    On a GPU these are the extents of steps on the device, which the record's CUDA events time, too; a range on the host
+    ends when the last kernel is launched, which may be long before it runs. Starts count from the first step of the
+    report, and are to be compared within a process.
     """
-    columns = [*_PLACE, "step", "phase", "duration_s"]
-    phases = read_activity(folder / ACTIVITY / "phases.parquet", columns).to_pandas()
-    host = phases.loc[phases["phase"] == STEP, [*_PLACE, "step", "duration_s"]]
+    times = ["start_s", "duration_s"]
+    phases = read_activity(folder / ACTIVITY / "phases.parquet", [*_PLACE, "step", "phase", *times]).to_pandas()
+    host = phases.loc[phases["phase"] == STEP, [*_PLACE, "step", *times]]
     path = folder / ACTIVITY / "timeline.parquet"
     if not path.exists():
         return host
-    rows = read_activity(path, [*_PLACE, "step", "scope", "extent", "span_s"]).to_pandas()
+    rows = read_activity(path, [*_PLACE, "step", "scope", "extent", "start_s", "span_s"]).to_pandas()
     rows = rows[(rows["scope"] == STEP) & (rows["extent"] == DEVICE)].rename(columns={"span_s": "duration_s"})
-    device = rows.groupby([*_PLACE, "step"], dropna=False)["duration_s"].mean().reset_index()
+    device = rows.groupby([*_PLACE, "step"], dropna=False)[times].mean().reset_index()
     owners = pd.MultiIndex.from_frame(host[_PLACE[:2]])
     return pd.concat((device, host[~owners.isin(pd.MultiIndex.from_frame(device[_PLACE[:2]]))]), ignore_index=True)

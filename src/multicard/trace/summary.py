@@ -44,7 +44,7 @@ def _capture_and_steps(rows: Rows) -> Rows:
             times = [name for name in steps[0] if name.endswith("_s")]
             medians = {n: median(row[n] for row in steps) if steps[0][n] is not None else None for n in times}
             shorter.append(steps[0] | medians | {"scope": f"median of {len(steps)} steps"})
-    return [{name: value for name, value in row.items() if name != "step"} for row in shorter]
+    return [{name: value for name, value in row.items() if name not in ("step", "start_s")} for row in shorter]
 
 
 def _highest(rows: Rows) -> Rows:

@@ -257,11 +257,11 @@ ACTIVITIES: dict[str, Activity] = {
     ),
     "timeline": Activity(
         ("kernels", "memory"),
-        ("device", "scope", "step", "extent", *(f"{share}_s" for share in (*SHARES, *CAUSES))),
+        ("device", "scope", "step", "extent", "start_s", *(f"{share}_s" for share in (*SHARES, *CAUSES))),
         of.timeline,
         "Where each device's time goes, by unions of intervals: over the capture, or from the first step's start to "
         "the last one's end (scope steps), and per step. The extent of steps is the device's own where launches tell "
-        "it, else the host's.",
+        "it, else the host's; start_s counts from the first of them in the report.",
         needs=("ranges", "api", "launches", "starts"),
         requires_any=True,
     ),

@@ -120,6 +120,8 @@ def timelines(
     window
         When the first step of a process begins and its last one ends, for `STEPS`; None for the capture, which spans
         from the first to the last device event or step of a process.
+
+    Starts count from the first step of the trace on a device, and are None without one.
     """
     of_kernels = np.where(np.array(communicates, bool), COMMUNICATION, COMPUTE).astype(np.int8)
     sets = [
@@ -131,6 +133,9 @@ def timelines(
         for own in (kernels, memory)
         if own is not None
     ]
+    origins: dict[int, int] = {}
+    for (trace, _, _), own in steps.items():
+        origins[trace] = min(origins.get(trace, own.window[0]), own.window[0])
     places = sorted({place for _, values, _ in sets for place in values}, key=str)
 
     def rows(place: Place) -> list[dict[str, Any]]:
@@ -147,12 +152,15 @@ def timelines(
             first, last = own.window if len(own.starts) else around
         found = device.between(np.append(first, own.starts), np.append(last, own.ends))
         where = dict(zip(("trace", "process", "device"), place, strict=True))
+        origin = origins.get(place[0])
+        starts = [None if origin is None else (start - origin) / 1e9 for start in (first, *own.starts.tolist())]
         for kind, shares in _NEED.items():
             if not traces[place[0]].has(kind):
                 found |= {share: [None] * len(found["span"]) for share in shares}
         overall = {"scope": CAPTURE, "extent": None} if around is None else {"scope": STEPS, "extent": own.extent}
         return [
             {**where, **({"scope": STEP, "extent": own.extent} if i else overall), "step": i or None}
+            | {"start_s": starts[i]}
             | {f"{name}_s": None if values[i] is None else values[i] / 1e9 for name, values in found.items()}
             for i in range(1 + len(own.starts))
         ]

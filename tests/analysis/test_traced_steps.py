@@ -1,0 +1,52 @@
+"""Steps of a run by its trace, where the host runs ahead of its device."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from multicard.analysis.consistency import check_run
+from multicard.analysis.traced_steps import trace_steps
+from multicard.core.files import write_json
+from multicard.core.layout import PHASES
+from multicard.trace.extract import extract_run
+from synthetic import PID, training_trace
+
+# The host begins a step every 2 ms and waits in the last one; the device needs 8 ms for each, one after another.
+HOST = [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, 34.0)]
+KERNELS = [(0.5, 1.0, 9.0, "gemm"), (2.5, 9.0, 17.0, "gemm"), (4.5, 17.0, 25.0, "gemm"), (6.5, 25.0, 33.0, "gemm")]
+# What CUDA events record at the steps' starts and ends: 0, 9, 17, 25 and, when the host has waited, 34 ms.
+DEVICE_MS = [9.0, 8.0, 8.0, 9.0]
+
+
+def run(folder: Path, calls: bool = True) -> Path:
+    (folder / "trace").mkdir(parents=True)
+    training_trace(folder / "trace" / "report.sqlite", {PID: HOST}, {PID: KERNELS}, calls)
+    exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
+    write_json(folder / "trace" / "exported.json", exported)
+    write_json(folder / "run.json", {"ranks": [{"rank": 0, "pid": PID}]})
+    windows = ["measured", *["profiled"] * 4]
+    seconds = [each / 1e3 for each in (8.0, *DEVICE_MS)]
+    steps = pd.DataFrame({"rank": 0, "step": range(1, 6), "window": windows, "duration_s": seconds})
+    steps = steps.assign(**{f"{phase}_s": seconds if phase == "forward" else 0.0 for phase in PHASES})
+    steps.to_csv(folder / "steps.csv", index=False)
+    extract_run(folder)
+    return folder
+
+
+def test_steps_last_as_long_as_the_cuda_events_of_the_record_say(tmp_path: Path) -> None:
+    steps = trace_steps(run(tmp_path))
+    assert (steps["duration_s"] * 1e3).tolist() == pytest.approx(DEVICE_MS)
+    assert (steps["start_s"] * 1e3).tolist() == pytest.approx([0, 9, 17, 25])
+    assert steps["rank"].tolist() == [0] * 4
+
+
+def test_a_trace_on_which_the_host_runs_ahead_agrees_with_its_record(tmp_path: Path) -> None:
+    found = check_run(run(tmp_path))
+    assert found.trace_to_record == pytest.approx(1)
+    assert found.faults() == []
+
+
+def test_without_recorded_launches_steps_are_those_of_the_host(tmp_path: Path) -> None:
+    steps = trace_steps(run(tmp_path, calls=False))
+    assert (steps["duration_s"] * 1e3).tolist() == pytest.approx([2, 2, 2, 28])

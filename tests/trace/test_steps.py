@@ -1,0 +1,146 @@
+"""What belongs to the steps of a trace, and when a device begins and ends them, against hand counts."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from multicard.trace.files import open_trace
+from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
+from synthetic import OTHER, PID, Work, training_trace
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+# Two ranks from 1000 ms on: two steps of 20 ms with 5 ms in between, a matrix product and an all-reduce in each.
+STEP_TIMES = [(1000.0, 1020.0), (1025.0, 1045.0)]
+
+
+def rank(late: float) -> list[Work]:
+    return [
+        each
+        for begin, _ in STEP_TIMES
+        for each in (
+            (begin + 1, begin + 2, begin + 8 + late, "gemm"),
+            (begin + 3, begin + 8 + late, begin + 15, ALL_REDUCE),
+        )
+    ]
+
+
+RANKS = {PID: rank(0.0), OTHER: rank(2.0)}
+BEFORE: Work = (500.0, 501.0, 801.0, ALL_REDUCE)  # 300 ms: waits for the skew of the ranks' profilers
+AFTER: Work = (1050.0, 1051.0, 1351.0, ALL_REDUCE)
+
+
+def of_steps(path: Path, scope: str = STEPS, only: list[str] | None = None) -> ActivityTables:
+    return activity_tables([open_trace(path)], only, scope=scope)
+
+
+@pytest.mark.parametrize("calls", [True, False])
+@pytest.mark.parametrize("who", [(PID, OTHER), (OTHER,)])
+@pytest.mark.parametrize("extra", [BEFORE, AFTER])
+def test_what_is_launched_outside_of_the_steps_is_in_no_table_of_them(
+    calls: bool, who: tuple[int, ...], extra: Work, tmp_path: Path
+) -> None:
+    times = dict.fromkeys(RANKS, STEP_TIMES)
+    mutated = {pid: [*work, extra] if pid in who else work for pid, work in RANKS.items()}
+    plain = training_trace(tmp_path / "t.sqlite", times, RANKS, calls)
+    (tmp_path / "mutated").mkdir()
+    changed = training_trace(tmp_path / "mutated" / "t.sqlite", times, mutated, calls)
+    before, after = of_steps(plain), of_steps(changed)
+    assert {"kernels", "collectives", "stragglers", "timeline", "shares", "kernel_shapes"} <= set(before.rows)
+    assert ("launches" in before.rows) == ("cuda_api" in before.rows) == calls
+    assert after == before
+    # It is in those of the whole capture.
+    rows = of_steps(changed, CAPTURE).rows
+    assert sum(row["calls"] for row in rows["collectives"]) == 4 + len(who)
+
+
+def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:
+    path = training_trace(
+        tmp_path / "t.sqlite", dict.fromkeys(RANKS, STEP_TIMES), {**RANKS, PID: [*RANKS[PID], BEFORE]}
+    )
+    rows = of_steps(path).rows
+    collectives = {row["process"]: (row["calls"], row["total_s"]) for row in rows["collectives"]}
+    assert collectives == {PID: (2, pytest.approx(0.014)), OTHER: (2, pytest.approx(0.010))}
+    assert {row["process"]: (row["calls"]) for row in rows["cuda_api"]} == {PID: 4, OTHER: 4}
+    waited = {row["process"]: (row["times_last"], row["waited_s"]) for row in rows["stragglers"]}
+    assert waited == {PID: (0, pytest.approx(0.004)), OTHER: (2, 0)}
+    first, *_ = rows["timeline"]
+    assert (first["scope"], first["extent"], first["step"]) == ("steps", "device", None)
+    # 1000-1045 ms: busy at 1002-1015 and 1027-1040; the rest has its cause in late launches but for the last 5 ms.
+    found = [first[f"{name}_s"] * 1e3 for name in ("span", "busy", "exposed_communication", "idle_host_bound")]
+    assert found == pytest.approx([45, 26, 14, 14])
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_kernels_belong_to_the_steps_that_launched_them_whenever_they_run(suffix: str, tmp_path: Path) -> None:
+    # Launched before the step and run in it; launched in it and run after it; launched after it.
+    work: list[Work] = [(-3, 1, 4, "early"), (2, 5, 14, "late"), (11, 15, 16, "after")]
+    path = training_trace(tmp_path / f"t.{suffix}", {PID: [(0, 10)]}, {PID: work})
+    assert [row["kernel"] for row in of_steps(path, only=["kernels"]).rows["kernels"]] == ["late"]
+    [together, step] = of_steps(path, only=["timeline"]).rows["timeline"]
+    # The device begins the step when it is done with what came before, and ends it with the last it launched.
+    for row in (together, step):
+        assert (row["extent"], row["span_s"]) == ("device", pytest.approx(0.010))
+        assert (row["busy_s"], row["idle_s"]) == (pytest.approx(0.009), pytest.approx(0.001))
+
+
+def test_without_recorded_launches_kernels_belong_to_the_steps_by_time(tmp_path: Path) -> None:
+    work: list[Work] = [(-3, -1, 4, "early"), (2, 5, 14, "inside"), (11, 15, 16, "after")]
+    path = training_trace(tmp_path / "t.sqlite", {PID: [(0, 10)]}, {PID: work}, calls=False)
+    assert [row["kernel"] for row in of_steps(path, only=["kernels"]).rows["kernels"]] == ["inside"]
+    [together, step] = of_steps(path, only=["timeline"]).rows["timeline"]
+    assert [row["extent"] for row in (together, step)] == ["host", "host"]
+    assert together["span_s"] == step["span_s"] == pytest.approx(0.010)
+
+
+# The host runs ahead by three steps and then waits: 8 ms on the device each, one after another.
+AHEAD_STEPS = [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, 34.0)]
+AHEAD_WORK: list[Work] = [
+    (-1, -0.5, 0.5, "warm"), (0.6, 1, 9, "gemm"), (2.5, 9, 17, "gemm"), (4.5, 17, 25, "gemm"), (6.5, 25, 33, "gemm"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("scope", [CAPTURE, STEPS])
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_where_the_host_runs_ahead_steps_last_as_long_as_on_the_device(suffix: str, scope: str, tmp_path: Path) -> None:
+    path = training_trace(tmp_path / f"t.{suffix}", {PID: AHEAD_STEPS}, {PID: AHEAD_WORK})
+    rows = of_steps(path, scope, ["timeline"]).rows["timeline"]
+    steps = [row for row in rows if row["scope"] == "step"]
+    # 0.5-9, 9-17, 17-25 and 25-34 ms; the device is idle for 0.5 ms before the first kernel and 1 ms after the last.
+    assert [row["extent"] for row in steps] == ["device"] * 4
+    assert [row["start_s"] * 1e3 for row in steps] == pytest.approx([0, 8.5, 16.5, 24.5])
+    assert [row["span_s"] * 1e3 for row in steps] == pytest.approx([8.5, 8, 8, 9])
+    assert [row["busy_s"] * 1e3 for row in steps] == pytest.approx([8, 8, 8, 8])
+
+
+def test_phases_keep_the_times_of_the_host(tmp_path: Path) -> None:
+    path = training_trace(tmp_path / "t.json", {PID: AHEAD_STEPS}, {PID: AHEAD_WORK})
+    rows = of_steps(path, only=["phases"]).rows["phases"]
+    assert [row["duration_s"] * 1e3 for row in rows] == pytest.approx([2, 2, 2, 28])
+
+
+@pytest.mark.parametrize(("unknown", "extent"), [(1, "device"), (2, "host")])
+def test_extents_are_the_hosts_where_launches_are_not_known(unknown: int, extent: str, tmp_path: Path) -> None:
+    # Of ten kernels one call may be missing.
+    work: list[Work] = [(1 + n, 1.5 + n, 2 + n, "gemm") for n in range(10)]
+    path = training_trace(tmp_path / "t.sqlite", {PID: [(0, 20)]}, {PID: work})
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < {unknown}")
+        db.commit()
+    found = of_steps(path, only=["timeline", "kernels"]).rows
+    assert [row["extent"] for row in found["timeline"]] == [extent, extent]
+    assert [row["calls"] for row in found["kernels"]] == [10]
+
+
+def test_a_process_without_steps_has_those_of_its_trace(tmp_path: Path) -> None:
+    work = {PID: [(1.0, 2.0, 3.0, "gemm")], OTHER: [(-9.0, -8.0, -7.0, "outside"), (1.0, 2.0, 3.0, "inside")]}
+    path = training_trace(tmp_path / "t.sqlite", {PID: [(0, 10)]}, work)
+    assert {row["kernel"] for row in of_steps(path, only=["kernels"]).rows["kernels"]} == {"gemm", "inside"}
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_without_steps_the_whole_capture_is_told(suffix: str, tmp_path: Path) -> None:
+    path = training_trace(tmp_path / f"t.{suffix}", {PID: []}, {PID: AHEAD_WORK})
+    assert of_steps(path) == of_steps(path, CAPTURE)
