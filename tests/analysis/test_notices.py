@@ -1,13 +1,21 @@
 """Doubts about a run reach its reader: in the lines above figures, and in the report's table of runs."""
 
+import contextlib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
+import pytest
 
+from figures.measured import gathered, pictures, texts
 from multicard.analysis.notices import notices
 from multicard.analysis.provenance import notes
 from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.layout import GATHERED_ACTIVITIES
+from multicard.experiment.figures import FIGURES
+from multicard.figures.style import NothingToShow
 from multicard.report.results import Results, Scenario
 from multicard.report.run_table import run_table
 
@@ -61,3 +69,27 @@ def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:
     assert [row.cells[-1].text for row in of.rows] == ["", f"not stationary: {DRIFT}"]
     without = run_table(Results([Scenario("s", "", runs[:1], measures[:1], [], [])], {}, None, None))
     assert ("Notices", False) not in without.columns
+
+
+class Asked(ScenarioTables):
+    """Tables that note which of them a figure asks for."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.names: set[str] = set()
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Note the name."""
+        self.names.add(name)
+        return super().table(name)
+
+
+@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.needs_tables])
+def test_a_figure_that_reads_a_trace_is_one_of_the_profiled_window(name: str, tmp_path: Path) -> None:
+    gathered(tmp_path, texts() if FIGURES[name].workload == "llm" else pictures())
+    asked = Asked(tmp_path)
+    module, function = FIGURES[name].drawing.split(":")
+    with contextlib.suppress(NothingToShow):
+        getattr(import_module(module), function)(asked)
+    plt.close("all")
+    assert FIGURES[name].profiled == bool(asked.names & set(GATHERED_ACTIVITIES))

@@ -34,5 +34,6 @@ FIGURES = (
         "and it begins at zero, whatever was allocated before.",
         drawing="multicard.figures.memory:memory_over_time",
         needs_tables=True,
+        profiled=True,
     ),
 )
