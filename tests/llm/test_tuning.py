@@ -299,7 +299,10 @@ def test_the_data_are_passed_over_again_when_they_end(
     prepare_texts("short", TextFile(source="text-file", path=str(short), samples="preference"), data, RESOURCES)
     folder = tune(data=data, technique="lora")
     assert steps_of(folder)["epoch"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-    assert read_json(folder / "run.json")["steps_per_pass"] == 2
+    record = read_json(folder / "run.json")
+    assert record["steps_per_pass"] == 2
+    expected = {"warmup_steps": 0, "settling_steps": 0, "profiled_steps": 2, "crosses_pass": False}
+    assert record["profiled_window"] == expected
 
 
 def test_tokens_per_sample_are_counted_uncut(tune: Callable[..., Path], texts: Callable[[str], Path]) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,16 @@ def test_after_an_interruption_a_step_starts_where_the_last_one_ended(tmp_path: 
     steps_at(after, [1000.0, 1001.0, 1003.0, 1004.0])  # by the clock of another process
     assert [float(row["start_s"]) for row in after.rows] == [0.0, 2.0, 4.5, 7.5]
     assert [int(row["step"]) for row in after.rows] == [1, 2, 3, 4]
+
+
+def test_a_trace_shows_no_step_and_no_phase_of_the_warmup(tmp_path: Path) -> None:
+    made, shown = recorder(tmp_path), []
+    made.capture.range = lambda name: nullcontext(shown.append(name))
+    for window in ("warmup", "profiled"):
+        with made.step(epoch=1, window=window) as step, made.phase("data"):
+            step.add(1, torch.tensor(1.0))
+    assert shown == ["warmup", "step", "data"]
+    assert [row["data_s"] is None for row in made.settle()] == [False, False]
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

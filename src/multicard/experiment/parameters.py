@@ -20,7 +20,8 @@ ProfiledSteps = Annotated[
     int,
     Field(
         ge=1,
-        description="Steps recorded by the profiler, after the measured ones.",
+        description="Steps recorded by the profiler, after the measured ones. In vision runs at least 4 × "
+        "`num_workers` × `prefetch_factor`, after as many warm-up steps.",
         json_schema_extra={"label": "profiled"},
     ),
 ]

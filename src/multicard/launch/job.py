@@ -43,7 +43,9 @@ from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
 
 OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
-FROM_FIRST_RANK = ("host", "hardware", "versions", "data", "model", "steps_per_pass", "saved", "resumed")
+FROM_FIRST_RANK = (
+    "host", "hardware", "versions", "data", "model", "steps_per_pass", "profiled_window", "saved", "resumed",
+)  # fmt: skip
 # Seconds of training after which a checkpoint is worth writing: restarting from scratch costs no more than this.
 CHECKPOINT_AFTER_S = 30.0
 

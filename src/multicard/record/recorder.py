@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,10 @@ class Recorder:
 
     @contextmanager
     def step(self, epoch: int, window: str) -> Iterator["_Step"]:
-        """Time the block as one optimizer step."""
+        """Time the block as one optimizer step; a trace shows it and its phases unless it is of the warm-up."""
         self._count += 1
         step = self._current = _Step(self._count, epoch, window)
-        with self.capture.range("step"):
+        with self.capture.range("warmup" if window == "warmup" else "step"):
             step.start = self.clock.mark()
             yield step
             step.end = self.clock.mark()
@@ -71,7 +71,8 @@ class Recorder:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block as one phase of the current step; the times of equal phases add up."""
-        with self.capture.range(name):
+        in_trace = nullcontext() if self._current.window == "warmup" else self.capture.range(name)
+        with in_trace:
             start = self.clock.mark()
             yield
             self._current.phases.append((name, start, self.clock.mark()))

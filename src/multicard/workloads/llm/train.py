@@ -45,8 +45,16 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
         steps_per_pass = torchtune_backend.tune(p, model, texts, train_file, observer, output)
     finally:
         recorder.write(scratch / rank_file(STEPS, rank))
+    epochs = {row["epoch"] for row in recorder.rows if row["window"] == "profiled"}
     found = {
         "steps_per_pass": steps_per_pass,
+        # The recipes load in the training process: no batch is read ahead, so the window just follows the measured one.
+        "profiled_window": {
+            "warmup_steps": 0,
+            "settling_steps": 0,
+            "profiled_steps": p.profiled_steps,
+            "crosses_pass": len(epochs) > 1,
+        },
         "held_bytes": observer.held.record() if observer.held else None,
         "energy": [meter.record()],
         "device_memory_used_bytes": [device_memory_used_bytes(device)],

@@ -30,6 +30,7 @@ from multicard.workloads.vision.precision import (
     parameter_dtype,
     to_device,
 )
+from multicard.workloads.vision.profiled_window import place_window, read_ahead
 from multicard.workloads.vision.ranks import joined, sum_over_ranks
 from multicard.workloads.vision.strategy import STRATEGIES
 
@@ -39,11 +40,10 @@ def train(
 ) -> dict[str, Any]:
     """Train, evaluate after every epoch, then run the profiled window; leave steps and epochs in the scratch.
 
-    The profiled steps begin a pass of their own, after a warm-up step in which the loader starts. A run that resumes
-    from a checkpoint warms up again.
+    The profiled steps lie in a pass of their own (`place_window`). A run that resumes from a checkpoint warms up again.
 
     Returns what else is to be recorded: `steps_per_pass`, the steps that this rank needs for one pass over its
-    training data; energy and memory of each of its GPUs; `resumed`, from where the run resumed.
+    training data; `profiled_window`; energy and memory of each of its GPUs; `resumed`, from where the run resumed.
     """
     scratch = Path(job["scratch"])
     torch.set_num_threads(p.threads)
@@ -132,11 +132,13 @@ def train(
 
         model.train()
         endless = itertools.chain.from_iterable(shuffled(training, p.epochs + 1 + again) for again in itertools.count())
-        # The loader starts here, and not in the window, where its start would be an iteration like no other.
-        for _ in range(max(1, warm - done)):
+        window = place_window(read_ahead(training_data, p), len(training), warm - done, p.profiled_steps)
+        for _ in range(window.warmup_steps):
             run_step(endless, p.epochs + 1, "warmup")
         with capture.window():
-            for _ in range(p.profiled_steps):
+            for _ in range(window.settling_steps):
+                run_step(endless, p.epochs + 1, "warmup")
+            for _ in range(window.profiled_steps):
                 run_step(endless, p.epochs + 1, "profiled")
         recorder.settle()
     finally:
@@ -147,6 +149,7 @@ def train(
         log_progress(f"test accuracy {epochs[-1]['test_accuracy']:.1%}")
     return {
         "steps_per_pass": len(training),
+        "profiled_window": window._asdict(),
         "energy": [meter.record() for meter in meters],
         "device_memory_used_bytes": memory_used,
         "resumed": resumed,

@@ -1,0 +1,65 @@
+"""Where the profiled window lies in a pass over the data: where the loader sets the pace as it does in training."""
+
+from typing import NamedTuple
+
+from torch.utils.data import Dataset
+
+from multicard.workloads.vision.parameters import VisionParameters
+
+
+class ProfiledWindow(NamedTuple):
+    """Steps of the pass that is profiled, in order, and whether it is long enough for them.
+
+    Attributes
+    ----------
+    warmup_steps
+        Before the profiler starts.
+    settling_steps
+        While the profiler records, warm-up too: the loader read ahead while the profiler started.
+    profiled_steps
+        Of the window.
+    crosses_pass
+        Whether a pass over the data ends while the profiler records, or so shortly before that the loader is still
+        starting the next.
+    """
+
+    warmup_steps: int
+    settling_steps: int
+    profiled_steps: int
+    crosses_pass: bool
+
+
+def read_ahead(dataset: Dataset, p: VisionParameters) -> int:
+    """Batches that the training loader of a rank prepares before they are asked for."""
+    if getattr(dataset, "synthetic", False):
+        return 0
+    return p.prefetch_factor * (1 if p.loader == "dali" else p.num_workers)
+
+
+def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> ProfiledWindow:
+    """Place a window of `profiled` steps or more.
+
+    Twice as many steps as the loader reads ahead are dropped before the profiler starts, and again after: what was read
+    ahead during a pause would hide the loader. Twice as many again make the window, so that it has several bursts of
+    the loader. The window lies within one pass if a pass is long enough.
+
+    Parameters
+    ----------
+    ahead
+        Batches that the loader reads ahead.
+    pass_steps
+        Steps of one pass over the data.
+    warmup
+        Least steps before the profiler starts; there is at least one, in which the loader starts.
+
+    >>> place_window(ahead=8, pass_steps=1000, warmup=0, profiled=10)
+    ProfiledWindow(warmup_steps=16, settling_steps=16, profiled_steps=32, crosses_pass=False)
+    """
+    settling = 2 * ahead
+    least, profiled = max(1, settling), max(profiled, 2 * settling)
+    warmup = max(least, warmup)
+    place = warmup % pass_steps  # in the pass in which the profiler starts
+    fits = least + settling + profiled <= pass_steps
+    if fits and not least <= place <= pass_steps - settling - profiled:
+        warmup += (least - place) % pass_steps
+    return ProfiledWindow(warmup, settling, profiled, not fits)

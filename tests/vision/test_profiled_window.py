@@ -1,0 +1,212 @@
+"""The profiled window lies where the loader sets the pace as it does in training."""
+
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from conftest import TINY
+from multicard.analysis.windows import Window
+from multicard.workloads.vision import train as training_program
+from multicard.workloads.vision.data import SyntheticImages, open_split, read_provenance
+from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.profiled_window import ProfiledWindow, place_window, read_ahead
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("stated", "batches"),
+    [
+        ({}, 0),  # the training process loads each batch when it needs it
+        ({"num_workers": 4, "prefetch_factor": 3}, 12),
+        ({"num_workers": 4, "prefetch_factor": 3, "loader": "dali"}, 3),  # one queue, whatever the threads
+    ],
+)
+def test_what_a_loader_reads_ahead(stated: dict[str, Any], batches: int) -> None:
+    p = VisionParameters(**TINY | stated)
+    assert read_ahead([], p) == batches
+    assert read_ahead(SyntheticImages(8, 2, 16, 0), p) == 0
+
+
+@pytest.mark.parametrize(
+    ("ahead", "pass_steps", "warmup", "expected"),
+    [
+        (0, 100, 0, (1, 0, 10, False)),  # one step in which the loader starts
+        (0, 100, 7, (7, 0, 10, False)),
+        (1, 100, 0, (2, 2, 10, False)),  # ten are more than 4
+        (8, 100, 0, (16, 16, 32, False)),
+        (8, 64, 0, (16, 16, 32, False)),  # just fits
+        (8, 63, 0, (16, 16, 32, True)),
+        (8, 64, 20, (80, 16, 32, False)),  # would end in the next pass, so it begins there
+        (8, 100, 105, (116, 16, 32, False)),  # would begin when that pass has just begun
+        (0, 12, 5, (13, 0, 10, False)),
+        (0, 11, 0, (1, 0, 10, False)),
+        (0, 10, 0, (1, 0, 10, True)),
+        (0, 3, 0, (1, 0, 10, True)),
+    ],
+)
+def test_a_window_lies_within_a_pass_that_is_long_enough(
+    ahead: int, pass_steps: int, warmup: int, expected: tuple[int, int, int, bool]
+) -> None:
+    assert place_window(ahead, pass_steps, warmup, profiled=10) == expected
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 5])
+def test_no_window_crosses_a_pass_unless_it_says_so(ahead: int) -> None:
+    for pass_steps in range(1, 80):
+        for warmup in range(90):
+            window = place_window(ahead, pass_steps, warmup, profiled=5)
+            begin = window.warmup_steps % pass_steps
+            inside = begin + window.settling_steps + window.profiled_steps <= pass_steps
+            assert window.crosses_pass or (inside and begin >= max(1, 2 * ahead))
+            assert window.warmup_steps >= max(1, warmup, 2 * ahead)
+            assert window.profiled_steps >= max(5, 2 * window.settling_steps)
+
+
+def train(p: VisionParameters, digits: Path, scratch: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Train in this process; give what is recorded, and the steps."""
+    job = {"data": digits, "scratch": scratch, "profiler": p.profiler}
+    record = training_program.train(job, p, 0, CPU, read_provenance(digits))
+    return record, pd.read_csv(scratch / "steps.csv.rank0")
+
+
+@pytest.mark.slow
+def test_the_loader_settles_after_recording_has_begun_and_no_step_of_the_trace_shows_it(
+    digits: Path, tmp_path: Path
+) -> None:
+    p = VisionParameters(**TINY | {"num_workers": 2, "prefetch_factor": 1, "profiler": "kineto"})
+    record, steps = train(p, digits, tmp_path)
+    assert record["profiled_window"] == {
+        "warmup_steps": 4, "settling_steps": 4, "profiled_steps": 8, "crosses_pass": False
+    }  # fmt: skip
+    windows = ["warmup"] * 2 + ["measured"] * 6 + ["warmup"] * 8 + ["profiled"] * 8
+    assert steps["window"].tolist() == windows
+
+    events = json.loads(gzip.decompress((tmp_path / "rank0.json.gz").read_bytes()))["traceEvents"]
+    ranges = sorted((e["ts"], e["name"]) for e in events if e.get("cat") == "user_annotation")
+    named = [name for _, name in ranges]
+    phases = ["data", "transfer", "forward", "backward", "optimizer"]
+    shown = [name for name in named if name in ("warmup", "step", *phases)]
+    assert shown == ["warmup"] * 4 + ["step", *phases] * 8
+
+
+BATCH, WORKERS, PREFETCH = 2, 4, 2
+DECODING_S = 0.4  # of one image
+COMPUTING_S = 0.05  # of one step
+STARTING_S = 3.0  # of a profiler: time enough for all that the loader reads ahead
+# Four workers deliver four batches at once, each batch being decoded by one of them.
+STEP_S = BATCH * DECODING_S / WORKERS
+
+
+class SlowToDecode(Dataset):
+    """Images whose decoding takes long, in whatever process."""
+
+    def __init__(self, images: Dataset):
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(DECODING_S)
+        return self.images[index]
+
+
+class Slow(nn.Module):
+    """A model whose step takes as long as it is told."""
+
+    def __init__(self, num_classes: int, **_: Any):
+        super().__init__()
+        self.layer = nn.Linear(3 * 16 * 16, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        time.sleep(COMPUTING_S)
+        return self.layer(images.flatten(1))
+
+
+class Stopwatch(training_program.Recorder):
+    """Reads a clock before the first and after the last measured step, whatever the recorder does."""
+
+    started = stopped = 0.0
+
+    @contextmanager
+    def step(self, epoch: int, window: str) -> Iterator[Any]:
+        """Note when the first measured step starts, and when each ends."""
+        if window == "measured" and not Stopwatch.started:
+            Stopwatch.started = time.monotonic()
+        with super().step(epoch, window) as step:
+            yield step
+        if window == "measured":
+            Stopwatch.stopped = time.monotonic()
+
+
+class SlowToStart(training_program.Capture):
+    """A profiler that takes its time to start."""
+
+    @contextmanager
+    def window(self) -> Iterator[None]:
+        """Wait, then open the window."""
+        time.sleep(STARTING_S)
+        with super().window():
+            yield
+
+
+@pytest.fixture
+def loader_bound(monkeypatch: pytest.MonkeyPatch) -> VisionParameters:
+    """A job whose loader takes four times as long as its model, and delivers in bursts."""
+
+    def opened(data: Path, facts: dict[str, Any], split: str, size: int) -> Dataset:
+        images = open_split(data, facts, split, size)
+        return SlowToDecode(images) if split == "train" else images
+
+    monkeypatch.setattr(training_program, "open_split", opened)
+    monkeypatch.setattr(training_program, "MobileNetV2", Slow)
+    monkeypatch.setattr(training_program, "Capture", SlowToStart)
+    monkeypatch.setattr(training_program, "Recorder", Stopwatch)
+    monkeypatch.setattr(training_program, "evaluate", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(Stopwatch, "started", 0.0)
+    return VisionParameters(
+        **TINY
+        | {"batch_size": BATCH, "num_workers": WORKERS, "prefetch_factor": PREFETCH, "profiler": "none"}
+        | {"warmup_steps": 8, "steps_per_epoch": 32}
+    )
+
+
+@pytest.mark.slow
+def test_throughput_of_a_loader_bound_run_is_that_of_a_stopwatch_and_not_of_its_median_step(
+    loader_bound: VisionParameters, digits: Path, tmp_path: Path
+) -> None:
+    record, steps = train(loader_bound, digits, tmp_path)
+    measured, profiled = (Window(steps[steps["window"] == window]) for window in ("measured", "profiled"))
+    stopwatch = measured.count * BATCH / (Stopwatch.stopped - Stopwatch.started)
+    assert measured.rate("samples") == pytest.approx(stopwatch, rel=0.02)
+    assert BATCH / measured.median_iteration_time_s > 1.5 * stopwatch  # what used to be reported
+    assert measured.iteration_time_s == pytest.approx(STEP_S, rel=0.2)  # so the job is what it is meant to be
+
+    assert record["profiled_window"]["profiled_steps"] == profiled.count == 4 * WORKERS * PREFETCH
+    assert profiled.data_share == pytest.approx(measured.data_share, abs=0.1)
+    assert measured.data_share == pytest.approx(1 - COMPUTING_S / STEP_S, abs=0.1)
+
+
+@pytest.mark.slow
+def test_a_window_that_opens_as_the_pass_begins_hides_the_loader(
+    loader_bound: VisionParameters, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What used to be done, so that the test above tests something."""
+    old = ProfiledWindow(warmup_steps=1, settling_steps=0, profiled_steps=8, crosses_pass=False)
+    monkeypatch.setattr(training_program, "place_window", lambda *_: old)
+    p = loader_bound.model_copy(update={"steps_per_epoch": 16})
+    _, steps = train(p, digits, tmp_path)
+    measured, profiled = (Window(steps[steps["window"] == window]) for window in ("measured", "profiled"))
+    assert profiled.data_share < measured.data_share - 0.3
