@@ -83,7 +83,7 @@ def rows(path: Path) -> list[dict[str, str]]:
     [
         {},
         {"precision": "fp64"},
-        {"precision": "fp16"},
+        {"precision": "fp16", "fused_optimizer": True},
         {"num_workers": 1},
         {"num_workers": 1, "persistent_workers": False},
         {"loader": "dali"},

@@ -70,6 +70,32 @@ def test_without_the_fused_optimizer_pytorch_chooses_how_to_update(fused: bool, 
     assert (defaults["fused"], defaults["foreach"]) == (default, None)
 
 
+def test_the_fused_optimizer_recovers_from_an_overflow_in_the_first_step_as_plain_sgd_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What memory holds that nobody has written to is anything.
+    monkeypatch.setattr(torch, "empty_like", lambda like: torch.full_like(like, float("nan")))
+    learned: dict[bool, list[Any]] = {}
+    for fused in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 6 * 6, 2))
+        model = model.to(memory_format=memory_format("nhwc"))
+        optimizer = make_optimizer(model, parameters(fused_optimizer=fused, learning_rate=0.1))
+        scaler = gradient_scaler("fp16", CPU)
+        for step in range(5):
+            loss = model(torch.randn(8, 3, 8, 8)).square().mean() * (float("inf") if step == 0 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+            learned.setdefault(fused, []).append((weights, scaler.get_scale()))
+    for (plain, plain_scale), (fused_, fused_scale) in zip(*learned.values(), strict=True):
+        torch.testing.assert_close(fused_, plain)
+        assert fused_scale == plain_scale
+    assert not torch.equal(learned[True][0][0], learned[True][4][0])
+
+
 class Conversions(TorchDispatchMode):
     """Notes the tensors that are converted or moved: where and what they were."""
 

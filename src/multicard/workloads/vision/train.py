@@ -159,7 +159,13 @@ def train(
 def make_optimizer(model: nn.Module, p: VisionParameters) -> torch.optim.SGD:
     """SGD with momentum; unless the fused one is asked for PyTorch chooses, on a GPU the multi-tensor one."""
     # False would be an answer: PyTorch would then update weight by weight.
-    return torch.optim.SGD(model.parameters(), lr=p.learning_rate, momentum=0.9, fused=p.fused_optimizer or None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=p.learning_rate, momentum=0.9, fused=p.fused_optimizer or None)
+    if p.fused_optimizer:
+        # PyTorch 2.11 allocates momentum in the first step and leaves it uninitialized where that step overflows in
+        # fp16. From zeros the first step gives the same as plain SGD, whose momentum is then the gradient.
+        for weight in model.parameters():
+            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+    return optimizer
 
 
 def shuffled(loader: Any, epoch: int) -> Iterator[Any]:
