@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from conftest import TINY
 from multicard.analysis.windows import Window
 from multicard.workloads.vision import train as training_program
-from multicard.workloads.vision.data import SyntheticImages, open_split, read_provenance
+from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.profiled_window import ProfiledWindow, place_window, read_ahead
 
@@ -29,13 +29,14 @@ CPU = torch.device("cpu")
     [
         ({}, 0),  # the training process loads each batch when it needs it
         ({"num_workers": 4, "prefetch_factor": 3}, 12),
+        ({"num_workers": 4, "prefetch_factor": 3, "device": "cuda", "devices": 2, "strategy": "ddp"}, 12),
+        ({"num_workers": 4, "prefetch_factor": 3, "device": "cuda", "devices": 2, "strategy": "dp"}, 24),  # one process
         ({"num_workers": 4, "prefetch_factor": 3, "loader": "dali"}, 3),  # one queue, whatever the threads
     ],
 )
 def test_what_a_loader_reads_ahead(stated: dict[str, Any], batches: int) -> None:
     p = VisionParameters(**TINY | stated)
-    assert read_ahead([], p) == batches
-    assert read_ahead(SyntheticImages(8, 2, 16, 0), p) == 0
+    assert (read_ahead(p, synthetic=False), read_ahead(p, synthetic=True)) == (batches, 0)
 
 
 @pytest.mark.parametrize(

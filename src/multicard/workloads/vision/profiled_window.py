@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from torch.utils.data import Dataset
-
 from multicard.workloads.vision.parameters import VisionParameters
 
 
@@ -28,12 +26,17 @@ class ProfiledWindow(NamedTuple):
     profiled_steps: int
     crosses_pass: bool
 
+    @property
+    def steps(self) -> int:
+        """All of them."""
+        return self.warmup_steps + self.settling_steps + self.profiled_steps
 
-def read_ahead(dataset: Dataset, p: VisionParameters) -> int:
-    """Batches that the training loader of a rank prepares before they are asked for."""
-    if getattr(dataset, "synthetic", False):
+
+def read_ahead(p: VisionParameters, synthetic: bool) -> int:
+    """Batches that the training loader of a rank prepares before they are asked for; `synthetic` ones are there."""
+    if synthetic:
         return 0
-    return p.prefetch_factor * (1 if p.loader == "dali" else p.num_workers)
+    return p.prefetch_factor * (1 if p.loader == "dali" else p.workers_of_rank)
 
 
 def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> ProfiledWindow:

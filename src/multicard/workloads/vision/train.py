@@ -132,7 +132,8 @@ def train(
 
         model.train()
         endless = itertools.chain.from_iterable(shuffled(training, p.epochs + 1 + again) for again in itertools.count())
-        window = place_window(read_ahead(training_data, p), len(training), warm - done, p.profiled_steps)
+        ahead = read_ahead(p, synthetic=getattr(training_data, "synthetic", False))
+        window = place_window(ahead, len(training), warm - done, p.profiled_steps)
         for _ in range(window.warmup_steps):
             run_step(endless, p.epochs + 1, "warmup")
         with capture.window():

@@ -10,6 +10,7 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Unit, Workload
 from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory
 from multicard.workloads.vision.parameters import TUNED, VisionParameters
+from multicard.workloads.vision.profiled_window import place_window, read_ahead
 from multicard.workloads.vision.strategy import STRATEGIES
 
 # Assumed, not measured: what one current data-centre GPU trains of MobileNet v2 per second, in images of 224 px. Cost
@@ -82,8 +83,10 @@ class Vision(Workload):
         samples, tested = samples_of(dataset)
         if samples is None and p.steps_per_epoch is None:
             return None
-        limit = p.steps_per_epoch or 1 << 30
-        steps = p.epochs * (limit if samples is None else min(samples // p.distinct_samples_of_step, limit))
+        in_pass = 1 << 30 if samples is None else samples // p.distinct_samples_of_step
+        steps = p.epochs * min(in_pass, p.steps_per_epoch or in_pass)
+        ahead = read_ahead(p, synthetic=dataset.source == "synthetic")
+        window = place_window(ahead, max(1, in_pass), 0, p.profiled_steps)
         on_gpu, loading = self._image_s(p, dataset)
         step = p.batch_of_device * on_gpu, p.batch_of_rank * loading
         passes = math.ceil((tested or 0) / p.ranks)
@@ -92,7 +95,7 @@ class Vision(Workload):
         return {
             "training": steps * _together(p, step),
             "tests": p.epochs * _together(p, test),
-            "profiled window": window_steps(p, dataset) * _together(p, step),
+            "profiled window": window.steps * _together(p, step),
         }
 
     def waits_for_loader(self, p: VisionParameters, inputs: Inputs) -> bool:
@@ -159,12 +162,6 @@ def samples_of(dataset: ImageSource) -> tuple[int | None, int | None]:
     train, test = SAMPLES[dataset.source]
     limit = getattr(dataset, "limit", None)
     return (min(train, limit), min(test, max(1, limit // 5))) if limit else (train, test)
-
-
-def window_steps(p: VisionParameters, dataset: ImageSource) -> int:
-    """Steps of the profiled window, with those that are dropped before it until what was loaded ahead is used up."""
-    ahead = 0 if dataset.source == "synthetic" else p.prefetch_factor * (1 if p.loader == "dali" else p.workers_of_rank)
-    return max(1, 2 * ahead) + 2 * ahead + max(p.profiled_steps, 4 * ahead)
 
 
 def _together(p: VisionParameters, seconds: tuple[float, float]) -> float:
