@@ -17,7 +17,7 @@ from multicard.trace.tables import ACTIVITIES
 STEP = {"report": "r", "process": 7, "phase": "step", "step": 1, "start_s": 0.0, "duration_s": 0.1}
 
 
-def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3) -> Path:
+def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3, resumed: Any = None) -> Path:
     """Write a synthetic run: steps of one rank, and as many CUDA functions as `calls`."""
     record = {
         "run": folder.name,
@@ -26,6 +26,9 @@ def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3
         "profiler": {"used": "nsys", "trace_missing": None},
         "hardware": {"gpus": [{"name": "GPU"}, {"name": "GPU"}], "processor": "CPU", "logical_cpus": 8},
         "versions": {"torch": "2.11.0", "nccl": None},
+        "steps_per_pass": 44,
+        "wall_time_s": 20.5,
+        "resumed": resumed,
     }
     write_json(folder / "run.json", record)
     rows = [{"rank": 0, "epoch": 1, "step": i, "window": "measured", "duration_s": 0.5} for i in range(1, steps + 1)]
@@ -64,6 +67,11 @@ def test_what_no_run_recorded_is_an_empty_table_with_its_columns(tmp_path: Path)
         assert shares.columns.tolist() == ["run", *ACTIVITIES["shares"].schema.names]
 
 
+def test_of_a_resumed_run_no_wall_time_is_kept(tmp_path: Path) -> None:
+    info = scenario(tmp_path / "s", run(tmp_path / "a", resumed={"epoch": 1})).table("runs_info")
+    assert info["wall_time_s"].isna().all()
+
+
 def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_path: Path) -> None:
     info = scenario(tmp_path / "s", run(tmp_path / "a")).table("runs_info")
     assert info.drop(columns="trace_missing").to_dict("records") == [
@@ -72,6 +80,8 @@ def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_p
             "machine": "2 × GPU, CPU, 8 CPUs",
             "versions": "torch 2.11.0, profiler nsys",
             "traced_steps": 2.0,
+            "steps_per_pass": 44.0,
+            "wall_time_s": 20.5,
         }
     ]
     assert info["trace_missing"].isna().all()

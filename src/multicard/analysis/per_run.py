@@ -13,6 +13,7 @@ import pandas as pd
 
 from multicard.analysis.device_time import device_time, overall
 from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.trace.collectives import bus_bandwidth
 
 # Functions of the CUDA API that the papers report on; others follow by their time.
 REPORTED = (
@@ -43,6 +44,35 @@ def cuda_api(tables: ScenarioTables, most: int = 9) -> pd.DataFrame:
 def kernel_classes(tables: ScenarioTables, most: int = 8) -> pd.DataFrame:
     """Seconds of the kernels of each class, per profiled step and GPU; the largest classes, the rest as `REST`."""
     return _leading(_per_step(tables, tables.table("kernel_classes"), ["class"], "total_s", GPU), most)
+
+
+def collectives(tables: ScenarioTables) -> pd.DataFrame:
+    """Seconds of the kernels of each collective, per profiled step and GPU; the largest first."""
+    rows = tables.table("collectives")
+    names = rows["collective"].fillna("unnamed").str.replace("_", "-")
+    return _leading(_per_step(tables, rows.assign(name=names), ["name"], "total_s", GPU), most=8)
+
+
+def bus_bandwidths(tables: ScenarioTables) -> pd.DataFrame:
+    """Sizes and bus bandwidth of the collectives of each run whose messages were recorded.
+
+    Columns: `run`, `collective`, `mean_message_bytes` and `bus_bandwidth_bytes_per_s`: over the time on the GPU that
+    took least, which has waited least for others. Where the trace does not tell how many ranks take part, as one that
+    began after NCCL did, they are all those of the run: its jobs have no smaller groups.
+    """
+    rows = tables.table("collectives").dropna(subset=["collective", "messages"])
+    rows = rows[(rows["messages"] == rows["calls"]) & (rows["messages"] > 0)]
+    ranks = rows["ranks"].fillna(rows["run"].map(tables.measures.set_index("run")["devices"]))
+    found = rows[["collective", "message_bytes"]].assign(ranks=ranks, seconds=rows["total_s"])
+    rate = [bus_bandwidth(*row) for row in found.itertuples(index=False)]
+    rows = rows.assign(
+        collective=rows["collective"].str.replace("_", "-"),
+        mean_message_bytes=rows["message_bytes"] / rows["messages"],
+        bus_bandwidth_bytes_per_s=pd.Series(rate, rows.index, dtype=float),
+    )
+    values = {"mean_message_bytes": "mean", "bus_bandwidth_bytes_per_s": "max"}
+    found = rows.groupby(["run", "collective"], sort=False, as_index=False).agg(values)
+    return found.dropna(subset=["bus_bandwidth_bytes_per_s"])
 
 
 def memory_operations(tables: ScenarioTables, value: str) -> pd.DataFrame:
@@ -149,6 +179,35 @@ def accuracy_over_time(tables: ScenarioTables) -> pd.DataFrame:
     epochs = tables.table("epochs").sort_values(["run", "epoch"], kind="stable")
     time = epochs.groupby("run")["epoch_time_s"].cumsum()
     return epochs.assign(time_s=time)[["run", "epoch", "time_s", "test_accuracy"]]
+
+
+def training_times(tables: ScenarioTables) -> pd.DataFrame:
+    """How long an epoch and the whole training take, one row per run: seconds.
+
+    Columns: `time_per_epoch_s`, the mean over the epochs that were full passes over the data and had no warm-up steps,
+    else over all full passes; `training_time_s`, all epochs of the run, tests excluded; `other_time_s`, the rest of the
+    job's wall time: start, tests, profiling. Of a run whose epochs were cut short, whose `cut_short` is 1 and not 0,
+    the first two are extrapolated: an epoch is the measure `epoch_time_s`, the training as many of them as the run has
+    epochs; there is no rest.
+    """
+    steps, info = tables.table("steps"), tables.table("runs_info").set_index("run")
+    by_epoch = steps.assign(warmup=steps["window"] == "warmup").groupby(["run", "epoch"])
+    counted = pd.DataFrame({"steps": by_epoch["step"].nunique(), "warmup": by_epoch["warmup"].any()})
+    epochs = tables.table("epochs").merge(counted.reset_index(), on=["run", "epoch"])
+    epochs["full"] = epochs["steps"] >= epochs["run"].map(info["steps_per_pass"]).astype(float)
+    seconds = epochs.groupby("run")["epoch_time_s"]
+    warm = epochs[~epochs["warmup"]].groupby("run")["epoch_time_s"].mean()
+    full = epochs.groupby("run")["full"].all()
+    whole = pd.DataFrame(
+        {"time_per_epoch_s": warm.reindex(full.index).fillna(seconds.mean()), "training_time_s": seconds.sum()}
+    )
+    rest = info["wall_time_s"].reindex(whole.index) - whole["training_time_s"]
+    measures = tables.measures.set_index("run").reindex(whole.index)
+    per_pass = measures["epoch_time_s"].astype(float)
+    extrapolated = pd.DataFrame({"time_per_epoch_s": per_pass, "training_time_s": per_pass * measures["epochs"]})
+    return whole.where(full, extrapolated, axis=0).assign(
+        other_time_s=rest.where(full & (rest > 0)), cut_short=(~full).astype(float)
+    )
 
 
 def _row(rows: pd.DataFrame, most: int) -> pd.Series:

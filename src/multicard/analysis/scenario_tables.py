@@ -43,6 +43,8 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("versions", pa.string()),
             ("traced_steps", pa.float64()),
             ("trace_missing", pa.string()),
+            ("steps_per_pass", pa.float64()),
+            ("wall_time_s", pa.float64()),
         ]
     ),
 }
@@ -160,7 +162,10 @@ def versions(record: dict[str, Any]) -> str:
 
 
 def _info(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Where a run took place, and how many steps its trace shows per process; empty where it shows none."""
+    """Where a run took place and how long, and how many steps a pass has, and its trace shows per process.
+
+    Of a run that resumed from a checkpoint, the wall time is that of its last attempt alone, so it is left out.
+    """
     steps = trace_steps(folder)
     processes = len(steps[["report", "process"]].drop_duplicates())
     return {
@@ -168,6 +173,8 @@ def _info(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
         "versions": versions(record),
         "traced_steps": len(steps) / processes if processes else None,
         "trace_missing": record["profiler"].get("trace_missing"),
+        "steps_per_pass": record.get("steps_per_pass"),
+        "wall_time_s": None if record.get("resumed") else record.get("wall_time_s"),
     }
 
 

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.analysis import per_run
 from multicard.analysis.comparisons import medians, varied
@@ -15,14 +17,17 @@ from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, unit_for
 from multicard.figures.bars import group_axis, stacked
+from multicard.figures.labelling import label_points
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import configuration_names, labels
 from multicard.figures.style import (
     HATCHES,
+    MARKERS,
     WIDTH_IN,
     NothingToShow,
     colours,
     legend_below,
+    say,
 )
 from multicard.figures.timeline import LOOKS
 
@@ -89,6 +94,60 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     kinds = list(times)
     data = seconds.rename(columns={kind: f"{kind} (s)" for kind in kinds})
     return figure, data.join(sizes[kinds].rename(columns={kind: f"{kind} (bytes)" for kind in kinds}))
+
+
+def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Time of each collective per step and GPU, and bus bandwidth over the mean size of its messages."""
+    times = _recorded(tables, per_run.collectives(tables), "collectives")
+    seconds = _medians(tables, times)
+    look = look_of(list(times))
+    rates = _rates(tables)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, max(3.0, 1.4 + 0.3 * len(seconds))))
+    scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
+    _bars(left, seconds, list(times), look, scale)
+    left.set(title="Collectives: time", xlabel=f"Time per step and GPU ({unit})")
+    right.set_title("Collectives: bus bandwidth")
+    points = _draw_rates(right, rates, list(times), look)
+    legend_below(figure, left, right)
+    if points:
+        label_points(right, points, [(x, y, x, y) for x, y, _ in points])
+    data = seconds.rename(columns={name: f"{name} (s)" for name in times})
+    return figure, pd.concat([data, rates], ignore_index=True) if len(rates) else data
+
+
+def _rates(tables: ScenarioTables) -> pd.DataFrame:
+    """Median over repeats of size and bus bandwidth, a row per configuration and collective."""
+    found = per_run.bus_bandwidths(tables)
+    completed = tables.measures[tables.measures["outcome"] == "completed"]
+    names = configuration_names(tables.measures, completed)
+    known = completed[["run", "devices"]].assign(configuration=names).merge(found, on="run")
+    groups = known.groupby(["configuration", "devices", "collective"], sort=False)
+    return groups[["mean_message_bytes", "bus_bandwidth_bytes_per_s"]].median().reset_index()
+
+
+def _draw_rates(axes: Axes, rates: pd.DataFrame, names: Sequence[str], look: Look) -> list[tuple[float, float, str]]:
+    """Draw a point per configuration and collective; give their places and numbers of devices."""
+    if rates.empty:
+        say(axes, "sizes of messages were not recorded")
+        return []
+    x, y = rates["mean_message_bytes"], rates["bus_bandwidth_bytes_per_s"]
+    for index, name in enumerate(names):
+        own = rates["collective"] == name
+        axes.plot(
+            x[own], y[own], linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=5, color=look[name][0],
+            markeredgecolor="0.2", markeredgewidth=0.5, label=name if own.any() else "_",
+        )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="Mean message size", ylabel="Bus bandwidth")
+    axes.set(xlim=_decades(x), ylim=_decades(y))
+    for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
+        axis.set_major_formatter(EngFormatter(unit))
+        axis.set_minor_formatter(NullFormatter())
+    return list(zip(x, y, map(str, rates["devices"]), strict=True))
+
+
+def _decades(values: pd.Series) -> tuple[float, float]:
+    """Powers of ten around values, with some space: an axis from one to the other has two ticks at least."""
+    return 10 ** np.floor(np.log10(0.8 * values.min())), 10 ** np.ceil(np.log10(1.25 * values.max()))
 
 
 def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:

@@ -13,7 +13,7 @@ from multicard.trace.model import Trace
 
 # Bus bandwidth over algorithm bandwidth for n ranks, and the size that the algorithm bandwidth counts over the size
 # of one rank's message: NVIDIA's nccl-tests, doc/PERFORMANCE.md.
-_BUS: dict[str, Callable[[int], float]] = {
+_BUS: dict[str | None, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n * n,
     "reduce_scatter": lambda n: (n - 1) / n * n,
@@ -34,8 +34,7 @@ class CannotTell(Exception):
 def with_messages(rows: list[dict[str, Any]], messages: Events | None) -> list[dict[str, Any]]:
     """Add what the messages of each process and collective tell to the rows of its communication kernels.
 
-    The bus bandwidth is given where each kernel has one message and the number of ranks is known and always the same:
-    one that a rank's link would need to have, whatever the number of ranks.
+    The bus bandwidth is given where each kernel has one message and the number of ranks is known and always the same.
     """
     if messages is None:
         return rows
@@ -58,10 +57,21 @@ def with_messages(rows: list[dict[str, Any]], messages: Events | None) -> list[d
         if len(of_ranks) == 1 and None not in of_ranks:
             (ranks,) = of_ranks
             row["ranks"] = ranks
-            factor = _BUS.get(row["collective"])
-            if factor and ranks > 0 and calls == row["calls"] and row["total_s"] > 0:
-                row["bus_bandwidth_bytes_per_s"] = size * factor(ranks) / row["total_s"]
+            if calls == row["calls"]:
+                row["bus_bandwidth_bytes_per_s"] = bus_bandwidth(row["collective"], size, ranks, row["total_s"])
     return rows
+
+
+def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seconds: float) -> float | None:
+    """Bytes per second that each rank's link would need to carry for such messages in that time, as nccl-tests has it.
+
+    None for a collective that has no definition, and without ranks or time.
+
+    >>> bus_bandwidth("all_reduce", 4000, 4, 0.008)
+    750000.0
+    """
+    factor = _BUS.get(collective)
+    return message_bytes * factor(ranks) / seconds if factor and ranks > 0 and seconds > 0 else None
 
 
 def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequence[str | None]) -> list[dict[str, Any]]:
