@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from multicard.analysis.result_comparison import ResultComparison, compare_results
 from recorded_runs import add_run
@@ -34,12 +36,28 @@ def test_a_slower_machine_is_slower_and_uses_as_much_memory(extracted_run: Path,
     }
     time = found.changes[0]
     assert time.ratio.value == pytest.approx(1.5)
-    # The extreme repeats of either side bound what resampling can give.
-    assert 1.5 * 0.99 / 1.01 <= time.ratio.low < 1.5 < time.ratio.high <= 1.5 * 1.01 / 0.99
+    logs = np.log(REPEATS)
+    expected = ttest_ind(logs + np.log(1.5), logs, equal_var=False).confidence_interval()
+    assert (time.ratio.low, time.ratio.high) == pytest.approx(tuple(np.exp(expected)), rel=1e-3)
     assert time.repeats == (5, 5)
     assert (found.outcomes, found.only_a, found.only_b, found.environment) == ([], [], [], [])
     back = compare_results(b, a)
     assert [words(back)[name] for name in ("iteration_time_s", "throughput_samples_per_s")] == ["faster", "faster"]
+
+
+def test_results_that_scale_less_are_told_from_results_that_are_slower(extracted_run: Path, tmp_path: Path) -> None:
+    def scaled(folder: Path, one: float, two: float) -> list[Path]:
+        return results(extracted_run, folder, one, devices=1) + results(extracted_run, folder, two, devices=2)
+
+    a = scaled(tmp_path / "a", 1, 0.5)
+    found = [c for c in compare_results(a, scaled(tmp_path / "b", 1, 0.8)).changes if c.measure == "speedup"]
+    [two] = found
+    assert (two.verdict, two.ratio.value) == ("scales worse", pytest.approx(0.5 / 0.8))
+    # Repeats of a side are paired, so all have the same speed-up, whatever the scatter of their times.
+    assert (two.ratio.low, two.ratio.high) == pytest.approx((0.5 / 0.8, 0.5 / 0.8))
+    slower = compare_results(a, scaled(tmp_path / "c", 2, 1)).changes
+    assert {c.verdict for c in slower if c.measure == "iteration_time_s"} == {"slower"}
+    assert [c.verdict for c in slower if c.measure == "speedup"] == ["no difference"]
 
 
 def test_a_difference_within_the_spread_of_repeats_is_none(extracted_run: Path, tmp_path: Path) -> None:

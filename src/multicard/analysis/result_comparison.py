@@ -14,6 +14,7 @@ import pandas as pd
 
 from multicard.analysis.measures import measure_run
 from multicard.analysis.run_files import read_record
+from multicard.analysis.scaling import add_scaling
 from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
 from multicard.core.units import BYTES, with_unit
 
@@ -22,6 +23,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "iteration_time_s": ("slower", "faster"),
     "throughput_samples_per_s": ("faster", "slower"),
     "tokens_per_s": ("faster", "slower"),
+    "speedup": ("scales better", "scales worse"),
     "peak_memory_bytes": ("more memory", "less memory"),
     "energy_per_sample_j": ("more energy", "less energy"),
     "energy_per_token_j": ("more energy", "less energy"),
@@ -86,7 +88,7 @@ def compare_results(a: Sequence[Path], b: Sequence[Path]) -> ResultComparison:
     UserError
         If a file of a run is missing or damaged.
     """
-    sides = [[measure_run(folder) for folder in folders] for folders in (a, b)]
+    sides = [_measured(folders) for folders in (a, b)]
     records = [[read_record(folder) for folder in folders] for folders in (a, b)]
     by_run = [{row["run"]: row for row in rows} for rows in sides]
     shared = [run for run in by_run[0] if run in by_run[1]]
@@ -101,6 +103,16 @@ def compare_results(a: Sequence[Path], b: Sequence[Path]) -> ResultComparison:
         only_b=[run for run in by_run[1] if run not in by_run[0]],
         environment=_environment(*([record for record in found if record["run"] in shared] for found in records)),
     )
+
+
+def _measured(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Measures of each run, with the speed-up of those on several devices."""
+    rows = [measure_run(folder) for folder in folders]
+    for name in {row["workload"] for row in rows}:
+        alike = [row for row in rows if row["workload"] == name]
+        for row, speedup in zip(alike, add_scaling(pd.DataFrame(alike))["speedup"], strict=True):
+            row["speedup"] = speedup if row["devices"] > 1 else None
+    return rows
 
 
 def _values(rows: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[str, tuple[str, dict[str, list[float]]]]:
