@@ -108,16 +108,19 @@ def test_the_table_of_speedups_has_scaling_baseline_and_serial_fraction() -> Non
     assert dict(zip(headings, four, strict=True))["serial fraction (%)"] == "10.0"
 
 
-def test_the_table_of_scaling_models_has_parameters_errors_residual_and_reason() -> None:
+def test_the_table_of_scaling_models_has_parameters_intervals_tests_and_reason() -> None:
     table = scaling_models_table(synthetic())
     assert table["formula"].tolist() == ["T1 n / (n − s (n − 1))", "T1 + c (n − 1)"]
-    assert (table["points"].tolist(), table["degrees_of_freedom"].tolist()) == ([3, 3], [1, 1])
+    # Three repeats on one device and on two, one on four.
+    assert [table[name].tolist() for name in ("points", "device_counts", "degrees_of_freedom")] == [
+        [7, 7], [3, 3], [5, 5],
+    ]  # fmt: skip
     assert "parallel_share" not in table
     headings, gustafson, linear = cells(markdown(table, "Models"))
     assert headings[headings.index("formula") + 1 : headings.index("points")] == [
-        "T1 (ms)", "s (%)", "c (ms)", "residual (%)"
+        "T1 (ms)", "s (%)", "c (ms)", "residual (%)", "lack of fit p value", "prediction error (%)"
     ]  # fmt: skip
-    assert re.fullmatch(r"[\d.]+ ± [\d.]+", linear[headings.index("c (ms)")])
+    assert re.fullmatch(r"[\d.]+ \[[\d.]+, [\d.]+\]", linear[headings.index("c (ms)")])
     assert gustafson[headings.index("c (ms)")] == "–"
     assert "scaling model" not in headings
     assert table["others"].iloc[1].startswith("T1 + c ")
@@ -130,7 +133,7 @@ def test_a_caption_says_what_brackets_and_errors_are_where_there_are_any() -> No
     assert "Geometric means of the ratios of repeats, in brackets the 95 % t interval" in ratios
     medians = markdown(measures_table(synthetic(), ["iteration_time_s"]), "Times").splitlines()[0]
     assert "the range of two to five repeats, from six on the exact interval of the median" in medians
-    assert "standard error" in markdown(scaling_models_table(synthetic()), "Models")
+    assert "In brackets 95 % intervals of the parameters" in markdown(scaling_models_table(synthetic()), "Models")
     assert markdown(pd.DataFrame({"a": [1]}), "Plain").splitlines()[0] == "Plain."
 
 

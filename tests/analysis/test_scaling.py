@@ -223,8 +223,9 @@ def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
     assert (two["speedup"], two["scaling"], two["baseline"]) == (pytest.approx(speedup), "weak", "lora, 1 device")
     [(parameters, gustafson), _] = fits(pd.DataFrame(rows))
     assert parameters["scaling"] == "weak"
-    # S = 2 − s
-    assert gustafson.parameters["serial_share"] == pytest.approx(2 - speedup)
+    # S = 2 − s, of the mean rates: 176 tokens per second over 110.
+    assert gustafson.parameters["serial_share"] == pytest.approx(2 - 1.6)
+    assert (gustafson.points, gustafson.device_counts) == (4, 2)
 
 
 def test_laws_are_fitted_to_each_series_by_its_kind_of_scaling() -> None:
@@ -248,6 +249,25 @@ def test_where_a_series_has_no_run_on_one_device_the_baseline_stands_there() -> 
     assert single.reason == "one device count only: no efficiency claim"
     assert amdahl.points == 3
     assert amdahl.parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.8})
+
+
+def test_models_are_fitted_to_all_runs_and_show_what_their_scatter_cannot_explain() -> None:
+    def series(times: dict[int, float]) -> pd.DataFrame:
+        rows = [
+            row | {"repeat": repeat, "throughput": row["throughput"] * factor, "seconds": row["seconds"] / factor}
+            for row in steps("ddp-ds", "strong", times)
+            for repeat, factor in ((1, 0.99), (2, 1.01), (3, 1.0))
+        ]
+        return measures(*rows)
+
+    counts = (1, 2, 4, 8)
+    (_, amdahl), _ = fits(series({n: 0.2 * (0.1 + 0.9 / n) for n in counts}))
+    assert (amdahl.points, amdahl.device_counts, amdahl.degrees_of_freedom) == (12, 4, 10)
+    assert amdahl.lack_of_fit_p_value > 0.9 and amdahl.prediction_error == pytest.approx(0, abs=1e-3)
+    low, high = amdahl.intervals["parallel_share"]
+    assert low < 0.9 < high < 0.95
+    (_, slower), _ = fits(series({n: 0.2 * (0.1 + 0.9 / n) * (1.5 if n == 8 else 1) for n in counts}))
+    assert slower.lack_of_fit_p_value < 0.001 and slower.prediction_error == pytest.approx(1 / 1.5 - 1, abs=1e-3)
 
 
 def test_samples_that_every_rank_repeats_are_no_gain_to_a_law_either() -> None:

@@ -48,7 +48,7 @@ def test_every_column_of_the_written_tables_is_described() -> None:
         "strategy",
         "devices",
     }
-    assert {"serial_share_error", "serial_fraction_low", "reason", "others"} <= columns
+    assert {"serial_share_low", "serial_fraction_low", "reason", "others", "caveats"} <= columns
     assert {name for name in columns if f"`{name}`" not in FIGURES} == set()
 
 

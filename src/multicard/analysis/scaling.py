@@ -77,31 +77,33 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     _, compared = _compared(measures)
     return (
         compared[compared["repeats"] > 0]
-        .drop(columns=["base", "base_rate", "base_time_s", "several_counts"])
+        .drop(columns=["rates", "base", "base_rate", "base_work", "several_counts"])
         .reset_index(drop=True)
     )
 
 
 def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
-    """Fit the models of its kind of scaling to each series of configurations that differ in the devices only.
+    """Fit the models of its kind of scaling to the runs of each series that differ in the devices only.
 
-    The time of a configuration is that of a step with the baseline's work, per device under weak scaling: by the
-    `iteration_time_s` of the baseline and the speed-up. It is the configuration's own iteration time, except that
-    samples which all ranks repeat count once, so that models and speed-up agree: under plain ddp, repeated work is in
-    the communication term. Where a series has no run on one device, the baseline stands there.
+    The time of a run is that of a step with the baseline's work, per device under weak scaling, at the run's
+    throughput. It is the run's own iteration time, except that samples which all ranks repeat count once, so that
+    models and speed-up agree: under plain ddp, repeated work is in the communication term. Where a series has no run on
+    one device, those of the baseline stand there.
 
     Gives the parameters of each series, `scaling` among them, with each of its fits.
     """
     _, compared = _compared(measures)
     compared = compared[compared["repeats"] > 0].reset_index(drop=True)
-    work = compared["devices"].where(compared["scaling"] == "weak", 1)
-    times = compared["base_time_s"] * work / compared["speedup"]
     of, series = _configurations(compared, besides=("devices", "repeat"))
     found = []
     for at, (_, parameters) in zip(_places(of, len(series)), series.iterrows(), strict=True):
-        devices, seconds = compared["devices"].iloc[at].tolist(), times.iloc[at].tolist()
-        if 1 not in devices:
-            devices, seconds = [1, *devices], [compared["base_time_s"].iloc[at[0]], *seconds]
+        rows = list(compared.iloc[at].itertuples())
+        points = [(row.devices, rate) for row in rows for rate in row.rates.values()]
+        if all(devices > 1 for devices, _ in points):
+            points += [(1, rate) for rate in rows[0].base.values()]
+        devices = [count for count, _ in points]
+        work = [rows[0].base_work * (count if parameters["scaling"] == "weak" else 1) for count in devices]
+        seconds = [own / rate for own, (_, rate) in zip(work, points, strict=True)]
         fitted = fit_scaling_models(devices, seconds, parameters["scaling"])
         if pd.isna(compared["baseline"].iloc[at[0]]):
             fitted = [replace(fit, reason="no completed run on one device to compare with") for fit in fitted]
@@ -113,8 +115,8 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Compare each configuration with its baseline.
 
     Gives the number of each run's configuration, and by that number what `speedups` gives, of all configurations;
-    with `base` (throughput of the baseline by repeat), `base_rate` and `base_time_s` (its geometric mean, and the
-    median iteration time of the baseline) and `several_counts` (whether efficiency has a meaning).
+    with `rates` (throughput by repeat), `base` and `base_rate` (that of the baseline, and its geometric mean),
+    `base_work` (samples or tokens of a step of the baseline) and `several_counts` (whether efficiency has a meaning).
     """
     of, table = _configurations(measures)
     completed = (measures["outcome"] == "completed").to_numpy()
@@ -123,7 +125,8 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     known = [{repeats[i]: rates.iloc[i] for i in at if np.isfinite(rates.iloc[i])} for at in _places(of, len(table))]
     base_of, several = _baselines(table, np.array([len(blocks) > 0 for blocks in known], dtype=bool))
     base = [known[number] if number >= 0 else {} for number in base_of]
-    seconds = _numbers(measures["iteration_time_s"]).where(completed).groupby(of).median()
+    # The same in all repeats of vision runs, nearly so in those of LLM runs.
+    work = (rates * _numbers(measures["iteration_time_s"])).groupby(of).median()
 
     way, devices = table[workload_of(table).method], table["devices"]
     ratios = [ratio_of(blocks, against) for blocks, against in zip(known, base, strict=True)]
@@ -141,9 +144,10 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
         **speedup,
         **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
         **{f"serial_fraction{end}": serial[f"serial_fraction{end}"] for end in ENDS},
+        rates=known,
         base=base,
         base_rate=[float(np.exp(np.mean(np.log([*blocks.values()])))) if blocks else np.nan for blocks in base],
-        base_time_s=seconds.reindex(base_of).to_numpy(),
+        base_work=work.reindex(base_of).to_numpy(),
         several_counts=several,
     )
 

@@ -1,4 +1,4 @@
-"""Scaling models: the serial fraction that a speed-up implies, and models fitted to times on several device counts.
+"""Scaling models: the serial fraction that a speed-up implies, and models fitted to runs on several device counts.
 
 The models, for the time T of a step on n devices:
 
@@ -10,6 +10,11 @@ The models, for the time T of a step on n devices:
   the serial part.
 
 The communication term with the smallest residual is taken; with few device counts that choice is weak.
+
+Every run is a point, and counts by its error relative to the mean time on its number of devices. What repeats scatter
+around that mean is pure error; what the means deviate from the model beyond it is lack of fit. Whether a model predicts
+is seen from the largest number of devices, which is left out and predicted from the others.
+Norman Draper and Harry Smith, Applied Regression Analysis, 3rd ed., section 2.1 (pure error and lack of fit).
 Gene Amdahl, AFIPS 1967; John Gustafson, CACM 31(5), 1988; Alan Karp and Horace Flatt, CACM 33(5), 1990.
 """
 
@@ -19,6 +24,9 @@ from typing import Literal
 
 import numpy as np
 from scipy.optimize import nnls
+from scipy.special import fdtrc, stdtrit
+
+from multicard.analysis.statistics import LEVEL, ROUNDING
 
 Term = Callable[[np.ndarray], np.ndarray]
 Scaling = Literal["strong", "weak"]
@@ -79,14 +87,23 @@ class Fit:
         The model; with communication, the one with the best term.
     parameters
         By name: `one_device_s` (T1), `parallel_share` (p), `serial_share` (s), `communication_s` (c); none if refused.
-    errors
-        Standard errors of these, in their units; None where a parameter is at its bound, or no point is left over.
+    intervals
+        Their 95 % intervals by Student's t, in their units; None where a parameter is at its bound, or no degree of
+        freedom is left. They hold if the model does: see `lack_of_fit_p_value`.
     residual
         Root mean square of predicted over measured time, less 1.
     points
-        Numbers of devices with a measured time.
+        Runs with a measured time.
+    device_counts
+        Numbers of devices among them.
     degrees_of_freedom
-        Points less parameters. With 0 the model passes through nearly any points, so its residual says nothing.
+        Points less parameters.
+    lack_of_fit_p_value
+        Of the F test that the means by number of devices deviate from the model no more than repeats scatter.
+        None without repeats, or with as many parameters as numbers of devices: then the model's form was not tested.
+    prediction_error
+        Time on the largest number of devices as predicted from the others, over the measured mean, less 1. None where
+        the others are too few for the model.
     reason
         Why there is no fit.
     others
@@ -95,13 +112,31 @@ class Fit:
 
     model: ScalingModel
     parameters: dict[str, float]
-    errors: dict[str, float | None]
+    intervals: dict[str, tuple[float, float] | None]
     residual: float | None
     points: int
+    device_counts: int
     degrees_of_freedom: int
+    lack_of_fit_p_value: float | None = None
+    prediction_error: float | None = None
     reason: str | None = None
     others: dict[str, float] = field(default_factory=dict)
     coefficients: tuple[float, ...] = ()
+
+    @property
+    def caveats(self) -> list[str]:
+        """What is not known about a fit, and what speaks against it."""
+        if self.reason:
+            return []
+        found = []
+        if self.lack_of_fit_p_value is None:
+            tested = self.device_counts > len(self.parameters)
+            found.append(f"not tested: {'no repeats' if tested else 'as many parameters as device counts'}")
+        elif self.lack_of_fit_p_value <= 1 - LEVEL:
+            found.append("does not fit: deviates by more than the scatter of repeats")
+        if self.prediction_error is None:
+            found.append("too few device counts for a prediction")
+        return found
 
     def times(self, devices: Sequence[float] | np.ndarray) -> np.ndarray:
         """Seconds per step that the model predicts for each number of devices."""
@@ -158,23 +193,29 @@ def karp_flatt(speedup: Sequence[float] | np.ndarray, devices: Sequence[int] | n
 def fit_scaling_models(devices: Sequence[float], times_s: Sequence[float], scaling: Scaling) -> list[Fit]:
     """Fit the models of strong or weak scaling to measured times: without communication, and with it.
 
-    The median time on each number of devices is one point. It counts by its relative error, so that short times
-    weigh as much as long ones.
-
     Parameters
     ----------
     devices
-        Number of devices of each time.
+        Number of devices of each run.
     times_s
-        Seconds of a step; what is not known is left out.
+        Seconds of a step in each run; what is not known is left out.
     scaling
         What stays the same: the batch of all devices together (`strong`) or of each (`weak`).
     """
     n, t = np.asarray(devices, dtype=float), np.asarray(times_s, dtype=float)
     known = np.isfinite(t) & (n >= 1) & (t > 0)
-    counts = np.unique(n[known])
-    medians = np.array([np.median(t[known & (n == count)]) for count in counts])
-    return [_best([_fit(model, counts, medians) for model in alike]) for alike in SCALING_MODELS[scaling]]
+    n, t = n[known], t[known]
+    found = []
+    for alike in SCALING_MODELS[scaling]:
+        fit = _best([_fit(model, n, t) for model in alike])
+        if not fit.reason:
+            largest = n == n.max()
+            others = _best([_fit(model, n[~largest], t[~largest]) for model in alike])
+            if not others.reason:
+                error = float(others.times([n.max()])[0] / t[largest].mean() - 1)
+                fit = replace(fit, prediction_error=error)
+        found.append(fit)
+    return found
 
 
 def _best(fits: list[Fit]) -> Fit:
@@ -188,38 +229,60 @@ def _best(fits: list[Fit]) -> Fit:
 
 
 def _fit(model: ScalingModel, n: np.ndarray, t: np.ndarray) -> Fit:
+    counts, of = np.unique(n, return_inverse=True)
     degrees_of_freedom = len(n) - len(model.terms)
-    refused = Fit(model, {}, {}, None, len(n), degrees_of_freedom, _refusal(len(n), len(model.terms)))
+    refused = Fit(
+        model, {}, {}, None, len(n), len(counts), degrees_of_freedom, reason=_refusal(len(counts), len(model.terms))
+    )
     if refused.reason:
         return refused
-    matrix = model.matrix(n) * (t if model.of_rate else 1 / t)[:, np.newaxis]
-    # The longest time becomes 1, so that the tolerances of the solver do not depend on the unit.
-    unit = t.max() if model.of_rate else 1 / t.max()
-    coefficients, norm = nnls(matrix / unit, np.ones_like(t))
-    coefficients = coefficients / unit
+    # What is fitted is a time, or a rate, over its mean on as many devices.
+    values = 1 / t if model.of_rate else t
+    means = (np.bincount(of, values) / np.bincount(of))[of]
+    relative = values / means
+    matrix = model.matrix(n) / means[:, np.newaxis]
+    # The largest coefficient is about 1 then, so that the tolerances of the solver do not depend on the unit.
+    unit = values.max()
+    coefficients, norm = nnls(matrix * unit, relative)
+    coefficients = coefficients * unit
     if not coefficients[: 2 if _shared in model.terms else 1].any():
         return replace(refused, reason="the times leave none for one device")
     parameters, jacobian = model.parameters_of(coefficients)
-    errors = dict.fromkeys(model.parameters)
+    intervals: dict[str, tuple[float, float] | None] = dict.fromkeys(model.parameters)
+    free = coefficients > 0
     if degrees_of_freedom > 0:
-        free = coefficients > 0
         used = matrix[:, free]
         covariance = np.linalg.inv(used.T @ used) * norm**2 / degrees_of_freedom
         variances = np.diag(jacobian[:, free] @ covariance @ jacobian[:, free].T)
+        reach = float(stdtrit(degrees_of_freedom, (1 + LEVEL) / 2)) * np.sqrt(variances)
         # A share follows from two coefficients, and is at its bound with either.
         inside = [True, free[:2].all(), *free[2:]] if _shared in model.terms else free
-        errors |= {
-            name: float(np.sqrt(variance))
-            for name, variance, known in zip(model.parameters, variances, inside, strict=True)
+        intervals |= {
+            name: (max(0.0, float(value - own)), min(float(value + own), 1.0 if name.endswith("_share") else np.inf))
+            for name, value, own, known in zip(model.parameters, parameters, reach, inside, strict=True)
             if known
         }
     return replace(
         refused,
         parameters=dict(zip(model.parameters, parameters.tolist(), strict=True)),
-        errors=errors,
+        intervals=intervals,
         residual=float(np.sqrt(np.mean((model.times(coefficients, n) / t - 1) ** 2))),
+        lack_of_fit_p_value=_lack_of_fit(
+            norm**2, float(((relative - 1) ** 2).sum()), len(n), len(counts), int(free.sum())
+        ),
         coefficients=tuple(coefficients.tolist()),
     )
+
+
+def _lack_of_fit(residual: float, pure: float, points: int, counts: int, parameters: int) -> float | None:
+    """P-value of the F test of the sum of squares that is no pure error, if there is any of both."""
+    repeats, left = points - counts, counts - parameters
+    if repeats < 1 or left < 1:
+        return None
+    lack = max(residual - pure, 0.0)
+    if pure <= points * ROUNDING**2:  # equal repeats: any deviation is one of the model
+        return float(lack <= points * ROUNDING**2)
+    return float(fdtrc(left, repeats, (lack / left) / (pure / repeats)))
 
 
 def _refusal(counts: int, parameters: int) -> str | None:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from multicard.core.files import atomic_write
 from multicard.core.text import for_latex, for_markdown
-from multicard.core.units import ONE, UNKNOWN, heading, number_in, number_with_error, unit_for, units_of
+from multicard.core.units import ONE, UNKNOWN, heading, number_in, unit_for, units_of
 from multicard.experiment.config import PARAMETERS
 
 INTERVALS = (
@@ -24,7 +24,11 @@ RATIOS = (
     "Geometric means of the ratios of repeats, in brackets the 95 % t interval of their logarithms; one repeat has "
     "none."
 )
-ERRORS = "± is the standard error. Degrees of freedom are points less parameters: with 0 the model was not tested."
+FITS = (
+    "In brackets 95 % intervals of the parameters by Student's t, which hold if the model does. Lack of fit: F test of "
+    "the means against the model, by the scatter of repeats. Prediction error: of the time on the largest number of "
+    "devices, as predicted from the others."
+)
 
 # Too wide for a page beside the rest.
 ONLY_IN_CSV = ("baseline_repeats", "scaling_model", "others", "synthetic")
@@ -74,8 +78,8 @@ def latex(table: pd.DataFrame, caption: str, label: str) -> str:
 
 
 def _shown(table: pd.DataFrame) -> list[str]:
-    """Columns with cells of their own: bounds and errors go into the cells of their values."""
-    bases = {name: re.sub(r"_(low|high|error)$", "", name) for name in table}
+    """Columns with cells of their own: bounds go into the cells of their values."""
+    bases = {name: re.sub(r"_(low|high)$", "", name) for name in table}
     return [n for n in table if n not in ONLY_IN_CSV and (bases[n] == n or bases[n] not in bases)]
 
 
@@ -105,9 +109,6 @@ def _numbers(table: pd.DataFrame, name: str, factor: float) -> list[str]:
         column = table.get(f"{name}{end}", pd.Series(math.nan, table.index))
         return [math.nan if pd.isna(value) else float(value) * factor for value in column]
 
-    if f"{name}_error" in table:
-        pairs = zip(scaled(""), scaled("_error"), strict=True)
-        return [number_in(v) if pd.isna(e) else number_with_error(v, e) for v, e in pairs]
     return [number_in(*ends) for ends in zip(scaled(""), scaled("_low"), scaled("_high"), strict=True)]
 
 
@@ -126,6 +127,6 @@ def _word(value: object) -> str:
 
 def _caption(table: pd.DataFrame, caption: str) -> str:
     ends = {name.rpartition("_")[2] for name in table}
-    intervals = RATIOS if "speedup_low" in table else INTERVALS
-    notes = [note for end, note in (("low", intervals), ("error", ERRORS)) if end in ends]
-    return " ".join([f"{caption.strip().rstrip('.')}.", *notes])
+    notes = {"speedup": RATIOS, "prediction_error": FITS}
+    note = next((note for name, note in notes.items() if name in table), INTERVALS)
+    return " ".join([f"{caption.strip().rstrip('.')}.", *([note] if "low" in ends or note is FITS else [])])

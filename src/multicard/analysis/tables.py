@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.scaling import fits, over_repeats, speedups
+from multicard.analysis.scaling import ENDS, fits, over_repeats, speedups
 from multicard.analysis.table_files import SYMBOLS, write_table
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import workload_of
 
 COSTS = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "test_accuracy")
+
+# Columns about a fitted scaling model.
+TESTS = ("residual", "lack_of_fit_p_value", "prediction_error")
+COUNTS = ("points", "device_counts", "degrees_of_freedom")
 
 
 def write_scenario_tables(
@@ -58,24 +62,25 @@ def speedup_table(measures: pd.DataFrame) -> pd.DataFrame:
 def scaling_models_table(measures: pd.DataFrame) -> pd.DataFrame:
     """Fitted scaling models, one row per series and model, with the parameters that vary.
 
-    Columns: `scaling`, `scaling_model`, `formula`, the parameters of the models with `…_error`, `residual`, `points`,
-    `degrees_of_freedom`, as in `scaling_models.Fit`; `reason` where a model was not fitted; `others`, the residuals
-    with other communication terms.
+    Columns: `scaling`, `scaling_model`, `formula`, the parameters of the models with `…_low` and `…_high`, `residual`,
+    `lack_of_fit_p_value`, `prediction_error`, `points`, `device_counts`, `degrees_of_freedom` and `caveats`, as in
+    `scaling_models.Fit`; `reason` where a model was not fitted; `others`, the residuals with other communication terms.
     """
     rows = []
     for parameters, fit in fits(measures):
         row = {**parameters, "scaling_model": fit.model.name, "formula": fit.model.formula}
         for name in SYMBOLS:
-            row |= {name: fit.parameters.get(name), f"{name}_error": fit.errors.get(name)}
+            low, high = fit.intervals.get(name) or (None, None)
+            row |= {name: fit.parameters.get(name), f"{name}_low": low, f"{name}_high": high}
+        row |= {name: getattr(fit, name) for name in (*TESTS, *COUNTS)}
         others = "; ".join(f"{formula}: {residual:.2%}" for formula, residual in fit.others.items())
-        row |= {"residual": fit.residual, "points": fit.points, "degrees_of_freedom": fit.degrees_of_freedom}
-        rows.append(row | {"reason": fit.reason, "others": others or None})
-    numbers = [*(f"{name}{end}" for name in SYMBOLS for end in ("", "_error")), "residual"]
-    columns = ["scaling", "scaling_model", "formula", *numbers, "points", "degrees_of_freedom", "reason", "others"]
+        rows.append(row | {"caveats": "; ".join(fit.caveats) or None, "reason": fit.reason, "others": others or None})
+    numbers = [*(f"{name}{end}" for name in SYMBOLS for end in ENDS), *TESTS]
+    columns = ["scaling", "scaling_model", "formula", *numbers, *COUNTS, "caveats", "reason", "others"]
     table = pd.DataFrame(rows, columns=None if rows else columns).astype(dict.fromkeys(numbers, float))
     # Columns that no model here has are left out.
-    empty = [name for name in (*SYMBOLS, "reason", "others") if rows and table[name].isna().all()]
-    dropped = [name for name in table if name.removesuffix("_error") in empty]
+    empty = [name for name in (*SYMBOLS, "caveats", "reason", "others") if rows and table[name].isna().all()]
+    dropped = [name for name in table if name.removesuffix("_low").removesuffix("_high") in empty]
     return _of_what_varies(table.drop(columns=dropped), also=("scaling",))
 
 

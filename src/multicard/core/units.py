@@ -32,6 +32,7 @@ UNITS: dict[str, Units] = {
     "efficiency": PERCENT,
     "serial_fraction": PERCENT,
     "residual": PERCENT,
+    "prediction_error": PERCENT,
     "ratio": PERCENT,
 }
 _IS_UNIT_ALONE = ("_bytes_per_s", "_bytes", "_s", "_j")  # endings that a heading leaves out
@@ -145,16 +146,6 @@ def number_in(value: float, low: float | None = None, high: float | None = None)
         return _fixed(value, _decimals(value))
     decimals = _decimals(value, high - low)
     return f"{_fixed(value, decimals)} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
-
-
-def number_with_error(value: float, error: float) -> str:
-    """Format a number and its standard error, with as many digits as that needs.
-
-    >>> number_with_error(12.345, 0.06)
-    '12.35 ± 0.06'
-    """
-    decimals = _decimals(value, error)
-    return f"{_fixed(value, decimals)} ± {_fixed(error, decimals)}"
 
 
 def _fixed(value: float, decimals: int) -> str:
