@@ -1,6 +1,6 @@
 """Time the workflow around the runs, on made-up ("synthetic") runs of the papers' whole matrix.
 
-    python benchmarks/matrix.py --scratch /tmp/matrix [--config config/paper.yaml] [--cores 2] [--runs 5000]
+    python benchmarks/matrix.py --scratch /tmp/matrix [--config config/paper-vision.yaml config/paper-llm.yaml] [--cores 2] [--runs 5000]
 
 Measured, as wall time of the command a user types: planning the matrix; with the runs there, making measures, tables,
 figures, claims, recommendations and report; a start without a change, and after one run has changed; taking the runs
@@ -13,14 +13,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
+from snakemake.utils import update_config
 from synthetic_runs import write_runs
 
 from multicard.archive.pack import pack
 from multicard.experiment.load import check
 
 ROOT = Path(__file__).parents[1]
+PAPERS = [ROOT / "config" / f"paper-{part}.yaml" for part in ("vision", "llm")]
 ARCHIVE = "synthetic.tar.gz"
 CLUSTER = {"cpus_per_node": 64, "gpus_per_node": 4}  # so that runs on cards are planned here too
 
@@ -29,7 +32,7 @@ def main() -> None:
     """Make the runs, and time each command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scratch", type=Path, required=True, help="folder that is made, or emptied")
-    parser.add_argument("--config", type=Path, default=ROOT / "config/paper.yaml", help="the experiment")
+    parser.add_argument("--config", type=Path, nargs="+", default=PAPERS, help="the experiment, in parts")
     parser.add_argument("--cores", type=int, default=2, help="cores that Snakemake may use")
     parser.add_argument("--runs", type=int, default=5000, help="runs of the matrix that is only planned")
     arguments = parser.parse_args()
@@ -38,10 +41,10 @@ def main() -> None:
         shutil.rmtree(scratch)
     scratch.mkdir(parents=True)
 
-    described = yaml.safe_load(arguments.config.read_text()) | {"results": "results", "cluster": CLUSTER}
+    described = joined(arguments.config) | {"results": "results", "cluster": CLUSTER}
     for model in described.get("models", {}).values():  # weights of a real model are not at hand
         model |= {"architecture": "tiny", "folder": None}
-    experiment = check(described, str(arguments.config))
+    experiment = check(described, " + ".join(map(str, arguments.config)))
     runs = write_runs(experiment, scratch / "results")
     pack(experiment.model_copy(update={"results": str(scratch / "results")}), scratch / ARCHIVE)
     for name, changes in (
@@ -65,6 +68,14 @@ def main() -> None:
     timed("after one run changed", "made.yaml")
     timed("taking the runs from an archive", "recorded.yaml", "--until", "unpack_recorded")
     timed(f"planning {arguments.runs} runs", "many.yaml", "--dry-run", "--quiet", "rules")
+
+
+def joined(configurations: list[Path]) -> dict[str, Any]:
+    """What several configuration files state together, as Snakemake joins them."""
+    together: dict[str, Any] = {}
+    for configuration in configurations:
+        update_config(together, yaml.safe_load(configuration.read_text()))
+    return together
 
 
 def _snakemake(folder: Path, configuration: str, cores: int, *options: str) -> tuple[int, float]:

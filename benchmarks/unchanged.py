@@ -21,6 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import yaml
+from matrix import PAPERS
 from synthetic_runs import write_runs
 
 ROOT = Path(__file__).parents[1]
@@ -50,10 +51,9 @@ def keep(out: Path) -> None:
         )
         said = done.stdout or done.stderr.replace(str(trace.parent), "")
         (out / f"{trace.name}.txt").write_text(said)
-    tour = ROOT / "config/tour.yaml"
-    for config in (ROOT / "config/paper.yaml", tour if tour.exists() else ROOT / "config/config.yaml"):
+    for name, config in {"vision": PAPERS[0], "llm": PAPERS[1], "tour": ROOT / "config/tour.yaml"}.items():
         with tempfile.TemporaryDirectory() as scratch:
-            _draw(config, Path(scratch), out / ("paper" if config.stem == "paper" else "tour"), multicard)
+            _draw(config, Path(scratch), out / name, multicard)
 
 
 def _draw(config: Path, scratch: Path, out: Path, multicard: list[str]) -> None:

@@ -55,9 +55,9 @@ def test_more_workers_than_cpus_are_warned_of(tmp_path: Path) -> None:
 
 
 def test_the_papers_matrix_is_listed_with_an_estimate_of_its_hours() -> None:
-    listed = multicard("runs", "--config", ROOT / "config" / "paper.yaml")
+    listed = multicard("runs", "--config", ROOT / "config" / "paper-vision.yaml")
     assert listed.returncode == 0, listed.stderr
-    for run in ("vision_mnist_224px_dp_cuda4", "vision_mnist-500px_500px_ddp-ds_cuda4", "100px_ddp-ds_cuda4_fp64"):
+    for run in ("vision_mnist_300px_dp_cuda4", "vision_mnist-500px_500px_ddp-ds_cuda4", "100px_ddp-ds_cuda4_fp64"):
         assert run in listed.stdout
     assert "GPU hours of whole nodes" in listed.stdout
 

@@ -45,7 +45,7 @@ def read_back(experiment: Experiment) -> Experiment:
     return experiment_of(Manifest.model_validate(json.loads(json.dumps(manifest))), Path("a.zip"))
 
 
-@pytest.mark.parametrize("config", ["overriding", "config.yaml", "paper.yaml"])
+@pytest.mark.parametrize("config", ["overriding", "config.yaml", "paper-vision.yaml", "paper-llm.yaml"])
 def test_it_expands_into_the_same_runs(config: str) -> None:
     stated = OVERRIDING if config == "overriding" else yaml.safe_load((ROOT / "config" / config).read_text())
     experiment = Experiment.model_validate(stated)

@@ -1,9 +1,12 @@
 """Scenarios expand into runs whose ids depend on the run alone."""
 
 import dataclasses
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from multicard.experiment import machine
 from multicard.experiment.load import check
@@ -215,6 +218,44 @@ def test_every_parameter_of_tuning_shows_in_the_id(name: str) -> None:
     now = getattr(default, name)
     value = other.get(name, not now if isinstance(now, bool) else type(now)(3))
     assert run_id(LlmParameters(**{name: value})) != run_id(default)
+
+
+def test_a_parameter_without_effect_on_a_technique_makes_no_further_runs() -> None:
+    scenario = {
+        "question": "?", "figures": ["step_breakdown"], "repeats": 2, "fixed": {"workload": "llm", "dataset": "facts"},
+        "vary": {"technique": ["lora", "qat", "full"], "qat_of": ["adapters", "weights"]},
+    }  # fmt: skip
+    texts = {"facts": {"source": "shipped-text", "texts": "instructions"}}
+    expanded = ids(expand(check({"datasets": texts, "scenarios": {"a": scenario}}, "test")), "a")
+    kinds = (
+        "lora_facts_cuda1_bf16",
+        "qat_facts_cuda1_bf16",
+        "qat_facts_cuda1_bf16_qat-weights",
+        "full_facts_cuda1_bf16",
+    )
+    assert sorted(expanded) == sorted(f"llm_tiny_{kind}_r{repeat}" for kind in kinds for repeat in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("technique", "configuration"),
+    [
+        ({"technique": "lora"}, "llama3/8B_lora"),
+        ({"technique": "qlora"}, "llama3/8B_qlora_single_device"),
+        ({"technique": "qat"}, "llama3/8B_qat_lora"),
+        ({"technique": "qat", "qat_of": "weights"}, "llama3/8B_qat_full"),
+        ({"technique": "dpo"}, "llama3_1/8B_lora_dpo"),
+        ({"technique": "full"}, "llama3/8B_full"),
+    ],
+)
+def test_learning_rates_are_those_of_torchtunes_own_configurations(
+    technique: dict[str, Any], configuration: str
+) -> None:
+    recipes = importlib.util.find_spec("recipes")  # torchtune's, beside it
+    stock = yaml.safe_load(
+        (Path(recipes.submodule_search_locations[0]) / "configs" / f"{configuration}.yaml").read_text()
+    )
+    assert LlmParameters(**technique).peak_learning_rate == float(stock["optimizer"]["lr"])
+    assert LlmParameters(**technique, learning_rate=0.1).peak_learning_rate == 0.1
 
 
 def test_stated_parameters_of_tuning_make_the_same_parameters_again() -> None:

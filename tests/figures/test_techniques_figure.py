@@ -155,3 +155,10 @@ def test_the_numbers_have_a_row_also_for_runs_without_a_result() -> None:
     assert data["outcome"].tolist() == ["completed", "out_of_memory"]
     assert data["repeats"].tolist() == [2, 0]
     assert data["iteration_time_s"].isna().tolist() == [False, True]
+
+
+def test_what_qat_trains_is_a_bar_of_its_own_and_no_matter_of_other_techniques() -> None:
+    rows = [run("lora"), run("qat", qat_of="adapters"), run("qat", qat_of="weights"), run("full")]
+    figure, time, *_ = drawn(*(row | {"devices": devices} for devices in (1, 2) for row in rows))
+    assert group_names(time) == ["LoRA", "QAT of adapters", "QAT of weights", "full"]
+    assert legend(figure)[0] == ["1 CPU process", "2 CPU processes"]

@@ -132,22 +132,24 @@ def distinct(scenarios: dict[str, list[Run]]) -> dict[str, Run]:
 
 
 def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
-    """Runs of one scenario.
+    """Runs of one scenario, each once; a parameter that has no effect on a run is left at its default there.
 
     Raises
     ------
     ValidationError
         If its parameters do not suit its workload.
     """
-    scenario = experiment.scenarios[name]
-    parameters = WORKLOADS[experiment.workload(name)].parameters
+    scenario, work = experiment.scenarios[name], WORKLOADS[experiment.workload(name)]
+    parameters = work.parameters
     shared = experiment.fixed.model_dump(exclude_unset=True)
     base = {key: value for key, value in shared.items() if key in parameters.model_fields}
     base |= scenario.fixed.model_dump(exclude_unset=True)
     varied = scenario.varied
-    runs = []
+    runs: dict[str, Run] = {}
     for values in itertools.product(*varied.values()):
         for repeat in range(1, scenario.repeats + 1):
             stated = base | dict(zip(varied, values, strict=True)) | {"repeat": repeat}
-            runs.append(Run.of(parameters.model_validate(stated), experiment))
-    return runs
+            effective = {key: value for key, value in stated.items() if work.applies(key, stated)}
+            run = Run.of(parameters.model_validate(effective), experiment)
+            runs[run.id] = run
+    return list(runs.values())

@@ -101,6 +101,13 @@ class Workload(ABC):
         """What is wrong with a run on any machine, by its parameters and its inputs; inputs may be unknown."""
         return None
 
+    def applies(self, parameter: str, values: Mapping[str, Any]) -> bool:
+        """Whether a parameter has an effect where others have these values.
+
+        Where it has none, the runs of a scenario leave it at its default, so that its values make no further runs.
+        """
+        return True
+
     def unsupported_reason(self, p: Any, machine: Machine, inputs: Inputs) -> str | None:
         """Why a run cannot run on a machine, for the workload's own reasons; inputs may be unknown."""
         return None

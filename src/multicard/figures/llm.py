@@ -9,8 +9,9 @@ from multicard.analysis.comparisons import configurations, tokens_per_rank, vari
 from multicard.core.units import BYTES, SECONDS, unit_for
 from multicard.figures.bars import absent, group_axis, grouped, places, stacked, whiskers
 from multicard.figures.labelling import label_points
-from multicard.figures.series import device_labels, unit
+from multicard.figures.series import device_labels, labels, unit
 from multicard.figures.style import MARKERS, WIDTH_IN, colours, legend_below
+from multicard.workloads.llm.technique import TECHNIQUES
 
 # Parts of the model state of a rank, in colours that no series has.
 STATE = {
@@ -28,9 +29,13 @@ PEAK = {"cuda": "Allocated, per GPU", "cpu": "Resident, CPU process"}
 def techniques(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Iteration time, throughput, peak memory and model state per technique and number of devices."""
     data = configurations(measures, ["iteration_time_s", "tokens_per_s", "peak_memory_bytes", *COLUMNS.values()])
-    others = varied(measures, besides=("technique", "devices", "repeat"))
+    names = varied(measures, besides=("technique", "devices", "repeat"))
+    own = [name for name in names if any(name in entry.own_parameters for entry in TECHNIQUES.values())]
+    others = [name for name in names if name not in own]
     data.insert(0, "series", device_labels(data, others))
-    shown = data.assign(technique=[unit("technique", name) for name in data["technique"]])
+    # "QAT of weights" says more than "QAT".
+    kinds = zip(labels(data, own) if own else [""] * len(data), data["technique"], strict=True)
+    shown = data.assign(technique=[kind or unit("technique", name) for kind, name in kinds])
 
     figure, ((time, rate), (peak, model)) = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.2))
     scale, seconds = unit_for(data["iteration_time_s"], SECONDS)

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from multicard.analysis.comparisons import varied
-from multicard.experiment.workload import workload_of
+from multicard.experiment.workload import WORKLOADS, workload_of
 from multicard.workloads.llm.technique import TECHNIQUES
 
 # Parameters whose values are clear without their name.
@@ -41,9 +41,13 @@ def unit(name: str, value: object) -> str:
 
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """Label of each row by the parameters `names`; without any, by the strategy or technique."""
+    """Label of each row by those of the parameters `names` that apply; without any, by the strategy or technique."""
     shown = names or [workload_of(rows).method]
-    return [", ".join(unit(name, row[name]) for name in shown) for _, row in rows.iterrows()]
+    works = [work for work in WORKLOADS.values() if work.method in rows]
+    return [
+        ", ".join(unit(name, row[name]) for name in shown if all(work.applies(name, row) for work in works))
+        for _, row in rows.iterrows()
+    ]
 
 
 def device_labels(rows: pd.DataFrame, names: list[str]) -> list[str]:

@@ -64,8 +64,13 @@ class LlmParameters(JobParameters):
         ),
     ] = False
     learning_rate: Annotated[
-        float, Field(gt=0, description="Peak learning rate of AdamW.", json_schema_extra={"label": "lr"})
-    ] = 3e-4
+        float | None,
+        Field(
+            gt=0,
+            description="Peak learning rate of AdamW; null: the technique's, as in torchtune's own configurations.",
+            json_schema_extra={"label": "lr"},
+        ),
+    ] = None
     lora_rank: Annotated[int, Field(ge=1, description="Rank of the adapters.", json_schema_extra={"label": "rank"})] = 8
     lora_alpha: Annotated[
         float,
@@ -118,6 +123,12 @@ class LlmParameters(JobParameters):
     def distributed(self) -> bool:
         """Whether torchrun starts the ranks."""
         return self.devices > 1 or TECHNIQUES[self.technique].always_distributed
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """The stated learning rate, else the technique's."""
+        stated = self.learning_rate
+        return TECHNIQUES[self.technique].learning_rate(self) if stated is None else stated
 
     @property
     def trains_adapters(self) -> bool:

@@ -33,6 +33,8 @@ class Technique:
         Whether the frozen weights of linear layers lie in NF4.
     fake_quantization
         Whether training imitates quantized weights and activations.
+    own_parameters
+        Parameters that have no effect on other techniques.
     """
 
     name: str
@@ -45,11 +47,12 @@ class Technique:
     sequences_per_sample = 1
     nf4 = False
     fake_quantization = False
+    own_parameters: tuple[str, ...] = ()
 
     def facts(self) -> list[str]:
-        """Its recipe and its data, for the documentation."""
+        """Its recipe, its learning rate and its data, for the documentation."""
         where = " (always under torchrun)" if self.always_distributed else ""
-        facts = [f"torchtune's recipe: `{self.recipe}`{where}."]
+        facts = [f"torchtune's recipe: `{self.recipe}`{where}.", f"Learning rate unless stated: {self.rate_fact()}."]
         if self.kind:
             facts.append(f"Data set: needs samples of kind `{self.kind}`.")
         return facts
@@ -78,6 +81,14 @@ class Technique:
         2001.08361), which frozen weights do not need.
         """
         return 4 if self.trains_adapters(p) else 6
+
+    def learning_rate(self, p: Any) -> float:
+        """Peak learning rate where none is stated: that of torchtune's configuration llama3/8B_lora."""
+        return 3e-4
+
+    def rate_fact(self) -> str:
+        """The learning rate in words, for the documentation."""
+        return f"{self.learning_rate(None):g}"
 
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
         """What of a run the technique cannot do; `shape` is that of its model, None where that is not known."""

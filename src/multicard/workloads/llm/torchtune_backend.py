@@ -140,7 +140,12 @@ def _settings(
         "seed": p.seed + p.repeat - 1,
         "shuffle": True,
         "batch_size": p.batch_size,
-        "optimizer": {"_component_": "torch.optim.AdamW", "fused": True, "weight_decay": 0.01, "lr": p.learning_rate},
+        "optimizer": {
+            "_component_": "torch.optim.AdamW",
+            "fused": True,
+            "weight_decay": 0.01,
+            "lr": p.peak_learning_rate,
+        },
         "lr_scheduler": {
             "_component_": "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup",
             "num_warmup_steps": p.warmup_steps,

@@ -49,6 +49,12 @@ class Llm(Workload):
             )
         return technique.config_error(p, model and model.shape)
 
+    def applies(self, parameter: str, values: Mapping[str, Any]) -> bool:
+        """Ask the techniques."""
+        technique = values.get("technique", LlmParameters.model_fields["technique"].default)
+        owners = [name for name, entry in TECHNIQUES.items() if parameter in entry.own_parameters]
+        return not owners or technique in owners
+
     def unsupported_reason(self, p: LlmParameters, machine: Machine, inputs: Inputs) -> str | None:
         """Ask for torchtune, then the technique, then for the weights."""
         model = inputs.get("model")

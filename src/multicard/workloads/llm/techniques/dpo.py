@@ -23,6 +23,10 @@ class Dpo(Technique):
         """One forward pass more, of the reference."""
         return 6
 
+    def learning_rate(self, p: Any) -> float:
+        """That of llama3_1/8B_lora_dpo; torchtune has none for Llama 3."""
+        return 5e-4
+
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
         """Refuse packed samples."""
         return "packed: the technique dpo cannot pack its samples" if p.packed else None

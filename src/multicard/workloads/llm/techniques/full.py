@@ -16,5 +16,9 @@ class Full(Technique):
         """No adapters."""
         return False
 
+    def learning_rate(self, p: Any) -> float:
+        """That of llama3/8B_full."""
+        return 2e-5
+
 
 TECHNIQUE = Full()

@@ -14,6 +14,7 @@ class Qat(Technique):
     recipe = "qat_lora_finetune"  # of adapters; of all weights `qat`
     always_distributed = True
     fake_quantization = True
+    own_parameters = ("qat_of", "qat_group")
 
     def recipe_name(self, p: Any) -> str:
         """One recipe for adapters, another for all weights."""
@@ -22,6 +23,14 @@ class Qat(Technique):
     def trains_adapters(self, p: Any) -> bool:
         """As `qat_of` says."""
         return p.qat_of == "adapters"
+
+    def learning_rate(self, p: Any) -> float:
+        """That of llama3/8B_qat_lora, or of llama3/8B_qat_full."""
+        return super().learning_rate(p) if self.trains_adapters(p) else 2e-5
+
+    def rate_fact(self) -> str:
+        """Both."""
+        return "0.0003 of adapters, 2e-05 of all weights"
 
     def compiles(self, p: Any) -> bool:
         """Neither recipe does."""
