@@ -1,6 +1,6 @@
 """Time the workflow around the runs, on made-up ("synthetic") runs of the papers' whole matrix.
 
-    python benchmarks/matrix.py --scratch /tmp/matrix [--config config/paper-vision.yaml config/paper-llm.yaml] [--cores 2] [--runs 5000]
+    python benchmarks/matrix.py --scratch /tmp/matrix [--config config/tour.yaml] [--cores 2] [--runs 5000]
 
 Measured, as wall time of the command a user types: planning the matrix; with the runs there, making measures, tables,
 figures, claims, recommendations and report; a start without a change, and after one run has changed; taking the runs

@@ -216,7 +216,7 @@ def test_every_parameter_of_tuning_shows_in_the_id(name: str) -> None:
     }  # fmt: skip
     default = LlmParameters()
     now = getattr(default, name)
-    value = other.get(name, not now if isinstance(now, bool) else type(now)(3))
+    value = other[name] if name in other else not now if isinstance(now, bool) else type(now)(3)
     assert run_id(LlmParameters(**{name: value})) != run_id(default)
 
 
