@@ -44,10 +44,12 @@ def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Label of each row by those of the parameters `names` that apply; without any, by the strategy or technique."""
     shown = names or [workload_of(rows).method]
     works = [work for work in WORKLOADS.values() if work.method in rows]
-    return [
-        ", ".join(unit(name, row[name]) for name in shown if all(work.applies(name, row) for work in works))
-        for _, row in rows.iterrows()
-    ]
+
+    def label(row: pd.Series) -> str:
+        names = [name for name in shown if all(work.applies(name, row) for work in works)]
+        return ", ".join(unit(name, row[name]) for name in names or shown)
+
+    return [label(row) for _, row in rows.iterrows()]
 
 
 def device_labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
