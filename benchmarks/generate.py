@@ -23,6 +23,7 @@ KEPT = {
     "memory": ("start", "end", "call_start", "kind", "bytes"),
     "ranges": ("start", "end", "name"),
 }
+IN_STEPS = "in_steps"  # whether the host did it in a step
 
 
 def generate(path: Path, kernels: int, devices: int = 4, steps: int = 100, seed: int = 0) -> dict[str, Any]:
@@ -41,20 +42,22 @@ def generate(path: Path, kernels: int, devices: int = 4, steps: int = 100, seed:
     partial.unlink(missing_ok=True)
     export = Export(partial, catalogue, devices)
 
-    def write(activities: dict[int, Activity]) -> None:
+    def write(activities: dict[int, Activity], in_steps: bool = True) -> None:
         export.append_activity(activities)
         for rank, activity in activities.items():
             for part, keys in KEPT.items():
                 columns = getattr(activity, part)
                 if columns:
-                    kept[rank][part].append({key: columns[key] for key in keys})
+                    own = {key: columns[key] for key in keys}
+                    kept[rank][part].append(own | {IN_STEPS: np.full(len(own["start"]), in_steps)})
             calls = activity.calls
             duration = calls["end"] - calls["start"]
-            kept[rank]["calls"].append({"duration": duration, "function": calls["function"].astype(np.int8)})
+            own = {"duration": duration, "function": calls["function"].astype(np.int8)}
+            kept[rank]["calls"].append(own | {IN_STEPS: np.full(len(duration), in_steps)})
 
     def outside_steps(begin: int) -> None:
         # Odd ranks copy before their first and after their last step, so that their capture is not their steps' span.
-        write({process.rank: process.work(begin, 0, 1)[0] for process in processes[1::2]})
+        write({process.rank: process.work(begin, 0, 1)[0] for process in processes[1::2]}, in_steps=False)
 
     clock = FIRST_STEP_NS
     if devices > 1:

@@ -4,7 +4,7 @@ Durations are grouped by masks; times of a device come from one sweep over all b
 time from a walk over the activities in the order of their start. Integer nanoseconds throughout.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ class History:
     """All that one process did.
 
     kernels: start, end, call_start, call_end, recorded, shape; memory: start, end, call_start, kind, bytes; calls:
-    duration, function; ranges: start, end, name.
+    duration, function; ranges: start, end, name. All have in_steps: whether the host did it in a step.
     """
 
     process: int
@@ -32,9 +32,14 @@ class History:
     calls: Columns
     ranges: Columns
 
+    def of_steps(self) -> "History":
+        """What the host did in steps."""
+        parts = {part: getattr(self, part) for part in ("kernels", "memory", "calls", "ranges")}
+        return replace(self, **{part: {key: own[key][own["in_steps"]] for key in own} for part, own in parts.items()})
+
 
 def truth_of(histories: list[History], catalogue: Catalogue) -> dict[str, Any]:
-    """Every expected table; the keys are those of the truth file."""
+    """Every expected table; the keys are those of the truth file. Those `of_steps` are of the scope of steps."""
     tables: dict[str, Any] = {
         "synthetic": True,
         "kernels_rows": sum(len(history.kernels["start"]) for history in histories),
@@ -51,6 +56,11 @@ def truth_of(histories: list[History], catalogue: Catalogue) -> dict[str, Any]:
     }
     for key, part in parts.items():
         tables[key] = [row for history in histories for row in part(history, catalogue)]
+    of_steps = [history.of_steps() for history in histories]
+    tables["of_steps"] = {
+        key: [row for history in of_steps for row in parts[key](history, catalogue)]
+        for key in ("cuda_api", "kernels", "memory_operations", "launches")
+    }
     return tables
 
 

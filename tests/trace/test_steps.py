@@ -1,12 +1,15 @@
 """What belongs to the steps of a trace, and when a device begins and ends them, against hand counts."""
 
+import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from multicard.trace.files import open_trace
+from multicard.trace.steps import Steps, on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
 from synthetic import OTHER, PID, Work, training_trace
 
@@ -144,3 +147,31 @@ def test_a_process_without_steps_has_those_of_its_trace(tmp_path: Path) -> None:
 def test_without_steps_the_whole_capture_is_told(suffix: str, tmp_path: Path) -> None:
     path = training_trace(tmp_path / f"t.{suffix}", {PID: []}, {PID: AHEAD_WORK})
     assert of_steps(path) == of_steps(path, CAPTURE)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_steps_on_a_device_are_between_the_events_that_its_stream_would_record(seed: int) -> None:
+    """A stream that works off its queue in order; an event in the queue takes the time when the stream comes to it."""
+    chance = random.Random(seed)
+    host, stream = 0, 0
+    calls, ends, marks, events = [], [], [], []
+    for _ in range(chance.randrange(1, 8)):
+        host += chance.choice([0, 0, 30])  # between the steps
+        for mark in ("begin", "end"):
+            for _ in range(chance.randrange(4)):
+                host += chance.randrange(1, 4)
+                stream = max(stream, host + 1) + chance.choice([2, 2, 20])
+                calls.append(host)
+                ends.append(stream)
+            host += 1
+            if mark == "end" and chance.random() < 0.3:
+                host = max(host, stream)  # the host waits for the device
+            marks.append(host)
+            events.append(max(stream, host))
+    steps = Steps(np.array(marks[::2]), np.array(marks[1::2]))
+    found = on_device(steps, np.array(calls, np.int64), np.array(ends, np.int64))
+    if calls:
+        assert found.extent == "device"
+        assert (found.starts.tolist(), found.ends.tolist()) == (events[::2], events[1::2])
+    else:
+        assert found == steps

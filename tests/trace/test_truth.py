@@ -1,6 +1,8 @@
 """A synthetic trace of several ranks against the truth that its generator worked out without SQL or this reader."""
 
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from conftest import ROOT
 from multicard.trace import sqlite_file
 from multicard.trace.files import open_trace
-from multicard.trace.tables import ActivityTables, activity_tables
+from multicard.trace.tables import SCOPES, STEPS, ActivityTables, activity_tables
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -22,16 +24,32 @@ CASES = [(20_000, 3, 7, 250_000), (20_000, 3, 7, 1_000), (700, 1, 2, 100), (64, 
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)
-def both(
+def export(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[ActivityTables, dict[str, Any]]:
+) -> Iterator[tuple[Path, dict[str, Any]]]:
     kernels, devices, steps, part = request.param
     path = tmp_path_factory.mktemp("synthetic") / "t.sqlite"
     truth = generate(path, kernels, devices, steps)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite_file, "PART_ROWS", part)
         patch.setattr(sqlite_file, "BATCH_ROWS", part // 3)
-        return activity_tables([open_trace(path)]), truth
+        yield path, truth
+
+
+@pytest.fixture(scope="module")
+def both(export: tuple[Path, dict[str, Any]]) -> tuple[ActivityTables, dict[str, Any]]:
+    path, truth = export
+    return activity_tables([open_trace(path)]), truth
+
+
+@pytest.fixture(scope="module", params=SCOPES)
+def in_scope(
+    request: pytest.FixtureRequest, export: tuple[Path, dict[str, Any]]
+) -> tuple[ActivityTables, dict[str, Any]]:
+    """Of the scope of steps, what odd ranks copied before and after their steps is no part."""
+    path, truth = export
+    tables = activity_tables([open_trace(path)], scope=request.param)
+    return tables, truth["of_steps"] if request.param == STEPS else truth
 
 
 def keyed(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -53,9 +71,9 @@ def nanoseconds(row: dict[str, Any], name: str) -> float | None:
     ],
 )
 def test_statistics_are_the_true_ones(
-    both: tuple[ActivityTables, dict[str, Any]], table: str, names: tuple[str, ...]
+    in_scope: tuple[ActivityTables, dict[str, Any]], table: str, names: tuple[str, ...]
 ) -> None:
-    ours, truth = keyed(both[0].rows[table], *names), keyed(both[1][table], *names)
+    ours, truth = (keyed(rows, *names) for rows in (in_scope[0].rows[table], in_scope[1][table]))
     assert set(ours) == set(truth)
     for key, row in truth.items():
         assert ours[key]["calls"] == row["calls"]
@@ -83,8 +101,8 @@ def test_ranges_are_the_true_ones(both: tuple[ActivityTables, dict[str, Any]]) -
     assert {key: (row["calls"], round(nanoseconds(row, "total"))) for key, row in ours.items()} == truth
 
 
-def test_kernels_are_joined_to_their_own_calls(both: tuple[ActivityTables, dict[str, Any]]) -> None:
-    ours, truth = (keyed(rows, "process", "device") for rows in (both[0].rows["launches"], both[1]["launches"]))
+def test_kernels_are_joined_to_their_own_calls(in_scope: tuple[ActivityTables, dict[str, Any]]) -> None:
+    ours, truth = (keyed(rows, "process", "device") for rows in (in_scope[0].rows["launches"], in_scope[1]["launches"]))
     assert set(ours) == set(truth)
     for key, row in truth.items():
         assert (ours[key]["kernels"], ours[key]["joined"]) == (row["kernels"], row["joined"])
