@@ -31,13 +31,16 @@ PROSE = (
     "finding",
     "claim",
     "conditions",
-    "aside",
-    "ours",
+    "other_evidence",
+    "our_choice",
+    "can_be_judged",
+    "refuted_if",
+    "not_judged_because",
     "statement",
     "comparison",
     "configuration",
     "test",
-    "says",
+    "claim_text",
 )  # columns of sentences
 
 

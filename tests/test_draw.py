@@ -74,6 +74,7 @@ def test_figures_are_those_that_the_workflow_draws(
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "What is &lt;recorded&gt;?" in page and "No recommendations were made" not in page
     assert len(pd.read_csv(out / "claims.csv")) == 12
+    assert set(pd.read_csv(out / "claims_tests.csv")["claim"]) == set(pd.read_csv(out / "claims.csv")["claim"])
     assert (out / "recommendations.md").read_text().startswith("# Recommendations")
     outcomes = pd.read_csv(out / "scenarios" / "recorded" / "runs.csv")
     assert outcomes["outcome"].tolist() == ["completed", "completed", "not run"]

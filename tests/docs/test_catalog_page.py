@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from multicard.analysis.claims import COLUMNS, COMPARISON_COLUMNS
+from multicard.analysis.claims import COLUMNS, COMPARISON_COLUMNS, TEST_COLUMNS
 from multicard.analysis.measures import outcome_table
 from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.analysis.tables import COSTS, scaling_models_table, speedup_table
@@ -52,7 +52,7 @@ def test_every_column_of_the_written_tables_is_described() -> None:
     assert {name for name in columns if f"`{name}`" not in FIGURES} == set()
 
 
-@pytest.mark.parametrize("word", sorted({*COLUMNS, *COMPARISON_COLUMNS, *SCHEMAS["runs_info"].names}))
+@pytest.mark.parametrize("word", sorted({*COLUMNS, *COMPARISON_COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names}))
 def test_every_column_of_claims_and_of_gathered_runs_is_described(word: str) -> None:
     assert f"`{word}`" in FILES
 

@@ -147,8 +147,29 @@ CLAIMS = pd.DataFrame(
     {
         "claim": ["dali_gain", "qlora_smallest", "pin_memory_gain"],
         "verdict": ["confirmed", "refuted", "not measured here"],
-        "says": ["DALI beats the DataLoader.", f"QLoRA is the smallest. {HOSTILE}", "Pinned memory gains."],
+        "claim_text": ["DALI beats the DataLoader.", f"QLoRA is the smallest. {HOSTILE}", "Pinned memory gains."],
+        "refuted_if": ["It is slower.", f"It needs more. {HOSTILE}", "It gains nothing."],
+        "can_be_judged": ["yes", "yes", "no: not measured on GPUs"],
         "finding": ["1.2 [1.1, 1.3]", "0.9 [0.8, 0.95]", ""],
+        "paper": ["B", "B", "A"],
+    }
+)
+CLAIM_TESTS = pd.DataFrame(
+    {
+        "claim": ["dali_gain", "qlora_smallest", "qlora_smallest", "pin_memory_gain"],
+        "test": ["It is faster.", f"It needs less. {HOSTILE}", "It takes longer.", "It gains."],
+        "decides": [True, True, False, True],
+        "verdict": ["confirmed", "refuted", "not decided", "not measured here"],
+        "value": [1.2, 0.9, 1.1, None],
+        "low": [1.1, 0.8, None, None],
+        "high": [1.3, 0.95, None, None],
+        "level": [0.95, 0.975, 0.95, None],
+        "refuted_if": ["The interval is wholly below 1."] * 4,
+        "comparisons": [1, 12, 1, 0],
+        "lowest": [1.2, 0.7, 1.1, None],
+        "highest": [1.2, 1.4, 1.1, None],
+        "blocks": [3, 3, 1, None],
+        "not_judged_because": ["", "", "", f"there are no runs {HOSTILE}"],
     }
 )
 
@@ -168,6 +189,7 @@ ADVICE = f"""# What to do
 def judged(folder: Path) -> Path:
     """Add what the claims and recommendations say."""
     CLAIMS.to_csv(folder / "claims.csv", index=False)
+    CLAIM_TESTS.to_csv(folder / "claims_tests.csv", index=False)
     (folder / "recommendations.md").write_text(ADVICE)
     return folder
 

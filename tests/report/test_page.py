@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made import CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, held, judged, lines, record, results
+from made import CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, held, judged, lines, record, results
 
 from conftest import ROOT
 from multicard.core.errors import UserError
@@ -113,7 +113,9 @@ def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
         ("scenarios/gpus/measures.csv", b"run\n\xff", "scenarios/gpus/measures.csv: does not parse as CSV"),
         ("runs/llm_tiny_lora_cpu1_r1/run.json", b"{", "run.json: does not parse as JSON"),
         ("runs/llm_tiny_lora_cpu1_r1/run.json", b"[]", "run.json: found list, expected an object"),
-        ("claims.csv", b"claim,verdict\n", "claims.csv: no column says"),
+        ("claims.csv", b"claim,verdict\n", "claims.csv: no column claim_text"),
+        ("claims_tests.csv", None, "claims_tests.csv: missing"),
+        ("claims_tests.csv", b"claim,test\n", "claims_tests.csv: no column verdict"),
         ("recommendations.md", b"\xff", "recommendations.md: not UTF-8"),
     ],
 )
@@ -283,7 +285,18 @@ def test_recorded_results_are_linked_to_with_their_machines(copy: Path) -> None:
 
 
 def test_claims_that_were_measured_come_first() -> None:
-    claims = claims_of(CLAIMS.iloc[::-1])
+    claims = claims_of(CLAIMS.iloc[::-1], CLAIM_TESTS.astype(str).replace("nan", ""))
     assert [claim.verdict for claim in claims] == ["refuted", "confirmed", "not measured here"]
-    assert claims[0].shown == [("Finding", "0.9 [0.8, 0.95]")]
-    assert claims[2].shown == []
+
+
+def test_each_claim_says_its_test_what_would_refute_it_whether_it_can_be_judged_and_the_verdict(folder: Path) -> None:
+    claims = claims_of(CLAIMS, CLAIM_TESTS.astype(str).replace("nan", ""))
+    assert claims[2].shown == [("Refuted if", "It gains nothing."), ("Can be judged", "no: not measured on GPUs")]
+    assert claims[2].tests[0].not_judged_because.startswith("there are no runs")
+    refuted, other = claims[1].tests
+    assert (refuted.pooled, refuted.single) == ("0.9 [0.8, 0.95] at 97.5 %", "12 in 3 blocks, 0.7 to 1.4")
+    assert (other.pooled, other.single, other.decides) == ("1.1", "1 in 1 block", False)
+    shown = written(folder).partition('id="claims"')[2].partition("</section>")[0]
+    for said in ("12 in 3 blocks, 0.7 to 1.4", "Another reading: It takes longer.", "Refuted if", "no: not measured"):
+        assert said in shown
+    assert HOSTILE not in shown

@@ -28,6 +28,7 @@ rule judge_claims:
             category="conclusions",
             labels={"what": "verdicts on the papers' claims"},
         ),
+        tests=f"{RESULTS}/claims_tests.csv",
         comparisons=f"{RESULTS}/claims_comparisons.csv",
     log:
         f"{RESULTS}/logs/judge_claims.txt",
@@ -40,7 +41,8 @@ rule judge_claims:
         "check the papers' claims"
     shell:
         "python {input.script:q} --claims {input.claims:q} --results {params.results:q}"
-        " --verdicts {output.verdicts:q} --comparisons {output.comparisons:q} {params.scenarios:q} 2> {log:q}"
+        " --verdicts {output.verdicts:q} --tests {output.tests:q} --comparisons {output.comparisons:q}"
+        " {params.scenarios:q} 2> {log:q}"
 
 
 rule recommend:

@@ -17,6 +17,7 @@ rule write_report:
         ),
         figures=all_figures(),
         claims=f"{RESULTS}/claims.csv",
+        claims_tests=f"{RESULTS}/claims_tests.csv",
         recommendations=f"{RESULTS}/recommendations.md",
         records=all_records(),
         recorded=all_recorded(),

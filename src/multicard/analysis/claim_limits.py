@@ -1,7 +1,7 @@
-"""What all tests of claims share: the runs that one is about, and the limits that its number is compared with."""
+"""What all tests of claims share: the runs that one is about, its limits, and the comparisons that it makes."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -9,28 +9,42 @@ from pydantic import AfterValidator, Field, model_validator
 
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
 from multicard.analysis.measures import MEASURES
-from multicard.analysis.statistics import Interval
+from multicard.core.units import number, percent
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.datasets import Strict
 
-Answer = Literal["yes", "no", "open"]
-
 DATA_SOURCE = "data_source"  # kind of the data set, from the record of a run
+
+Number = Literal["ratio", "share"]
+
+# Why a configuration is not judged; empty where it is.
+WhyNot = Callable[[Configuration], str]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number that a test found, and its answer: `yes` within the limits, `no` outside, `open` undecided.
+    """One number that a test found, of each block of repeats.
 
-    `what` is what was compared, `under` the configuration in full, `in_short` its headline.
+    Attributes
+    ----------
+    what
+        What was compared.
+    under, in_short
+        The configuration in full, and its headline.
+    by_block
+        The number of each block in which all of its sides ran.
+    runs
+        The runs behind it.
+    why_not
+        Why it is not judged; empty where it is.
     """
 
     what: str
     under: str
     in_short: str
-    found: Interval
-    answer: Answer
+    by_block: Mapping[int, float]
     runs: tuple[MeasuredRun, ...]
+    why_not: str
 
 
 class Range(Strict):
@@ -58,6 +72,7 @@ Name = Annotated[str, AfterValidator(_known)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 Value = bool | int | float | str
 Where = dict[Name, Value | list[Value] | Range | None]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Test(Strict):
@@ -66,7 +81,12 @@ class Test(Strict):
     __test__ = False  # not for pytest
 
     statement: Annotated[str, Field(min_length=1, description="What is tested, in one sentence.")]
+    decides: Annotated[bool, Field(description="Whether the verdict on the claim depends on it.")] = True
     where: Annotated[Where, Field(description="Values that runs must have: one, one of several, or in a range.")]
+    max_data_share: Annotated[Share | None, Field(description="Runs with a higher data share are not judged.")] = None
+    max_profiler_overhead: Annotated[
+        Annotated[float, Field(ge=0)] | None, Field(description="Runs with more profiling overhead are not judged.")
+    ] = None
     above: Annotated[float | None, Field(description="The number must be above it.")] = None
     below: Annotated[float | None, Field(description="The number must be below it.")] = None
 
@@ -78,7 +98,14 @@ class Test(Strict):
             raise ValueError(f"above ({self.above}) must be less than below ({self.below})")
         return self
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+    @property
+    def number(self) -> Number:
+        """Whether its number is a ratio, of which logarithms are averaged, or a share."""
+        return "ratio"
+
+    def comparisons(
+        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
+    ) -> list[Comparison]:
         """Compare what there is among some configurations; those without the numbers make none."""
         raise NotImplementedError
 
@@ -86,32 +113,48 @@ class Test(Strict):
         """Runs that the test needs, as they end the sentence `there are no …`."""
         return "completed runs that it is about"
 
+    def refuted_if(self) -> str:
+        """What refutes it."""
+        words = number if self.number == "ratio" else percent
+        ends = [
+            f"{which} {words(limit)}"
+            for which, limit in (("below", self.above), ("above", self.below))
+            if limit is not None
+        ]
+        return f"The interval of the pooled {self.number} is wholly {' or wholly '.join(ends)}."
+
     def chosen(self, configurations: Sequence[Configuration], besides: str | None = None) -> list[Configuration]:
         """Configurations that the test is about, whatever their value of the parameter `besides`."""
         return [each for each in configurations if fits(each, self.where, besides)]
 
-    def judged(
-        self,
-        what: str,
-        under: Configuration | str,
-        found: Interval,
-        runs: Iterable[MeasuredRun],
-        without: Sequence[str] = (),
+    def why_not(self, configuration: Configuration) -> str:
+        """Why the runs of a configuration do not show what the test is about; empty where they do."""
+        for measure, limit, words in (
+            ("data_share", self.max_data_share, "the loader sets the pace (data share above {})"),
+            ("profiler_overhead", self.max_profiler_overhead, "profiling made the steps longer (by more than {})"),
+        ):
+            values = configuration.values(measure)
+            if limit is not None and values and sum(values) / len(values) > limit:
+                return words.format(percent(limit))
+        return ""
+
+    def compared(
+        self, what: str, by_block: Mapping[int, float], why_not: WhyNot, *sides: Configuration, without: Sequence[str]
     ) -> Comparison:
-        """Compare a number with the limits; without an interval, or with a limit inside it, the answer is open."""
-        if isinstance(under, str):
-            places = (under, under)
-        else:
-            places = (under.words(without), under.words(without, in_short=True))
-        answer: Answer = "open"
-        if found.coverage is not None:
-            above = self.above if self.above is not None else float("-inf")
-            below = self.below if self.below is not None else float("inf")
-            if found.high < above or found.low > below:
-                answer = "no"
-            elif found.low > above and found.high < below:
-                answer = "yes"
-        return Comparison(what, *places, found, answer, tuple(runs))
+        """The comparison of some configurations, worded by the first without the parameters that differ."""
+        return Comparison(
+            what,
+            sides[0].words(without),
+            sides[0].words(without, in_short=True),
+            by_block,
+            tuple(run for side in sides for run in side.completed),
+            next((reason for side in sides if (reason := why_not(side))), ""),
+        )
+
+
+def ratio_by_block(one: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:
+    """Ratio of each block that both have; blocks whose values have no logarithm are left out."""
+    return {block: one[block] / base[block] for block in one if base.get(block, 0) > 0 and one[block] > 0}
 
 
 def fits(configuration: Configuration, where: Where, besides: str | None = None) -> bool:

@@ -2,8 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import pandas as pd
@@ -12,17 +11,21 @@ from pydantic import Field
 from multicard.analysis.claim_limits import (
     Comparison,
     Name,
+    Number,
     Pattern,
     Test,
     Value,
     Where,
+    WhyNot,
     fits,
+    ratio_by_block,
 )
+from multicard.analysis.claim_verdicts import means_by_block
+from multicard.analysis.device_time import PARTS, device_time
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
 from multicard.analysis.scaling import BASELINE_DIFFERS, find_baselines
-from multicard.analysis.statistics import Interval, Term, mean_of, product_of, ratio_of, scaled
 
-Speedup = tuple[Configuration, Configuration, Interval]  # of a configuration over its baseline
+Pair = tuple[Configuration, Configuration, dict[int, float]]  # one, what it is compared with, ratio of each block
 
 
 class Compare(Test):
@@ -33,40 +36,43 @@ class Compare(Test):
     of: Annotated[list[Value], Field(min_length=1)]
     against: Annotated[list[Value], Field(min_length=1)]
     measure: Name
-    largest_only: Annotated[bool, Field(description="Judge only the largest ratio among all configurations.")] = False
+    may_differ: Annotated[
+        list[Name], Field(default_factory=list, description="Parameters in which the two may differ as well.")
+    ]
+    of_where: Annotated[
+        Where, Field(default_factory=dict, description="Values that runs with a value of `of` must have.")
+    ]
 
     def needs(self) -> str:
         """Pairs that it needs."""
         of, against = (" or ".join(map(_value_words, values)) for values in (self.of, self.against))
-        return f"completed runs with {self.measure} that differ in {self.parameter} alone: {of} against {against}"
+        own = "".join(f", {name} {_value_words(value)}" for name, value in self.of_where.items())
+        return f"completed runs with {self.measure} that differ in {self.parameter} alone: {of}{own} against {against}"
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+    def comparisons(
+        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
+    ) -> list[Comparison]:
         """One per pair."""
-        pairs = self.pairs(configurations)
-        ratios = [ratio_of(one.blocks(self.measure), base.blocks(self.measure)) for one, base in pairs]
-        found = [
-            self.judged(self._what(one, base), one, ratio, (*one.completed, *base.completed), [self.parameter])
-            for (one, base), ratio in zip(pairs, ratios, strict=True)
-            if ratio.value is not None
+        return [
+            self.compared(self._what(one, base), ratio, why_not, one, base, without=[self.parameter])
+            for one, base, ratio in self.pairs(configurations)
         ]
-        if self.largest_only and found:
-            found = [max(found, key=lambda each: each.found.value)]
-        return found
 
-    def pairs(self, configurations: Sequence[Configuration]) -> list[tuple[Configuration, Configuration]]:
-        """Configurations that are equal in all but the parameter."""
+    def pairs(self, configurations: Sequence[Configuration]) -> list[Pair]:
+        """Configurations that are equal in all but the parameter, with the ratios of their measures."""
         groups = defaultdict(list)
         for each in self.chosen(configurations, self.parameter):
-            groups[each.rest([self.parameter])].append(each)
-        return [
-            (one, base)
+            groups[each.rest([self.parameter, *self.may_differ])].append(each)
+        pairs = [
+            (one, base, ratio_by_block(one.blocks(self.measure), base.blocks(self.measure)))
             for alike in groups.values()
             for of in self.of
             for against in self.against
             for one in alike
             for base in alike
-            if one[self.parameter] == of and base[self.parameter] == against
+            if one[self.parameter] == of and base[self.parameter] == against and fits(one, self.of_where)
         ]
+        return [pair for pair in pairs if pair[2]]
 
     def _what(self, one: Configuration, base: Configuration) -> str:
         of, against = _value_words(one[self.parameter]), _value_words(base[self.parameter])
@@ -82,46 +88,51 @@ class Trend(Compare):
         """Pairs that it needs."""
         return f"{super().needs()}, on two numbers of devices"
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """One per configuration, whatever its number of devices."""
-        groups = defaultdict(list)
-        for one, base in self.pairs(configurations):
-            if one.blocks(self.measure) and base.blocks(self.measure):
-                groups[one.rest([self.parameter, "devices"]), one[self.parameter], base[self.parameter]].append(
-                    (one, base)
-                )
+    def comparisons(
+        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
+    ) -> list[Comparison]:
+        """One per configuration, whatever its number of devices: the most and fewest of those that may be judged."""
+        groups: dict[Any, list[Pair]] = defaultdict(list)
+        for pair in self.pairs(configurations):
+            one, base, _ = pair
+            alike = one.rest([self.parameter, "devices", *self.may_differ])
+            groups[alike, one[self.parameter], base[self.parameter], why_not(one) or why_not(base)].append(pair)
         found = []
         for alike in groups.values():
-            few, many = (end(alike, key=lambda entry: entry[0]["devices"]) for end in (min, max))
+            few, many = (end(alike, key=lambda pair: pair[0]["devices"]) for end in (min, max))
             if few[0]["devices"] < many[0]["devices"]:
-                counts = f"{many[0]['devices']} over {few[0]['devices']} devices"
-                what = f"{self._what(*few)}, {counts}"
-                runs = [run for pair in (few, many) for each in pair for run in each.completed]
-                terms = zip((1.0, -1.0, -1.0, 1.0), (*many, *few), strict=True)
-                ratio = product_of([(weight, each.blocks(self.measure)) for weight, each in terms])
-                found.append(self.judged(what, few[0], ratio, runs, [self.parameter, "devices"]))
-        return found
+                what = f"{self._what(*few[:2])}, {many[0]['devices']} over {few[0]['devices']} devices"
+                ratio = ratio_by_block(many[2], few[2])
+                sides = (*few[:2], *many[:2])
+                found.append(self.compared(what, ratio, why_not, *sides, without=[self.parameter, "devices"]))
+        return [each for each in found if each.by_block]
 
 
 class Efficiency(Test):
     """Speed-up per device, against one device under the strategy `single` where that ran, else under the same."""
 
     kind: Literal["efficiency"]
+    measure: Annotated[Name | None, Field(description="Measure of speed; by default that of the workload.")] = None
 
     def needs(self) -> str:
         """Runs that it needs."""
         return "completed runs that it is about on several devices, with the same on one"
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+    def comparisons(
+        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
+    ) -> list[Comparison]:
         """One per configuration on several devices."""
-        return [
-            self.judged("efficiency", one, scaled(ratio, 1 / one["devices"]), (*one.completed, *base.completed))
-            for one, base, ratio in _speedups(self.chosen(configurations), configurations)
-        ]
+        found = []
+        for one, base, ratio in _speedups(self.chosen(configurations), configurations, self.measure):
+            per_device = {block: speedup / one["devices"] for block, speedup in ratio.items()}
+            found.append(
+                self.compared(f"efficiency by {self.measure or one.rate}", per_device, why_not, one, base, without=())
+            )
+        return found
 
 
 class Scaling(Test):
-    """Mean speed-up of the configurations `where` over that of those `than`, geometric, on as many devices."""
+    """Mean speed-up of the configurations `where` over that of those `than`, with equal numbers of devices."""
 
     kind: Literal["scaling"]
     than: Where
@@ -130,101 +141,167 @@ class Scaling(Test):
         """Runs that it needs."""
         return "completed runs of both kinds of work on the same number of several devices, with the same on one"
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """One per machine, versions and number of devices."""
-        sides: list[dict[Any, list[Speedup]]] = []
-        for where in (self.where, self.than):
-            places = defaultdict(list)
-            for found in _speedups([each for each in configurations if fits(each, where)], configurations):
-                one = found[0]
-                places[one["devices"], one.provenance.machine, one.provenance.versions].append(found)
-            sides.append(places)
-        comparisons = []
-        for key in [key for key in sides[0] if key in sides[1]]:
-            terms: list[Term] = []
-            for sign, side in zip((1, -1), sides, strict=True):
-                weight = sign / len(side[key])
-                for one, base, _ in side[key]:
-                    terms += [(weight, one.blocks(one.rate)), (-weight, base.blocks(base.rate))]
-            runs = [run for side in sides for one, base, _ in side[key] for run in (*one.completed, *base.completed)]
-            ratio = product_of(terms)
-            comparisons.append(self.judged("speed-up over speed-up", f"{key[0]} devices", ratio, runs))
-        return comparisons
+    def comparisons(
+        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
+    ) -> list[Comparison]:
+        """One per machine, versions and number of devices, and one more where not all of its runs may be judged."""
+        places: dict[Any, tuple[list[Pair], list[Pair]]] = defaultdict(lambda: ([], []))
+        for side, where in enumerate((self.where, self.than)):
+            for pair in _speedups([each for each in configurations if fits(each, where)], configurations):
+                one = pair[0]
+                places[one["devices"], one.provenance.machine, one.provenance.versions][side].append(pair)
+        found = []
+        for (devices, *_), sides in places.items():
+            reasons = [why_not(one) or why_not(base) for side in sides for one, base, _ in side]
+            judged = [[pair for pair in side if not (why_not(pair[0]) or why_not(pair[1]))] for side in sides]
+            found.append(self._compared(devices, judged, ""))
+            if any(reasons):
+                found.append(self._compared(devices, sides, next(filter(None, reasons))))
+        return [each for each in found if each.by_block]
+
+    def _compared(self, devices: int, sides: Sequence[Sequence[Pair]], why_not: str) -> Comparison:
+        of, than = (means_by_block([ratio for *_, ratio in side], self.number) for side in sides)
+        where = f"{devices} devices"
+        runs = tuple(run for side in sides for one, base, _ in side for run in (*one.completed, *base.completed))
+        return Comparison("speed-up over speed-up", where, where, ratio_by_block(of, than), runs, why_not)
 
 
-class ApiTime(Test):
+class OfRuns(Test):
+    """Base of the tests of one number per run."""
+
+    def needs(self) -> str:
+        """Runs that it needs."""
+        return "completed runs that it is about whose trace has what it counts"
+
+    @property
+    def number(self) -> Number:
+        """A share."""
+        return "share"
+
+    def comparisons(
+        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
+    ) -> list[Comparison]:
+        """One per configuration."""
+        of_run = self.of_run(evidence)
+        found = []
+        for each in self.chosen(configurations):
+            shares = {run.repeat: share for run in each.completed if (share := of_run(run)) is not None}
+            if shares:
+                found.append(self.compared(self.what(), shares, why_not, each, without=()))
+        return found
+
+    def what(self) -> str:
+        """What its number is, in words."""
+        raise NotImplementedError
+
+    def of_run(self, evidence: Evidence) -> Callable[[MeasuredRun], float | None]:
+        """A function that gives the number of a run, None where it has none."""
+        raise NotImplementedError
+
+
+class ApiTime(OfRuns):
     """Share of the time in CUDA calls that is spent in some functions."""
 
     kind: Literal["api_time"]
     functions: Annotated[Pattern, Field(description="Regular expression to search for in their names.")]
 
-    def needs(self) -> str:
-        """Runs that it needs."""
-        return "completed runs that it is about whose CUDA calls were recorded"
+    def what(self) -> str:
+        """A share of calls."""
+        return "share of the time in CUDA calls"
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """One per configuration."""
-        calls = evidence.table("cuda_api")
-        kept = []
-        for each in self.chosen(configurations):
-            parts = [part for run in each.completed if (part := self._part(calls.get(run.run))) is not None]
-            if parts:
-                kept.append((each, parts))
-        return [
-            self.judged("share of the time in CUDA calls", each, mean_of(parts), each.completed) for each, parts in kept
-        ]
+    def of_run(self, evidence: Evidence) -> Callable[[MeasuredRun], float | None]:
+        """Share of the summed durations of calls, those of backtraces left out: they repeat other rows."""
+        tables = evidence.table("cuda_api")
 
-    def _part(self, calls: pd.DataFrame | None) -> float | None:
-        if calls is None:
-            return None
-        calls = calls[calls["api"] != "backtrace"]  # it repeats other rows
-        total = calls["total_s"].sum()
-        chosen = [re.search(self.functions, str(name)) is not None for name in calls["function"]]
-        return float(calls.loc[chosen, "total_s"].sum() / total) if total > 0 else None
+        def share(run: MeasuredRun) -> float | None:
+            if run.run not in tables:
+                return None
+            calls = tables[run.run]
+            calls = calls[calls["api"] != "backtrace"]
+            total = calls["total_s"].sum()
+            chosen = [re.search(self.functions, str(name)) is not None for name in calls["function"]]
+            return float(calls.loc[chosen, "total_s"].sum() / total) if total > 0 else None
+
+        return share
 
 
-class Reaches(Test):
-    """Highest test accuracy in the first epochs; a run of fewer epochs that does not reach it leaves it open."""
+class DeviceTime(OfRuns):
+    """Share of the GPUs' time in the profiled steps, or in the capture where the trace has no steps."""
+
+    kind: Literal["device_time"]
+    parts: Annotated[list[Literal[PARTS]], Field(min_length=1)]
+
+    def what(self) -> str:
+        """A share of the device's time."""
+        return f"share of the GPUs' time: {', '.join(self.parts)}"
+
+    def of_run(self, evidence: Evidence) -> Callable[[MeasuredRun], float | None]:
+        """Share of the span, all GPUs together; none where the causes of idle time are unknown."""
+        tables = evidence.table("timeline")
+
+        def share(run: MeasuredRun) -> float | None:
+            if run.run not in tables:
+                return None
+            rows = tables[run.run]
+            steps = rows[rows["scope"] == "step"]
+            rows = steps if len(steps) else rows
+            span = rows["span_s"].sum()
+            if rows[["busy_s", "idle_host_bound_s"]].isna().any(axis=None) or not span > 0:
+                return None
+            return float(device_time(rows)[list(self.parts)].sum().sum() / span)
+
+        return share
+
+
+class Reaches(OfRuns):
+    """Highest test accuracy in the first epochs."""
 
     kind: Literal["reaches"]
     epochs: Annotated[int, Field(ge=1)]
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """One per configuration."""
-        tested = evidence.table("epochs")
-        kept = []
-        for each in self.chosen(configurations):
-            highest = [best for run in each.completed if (best := self._highest(run, tested.get(run.run))) is not None]
-            if highest:
-                kept.append((each, highest))
-        found = []
-        for each, highest in kept:
-            judged = self.judged("highest test accuracy", each, mean_of(highest), each.completed)
-            too_short = judged.answer == "no" and each["epochs"] < self.epochs
-            found.append(replace(judged, answer="open") if too_short else judged)
-        return found
+    def needs(self) -> str:
+        """Runs that it needs."""
+        return "completed runs that it is about whose accuracy was tested"
 
-    def _highest(self, run: MeasuredRun, epochs: pd.DataFrame | None) -> float | None:
-        if epochs is not None:
-            highest = epochs.loc[epochs["epoch"] <= self.epochs, "test_accuracy"].max()
-            if pd.notna(highest):
-                return float(highest)
-        return run.number("test_accuracy") if run.values.get("epochs", 0) <= self.epochs else None
+    def what(self) -> str:
+        """An accuracy."""
+        return "highest test accuracy"
 
+    def of_run(self, evidence: Evidence) -> Callable[[MeasuredRun], float | None]:
+        """The highest of the epochs' accuracies."""
+        tables = evidence.table("epochs")
 
-AnyTest = Annotated[Compare | Trend | Efficiency | Scaling | ApiTime | Reaches, Field(discriminator="kind")]
+        def highest(run: MeasuredRun) -> float | None:
+            if run.run not in tables:
+                return None
+            epochs = tables[run.run]
+            found = epochs.loc[epochs["epoch"] <= self.epochs, "test_accuracy"].max()
+            return float(found) if pd.notna(found) else None
+
+        return highest
 
 
-def _speedups(chosen: Iterable[Configuration], configurations: Sequence[Configuration]) -> list[Speedup]:
+KINDS = (Compare, Trend, Efficiency, Scaling, ApiTime, DeviceTime, Reaches)
+AnyTest = Annotated[
+    Compare | Trend | Efficiency | Scaling | ApiTime | DeviceTime | Reaches, Field(discriminator="kind")
+]
+
+
+def _speedups(
+    chosen: Iterable[Configuration], configurations: Sequence[Configuration], measure: str | None = None
+) -> list[Pair]:
     """Each of the chosen on several devices that has a baseline, with that and the ratio of their rates."""
     baselines = find_baselines(
-        (c.rest(BASELINE_DIFFERS), c.workload, c[c.workload.method], c["devices"], bool(c.values(c.rate)))
+        (c.rest(BASELINE_DIFFERS), c.workload, c[c.workload.method], c["devices"], bool(c.blocks(measure or c.rate)))
         for c in configurations
     )
     base_of = {id(c): configurations[base] for c, base in zip(configurations, baselines, strict=True) if base >= 0}
     pairs = [(each, base_of[id(each)]) for each in chosen if each["devices"] > 1 and id(each) in base_of]
-    ratios = [ratio_of(one.blocks(one.rate), base.blocks(base.rate)) for one, base in pairs]
-    return [(*pair, ratio) for pair, ratio in zip(pairs, ratios, strict=True) if ratio.value is not None]
+    found = [
+        (one, base, ratio_by_block(one.blocks(measure or one.rate), base.blocks(measure or base.rate)))
+        for one, base in pairs
+    ]
+    return [pair for pair in found if pair[2]]
 
 
 def _value_words(value: Any) -> str:

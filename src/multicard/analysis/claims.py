@@ -1,12 +1,12 @@
 """The papers' claims, checked against the measurements: confirmed, refuted, not decided, or not measured here.
 
-A claim about GPUs is decided only by runs on GPUs, on work as large as the claim is about. What CPU processes,
-synthetic data or toy models show is reported beside it and decides nothing.
+A claim about GPUs is judged by runs on GPUs only, on work as large as the claim is about, whose pace is not set by
+something else. What CPU processes, synthetic data, toy models or runs that wait for data show is reported beside it.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,15 +14,16 @@ import pandas as pd
 from pydantic import Field, TypeAdapter, ValidationError
 
 from multicard.analysis.claim_limits import Comparison, Where, fits
-from multicard.analysis.claim_tests import AnyTest
-from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.statistics import Interval
+from multicard.analysis.claim_tests import KINDS, AnyTest
+from multicard.analysis.claim_verdicts import Pooled, Verdict, interval, judge_together
+from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.errors import UserError
-from multicard.core.units import number
+from multicard.core.units import number, percent
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
+from multicard.experiment.workload import WORKLOADS
 
-Verdict = Literal["confirmed", "refuted", "not decided", "not measured here"]
 Hardware = Literal["gpu", "numa", "any"]
 
 # The claims that come with multicard, which is installed from its repository's folder.
@@ -35,57 +36,105 @@ ABOUT: dict[Hardware, str] = {
     "numa": "GPUs of a machine that is known to have two or more NUMA nodes",
     "any": "real data",
 }
+NOT_MEASURED: Verdict = "not measured here"
 COLUMNS = (
-    "claim", "verdict", "says", "paper", "source", "hardware", "finding", "conditions", "aside", "ours",
+    "claim", "verdict", "claim_text", "paper", "source", "hardware", "refuted_if", "can_be_judged", "finding",
+    "conditions", "other_evidence", "our_choice",
+)  # fmt: skip
+TEST_COLUMNS = (
+    "claim", "test", "decides", "verdict", "value", "low", "high", "level", "p_value", "above", "below", "refuted_if",
+    "comparisons", "lowest", "highest", "blocks", "not_judged_because",
 )  # fmt: skip
 COMPARISON_COLUMNS = (
-    "claim", "test", "decides", "comparison", "configuration", "value", "low", "high", "repeats", "above", "below",
-    "answer", "machine", "runs",
+    "claim", "test", "comparison", "configuration", "value", "low", "high", "repeats", "pooled", "not_judged_because",
+    "machine", "runs",
 )  # fmt: skip
 
 
 class Claim(Strict):
-    """One claim: what a paper says, where, and the tests that represent it."""
+    """One claim: what a paper says, where, what would refute it, and the tests that represent it."""
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
     claim: Annotated[str, Field(min_length=1, description="What the paper says, in our words.")]
     paper: Annotated[str, Field(min_length=1)]
     source: Annotated[str, Field(min_length=1, description="Where it says so.")]
-    hardware: Annotated[Hardware, Field(description="What a run must be on to decide.")]
+    refuted_if: Annotated[str, Field(min_length=1, description="What measurement would refute it, in one sentence.")]
+    hardware: Annotated[Hardware, Field(description="What a run must be on to be judged.")]
     size: Annotated[
-        dict[Literal["vision", "llm"], Where],
-        Field(default_factory=dict, description="Values that runs of a workload must have to decide."),
+        dict[Literal[tuple(WORKLOADS)], Where],
+        Field(default_factory=dict, description="Values that runs of a workload must have to be judged."),
     ]
-    ours: Annotated[str, Field(description="What about the tests is our choice.")] = ""
+    our_choice: Annotated[str, Field(description="What about the tests is our choice.")] = ""
     tests: Annotated[list[AnyTest], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test of a claim: its verdict, the comparisons that decide, and those that do not (`others`)."""
+    """One test of a claim: its verdict, what is pooled, and the comparisons that are not judged (`others`)."""
 
     __test__ = False  # not for pytest
 
-    statement: str
+    test: AnyTest
     verdict: Verdict
-    comparisons: list[Comparison]
+    pooled: Pooled | None
     others: list[Comparison]
-    above: float | None
-    below: float | None
-    finding: str
-    aside: str
+    not_judged_because: str
+
+    @property
+    def finding(self) -> str:
+        """Statement, verdict and numbers in words."""
+        reading = "" if self.test.decides else "Another reading: "
+        if self.pooled is None:
+            return f"{reading}{self.test.statement} Not judged: {self.not_judged_because}."
+        return f"{reading}{self.test.statement} {self.verdict.capitalize()}: {_pooled_words(self.pooled)}."
 
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim and what the measurements say about it; `conditions` are those of the runs that decide."""
+    """A claim and what the measurements say about it."""
 
     claim: Claim
     verdict: Verdict
     tests: list[TestResult]
-    finding: str
-    conditions: str
-    aside: str
+
+    @property
+    def can_be_judged(self) -> str:
+        """Whether the runs can decide it: yes; in part or no, and why not."""
+        tests = [each for each in self.tests if each.test.decides]
+        missing = [each for each in tests if each.pooled is None]
+        if not missing:
+            return "yes"
+        if len(missing) == len(tests):
+            reasons = dict.fromkeys(each.not_judged_because for each in missing)
+            return f"no: {'; '.join(reasons)}"
+        return "in part: " + " ".join(f"{each.test.statement} {each.not_judged_because}." for each in missing)
+
+    @property
+    def finding(self) -> str:
+        """Those of the tests."""
+        return " ".join(each.finding for each in self.tests)
+
+    @property
+    def conditions(self) -> str:
+        """Machine, versions, blocks and number of runs behind the pooled numbers."""
+        pooled = [each.pooled for each in self.tests if each.pooled is not None]
+        every = {run.run: run for each in pooled for comparison, _ in each.single for run in comparison.runs}
+        if not every:
+            return ""
+        versions = dict.fromkeys(run.provenance.versions or "versions unknown" for run in every.values())
+        blocks = sorted({each.found.repeats for each in pooled})
+        counted = f"{blocks[0]}" if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
+        return f"{_machines(every.values())}; {'; '.join(versions)}; {len(every)} runs, repeats: {counted}"
+
+    @property
+    def other_evidence(self) -> str:
+        """What the comparisons show that are not judged, by the reason."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for each in self.tests:
+            for reason in dict.fromkeys(other.why_not for other in each.others):
+                single = [interval(one, each.test.number) for one in each.others if one.why_not == reason]
+                found[reason].append(f"{each.test.statement} Found: {_range_words(single)}.")
+        return " ".join(f"Not judged ({reason}): {' '.join(texts)}" for reason, texts in found.items())
 
 
 def read_claims(path: Path) -> list[Claim]:
@@ -111,91 +160,125 @@ def read_claims(path: Path) -> list[Claim]:
 
 def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
     """Check each claim against the measurements."""
-    return [_judge(claim, evidence) for claim in claims]
+    configurations = [_undisturbed(each) for each in evidence.configurations]
+    nodes: dict[str | None, set[int]] = defaultdict(set)
+    for run in evidence.runs:
+        nodes[run.provenance.machine] |= run.provenance.numa_nodes
+    several = {machine for machine, found in nodes.items() if len(found) >= NUMA_NODES}
+    return [_judge(claim, configurations, evidence, several) for claim in claims]
 
 
 def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
     """One row per claim, columns `COLUMNS`."""
     rows = [
-        {"claim": each.claim.id, "verdict": each.verdict, "says": each.claim.claim, "paper": each.claim.paper,
-         "source": each.claim.source, "hardware": each.claim.hardware, "finding": each.finding,
-         "conditions": each.conditions, "aside": each.aside, "ours": each.claim.ours}
+        {"claim": each.claim.id, "verdict": each.verdict, "claim_text": each.claim.claim, "paper": each.claim.paper,
+         "source": each.claim.source, "hardware": each.claim.hardware, "refuted_if": each.claim.refuted_if,
+         "can_be_judged": each.can_be_judged, "finding": each.finding, "conditions": each.conditions,
+         "other_evidence": each.other_evidence, "our_choice": each.claim.our_choice}
         for each in judged
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+def pooled_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
+    """One row per test with its pooled number, columns `TEST_COLUMNS`."""
+    rows = []
+    for each in judged:
+        for result in each.tests:
+            test, pooled = result.test, result.pooled
+            row = {"claim": each.claim.id, "test": test.statement, "decides": test.decides, "verdict": result.verdict,
+                   "above": test.above, "below": test.below, "refuted_if": test.refuted_if(), "comparisons": 0,
+                   "not_judged_because": result.not_judged_because}  # fmt: skip
+            if pooled is not None:
+                values = [found.value for _, found in pooled.single]
+                row |= {"value": pooled.found.value, "low": pooled.found.low, "high": pooled.found.high,
+                        "level": pooled.level, "p_value": pooled.found.p_value, "comparisons": len(values),
+                        "lowest": min(values), "highest": max(values), "blocks": pooled.found.repeats}  # fmt: skip
+            rows.append(row)
+    return pd.DataFrame(rows, columns=list(TEST_COLUMNS))
+
+
 def comparisons_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
-    """One row per comparison, including those that decide nothing; columns `COMPARISON_COLUMNS`."""
-    rows = [
-        {"claim": each.claim.id, "test": test.statement, "decides": decides, "comparison": one.what,
-         "configuration": one.under, "value": one.found.value, "low": one.found.low, "high": one.found.high,
-         "repeats": one.found.repeats,
-         "above": test.above, "below": test.below, "answer": one.answer if decides else None,
-         "machine": _machines([one]), "runs": " ".join(dict.fromkeys(run.run for run in one.runs))}
-        for each in judged
-        for test in each.tests
-        for decides, comparisons in ((True, test.comparisons), (False, test.others))
-        for one in comparisons
-    ]  # fmt: skip
+    """One row per single comparison, for information; columns `COMPARISON_COLUMNS`."""
+    rows = []
+    for each in judged:
+        for result in each.tests:
+            single = result.pooled.single if result.pooled else []
+            others = [(one, interval(one, result.test.number)) for one in result.others]
+            rows += [
+                {"claim": each.claim.id, "test": result.test.statement, "comparison": one.what,
+                 "configuration": one.under, "value": found.value, "low": found.low, "high": found.high,
+                 "repeats": found.repeats, "pooled": pooled, "not_judged_because": one.why_not,
+                 "machine": _machines(one.runs), "runs": " ".join(dict.fromkeys(run.run for run in one.runs))}
+                for pooled, comparisons in ((True, single), (False, others))
+                for one, found in comparisons
+            ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
 
 
-def _judge(claim: Claim, evidence: Evidence) -> JudgedClaim:
-    deciding, other = _split(claim, evidence)
-    tests = []
+def _judge(
+    claim: Claim, configurations: Sequence[Configuration], evidence: Evidence, several_nodes: set[str | None]
+) -> JudgedClaim:
+    found = []
     for test in claim.tests:
-        comparisons = test.comparisons(deciding, evidence)
-        others = test.comparisons(other, evidence)
-        verdict = _verdict_of_test(comparisons)
-        if comparisons:
-            finding = f"{test.statement} {_sentence(verdict)}: {_numbers(comparisons)}."
-        else:
-            finding = f"{test.statement} Not measured on {ABOUT[claim.hardware]}: there are no {test.needs()}."
-        aside = f"{test.statement} Found: {_numbers(others, answers=False)}." if others else ""
-        tests.append(TestResult(test.statement, verdict, comparisons, others, test.above, test.below, finding, aside))
-    asides = [test.aside for test in tests if test.aside]
-    decided_by = [one for test in tests for one in test.comparisons]
-    return JudgedClaim(
-        claim,
-        _verdict_of_claim([test.verdict for test in tests]),
-        tests,
-        finding=" ".join(test.finding for test in tests),
-        conditions=_conditions(decided_by),
-        aside=f"Decides nothing, since it was measured on {_kinds(tests)}: {' '.join(asides)}" if asides else "",
-    )
+
+        def why_not(configuration: Configuration, test: AnyTest = test) -> str:
+            return _why_not(configuration, claim, several_nodes) or test.why_not(configuration)
+
+        found.append(test.comparisons(configurations, evidence, why_not))
+    # What decides the claim is one family, other readings are another.
+    verdicts: dict[int, tuple[Verdict, Pooled | None]] = {}
+    for decides in (True, False):
+        family = [index for index, test in enumerate(claim.tests) if test.decides == decides]
+        judged = judge_together([(claim.tests[i], [one for one in found[i] if not one.why_not]) for i in family])
+        verdicts |= dict(zip(family, judged, strict=True))
+    tests = []
+    for index, (test, comparisons) in enumerate(zip(claim.tests, found, strict=True)):
+        verdict, pooled = verdicts[index]
+        pooled_ones = {id(one) for one, _ in pooled.single} if pooled else set()
+        others = [
+            replace(one, why_not=one.why_not or "not in all of the blocks")
+            for one in comparisons
+            if id(one) not in pooled_ones
+        ]
+        tests.append(TestResult(test, verdict, pooled, others, "" if pooled else _missing(claim, test, others)))
+    return JudgedClaim(claim, _verdict_of_claim([each.verdict for each in tests if each.test.decides]), tests)
 
 
-def _split(claim: Claim, evidence: Evidence) -> tuple[list[Configuration], list[Configuration]]:
-    """Configurations whose runs may decide a claim, and the others."""
-    nodes: dict[str | None, set[int]] = {}
-    for run in evidence.runs:
-        nodes.setdefault(run.provenance.machine, set()).update(run.provenance.numa_nodes)
-
-    def decides(configuration: Configuration) -> bool:
-        if any(run.synthetic for run in configuration.runs):
-            return False
-        if not fits(configuration, claim.size.get(configuration["workload"], {})):
-            return False
-        on_gpu = configuration["device"] == "cuda" and configuration.provenance.gpu is not None
-        if claim.hardware == "numa":
-            return on_gpu and len(nodes[configuration.provenance.machine]) >= NUMA_NODES
-        return on_gpu or claim.hardware == "any"
-
-    sides: tuple[list[Configuration], list[Configuration]] = ([], [])
-    for configuration in evidence.configurations:
-        sides[not decides(configuration)].append(configuration)
-    return sides
+def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str | None]) -> str:
+    """Why a configuration's runs are not judged whatever the test; empty where they may be."""
+    if any(run.synthetic for run in configuration.runs):
+        return "synthetic data or machine"
+    if claim.hardware != "any" and configuration["device"] != "cuda":
+        return "CPU processes"
+    if not fits(configuration, claim.size.get(configuration["workload"], {})):
+        return "too small a workload"
+    if claim.hardware != "any" and configuration.provenance.gpu is None:
+        return "GPU not recorded"
+    if claim.hardware == "numa" and configuration.provenance.machine not in several_nodes:
+        return "machine not known to have two or more NUMA nodes"
+    if not any(map(_steady, configuration.completed)):
+        return "not stationary"
+    return ""
 
 
-def _verdict_of_test(comparisons: Sequence[Comparison]) -> Verdict:
-    """More than half of the comparisons must agree, and none contradict."""
-    if not comparisons:
-        return "not measured here"
-    counts = Counter(one.answer for one in comparisons)
-    if counts["yes"] > len(comparisons) / 2 and not counts["no"]:
-        return "confirmed"
-    return "refuted" if counts["no"] > len(comparisons) / 2 and not counts["yes"] else "not decided"
+def _undisturbed(configuration: Configuration) -> Configuration:
+    """The configuration without runs that were not stationary, as long as others are left."""
+    kept = tuple(run for run in configuration.runs if _steady(run))
+    return replace(configuration, runs=kept) if any(run in kept for run in configuration.completed) else configuration
+
+
+def _steady(run: MeasuredRun) -> bool:
+    """Whether nothing says that the run was not stationary."""
+    return run.values.get("stationary", True) is not False
+
+
+def _missing(claim: Claim, test: AnyTest, others: Sequence[Comparison]) -> str:
+    """Why there is nothing to judge a test by."""
+    if not others:
+        return f"not measured on {ABOUT[claim.hardware]}: there are no {test.needs()}"
+    counts = Counter(one.why_not for one in others)
+    return ", ".join(f"{count} comparison{'s' if count > 1 else ''}: {reason}" for reason, count in counts.items())
 
 
 def _verdict_of_claim(verdicts: Sequence[Verdict]) -> Verdict:
@@ -207,76 +290,50 @@ def _verdict_of_claim(verdicts: Sequence[Verdict]) -> Verdict:
     return "not decided"
 
 
-def _sentence(verdict: Verdict) -> str:
-    return {"confirmed": "Confirmed", "refuted": "Refuted", "not decided": "Not decided"}.get(verdict, verdict)
+def _pooled_words(pooled: Pooled) -> str:
+    """A pooled number with its interval, of how much it is, and how far the single comparisons differ.
 
-
-def _numbers(comparisons: Sequence[Comparison], answers: bool = True) -> str:
-    """The number of one comparison; of several the smallest and the largest, and how many support the claim."""
-    ordered = sorted(comparisons, key=lambda one: one.found.value)
-    lowest, highest = ordered[0], ordered[-1]
-    if len(ordered) == 1:
-        return f"{interval_words(lowest.found)} ({lowest.what}; {lowest.in_short})"
-    counts = Counter(one.answer for one in ordered)
-    tally = f", {counts['yes']} support it, {counts['no']} contradict it, {counts['open']} are open" if answers else ""
+    A single comparison is worded like any other number.
+    """
+    found, single = pooled.found, sorted(pooled.single, key=lambda each: each[1].value)
+    level = f" at {percent(pooled.level, decimals=1)}" if pooled.level > LEVEL and found.low is not None else ""
+    (low, lowest), (high, highest) = single[0], single[-1]
+    if len(single) == 1:
+        return f"{interval_words(found)}{level} ({low.what}; {low.in_short})"
     return (
-        f"{len(ordered)} comparisons{tally}; from {interval_words(lowest.found)} ({lowest.what}; {lowest.in_short}) "
-        f"to {interval_words(highest.found)} ({highest.what}; {highest.in_short})"
+        f"{interval_words(found)}{level}, pooled from {len(single)} comparisons, which vary from "
+        f"{number(lowest.value)} ({low.what}; {low.in_short}) to {number(highest.value)} ({high.what}; {high.in_short})"
     )
+
+
+def _range_words(found: Sequence[Interval]) -> str:
+    """A number with its interval, or the range of several."""
+    if len(found) == 1:
+        return interval_words(found[0])
+    values = [each.value for each in found]
+    return f"{number(min(values))} to {number(max(values))} in {len(values)} comparisons"
 
 
 def interval_words(found: Interval) -> str:
     """Format a number with its bounds.
 
-    >>> interval_words(Interval(1.25, 1.2, 1.3, 3, coverage=0.95)), interval_words(Interval(1.25, None, None, 1))
+    >>> interval_words(Interval(1.25, 1.2, 1.3, 3)), interval_words(Interval(1.25, None, None, 1))
     ('1.25 [1.2, 1.3]', '1.25 (no interval: one repeat)')
-    >>> interval_words(Interval(1.25, 1.2, 1.3, 3))
-    '1.25 (range 1.2 to 1.3)'
     """
     if found.low is None or found.high is None:
         return f"{number(found.value)} (no interval: one repeat)"
-    if found.coverage is None:
-        return f"{number(found.value)} (range {number(found.low)} to {number(found.high)})"
     return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
 
 
-def _conditions(comparisons: Sequence[Comparison]) -> str:
-    """Machine, versions, repeats and number of runs behind the comparisons."""
-    if not comparisons:
-        return ""
-    repeats = [one.found.repeats for one in comparisons]
-    runs = {run.run for one in comparisons for run in one.runs}
-    versions = dict.fromkeys(run.provenance.versions or "versions unknown" for one in comparisons for run in one.runs)
-    fewest, most = min(repeats), max(repeats)
-    counted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    return f"{_machines(comparisons)}; {'; '.join(versions)}; {len(runs)} runs, repeats: {counted}"
-
-
-def _machines(comparisons: Sequence[Comparison]) -> str:
-    return "; ".join(
-        dict.fromkeys(run.provenance.machine or "machine unknown" for one in comparisons for run in one.runs)
-    )
-
-
-def _kinds(tests: Sequence[TestResult]) -> str:
-    """What the runs that decide nothing are."""
-    runs = [run for test in tests for one in test.others for run in one.runs]
-    kinds = {
-        "synthetic data"
-        if run.synthetic
-        else "CPU processes"
-        if run.values.get("device") == "cpu"
-        else "GPUs with too small a workload, or on a machine not known to be of the kind"
-        for run in runs
-    }
-    return ", ".join(sorted(kinds))
+def _machines(runs: Iterable[MeasuredRun]) -> str:
+    return "; ".join(dict.fromkeys(run.provenance.machine or "machine unknown" for run in runs))
 
 
 def _fault(error: dict, content: list) -> str:
     """Format one pydantic error as `claim.key: found …, what is wrong`."""
     index, *keys = error["loc"]
     named = content[index].get("id", index) if isinstance(content[index], dict) else index
-    kinds = {"compare", "trend", "efficiency", "scaling", "api_time", "reaches"}  # pydantic's own part of the place
+    kinds = {kind.model_fields["kind"].annotation.__args__[0] for kind in KINDS}  # pydantic's own part of the place
     place = ".".join(str(key) for key in (named, *keys) if key not in kinds)
     match error["type"]:
         case "missing":

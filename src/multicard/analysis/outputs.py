@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.claims import claims_table, comparisons_table, judge, read_claims
+from multicard.analysis.claims import claims_table, comparisons_table, judge, read_claims, pooled_table
 from multicard.analysis.evidence import read_evidence
 from multicard.analysis.measures import measure_scenario, outcome_table
 from multicard.analysis.provenance import notes, synthetic
@@ -39,8 +39,10 @@ def write_scenario(folders: Sequence[Path], not_run: Mapping[str, str], out: Pat
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))
 
 
-def write_claims(claims: Path, results: Path, scenarios: Sequence[str], verdicts: Path, comparisons: Path) -> None:
-    """Check the claims against the scenarios of a results folder: a CSV with a row per claim, and one per comparison.
+def write_claims(
+    claims: Path, results: Path, scenarios: Sequence[str], verdicts: Path, tests: Path, comparisons: Path
+) -> None:
+    """Check the claims against the scenarios of a results folder: CSVs with a row per claim, test and comparison.
 
     Raises
     ------
@@ -49,6 +51,7 @@ def write_claims(claims: Path, results: Path, scenarios: Sequence[str], verdicts
     """
     judged = judge(read_claims(claims), read_evidence(results, scenarios))
     _write(claims_table(judged), verdicts)
+    _write(pooled_table(judged), tests)
     _write(comparisons_table(judged), comparisons)
 
 

@@ -22,9 +22,12 @@ def run(arguments: argparse.Namespace) -> None:
     judged = read_results(arguments.results).claims(arguments.claims)
     for each in judged.to_dict("records"):
         terminal.print(f"[bold]{each['claim']}[/bold]: {each['verdict']}", highlight=False)
-        for column in ("says", "finding", "conditions", "aside"):
+        for column, label in (
+            ("claim_text", ""), ("refuted_if", "Refuted if: "), ("finding", ""), ("conditions", ""),
+            ("other_evidence", ""),
+        ):  # fmt: skip
             if each[column]:
-                terminal.print(plain(f"  {each[column]}"), soft_wrap=True)
+                terminal.print(plain(f"  {label}{each[column]}"), soft_wrap=True)
     counts = judged["verdict"].value_counts(sort=False)
     terminal.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), highlight=False)
 

@@ -17,7 +17,7 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
 from multicard.report.page import write_report
-from multicard.report.results import CLAIMS, RECOMMENDATIONS, REPORT, Plan
+from multicard.report.results import CLAIM_TESTS, CLAIMS, RECOMMENDATIONS, REPORT, Plan
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def draw(measured: Path, plans: Mapping[str, Plan], out: Path, claims: Path = SH
         shutil.copytree(measured, made, dirs_exist_ok=True)
         for name, plan in plans.items():
             draw_scenario(plan.figures, made / "scenarios" / name, made / "figures" / name)
-        write_claims(claims, made, list(plans), made / CLAIMS, made / "claims_comparisons.csv")
+        tables = (made / name for name in (CLAIMS, CLAIM_TESTS, "claims_comparisons.csv"))
+        write_claims(claims, made, list(plans), *tables)
         write_recommendations(made, list(plans), made / RECOMMENDATIONS)
         write_report(made, made / REPORT, plans)
         runs = len(list(made.glob(f"runs/*/{RUN}")))

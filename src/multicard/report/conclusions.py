@@ -1,13 +1,15 @@
 """Conclusions of the experiment for the page: verdicts on the claims, and recommendations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from multicard.core.units import number, percent
 from multicard.report.wording import in_words
 
 UNMEASURED = "not measured here"
@@ -19,26 +21,69 @@ SEEN_PARTS = 8
 SCROLL = '<div class="scroll" role="group" aria-label="Table" tabindex="0">'
 
 
+# Facts of a claim that are shown at once, and those that the table of its tests has.
+SHOWN = ("refuted_if", "can_be_judged")
+IN_TESTS = ("finding",)
+
+
+@dataclass(frozen=True)
+class ClaimTest:
+    """A test of a claim in words: its pooled number, how far single comparisons differ, and the verdict."""
+
+    statement: str
+    decides: bool
+    verdict: str
+    pooled: str
+    single: str
+    refuted_if: str
+    not_judged_because: str
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A claim, its verdict, the facts that are `shown` with it, and `more` in a closed section."""
+    """A claim, its verdict and tests, the facts that are `shown` with it, and `more` in a closed section."""
 
-    says: str
+    text: str
     verdict: str
+    tests: list[ClaimTest]
     shown: list[tuple[str, str]]
     more: list[tuple[str, str]]
 
 
-def claims_of(table: pd.DataFrame) -> list[Claim]:
-    """Give the claims of claims.csv, measured ones first; of the others all facts are in the closed section."""
+def claims_of(table: pd.DataFrame, tests: pd.DataFrame) -> list[Claim]:
+    """Give the claims of claims.csv with their tests of claims_tests.csv, measured ones first."""
     claims = []
     for _, row in table.iterrows():
-        facts = [(name, row[name]) for name in table if name not in ("says", "verdict") and row[name]]
-        at_once = ("finding", "conditions") if row["verdict"] != UNMEASURED else ()
-        shown = [(in_words(name), value) for name, value in facts if name in at_once]
-        more = [(in_words(name), value) for name, value in facts if name not in at_once]
-        claims.append(Claim(row["says"], row["verdict"], shown, more))
+        facts = {name: row[name] for name in table if name not in ("claim_text", "verdict", *IN_TESTS) and row[name]}
+        shown = [(in_words(name), facts[name]) for name in SHOWN if name in facts]
+        more = [(in_words(name), value) for name, value in facts.items() if name not in SHOWN]
+        own = [_claim_test(each) for each in tests[tests["claim"] == row["claim"]].to_dict("records")]
+        claims.append(Claim(row["claim_text"], row["verdict"], own, shown, more))
     return sorted(claims, key=lambda claim: claim.verdict == UNMEASURED)
+
+
+def _claim_test(row: Mapping[str, Any]) -> ClaimTest:
+    """Word a row of claims_tests.csv, whose cells are text."""
+    names = ("value", "low", "high", "level", "lowest", "highest", "comparisons", "blocks")
+    n = {name: pd.to_numeric(row.get(name) or None, errors="coerce") for name in names}
+    n = {name: None if pd.isna(value) else float(value) for name, value in n.items()}
+    pooled = "" if n["value"] is None else number(n["value"])
+    if None not in (n["value"], n["low"], n["high"], n["level"]):
+        pooled += f" [{number(n['low'])}, {number(n['high'])}] at {percent(n['level'], decimals=1)}"
+    single = ""
+    if None not in (n["comparisons"], n["lowest"], n["highest"], n["blocks"]):
+        single = f"{n['comparisons']:.0f} in {n['blocks']:.0f} block{'s' if n['blocks'] > 1 else ''}"
+        if n["comparisons"] > 1:
+            single += f", {number(n['lowest'])} to {number(n['highest'])}"
+    return ClaimTest(
+        statement=row["test"],
+        decides=row.get("decides") != "False",
+        verdict=row["verdict"],
+        pooled=pooled,
+        single=single,
+        refuted_if=row.get("refuted_if", ""),
+        not_judged_because=row.get("not_judged_because", ""),
+    )
 
 
 def markdown(text: str) -> Markup:

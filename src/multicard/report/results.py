@@ -19,6 +19,7 @@ from multicard.experiment.figures import FIGURES
 ORDER = (*OUTCOMES, NOT_RUN)
 
 CLAIMS = "claims.csv"
+CLAIM_TESTS = "claims_tests.csv"
 REPORT = "report.html"
 RECOMMENDATIONS = "recommendations.md"
 
@@ -69,6 +70,7 @@ class Results:
     scenarios: list[Scenario]
     records: dict[str, dict[str, Any]]  # run.json by run, of the runs that have one
     claims: pd.DataFrame | None
+    claim_tests: pd.DataFrame | None
     recommendations: str | None
     runs: pd.DataFrame = field(init=False)  # as runs.csv, each run once, with the names of its `scenarios` as a list
 
@@ -102,7 +104,8 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
     return Results(
         scenarios=scenarios,
         records=_records(folder / "runs", scenarios),
-        claims=_table(claims, "says", "verdict") if claims.exists() else None,
+        claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
+        claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "verdict") if claims.exists() else None,
         recommendations=_text(recommendations) if recommendations.exists() else None,
     )
 

@@ -1,0 +1,133 @@
+"""One pooled number per test of a claim, with an interval, and what follows from it.
+
+A claim makes few statements, and a matrix many comparisons for each. Judged one by one, some of many would be decided
+by chance, the more the larger the matrix. So all comparisons of a test are pooled within each block of repeats, and the
+blocks, which are independent of each other, give the interval: more comparisons make it narrower.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from multicard.analysis.claim_limits import Comparison, Number, Test
+from multicard.analysis.statistics import LEVEL, Interval, mean_of, ratio_of
+
+Verdict = Literal["confirmed", "refuted", "not decided", "not measured here"]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The pooled number of a test.
+
+    Attributes
+    ----------
+    found
+        The number with its interval, whose repeats are blocks; its p-value is of the limit that decides.
+    level
+        Coverage of the interval: 95 %, and more where several tests are judged together.
+    single
+        The comparisons that are pooled, each with its number over the blocks.
+    """
+
+    found: Interval
+    level: float
+    single: list[tuple[Comparison, Interval]]
+
+
+def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[tuple[Verdict, Pooled | None]]:
+    """Judge some tests, each by its comparisons.
+
+    A test is confirmed where its interval lies wholly inside the limits and refuted where it lies wholly outside. The
+    levels of the intervals are those of Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979), so
+    that one or more tests are decided wrongly with a probability of at most 5 %.
+    """
+    series = [means_by_block([each.by_block for each in comparisons], test.number) for test, comparisons in tests]
+    p_values = [_found(test, blocks).p_value if blocks else None for (test, _), blocks in zip(tests, series, strict=True)]
+    judged: list[tuple[Verdict, Pooled | None]] = []
+    for (test, comparisons), blocks, level in zip(tests, series, holm_levels(p_values), strict=True):
+        if not blocks:
+            judged.append(("not measured here", None))
+            continue
+        single = [(each, interval(each, test.number)) for each in comparisons if blocks.keys() <= each.by_block.keys()]
+        pooled = Pooled(_found(test, blocks, level), level, single)
+        judged.append((_verdict(test, pooled.found), pooled))
+    return judged
+
+
+def means_by_block(series: Sequence[Mapping[int, float]], number: Number) -> dict[int, float]:
+    """Mean of some series in each block, of ratios the geometric one.
+
+    Means over different series would differ by these, so the series are the same in all blocks: those blocks are taken
+    in which most numbers remain (of equally many the most blocks), and series that lack one are left out.
+
+    >>> means_by_block([{1: 2.0, 2: 8.0}, {1: 8.0, 2: 2.0}, {1: 5.0}], "ratio")
+    {1: 4.0, 2: 4.0}
+    """
+    held = [frozenset(each) for each in series]
+    candidates = {one & other for one in held for other in held} - {frozenset()}
+    if not candidates:
+        return {}
+    blocks = max(
+        candidates, key=lambda blocks: (len(blocks) * sum(blocks <= each for each in held), len(blocks), sorted(blocks))
+    )
+    kept = [each for each in series if blocks <= each.keys()]
+    if number == "share":
+        return {block: float(np.mean([each[block] for each in kept])) for block in sorted(blocks)}
+    return {block: math.exp(np.mean([math.log(each[block]) for each in kept])) for block in sorted(blocks)}
+
+
+def interval(comparison: Comparison, number: Number) -> Interval:
+    """The number of a comparison over its blocks."""
+    return _over_blocks(comparison.by_block, number)
+
+
+def holm_levels(p_values: Sequence[float | None]) -> list[float]:
+    """Level of the interval of each of some tests, by Holm's procedure.
+
+    Of m tests with p-values, the one with the k-th smallest has the level 1 − 0.05 / (m − k + 1); from the first that
+    this does not decide, all have the same. So an interval of its level excludes the limit exactly where Holm's
+    procedure rejects it.
+
+    >>> [round(level, 4) for level in holm_levels([0.001, 0.2, None, 0.03])]
+    [0.9833, 0.975, 0.95, 0.975]
+    """
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    levels = [LEVEL] * len(p_values)
+    error, decided = 1 - LEVEL, True
+    for rank, (p, index) in enumerate(known):
+        if decided:
+            error = (1 - LEVEL) / (len(known) - rank)
+            decided = p <= error
+        levels[index] = 1 - error
+    return levels
+
+
+def _found(test: Test, blocks: Mapping[int, float], level: float = LEVEL) -> Interval:
+    """The pooled number; its p-value is of the limit that it must exclude to be decided."""
+    value = _over_blocks(blocks, test.number).value
+    limits = [limit for limit in (test.above, test.below) if limit is not None]
+    violated = [limit for limit in limits if (value < limit if limit == test.above else value > limit)]
+    # Inside the limits all of them must be excluded, outside the one that is violated.
+    found = [_over_blocks(blocks, test.number, limit, level) for limit in violated or limits]
+    return max(found, key=lambda each: each.p_value or 0.0)
+
+
+def _over_blocks(
+    blocks: Mapping[int, float], number: Number, against: float = 1.0, level: float = LEVEL
+) -> Interval:
+    if number == "share":
+        return mean_of(blocks, against, level)
+    return ratio_of(blocks, dict.fromkeys(blocks, 1.0), against, level)
+
+
+def _verdict(test: Test, found: Interval) -> Verdict:
+    if found.low is None or found.high is None:
+        return "not decided"
+    above = test.above if test.above is not None else -math.inf
+    below = test.below if test.below is not None else math.inf
+    if found.high < above or found.low > below:
+        return "refuted"
+    return "confirmed" if found.low > above and found.high < below else "not decided"

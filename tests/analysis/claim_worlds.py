@@ -1,0 +1,176 @@
+"""Synthetic experiments that each claim of resources/claims.yaml is true of, false of, or too scattered to tell."""
+
+from typing import Any
+
+from synthetic_results import SCATTERED, STEADY, Row, images, texts
+
+Experiment = tuple[list[list[Row]], dict[str, list[Row]]]
+
+
+def strategies(
+    ddp_ds: float = 0.9, ddp: float = 0.3, dp: float = 0.3, scatter: Any = STEADY, dp_waits: float = 0.02
+) -> Experiment:
+    """Efficiency on two and four devices, by what the GPUs process; under ddp each sample counts once of that."""
+    rows = images(100, strategy="single", processed_samples_per_s=100)
+    for devices in (2, 4):
+        speed = {name: 100 * devices * each for name, each in (("ddp-ds", ddp_ds), ("ddp", ddp), ("dp", dp))}
+        rows += images(speed["ddp-ds"], scatter, devices=devices, processed_samples_per_s=speed["ddp-ds"])
+        hardware = {"processed_samples_per_s": speed["ddp"]}
+        rows += images(speed["ddp"] / devices, strategy="ddp", devices=devices, **hardware)
+        hardware = {"processed_samples_per_s": speed["dp"], "data_share": dp_waits}
+        rows += images(speed["dp"], strategy="dp", devices=devices, **hardware)
+    return [rows], {}
+
+
+def precisions(
+    fp32: float = 1.6, fp16: float = 2.4, largest: float = 3.3, accuracy: float = 1.0, scatter: Any = STEADY
+) -> Experiment:
+    """Speed over that of FP64, of FP16 with the largest images as well, and accuracy of FP16 over that of FP32."""
+    rows = images(100, precision="fp64") + images(100 * fp32, precision="fp32") + images(100 * fp16, precision="fp16")
+    rows += images(20, precision="fp64", image_size=500)
+    rows += images(20 * largest, scatter, precision="fp16", image_size=500)
+    short = [row | {"steps_per_epoch": 200} for row in rows]
+    full = [
+        row
+        for precision, reached in (("fp32", 0.9), ("fp16", 0.9 * accuracy))
+        for row in images(100, precision=precision, epochs=19, test_accuracy=reached)
+    ]
+    return [short + full], {}
+
+
+def pinned(one: float, four: float, scatter: Any = STEADY) -> Experiment:
+    """Speed with pinned memory over that without, on one and on four devices."""
+    rows = []
+    for devices, gain in ((1, one), (4, four)):
+        rows += images(100, devices=devices) + images(100 * gain, scatter, devices=devices, pin_memory=True)
+    return [rows], {}
+
+
+def two_kinds(llm: float, vision: float, scatter: Any = STEADY) -> Experiment:
+    """Speed-up on four devices."""
+    is_vision = images(100) + images(100 * vision, devices=4)
+    return [is_vision, texts(1.0) + texts(4 / llm, scatter, devices=4)], {}
+
+
+def calls(*copies: float, late: float = 0.3, copying: float = 0.02, overhead: float = 0.03) -> Experiment:
+    """Part of the time of CUDA calls that copies take, of each repeat; three quarters of the rest are launches.
+
+    `late` and `copying` are parts of the GPU's time: idle since launches come late, and busy with copies alone.
+    """
+    rows = texts(1.0, scatter=(1.0,) * len(copies), profiler_overhead=overhead)
+    table, timeline = [], []
+    for run, part in enumerate(copies):
+        for function, seconds in (
+            ("cudaLaunchKernel", 0.75 * (1 - part)), ("cudaStreamSynchronize", 0.25 * (1 - part)),
+            ("cudaMemcpyAsync", part),
+        ):  # fmt: skip
+            table.append({"at": run, "api": "runtime", "function": function, "total_s": seconds})
+        table.append({"at": run, "api": "backtrace", "function": "cudaMemcpyAsync", "total_s": 100.0})
+        nothing = dict.fromkeys(("communication_s", "overlapped_s", "exposed_communication_s"), 0.0)
+        spans = {"span_s": 2.0, "busy_s": 2 * (1 - late), "compute_s": 2 * (1 - late - copying), "idle_s": 2 * late}
+        causes = {"idle_host_bound_s": 2 * late, "idle_collective_s": 0.0, "idle_other_s": 0.0}
+        timeline.append({"at": run, "scope": "step", "step": 1, "memory_s": 2 * copying} | nothing | spans | causes)
+    return [rows], {"cuda_api": table, "timeline": timeline}
+
+
+def sizes(large: float, small: float, scatter: Any = STEADY) -> Experiment:
+    """Efficiency on four devices at 500 px and at 100 px."""
+    rows = []
+    for size, efficiency in ((500, large), (100, small)):
+        rows += images(100, image_size=size) + images(400 * efficiency, scatter, image_size=size, devices=4)
+    return [rows], {}
+
+
+def switched(gain: float, scatter: Any = STEADY, **switch: Any) -> Experiment:
+    """Speed with a switch over that without."""
+    return [images(100) + images(100 * gain, scatter, **switch)], {}
+
+
+def techniques(scatter: Any = STEADY, **changed: tuple[float, float]) -> Experiment:
+    """Iteration times and peaks of memory of the techniques, those changed as (time, memory); LoRA may scatter."""
+    numbers = {
+        "lora": (1.0, 20.0), "qlora": (1.4, 10.0), "dpo": (2.0, 30.0), "qat_weights": (3.0, 70.0),
+        "qat_adapters": (2.2, 35.0),
+    } | changed  # fmt: skip
+    rows = []
+    for number, (name, (time, memory)) in enumerate(numbers.items()):
+        technique, _, trained = name.partition("_")
+        own = {"technique": technique, "qat_of": trained or "adapters", "learning_rate": 1e-4 * (number + 1)}
+        rows += texts(time, scatter if name == "lora" else STEADY, peak_memory_bytes=1e9 * memory, **own)
+    return [rows], {}
+
+
+def accuracy(*reached: float, epochs: int = 20) -> Experiment:
+    """Accuracy after the second epoch, of each repeat; it falls afterwards."""
+    rows = images(100, scatter=(1.0,) * len(reached), epochs=epochs, test_accuracy=0.5)
+    table = [
+        {"at": run, "epoch": epoch, "test_accuracy": value}
+        for run, best in enumerate(reached)
+        for epoch, value in ((1, 0.4), (2, best), (3, 0.5), (21, 0.999))
+    ]
+    return [rows], {"epochs": table}
+
+
+# In each of these all tests of the claim are confirmed.
+TRUE: dict[str, Experiment] = {
+    "ddp_ds_scales": strategies(),
+    "fp16_speedup": precisions(),
+    "pin_memory_gain": pinned(1.28, 1.18),
+    "llm_scaling_is_smaller": two_kinds(2.5, 3.8),
+    "llm_bound_by_launch_and_sync": calls(0.1, 0.12, 0.11),
+    "large_images_scale": sizes(0.9, 0.5),
+    "nhwc_gain": switched(1.2, layout="nhwc"),
+    "dali_gain": switched(1.4, loader="dali"),
+    "lora_faster_and_smaller_than_dpo": techniques(),
+    "qlora_smallest": techniques(),
+    "qat_heaviest": techniques(),
+    "mnist_accuracy": accuracy(0.985, 0.986, 0.984),
+}
+# Each of these refutes the tests of the claim that are listed by number.
+FALSE: list[tuple[str, set[int], Experiment]] = [
+    ("ddp_ds_scales", {0}, strategies(ddp_ds=0.4)),
+    ("ddp_ds_scales", {1}, strategies(ddp=0.9)),
+    ("ddp_ds_scales", {2}, strategies(dp=0.9)),
+    ("fp16_speedup", {0}, precisions(fp32=1.05)),
+    ("fp16_speedup", {1, 2}, precisions(fp16=1.1, largest=1.1)),
+    ("fp16_speedup", {2}, precisions(largest=2.0)),
+    ("fp16_speedup", {3}, precisions(accuracy=0.9)),
+    ("pin_memory_gain", {0}, pinned(1.10, 1.02)),
+    ("pin_memory_gain", {0}, pinned(1.5, 1.4)),
+    ("pin_memory_gain", {1}, pinned(1.18, 1.28)),
+    ("pin_memory_gain", {1}, pinned(1.23, 1.23)),
+    ("llm_scaling_is_smaller", {0}, two_kinds(3.8, 2.5)),
+    ("llm_scaling_is_smaller", {0}, two_kinds(3.0, 3.0)),
+    ("llm_bound_by_launch_and_sync", {0}, calls(0.8, 0.82, 0.81)),
+    ("llm_bound_by_launch_and_sync", {1}, calls(0.1, 0.12, 0.11, late=0.01)),
+    ("llm_bound_by_launch_and_sync", {2}, calls(0.1, 0.12, 0.11, copying=0.4)),
+    ("large_images_scale", {0}, sizes(0.5, 0.5)),
+    ("large_images_scale", {1}, sizes(0.9, 0.9)),
+    ("nhwc_gain", {0}, switched(0.9, layout="nhwc")),
+    ("nhwc_gain", {0}, switched(1.0, layout="nhwc")),
+    ("dali_gain", {0}, switched(0.8, loader="dali")),
+    ("lora_faster_and_smaller_than_dpo", {0}, techniques(lora=(2.2, 20.0))),
+    ("lora_faster_and_smaller_than_dpo", {1}, techniques(lora=(1.0, 35.0))),
+    ("qlora_smallest", {0, 1, 2}, techniques(qlora=(1.4, 80.0))),
+    ("qlora_smallest", {3}, techniques(qlora=(0.8, 10.0))),
+    ("qat_heaviest", {0, 1, 2}, techniques(qat_weights=(0.5, 70.0))),
+    ("qat_heaviest", {3, 4, 5}, techniques(qat_weights=(3.0, 5.0))),
+    ("qat_heaviest", {6}, techniques(qat_adapters=(1.6, 35.0))),
+    ("qat_heaviest", {7}, techniques(qat_adapters=(2.2, 22.0))),
+    ("mnist_accuracy", {0}, accuracy(0.97, 0.972, 0.971)),
+]
+# These can only be told with more repeats.
+OPEN: dict[str, Experiment] = {
+    "ddp_ds_scales": strategies(ddp_ds=0.75, scatter=SCATTERED),
+    "fp16_speedup": precisions(largest=3.1, scatter=SCATTERED),
+    "pin_memory_gain": pinned(1.23, 1.2, SCATTERED),
+    "llm_scaling_is_smaller": two_kinds(3.0, 3.0, SCATTERED),
+    "llm_bound_by_launch_and_sync": calls(0.4, 0.5, 0.6),
+    "large_images_scale": sizes(0.75, 0.75, SCATTERED),
+    "nhwc_gain": switched(1.0, SCATTERED, layout="nhwc"),
+    "dali_gain": switched(1.0, SCATTERED, loader="dali"),
+    "lora_faster_and_smaller_than_dpo": techniques(SCATTERED, lora=(2.0, 30.0)),
+    "qlora_smallest": techniques(SCATTERED, lora=(1.4, 20.0)),
+    "qat_heaviest": techniques(SCATTERED, lora=(3.0, 20.0)),
+    "mnist_accuracy": accuracy(0.97, 0.98, 0.99),
+}

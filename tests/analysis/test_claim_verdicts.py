@@ -1,0 +1,136 @@
+"""Pooled numbers of claims: how often chance decides, and that a larger matrix tells more, by simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import nct
+from scipy.stats import t as student
+
+from multicard.analysis.claim_limits import Comparison
+from multicard.analysis.claim_tests import Compare, Reaches
+from multicard.analysis.claim_verdicts import Verdict, holm_levels, judge_together, means_by_block
+
+
+def gain(above: float | None = None, below: float | None = None) -> Compare:
+    return Compare(
+        statement="It is faster.", kind="compare", where={}, parameter="layout", of=["nhwc"], against=["nchw"],
+        measure="throughput_samples_per_s", above=above, below=below,
+    )  # fmt: skip
+
+
+def comparison(*numbers: float) -> Comparison:
+    return Comparison("ratio", "", "", dict(enumerate(numbers, 1)), (), "")
+
+
+def matrix(rng: np.random.Generator, gains: list[float], blocks: int, noise: float) -> list[Comparison]:
+    """A comparison per configuration; those of a block share half of the variance."""
+    shared = rng.normal(0, noise / math.sqrt(2), blocks)
+    return [
+        comparison(*(each * np.exp(shared + rng.normal(0, noise / math.sqrt(2), blocks))).tolist()) for each in gains
+    ]
+
+
+def decided(tests: list[tuple[Compare, list[Comparison]]]) -> list[Verdict]:
+    return [verdict for verdict, _ in judge_together(tests)]
+
+
+@pytest.mark.parametrize(("blocks", "tests"), [(3, 1), (3, 4), (6, 4)])
+def test_in_five_of_a_hundred_families_at_most_chance_decides_a_test_whose_number_is_at_the_limit(
+    blocks: int, tests: int
+) -> None:
+    rng = np.random.default_rng(20261122)
+    families = 1500
+    wrong = sum(
+        any(
+            verdict != "not decided"
+            for verdict in decided(
+                [(gain(above=1.1), matrix(rng, [0.9, 1.1, 1.1**2 / 0.9], blocks, 0.05)) for _ in range(tests)]
+            )
+        )
+        for _ in range(families)
+    )
+    # Five per cent, and four standard errors of a share of so many families.
+    assert wrong / families < 0.05 + 4 * math.sqrt(0.05 * 0.95 / families)
+    if tests == 1:
+        assert wrong / families > 0.05 - 4 * math.sqrt(0.05 * 0.95 / families)
+
+
+def test_a_larger_matrix_decides_more_often_though_more_of_its_comparisons_contradict() -> None:
+    rng = np.random.default_rng(7)
+    worlds, blocks, noise = 300, 4, 0.08
+    contradicted = []
+    for count in (1, 5, 25):
+        confirmed = contradictions = 0
+        for _ in range(worlds):
+            world = [comparison(*(1.05 * np.exp(rng.normal(0, noise, blocks))).tolist()) for _ in range(count)]
+            confirmed += decided([(gain(above=1.0), world)]) == ["confirmed"]
+            contradictions += any(np.log([*one.by_block.values()]).mean() < 0 for one in world)
+        contradicted.append(contradictions)
+        # Power of a two-sided t test of a mean over blocks of means over configurations, by the noncentral t.
+        power = nct.sf(student.ppf(0.975, blocks - 1), blocks - 1, math.log(1.05) * math.sqrt(blocks * count) / noise)
+        assert confirmed / worlds == pytest.approx(power, abs=4 * math.sqrt(power * (1 - power) / worlds))
+    assert contradicted[0] < contradicted[1] < contradicted[2]
+
+
+@pytest.mark.parametrize(
+    ("test", "numbers", "verdict"),
+    [
+        (gain(above=1.16, below=1.30), (1.20, 1.21, 1.22), "confirmed"),
+        (gain(above=1.16, below=1.30), (1.10, 1.11, 1.12), "refuted"),
+        (gain(above=1.16, below=1.30), (1.40, 1.41, 1.42), "refuted"),
+        (gain(above=1.16, below=1.30), (1.10, 1.25, 1.40), "not decided"),
+        (gain(above=1.16, below=1.30), (1.17, 1.17, 1.29), "not decided"),
+        (gain(above=1.16), (1.20,), "not decided"),
+        (gain(below=1.0), (0.9, 0.9, 0.9), "confirmed"),
+        (gain(below=1.0), (1.0, 1.0, 1.0), "not decided"),
+    ],
+)
+def test_an_interval_confirms_inside_the_limits_and_refutes_outside(
+    test: Compare, numbers: tuple[float, ...], verdict: Verdict
+) -> None:
+    assert decided([(test, [comparison(*numbers)])]) == [verdict]
+
+
+def test_no_comparison_is_not_measured() -> None:
+    assert judge_together([(gain(above=1.0), [])]) == [("not measured here", None)]
+
+
+def test_the_more_tests_are_judged_together_the_more_each_must_show() -> None:
+    # t of 6 with two degrees of freedom is significant at 2.7 %: alone, but not as one of two that are as weak.
+    weak = [comparison(*np.exp(np.array([0.06 - d, 0.06, 0.06 + d])).tolist()) for d in [0.06 * math.sqrt(3) / 6]]
+    assert decided([(gain(above=1.0), weak)]) == ["confirmed"]
+    assert decided([(gain(above=1.0), weak), (gain(above=1.0), weak)]) == ["not decided"] * 2
+    [(_, pooled), _] = judge_together([(gain(above=1.0), weak), (gain(above=1.0), weak)])
+    assert pooled.level == pytest.approx(0.975) and pooled.found.low < 1 < pooled.found.value
+    strong = [comparison(1.5, 1.51, 1.49)]
+    assert decided([(gain(above=1.0), weak), (gain(above=1.0), strong)]) == ["confirmed"] * 2
+
+
+def test_levels_follow_holm() -> None:
+    # Holm's own order: the smallest p-value against 0.05/3, the next against 0.05/2, the last against 0.05.
+    assert holm_levels([0.04, 0.01, 0.02]) == pytest.approx([0.95, 1 - 0.05 / 3, 0.975])
+    assert holm_levels([0.04, 0.02, 0.02]) == pytest.approx([1 - 0.05 / 3] * 3)
+    assert holm_levels([None, 0.03]) == pytest.approx([0.95, 0.95])
+
+
+def test_shares_are_averaged_as_they_are_and_may_be_zero() -> None:
+    test = Reaches(statement="It is high.", kind="reaches", where={}, epochs=20, above=0.5)
+    [(verdict, pooled)] = judge_together([(test, [comparison(0.0, 0.1, 0.2), comparison(0.2, 0.1, 0.0)])])
+    assert verdict == "refuted" and pooled.found.value == pytest.approx(0.1)
+
+
+def test_series_that_lack_a_block_are_left_out_where_that_keeps_more_numbers() -> None:
+    full, short = {1: 2.0, 2: 2.0, 3: 2.0}, {1: 8.0, 2: 8.0}
+    assert means_by_block([full, full, full, short], "ratio") == pytest.approx({1: 2.0, 2: 2.0, 3: 2.0})
+    # The fourth root of 2 × 8 × 8 × 8.
+    assert means_by_block([full, short, short, short], "ratio") == pytest.approx(dict.fromkeys((1, 2), 1024**0.25))
+    assert means_by_block([{1: 1.0}, {2: 1.0}], "share") == {2: 1.0}
+    assert means_by_block([], "ratio") == {}
+
+
+def test_a_comparison_that_lacks_a_block_does_not_move_the_others() -> None:
+    few = comparison(3.0)
+    [(verdict, pooled)] = judge_together([(gain(above=1.0), [comparison(1.2, 1.2, 1.2), comparison(1.2, 1.2, 1.2), few])])
+    assert verdict == "confirmed" and pooled.found.value == pytest.approx(1.2)
+    assert [one for one, _ in pooled.single] != [few] and len(pooled.single) == 2
