@@ -130,7 +130,7 @@ def test_series_that_lack_a_block_are_left_out_where_that_keeps_more_numbers() -
 
 
 def test_a_comparison_that_lacks_a_block_does_not_move_the_others() -> None:
-    few = comparison(3.0)
-    [(verdict, pooled)] = judge_together([(gain(above=1.0), [comparison(1.2, 1.2, 1.2), comparison(1.2, 1.2, 1.2), few])])
+    few, full = comparison(3.0), comparison(1.2, 1.2, 1.2)
+    [(verdict, pooled)] = judge_together([(gain(above=1.0), [full, full, few])])
     assert verdict == "confirmed" and pooled.found.value == pytest.approx(1.2)
-    assert [one for one, _ in pooled.single] != [few] and len(pooled.single) == 2
+    assert [one for one, _ in pooled.single] == [full, full]

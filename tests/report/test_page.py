@@ -295,7 +295,7 @@ def test_each_claim_says_its_test_what_would_refute_it_whether_it_can_be_judged_
     assert claims[2].tests[0].not_judged_because.startswith("there are no runs")
     refuted, other = claims[1].tests
     assert (refuted.pooled, refuted.single) == ("0.9 [0.8, 0.95] at 97.5 %", "12 in 3 blocks, 0.7 to 1.4")
-    assert (other.pooled, other.single, other.decides) == ("1.1", "1 in 1 block", False)
+    assert (other.pooled, other.single, other.decides) == ("11 %", "1 in 1 block", False)
     shown = written(folder).partition('id="claims"')[2].partition("</section>")[0]
     for said in ("12 in 3 blocks, 0.7 to 1.4", "Another reading: It takes longer.", "Refuted if", "no: not measured"):
         assert said in shown

@@ -45,7 +45,9 @@ def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[t
     that one or more tests are decided wrongly with a probability of at most 5 %.
     """
     series = [means_by_block([each.by_block for each in comparisons], test.number) for test, comparisons in tests]
-    p_values = [_found(test, blocks).p_value if blocks else None for (test, _), blocks in zip(tests, series, strict=True)]
+    p_values = [
+        _found(test, blocks).p_value if blocks else None for (test, _), blocks in zip(tests, series, strict=True)
+    ]
     judged: list[tuple[Verdict, Pooled | None]] = []
     for (test, comparisons), blocks, level in zip(tests, series, holm_levels(p_values), strict=True):
         if not blocks:
@@ -115,9 +117,7 @@ def _found(test: Test, blocks: Mapping[int, float], level: float = LEVEL) -> Int
     return max(found, key=lambda each: each.p_value or 0.0)
 
 
-def _over_blocks(
-    blocks: Mapping[int, float], number: Number, against: float = 1.0, level: float = LEVEL
-) -> Interval:
+def _over_blocks(blocks: Mapping[int, float], number: Number, against: float = 1.0, level: float = LEVEL) -> Interval:
     if number == "share":
         return mean_of(blocks, against, level)
     return ratio_of(blocks, dict.fromkeys(blocks, 1.0), against, level)

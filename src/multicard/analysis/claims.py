@@ -42,8 +42,8 @@ COLUMNS = (
     "conditions", "other_evidence", "our_choice",
 )  # fmt: skip
 TEST_COLUMNS = (
-    "claim", "test", "decides", "verdict", "value", "low", "high", "level", "p_value", "above", "below", "refuted_if",
-    "comparisons", "lowest", "highest", "blocks", "not_judged_because",
+    "claim", "test", "decides", "verdict", "quantity", "value", "low", "high", "level", "p_value", "above", "below",
+    "refuted_if", "comparisons", "lowest", "highest", "blocks", "not_judged_because",
 )  # fmt: skip
 COMPARISON_COLUMNS = (
     "claim", "test", "comparison", "configuration", "value", "low", "high", "repeats", "pooled", "not_judged_because",
@@ -107,7 +107,8 @@ class JudgedClaim:
         if len(missing) == len(tests):
             reasons = dict.fromkeys(each.not_judged_because for each in missing)
             return f"no: {'; '.join(reasons)}"
-        return "in part: " + " ".join(f"{each.test.statement} {each.not_judged_because}." for each in missing)
+        without = (f"{each.test.statement} ({each.not_judged_because})" for each in missing)
+        return f"in part, without: {' '.join(without)}"
 
     @property
     def finding(self) -> str:
@@ -187,8 +188,8 @@ def pooled_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
         for result in each.tests:
             test, pooled = result.test, result.pooled
             row = {"claim": each.claim.id, "test": test.statement, "decides": test.decides, "verdict": result.verdict,
-                   "above": test.above, "below": test.below, "refuted_if": test.refuted_if(), "comparisons": 0,
-                   "not_judged_because": result.not_judged_because}  # fmt: skip
+                   "quantity": test.number, "above": test.above, "below": test.below, "refuted_if": test.refuted_if(),
+                   "comparisons": 0, "not_judged_because": result.not_judged_because}  # fmt: skip
             if pooled is not None:
                 values = [found.value for _, found in pooled.single]
                 row |= {"value": pooled.found.value, "low": pooled.found.low, "high": pooled.found.high,

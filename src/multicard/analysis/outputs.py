@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.claims import claims_table, comparisons_table, judge, read_claims, pooled_table
+from multicard.analysis.claims import claims_table, comparisons_table, judge, pooled_table, read_claims
 from multicard.analysis.evidence import read_evidence
 from multicard.analysis.measures import measure_scenario, outcome_table
 from multicard.analysis.provenance import notes, synthetic

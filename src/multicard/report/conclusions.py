@@ -67,14 +67,15 @@ def _claim_test(row: Mapping[str, Any]) -> ClaimTest:
     names = ("value", "low", "high", "level", "lowest", "highest", "comparisons", "blocks")
     n = {name: pd.to_numeric(row.get(name) or None, errors="coerce") for name in names}
     n = {name: None if pd.isna(value) else float(value) for name, value in n.items()}
-    pooled = "" if n["value"] is None else number(n["value"])
+    shown = percent if row.get("quantity") == "share" else number
+    pooled = "" if n["value"] is None else shown(n["value"])
     if None not in (n["value"], n["low"], n["high"], n["level"]):
-        pooled += f" [{number(n['low'])}, {number(n['high'])}] at {percent(n['level'], decimals=1)}"
+        pooled += f" [{shown(n['low'])}, {shown(n['high'])}] at {number(100 * n['level'])} %"
     single = ""
     if None not in (n["comparisons"], n["lowest"], n["highest"], n["blocks"]):
         single = f"{n['comparisons']:.0f} in {n['blocks']:.0f} block{'s' if n['blocks'] > 1 else ''}"
         if n["comparisons"] > 1:
-            single += f", {number(n['lowest'])} to {number(n['highest'])}"
+            single += f", {shown(n['lowest'])} to {shown(n['highest'])}"
     return ClaimTest(
         statement=row["test"],
         decides=row.get("decides") != "False",
