@@ -6,6 +6,7 @@ blocks, which are independent of each other, give the interval: more comparisons
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -68,13 +69,16 @@ def means_by_block(series: Sequence[Mapping[int, float]], number: Number) -> dic
     >>> means_by_block([{1: 2.0, 2: 8.0}, {1: 8.0, 2: 2.0}, {1: 5.0}], "ratio")
     {1: 4.0, 2: 4.0}
     """
-    held = [frozenset(each) for each in series]
+    held = Counter(frozenset(each) for each in series)
     candidates = {one & other for one in held for other in held} - {frozenset()}
     if not candidates:
         return {}
-    blocks = max(
-        candidates, key=lambda blocks: (len(blocks) * sum(blocks <= each for each in held), len(blocks), sorted(blocks))
-    )
+
+    def numbers(blocks: frozenset[int]) -> tuple[int, int, list[int]]:
+        kept = sum(count for each, count in held.items() if blocks <= each)
+        return len(blocks) * kept, len(blocks), sorted(blocks)
+
+    blocks = max(candidates, key=numbers)
     kept = [each for each in series if blocks <= each.keys()]
     if number == "share":
         return {block: float(np.mean([each[block] for each in kept])) for block in sorted(blocks)}
