@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from statistics import geometric_mean
 from typing import Annotated, Any, Literal
 
 import pandas as pd
@@ -20,7 +21,7 @@ from multicard.analysis.claim_limits import (
     fits,
     ratio_by_block,
 )
-from multicard.analysis.claim_verdicts import means_by_block
+from multicard.analysis.claim_verdicts import same_blocks
 from multicard.analysis.device_time import PARTS, device_time
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
 from multicard.analysis.scaling import BASELINE_DIFFERS, find_baselines
@@ -160,7 +161,7 @@ class Scaling(Test):
         return [each for each in found if each.by_block]
 
     def _compared(self, devices: int, sides: Sequence[Sequence[Pair]], why_not: str) -> Comparison:
-        of, than = (means_by_block([ratio for *_, ratio in side], self.number) for side in sides)
+        of, than = (_geometric_means(same_blocks([ratio for *_, ratio in side])) for side in sides)
         where = f"{devices} devices"
         runs = tuple(run for side in sides for one, base, _ in side for run in (*one.completed, *base.completed))
         return Comparison("speed-up over speed-up", where, where, ratio_by_block(of, than), runs, why_not)
@@ -302,6 +303,11 @@ def _speedups(
         for one, base in pairs
     ]
     return [pair for pair in found if pair[2]]
+
+
+def _geometric_means(series: Sequence[dict[int, float]]) -> dict[int, float]:
+    """Of series that have the same blocks, in each."""
+    return {block: geometric_mean(each[block] for each in series) for block in (series[0] if series else ())}
 
 
 def _value_words(value: Any) -> str:

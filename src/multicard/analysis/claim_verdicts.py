@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from multicard.analysis.claim_limits import Comparison, Number, Test
-from multicard.analysis.statistics import LEVEL, Interval, mean_of, ratio_of
+from multicard.analysis.statistics import LEVEL, Interval, mean_of, pooled_ratio
 
 Verdict = Literal["confirmed", "refuted", "not decided", "not measured here"]
 
@@ -45,49 +45,44 @@ def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[t
     levels of the intervals are those of Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979), so
     that one or more tests are decided wrongly with a probability of at most 5 %.
     """
-    series = [means_by_block([each.by_block for each in comparisons], test.number) for test, comparisons in tests]
-    p_values = [
-        _found(test, blocks).p_value if blocks else None for (test, _), blocks in zip(tests, series, strict=True)
-    ]
+    series = [same_blocks([each.by_block for each in comparisons]) for _, comparisons in tests]
+    p_values = [_found(test, each).p_value if each else None for (test, _), each in zip(tests, series, strict=True)]
     judged: list[tuple[Verdict, Pooled | None]] = []
-    for (test, comparisons), blocks, level in zip(tests, series, holm_levels(p_values), strict=True):
-        if not blocks:
+    for (test, comparisons), kept, level in zip(tests, series, holm_levels(p_values), strict=True):
+        if not kept:
             judged.append(("not measured here", None))
             continue
-        single = [(each, interval(each, test.number)) for each in comparisons if blocks.keys() <= each.by_block.keys()]
-        pooled = Pooled(_found(test, blocks, level), level, single)
+        single = [(each, interval(each, test.number)) for each in comparisons if kept[0].keys() <= each.by_block.keys()]
+        pooled = Pooled(_found(test, kept, level), level, single)
         judged.append((_verdict(test, pooled.found), pooled))
     return judged
 
 
-def means_by_block(series: Sequence[Mapping[int, float]], number: Number) -> dict[int, float]:
-    """Mean of some series in each block, of ratios the geometric one.
+def same_blocks(series: Sequence[Mapping[int, float]]) -> list[dict[int, float]]:
+    """Those of some series that have the same blocks, in these.
 
     Means over different series would differ by these, so the series are the same in all blocks: those blocks are taken
     in which most numbers remain (of equally many the most blocks), and series that lack one are left out.
 
-    >>> means_by_block([{1: 2.0, 2: 8.0}, {1: 8.0, 2: 2.0}, {1: 5.0}], "ratio")
-    {1: 4.0, 2: 4.0}
+    >>> same_blocks([{1: 2.0, 2: 8.0}, {1: 8.0, 2: 2.0}, {1: 5.0}])
+    [{1: 2.0, 2: 8.0}, {1: 8.0, 2: 2.0}]
     """
     held = Counter(frozenset(each) for each in series)
     candidates = {one & other for one in held for other in held} - {frozenset()}
     if not candidates:
-        return {}
+        return []
 
     def numbers(blocks: frozenset[int]) -> tuple[int, int, list[int]]:
         kept = sum(count for each, count in held.items() if blocks <= each)
         return len(blocks) * kept, len(blocks), sorted(blocks)
 
     blocks = max(candidates, key=numbers)
-    kept = [each for each in series if blocks <= each.keys()]
-    if number == "share":
-        return {block: float(np.mean([each[block] for each in kept])) for block in sorted(blocks)}
-    return {block: math.exp(np.mean([math.log(each[block]) for each in kept])) for block in sorted(blocks)}
+    return [{block: each[block] for block in sorted(blocks)} for each in series if blocks <= each.keys()]
 
 
 def interval(comparison: Comparison, number: Number) -> Interval:
     """The number of a comparison over its blocks."""
-    return _over_blocks(comparison.by_block, number)
+    return _pooled([comparison.by_block], number)
 
 
 def holm_levels(p_values: Sequence[float | None]) -> list[float]:
@@ -111,20 +106,24 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float]:
     return levels
 
 
-def _found(test: Test, blocks: Mapping[int, float], level: float = LEVEL) -> Interval:
+def _found(test: Test, series: Sequence[Mapping[int, float]], level: float = LEVEL) -> Interval:
     """The pooled number; its p-value is of the limit that it must exclude to be decided."""
-    value = _over_blocks(blocks, test.number).value
+    value = _pooled(series, test.number).value
     limits = [limit for limit in (test.above, test.below) if limit is not None]
     violated = [limit for limit in limits if (value < limit if limit == test.above else value > limit)]
     # Inside the limits all of them must be excluded, outside the one that is violated.
-    found = [_over_blocks(blocks, test.number, limit, level) for limit in violated or limits]
+    found = [_pooled(series, test.number, limit, level) for limit in violated or limits]
     return max(found, key=lambda each: each.p_value or 0.0)
 
 
-def _over_blocks(blocks: Mapping[int, float], number: Number, against: float = 1.0, level: float = LEVEL) -> Interval:
+def _pooled(
+    series: Sequence[Mapping[int, float]], number: Number, against: float = 1.0, level: float = LEVEL
+) -> Interval:
+    """Mean of series that have the same blocks, of ratios the geometric one."""
     if number == "share":
-        return mean_of(blocks, against, level)
-    return ratio_of(blocks, dict.fromkeys(blocks, 1.0), against, level)
+        means = {block: float(np.mean([each[block] for each in series])) for block in series[0]}
+        return mean_of(means, against, level)
+    return pooled_ratio([(each, dict.fromkeys(each, 1.0)) for each in series], against, level)
 
 
 def _verdict(test: Test, found: Interval) -> Verdict:

@@ -318,11 +318,15 @@ def _range_words(found: Sequence[Interval]) -> str:
 def interval_words(found: Interval) -> str:
     """Format a number with its bounds.
 
-    >>> interval_words(Interval(1.25, 1.2, 1.3, 3)), interval_words(Interval(1.25, None, None, 1))
+    >>> interval_words(Interval(1.25, 1.2, 1.3, 3, coverage=0.95)), interval_words(Interval(1.25, None, None, 1))
     ('1.25 [1.2, 1.3]', '1.25 (no interval: one repeat)')
+    >>> interval_words(Interval(1.25, 1.2, 1.3, 3))
+    '1.25 (range 1.2 to 1.3)'
     """
     if found.low is None or found.high is None:
         return f"{number(found.value)} (no interval: one repeat)"
+    if found.coverage is None:
+        return f"{number(found.value)} (range {number(found.low)} to {number(found.high)})"
     return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
 
 

@@ -53,7 +53,8 @@ class Interval:
     coverage
         The probability with which the bounds contain the truth; None where they are only the range of the repeats.
     p_value
-        Of a ratio, two-sided: how likely one so far from 1 is between equals. None without an interval.
+        Of a ratio, two-sided: how likely one so far from 1 is between equals, or from `against`. None without an
+        interval.
     """
 
     value: float | None
@@ -83,8 +84,10 @@ def median_of(values: Blocks | Values) -> Interval:
     return Interval(float(np.median(ordered)), low, high, n, left_out, coverage)
 
 
-def mean_of(values: Blocks | Values) -> Interval:
+def mean_of(values: Blocks | Values, against: float | None = None, level: float = LEVEL) -> Interval:
     """Arithmetic mean with its t interval: for shares and other values that are not compared as ratios.
+
+    The p-value is that of a mean of `against`, if given.
 
     >>> mean_of([0.2, 0.4]).value, mean_of([0.2]).low
     (0.30000000000000004, None)
@@ -96,11 +99,13 @@ def mean_of(values: Blocks | Values) -> Interval:
     mean = float(numbers.mean())
     if n == 1:
         return Interval(mean, None, None, 1, left_out)
-    reach = float(stdtrit(n - 1, (1 + LEVEL) / 2) * numbers.std(ddof=1) / math.sqrt(n))
-    return Interval(mean, mean - reach, mean + reach, n, left_out, LEVEL)
+    error = float(numbers.std(ddof=1) / math.sqrt(n))
+    reach = float(stdtrit(n - 1, (1 + level) / 2)) * error
+    p = None if against is None else _p_value(mean - against, error, n - 1)
+    return Interval(mean, mean - reach, mean + reach, n, left_out, level, p)
 
 
-def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0) -> Interval:
+def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0, level: float = LEVEL) -> Interval:
     """Geometric mean of the ratios of `values` to `base`, paired by block where both have blocks.
 
     It is unknown unless all values of both sides are above zero. The p-value is that of a ratio of `against`.
@@ -109,10 +114,12 @@ def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.
     >>> round(found.value, 6), found.repeats, found.coverage  # the cube root of 3 × 2 × 4
     (2.884499, 3, 0.95)
     """
-    return product_of([(1.0, values), (-1.0, base)], against)
+    return product_of([(1.0, values), (-1.0, base)], against, level)
 
 
-def pooled_ratio(pairs: Sequence[tuple[Blocks | Values, Blocks | Values]], against: float = 1.0) -> Interval:
+def pooled_ratio(
+    pairs: Sequence[tuple[Blocks | Values, Blocks | Values]], against: float = 1.0, level: float = LEVEL
+) -> Interval:
     """Geometric mean of the ratios of several pairs: one comparison, whatever the number of configurations.
 
     Per block the logarithms of the ratios are averaged over the pairs, and the interval is that over blocks, so it
@@ -123,10 +130,10 @@ def pooled_ratio(pairs: Sequence[tuple[Blocks | Values, Blocks | Values]], again
     4.0
     """
     weight = 1 / max(len(pairs), 1)
-    return product_of([term for values, base in pairs for term in ((weight, values), (-weight, base))], against)
+    return product_of([term for values, base in pairs for term in ((weight, values), (-weight, base))], against, level)
 
 
-def product_of(terms: Sequence[Term], against: float = 1.0) -> Interval:
+def product_of(terms: Sequence[Term], against: float = 1.0, level: float = LEVEL) -> Interval:
     """Product of geometric means, each to the power of its weight, such as a ratio of ratios.
 
     By the blocks that all terms have, if these are two or all that a term has; else by the means of all values, with
@@ -144,7 +151,7 @@ def product_of(terms: Sequence[Term], against: float = 1.0) -> Interval:
         if len(blocks) == 1:
             return Interval(math.exp(logs[0]), None, None, 1, left_out)
         error = logs.std(ddof=1) / math.sqrt(len(blocks))
-        return _ratio(float(logs.mean()), float(error), len(blocks) - 1, len(blocks), left_out, against)
+        return _ratio(float(logs.mean()), float(error), len(blocks) - 1, len(blocks), left_out, against, level)
 
     samples: dict[int, tuple[float, Blocks | Values]] = {}
     for weight, values in terms:
@@ -163,7 +170,7 @@ def product_of(terms: Sequence[Term], against: float = 1.0) -> Interval:
     freedom = float(fewest - 1)
     if variance > 0 and len({own for _, own in parts}) == 1:
         freedom = variance**2 / sum(part**2 / own for part, own in parts)
-    return _ratio(estimate, math.sqrt(variance), freedom, fewest, left_out, against)
+    return _ratio(estimate, math.sqrt(variance), freedom, fewest, left_out, against, level)
 
 
 def scaled(interval: Interval, factor: float) -> Interval:
@@ -205,17 +212,22 @@ def verdict(ratio: Interval) -> Verdict:
     return "more" if ratio.value > 1 else "less"
 
 
-def _ratio(estimate: float, error: float, freedom: float, repeats: int, left_out: int, against: float) -> Interval:
+def _ratio(
+    estimate: float, error: float, freedom: float, repeats: int, left_out: int, against: float, level: float
+) -> Interval:
     """The interval of a ratio from the mean of its logarithm, its standard error and degrees of freedom."""
-    reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
     with np.errstate(over="ignore"):
         low, value, high = (float(np.exp(end)) for end in (estimate - reach, estimate, estimate + reach))
-    distance = abs(estimate - math.log(against))
-    if distance <= ROUNDING:
-        p = 1.0
-    else:
-        p = 2 * float(stdtr(freedom, -distance / error)) if error > 0 else 0.0
-    return Interval(value, low, high, repeats, left_out, LEVEL, p)
+    p = _p_value(estimate - math.log(against), error, freedom)
+    return Interval(value, low, high, repeats, left_out, level, p)
+
+
+def _p_value(difference: float, error: float, freedom: float) -> float:
+    """How likely a difference so large is by chance, on both sides; one of rounding is none."""
+    if abs(difference) <= ROUNDING:
+        return 1.0
+    return 2 * float(stdtr(freedom, -abs(difference) / error)) if error > 0 else 0.0
 
 
 @cache
