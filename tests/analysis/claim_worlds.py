@@ -69,7 +69,7 @@ def calls(*copies: float, late: float = 0.3, copying: float = 0.02, overhead: fl
         nothing = dict.fromkeys(("communication_s", "overlapped_s", "exposed_communication_s"), 0.0)
         spans = {"span_s": 2.0, "busy_s": 2 * (1 - late), "compute_s": 2 * (1 - late - copying), "idle_s": 2 * late}
         causes = {"idle_host_bound_s": 2 * late, "idle_collective_s": 0.0, "idle_other_s": 0.0}
-        timeline.append({"at": run, "scope": "step", "step": 1, "memory_s": 2 * copying} | nothing | spans | causes)
+        timeline.append({"at": run, "scope": "steps", "memory_s": 2 * copying} | nothing | spans | causes)
     return [rows], {"cuda_api": table, "timeline": timeline}
 
 

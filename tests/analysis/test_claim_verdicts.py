@@ -44,9 +44,7 @@ def test_in_five_of_a_hundred_families_at_most_chance_decides_a_test_whose_numbe
     wrong = sum(
         any(
             verdict != "not decided"
-            for verdict in decided(
-                [(gain(above=1.1), matrix(rng, [1.0, 1.21], blocks, 0.05)) for _ in range(tests)]
-            )
+            for verdict in decided([(gain(above=1.1), matrix(rng, [1.0, 1.21], blocks, 0.05)) for _ in range(tests)])
         )
         for _ in range(families)
     )

@@ -441,3 +441,15 @@ def test_qat_of_adapters_alone_does_not_decide_about_qat_of_all_weights(tmp_path
     judged = verdict_on("qat_heaviest", made(tmp_path, [row for row in rows if row["qat_of"] != "weights"]))
     assert judged.verdict == "not measured here"
     assert "qat, qat_of weights against lora" in judged.can_be_judged
+
+
+def test_runs_that_were_not_stationary_are_left_out(tmp_path: Path) -> None:
+    rows = images(100) + [
+        row | ({"stationary": False, "throughput_samples_per_s": 50} if row["repeat"] == 1 else {"stationary": True})
+        for row in images(120, layout="nhwc")
+    ]
+    judged = verdict_on("nhwc_gain", made(tmp_path / "one", rows))
+    assert judged.verdict == "confirmed" and "repeats: 2" in judged.conditions
+    assert judged.tests[0].pooled.found.value == pytest.approx(1.2)
+    judged = verdict_on("nhwc_gain", made(tmp_path / "all", [row | {"stationary": False} for row in rows]))
+    assert judged.verdict == "not measured here" and "not stationary" in judged.can_be_judged

@@ -22,7 +22,7 @@ from multicard.analysis.claim_limits import (
     ratio_by_block,
 )
 from multicard.analysis.claim_verdicts import same_blocks
-from multicard.analysis.device_time import PARTS, device_time
+from multicard.analysis.device_time import PARTS, device_time, overall
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
 from multicard.analysis.scaling import BASELINE_DIFFERS, find_baselines
 
@@ -227,7 +227,7 @@ class ApiTime(OfRuns):
 
 
 class DeviceTime(OfRuns):
-    """Share of the GPUs' time in the profiled steps, or in the capture where the trace has no steps."""
+    """Share of the GPUs' time from the first profiled step to the last, of the capture where the trace has no steps."""
 
     kind: Literal["device_time"]
     parts: Annotated[list[Literal[PARTS]], Field(min_length=1)]
@@ -243,9 +243,7 @@ class DeviceTime(OfRuns):
         def share(run: MeasuredRun) -> float | None:
             if run.run not in tables:
                 return None
-            rows = tables[run.run]
-            steps = rows[rows["scope"] == "step"]
-            rows = steps if len(steps) else rows
+            rows = overall(tables[run.run])
             span = rows["span_s"].sum()
             if rows[["busy_s", "idle_host_bound_s"]].isna().any(axis=None) or not span > 0:
                 return None

@@ -17,6 +17,7 @@ from multicard.analysis.claim_limits import Comparison, Where, fits
 from multicard.analysis.claim_tests import KINDS, AnyTest
 from multicard.analysis.claim_verdicts import Pooled, Verdict, interval, judge_together
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.notices import NOT_STATIONARY
 from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.errors import UserError
 from multicard.core.units import number, percent
@@ -259,7 +260,7 @@ def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str 
     if claim.hardware == "numa" and configuration.provenance.machine not in several_nodes:
         return "machine not known to have two or more NUMA nodes"
     if not any(map(_steady, configuration.completed)):
-        return "not stationary"
+        return NOT_STATIONARY
     return ""
 
 
