@@ -113,6 +113,7 @@ def test_tokens_are_counted_over_the_same_time(tmp_path: Path) -> None:
 def test_the_profiled_window_is_measured_by_the_same_definitions(tmp_path: Path) -> None:
     row = measure_run(record(tmp_path, "ddp"))
     assert row["profiled_throughput_samples_per_s"] == pytest.approx(30 / 6.0)
+    assert pd.isna(row["profiled_data_s"])  # these steps have no such phase
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -
 def test_what_takes_most_of_the_step_comes_first(tmp_path: Path) -> None:
     evidence = one(
         tmp_path,
-        {"data_share": 0.06, "profiled_data_share": 0.06},
+        {"data_share": 0.06, "profiled_data_s": 0.06, "trace_iteration_time_s": 1.0},
         exposed_communication=0.3,
         memory=0.2,
         idle_host_bound=0.16,
@@ -59,13 +59,14 @@ def test_bottlenecks_are_ordered_by_their_shares(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_idles_while_the_host_waits_for_data_is_not_bound_by_launches(tmp_path: Path) -> None:
-    waiting = {"data_share": 0.4, "profiled_data_share": 0.4}
+    waiting = {"data_share": 0.4, "profiled_data_s": 0.4, "trace_iteration_time_s": 1.0}
     assert [kind for kind, _ in held_back(one(tmp_path, waiting, idle_host_bound=0.41))] == ["data loading"]
 
 
 def test_idle_time_is_explained_by_the_wait_for_data_of_the_same_steps(tmp_path: Path) -> None:
     # Batches piled up before the profiled steps: these are idle 30 % of their time, and wait for data 5 %.
     piled_up = {"data_share": 0.26, "profiled_data_share": 0.05, "windows_differ": True, "profiler_overhead": -0.2}
+    piled_up |= {"profiled_data_s": 0.05, "trace_iteration_time_s": 1.0}
     evidence = one(tmp_path, piled_up, idle_host_bound=0.3)
     assert held_back(evidence) == [("data loading", 0.26), ("launch overhead", 0.25)]
     assert bottlenecks(evidence)[0].caveats[1] == (
@@ -75,7 +76,7 @@ def test_idle_time_is_explained_by_the_wait_for_data_of_the_same_steps(tmp_path:
 
 def test_the_wait_for_data_is_a_share_of_the_traces_own_time(tmp_path: Path) -> None:
     # 0.2 of 0.6 s by the record, while the trace's steps last 0.8 s.
-    times = {"profiled_data_share": 1 / 3, "profiled_iteration_time_s": 0.6, "trace_iteration_time_s": 0.8}
+    times = {"profiled_data_share": 1 / 3, "profiled_data_s": 0.2, "trace_iteration_time_s": 0.8}
     assert held_back(one(tmp_path, times, idle_host_bound=0.4)) == [("launch overhead", 0.15)]
 
 

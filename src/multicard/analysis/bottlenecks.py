@@ -63,10 +63,9 @@ class _Numbers:
 
     @property
     def waited_for_data(self) -> float:
-        """Wait for data in the profiled steps as a share of the trace's steps; 0 where it is not known."""
-        share = self.run.number("profiled_data_share") or 0.0
-        recorded, traced = (self.run.number(f"{name}_iteration_time_s") for name in ("profiled", "trace"))
-        return share * recorded / traced if recorded and traced else share
+        """Wait for data in the profiled steps as a share of the trace's time per step; 0 where it is not known."""
+        seconds, step_s = self.run.number("profiled_data_s"), self.run.number("trace_iteration_time_s")
+        return seconds / step_s if seconds and step_s else 0.0
 
 
 def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:

@@ -43,6 +43,7 @@ COMMON: dict[str, str] = {
     "measured_steps": "number of steps in the measured window, per rank",
     "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
     "profiled_throughput_samples_per_s": "as throughput_samples_per_s, in the profiled window",
+    "profiled_data_s": "as data_s, in the profiled window",
     "profiled_data_share": "as data_share, in the profiled window",
     "windows_differ": "whether the profiled window is unlike the measured one by more than profiling explains: its "
     f"data share is more than {100 * TOLERANCE:.0f} percentage points outside of what a longer step explains, or its "
@@ -152,6 +153,7 @@ def _profiled(steps: pd.DataFrame, measured: Window, distinct: float) -> dict[st
     return {
         "profiled_iteration_time_s": window.iteration_time_s,
         "profiled_throughput_samples_per_s": distinct * window.rate("samples"),
+        "profiled_data_s": steps["data_s"].mean(),
         "profiled_data_share": window.data_share,
         "windows_differ": windows_differ(measured, window),
         "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
