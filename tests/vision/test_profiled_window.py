@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from conftest import TINY
+from multicard.analysis.window_comparison import windows_differ
 from multicard.analysis.windows import Window
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import open_split, read_provenance
@@ -197,6 +198,7 @@ def test_throughput_of_a_loader_bound_run_is_that_of_a_stopwatch_and_not_of_its_
 
     assert record["profiled_window"]["profiled_steps"] == profiled.count == 4 * WORKERS * PREFETCH
     assert profiled.data_share == pytest.approx(measured.data_share, abs=0.1)
+    assert not windows_differ(measured, profiled)
     assert measured.data_share == pytest.approx(1 - COMPUTING_S / STEP_S, abs=0.1)
 
 
@@ -211,3 +213,4 @@ def test_a_window_that_opens_as_the_pass_begins_hides_the_loader(
     _, steps = train(p, digits, tmp_path)
     measured, profiled = (Window(steps[steps["window"] == window]) for window in ("measured", "profiled"))
     assert profiled.data_share < measured.data_share - 0.3
+    assert windows_differ(measured, profiled)
