@@ -81,5 +81,6 @@ FIGURES = (
         "`--include-blobs`. A mean hides that gradients are exchanged in buckets of several sizes.",
         drawing="multicard.figures.traces:collectives",
         needs_tables=True,
+        profiled=True,
     ),
 )
