@@ -1,6 +1,7 @@
 """Doubts about a run reach its reader: in the lines above figures, and in the report's table of runs."""
 
 import contextlib
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def scenario(folder: Path, measures: pd.DataFrame) -> ScenarioTables:
     return ScenarioTables(folder)
 
 
+def results(runs: pd.DataFrame, measures: pd.DataFrame) -> Results:
+    nothing = {each.name: None for each in fields(Results) if each.init}
+    return Results(**nothing | {"scenarios": [Scenario("s", "", runs, measures, [], [])], "records": {}})
+
+
 def test_a_run_without_doubts_or_measures_has_no_notice() -> None:
     assert notices({}) == notices({"stationary": True, "windows_differ": False}) == []
     assert notices({"stationary": None, "windows_differ": float("nan")}) == []
@@ -64,10 +70,10 @@ def test_every_figure_says_which_runs_were_not_stationary(tmp_path: Path) -> Non
 def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:
     measures = scenario(tmp_path, table({}, DRIFTING)).measures
     runs = measures[["run", "outcome"]].assign(reason="", started="", wall_time_s="")
-    of = run_table(Results([Scenario("s", "", runs, measures, [], [])], {}, None, None))
+    of = run_table(results(runs, measures))
     assert of.columns[-1] == ("Notices", False)
     assert [row.cells[-1].text for row in of.rows] == ["", f"not stationary: {DRIFT}"]
-    without = run_table(Results([Scenario("s", "", runs[:1], measures[:1], [], [])], {}, None, None))
+    without = run_table(results(runs[:1], measures[:1]))
     assert ("Notices", False) not in without.columns
 
 
