@@ -46,6 +46,10 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
     assert "the strategy single uses one device, not 999" in listed.stdout
     assert "needs 999 devices, " in listed.stdout
     assert "4 runs, 2 can run here" in listed.stdout
+    # Those that can run come with their place in the order.
+    rows = [[cell.strip() for cell in line.split("│")] for line in listed.stdout.splitlines() if "vision_" in line]
+    assert sorted(order for _, _, order, _, here, *_ in rows if here == "runs") == ["1", "2"]
+    assert {order for _, _, order, _, here, *_ in rows if here != "runs"} == {""}
 
 
 def test_more_workers_than_cpus_are_warned_of(tmp_path: Path) -> None:
@@ -75,6 +79,16 @@ def test_status_fails_when_a_run_failed(tmp_path: Path) -> None:
     assert shown.returncode == 1
     assert "rank 0: [red]why" in shown.stdout
     assert shown.stdout.splitlines()[-1] == "1 failed"
+
+
+def test_status_says_what_disturbed_a_run(tmp_path: Path) -> None:
+    run = tmp_path / "results/runs/vision_digits_32px_single_cpu1_fp32_r1"
+    run.mkdir(parents=True)
+    record = {"outcome": "completed", "reason": None, "conditions": [{"others_cpu_s": 90.0, "wall_s": 60.0}]}
+    (run / "run.json").write_text(json.dumps(record))
+    shown = multicard("status", "--config", config(tmp_path))
+    assert shown.returncode == 0
+    assert "disturbed: other processes: 1.5 CPUs" in " ".join(shown.stdout.replace("│", " ").split())
 
 
 def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def make_results(
             ids.append(run)
             known = {name: value for name, value in row.items() if name in measures}
             outcome = {"run": run, "outcome": row.get("outcome", "completed"), "reason": None}
+            outcome["disturbance"] = row.get("disturbance")
             rows.append(outcome | parameters.model_dump() | dict.fromkeys(measures) | known)
             if recorded:
                 _record(folder / "runs" / run, gpu, nodes, source, processor)

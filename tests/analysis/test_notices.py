@@ -45,13 +45,15 @@ def results(runs: pd.DataFrame, measures: pd.DataFrame) -> Results:
 
 def test_a_run_without_doubts_or_measures_has_no_notice() -> None:
     assert notices({}) == notices({"stationary": True, "windows_differ": False}) == []
-    assert notices({"stationary": None, "windows_differ": float("nan")}) == []
+    assert notices({"stationary": None, "windows_differ": float("nan"), "disturbance": float("nan")}) == []
 
 
 def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
-    assert notices(DRIFTING | PILED_UP) == [
-        f"not stationary: {DRIFT}", f"profiled window unlike the measured one: {WINDOW}"
-    ]  # fmt: skip
+    assert notices(DRIFTING | PILED_UP | {"disturbance": "other processes: 1.6 CPUs"}) == [
+        "disturbed: other processes: 1.6 CPUs",
+        f"not stationary: {DRIFT}",
+        f"profiled window unlike the measured one: {WINDOW}",
+    ]
 
 
 def test_figures_of_the_profiled_window_say_where_it_is_another_job(tmp_path: Path) -> None:

@@ -53,6 +53,11 @@ def test_what_takes_most_of_the_step_comes_first(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_disturbed_repeats_are_a_caveat(tmp_path: Path) -> None:
+    [report] = bottlenecks(one(tmp_path, {"disturbance": "other processes: 1.6 CPUs"}, idle_other=0.2))
+    assert report.caveats == ["disturbed (3 of 3 repeats): other processes: 1.6 CPUs"]
+
+
 def test_bottlenecks_are_ordered_by_their_shares(tmp_path: Path) -> None:
     evidence = one(tmp_path, {"data_share": 0.4}, exposed_communication=0.1, memory=0.2)
     assert [kind for kind, _ in held_back(evidence)] == ["data loading", "memory operations", "exposed communication"]

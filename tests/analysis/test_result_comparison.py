@@ -101,6 +101,16 @@ def test_a_measure_that_only_one_side_has_is_listed(extracted_run: Path, tmp_pat
         assert [value is None for value in (change.a, change.b)] == [count == 0 for count in repeats]
 
 
+def test_disturbed_runs_are_counted_on_both_sides(extracted_run: Path, tmp_path: Path) -> None:
+    def busy(record: dict[str, Any]) -> None:
+        record["conditions"] = [{"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}]
+
+    a = results(extracted_run, tmp_path / "a", 1, repeats=(1.0, 1.0))
+    b = results(extracted_run, tmp_path / "b", 1, repeats=(1.0,))
+    b += [add_run(extracted_run, tmp_path / "b", repeat=2, change=busy)]
+    assert compare_results(a, b).environment == [("disturbed runs", "0 of 2", "1 of 2 (other processes)")]
+
+
 def test_another_machine_driver_version_and_outcome_are_listed(extracted_run: Path, tmp_path: Path) -> None:
     def other(record: dict[str, Any]) -> None:
         record["host"]["name"] = "another"

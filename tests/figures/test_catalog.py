@@ -241,6 +241,16 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
     assert "2 machines: 4 × H100; 1 × H$200$" in words_of(tmp_path / "f.svg")
 
 
+def test_a_figure_says_how_many_of_its_runs_were_disturbed_and_by_what(tmp_path: Path) -> None:
+    measures = pictures()[:2]
+    measures["disturbance"] = [None, "other processes: 1.6 CPUs; GPU throttled (thermal): seen on rank 0"]
+    tables = gathered(tmp_path, measures)
+    [line] = notes(tables)
+    assert line == "Disturbed: 1 of 2 runs (other processes: 1.6 CPUs; GPU throttled (thermal): seen on rank 0)"
+    write("step_breakdown", tables, tmp_path / "f")
+    assert line in words_of(tmp_path / "f.svg")
+
+
 def test_a_figure_of_synthetic_runs_says_so(tmp_path: Path) -> None:
     info = [{"run": "run0", "machine": "4 × synthetic GPU", "versions": "python 3.11"}]
     write("step_breakdown", gathered(tmp_path, pictures()[:2], runs_info=info), tmp_path / "f")

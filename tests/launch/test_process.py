@@ -1,6 +1,7 @@
 """A job ends within its limit and leaves no process behind."""
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -120,3 +121,46 @@ def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path) -> None:
     output, complaints = started.communicate(timeout=30)
     assert (output, complaints) == ("ended\n", "")
     assert gone(pid)
+
+
+# Starts a process that is nobody's child any more, as a profiler starts its agent, and ends when that has computed for
+# half a second.
+ORPHAN = """
+import os, subprocess, sys, time
+code = "import os, time\\nwhile time.process_time() < 0.5: pass\\nopen('done', 'w').close()"
+if os.fork() == 0:
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.DEVNULL)
+    os._exit(0)
+os.wait()
+while not os.path.exists("done"):
+    time.sleep(0.01)
+time.sleep(0.2)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes adopt others")
+def test_the_cpu_time_of_a_process_that_detached_counts_as_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_children() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    monkeypatch.chdir(tmp_path)
+    before = of_children()
+    assert run(ORPHAN, tmp_path)[0].exit_code == 0
+    both = of_children() - before
+    (tmp_path / "done").unlink()
+    # Without the half second of the one that detached, the rest is the start of two interpreters.
+    code = ORPHAN.replace("time.process_time() < 0.5", "False")
+    before = of_children()
+    run(code, tmp_path)
+    assert both - (of_children() - before) > 0.3
+
+
+def test_a_child_that_was_there_before_the_job_is_left_to_who_started_it(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(5)"])
+    while not gone(child.pid):
+        time.sleep(0.01)
+    run("", tmp_path)
+    assert child.wait() == 5

@@ -128,6 +128,8 @@ def test_a_run_on_two_nodes_resumes_from_its_checkpoint(digits: Path, uninterrup
     nodes = on_two_nodes(digits, shared, own)
     output = [node.communicate(timeout=300)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], output
+    conditions = [json.loads((shared / f"conditions-node{node}.json").read_text()) for node in range(2)]
+    assert all(host["wall_s"] > 0 and host["others_cpu_s"] >= 0 for host in conditions)
     assert re.search(r"resuming after epoch [23] of 4", output[0])
     learned = [pd.read_csv(path)[LEARNED] for path in (uninterrupted / "epochs.csv", shared / "epochs.csv.rank0")]
     pd.testing.assert_frame_equal(*learned, rtol=1e-6)

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis import stationarity
+from multicard.analysis.conditions import condition_columns, disturbance
 from multicard.analysis.run_files import read_activity, read_record, read_table
 from multicard.analysis.traced_steps import trace_steps
 from multicard.analysis.window_comparison import TOLERANCE, windows_differ
@@ -85,6 +86,7 @@ def measure_run(folder: Path) -> dict[str, Any]:
         "outcome": record["outcome"],
         "reason": describe_reason(record.get("reason")),
         "profiler_used": record["profiler"]["used"],
+        "disturbance": disturbance(record),
         **{name: record["parameters"].get(name) for name in work.parameters.model_fields},
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
@@ -202,7 +204,7 @@ def measure_scenario(folders: list[Path]) -> pd.DataFrame:
     """
     rows = [measure_run(folder) for folder in folders]
     named = [name for name in (*PARAMETERS, *MEASURES) if not rows or any(name in row for row in rows)]
-    return pd.DataFrame(rows, columns=["run", "outcome", "reason", "profiler_used", *named])
+    return pd.DataFrame(rows, columns=["run", "outcome", "reason", "profiler_used", "disturbance", *named])
 
 
 def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
@@ -210,6 +212,7 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
 
     `block` is its repeat; `planned_position` its place among the runs of `order_scenario`, the scenario that it ran
     with, shuffled by `order_seed`; `start_position` its place among the runs of this table by the time of their start.
+    What follows is about the machine while it ran, see `multicard.analysis.conditions`.
     """
     rows = []
     for folder in folders:
@@ -229,6 +232,8 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
                 "order_scenario": order.get("scenario"),
                 "order_seed": order.get("seed"),
                 "planned_position": order.get("position"),
+                "disturbance": disturbance(record),
+                **condition_columns(record),
             }
         )
     starts = sorted(str(row["started"]) for row in rows if row["started"] is not None)
@@ -237,5 +242,6 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
     rows += [{"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items()]
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
     columns += ["order_scenario", "order_seed", "planned_position", "start_position"]
+    columns += ["disturbance", *condition_columns({})]
     numbers = ["block", "order_seed", "planned_position", "start_position"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, "Int64"))

@@ -9,8 +9,15 @@ from multicard.core.units import percent
 
 Notice = Callable[[Mapping[str, Any]], str | None]
 
+DISTURBED = "disturbed"
 NOT_STATIONARY = "not stationary"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
+
+
+def disturbance_notice(values: Mapping[str, Any]) -> str | None:
+    """What disturbed or throttled a run, see `multicard.analysis.conditions`; None where that is nothing or unknown."""
+    found = values.get("disturbance")
+    return None if pd.isna(found) else found
 
 
 def drift_notice(values: Mapping[str, Any]) -> str | None:
@@ -35,7 +42,11 @@ def window_notice(values: Mapping[str, Any]) -> str | None:
 
 
 # By what is the matter.
-NOTICES: dict[str, Notice] = {NOT_STATIONARY: drift_notice, WINDOW_DIFFERS: window_notice}
+NOTICES: dict[str, Notice] = {
+    DISTURBED: disturbance_notice,
+    NOT_STATIONARY: drift_notice,
+    WINDOW_DIFFERS: window_notice,
+}
 
 
 def notices(values: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from multicard.analysis.evidence import SYNTHETIC
-from multicard.analysis.notices import NOT_STATIONARY, NOTICES, WINDOW_DIFFERS
+from multicard.analysis.notices import DISTURBED, NOT_STATIONARY, NOTICES, WINDOW_DIFFERS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
 from multicard.core.text import printable
@@ -12,7 +12,7 @@ LONGEST = 90  # characters that one machine is named by
 
 
 def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
-    """Lines about runs that have no numbers, are synthetic, differ in machine or versions, or were not stationary.
+    """Lines about runs without numbers, synthetic, different in machine or versions, disturbed, or not stationary.
 
     Each is one line of plain text, in part from files. There is none where all runs completed, on one machine.
 
@@ -22,7 +22,7 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
         Whether numbers of the profiled window are shown, so that a line is due about runs where it is unlike the
         measured one.
     """
-    kinds = (NOT_STATIONARY, WINDOW_DIFFERS) if profiled else (NOT_STATIONARY,)
+    kinds = (DISTURBED, NOT_STATIONARY, *((WINDOW_DIFFERS,) if profiled else ()))
     return [*_not_shown(tables), *_provenance(tables), *(line for kind in kinds for line in _counted(tables, kind))]
 
 

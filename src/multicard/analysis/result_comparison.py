@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.conditions import disturbance, how_many
 from multicard.analysis.measures import measure_run
 from multicard.analysis.run_files import read_record
 from multicard.analysis.scaling import add_scaling
@@ -67,7 +68,8 @@ class ResultComparison:
     only_a, only_b
         Ids of runs that are not on the other side.
     environment
-        Machines, versions and data that differ: what it is, and its values in a and in b.
+        Machines, versions and data that differ: what it is, and its values in a and in b; and, if there are any, how
+        many runs were disturbed.
     """
 
     changes: list[Change]
@@ -162,7 +164,12 @@ def _environment(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple
     sides = [_facts(records) for records in (a, b)]
     names = dict.fromkeys(name for side in sides for name in side)
     rows = [(name, *(", ".join(sorted(side.get(name, ()))) or "not recorded" for side in sides)) for name in names]
-    return [(name, before, after) for name, before, after in rows if before != after]
+    differing = [(name, before, after) for name, before, after in rows if before != after]
+    disturbed = [[text for record in records if (text := disturbance(record))] for records in (a, b)]
+    if any(disturbed):
+        counts = [how_many(texts, len(records)) for texts, records in zip(disturbed, (a, b), strict=True)]
+        differing.append(("disturbed runs", *counts))
+    return differing
 
 
 def _facts(records: list[dict[str, Any]]) -> dict[str, set[str]]:

@@ -57,6 +57,7 @@ class _Record(BaseModel):
     parameters: _Parameters
     profiler: _Profiler
     order: _Order | None = None
+    conditions: list[Section] = []
     host: Section = None
     hardware: Section = None
     versions: Section = None

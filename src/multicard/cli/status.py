@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], bool]:
     """Outcome of a run, remarks on it, and whether nothing is wrong; `cannot_run`: why it cannot run here."""
+    from multicard.analysis.conditions import disturbance
+    from multicard.analysis.notices import notices
     from multicard.core.files import read_json
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
     from multicard.core.reasons import describe_reason
@@ -52,11 +54,11 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
     record = read_json(folder / RUN)
     remarks = [describe_reason(record["reason"])] if record["reason"] else []
     if record["outcome"] != "completed" or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
+        remarks += notices({"disturbance": disturbance(record)})
         return record["outcome"], remarks, record["outcome"] != "failed"
 
     from multicard.analysis.consistency import check_run
     from multicard.analysis.measures import measure_run
-    from multicard.analysis.notices import notices
 
     remarks += notices(measure_run(folder))
     faults = check_run(folder).faults()

@@ -14,6 +14,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import mentions_full_disk, read_json, report_full_disk, write_csv, write_json
 from multicard.core.layout import (
     CHECKPOINT,
+    CONDITIONS,
     EPOCH_COLUMNS,
     EPOCHS,
     JOB,
@@ -37,12 +38,13 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, version_of
 from multicard.launch.commands import LOOPBACK, Rendezvous, job_environment, training_command
+from multicard.launch.conditions import HostConditions
 from multicard.launch.outcome import judge
 from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
 
-OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "device_memory_used_bytes", "held_bytes")
+OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes")
 FROM_FIRST_RANK = (
     "host", "hardware", "versions", "data", "model", "steps_per_pass", "profiled_window", "saved", "resumed",
 )  # fmt: skip
@@ -113,6 +115,7 @@ def run_job(
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
             command = slurm.srun_command(program, parameters.nodes, cpus(parameters), gpus)
             environment |= slurm.srun_environment()
+        host = None if several else HostConditions()
         start = datetime.now(UTC)
         _print(f"{PROGRESS}{name}: starting, profiler {profiler}")
         # Beyond their own grace, for nodes to end what they started.
@@ -120,6 +123,7 @@ def run_job(
         watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
         ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched)
         end = datetime.now(UTC)
+        conditions = [host.record()] if host else _node_conditions(scratch, parameters.nodes)
 
         ranks = _rank_records(scratch, parameters)
         nodes = _nodes(scratch, parameters, ranks) if several else []
@@ -141,6 +145,7 @@ def run_job(
             "exit_code": ended.exit_code,
             "profiler": {"used": profiler, "why": why, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
+            "conditions": conditions,
             **_from_ranks(ranks),
             **({"nodes": nodes} if several else {}),
         }
@@ -193,6 +198,7 @@ def refuse_job(
             "exit_code": None,
             "profiler": {"used": "none", "why": "nothing ran", "trace_missing": captured["missing"]},
             "command": [],
+            "conditions": [],
             **_from_ranks([]),
         }
         write_json(folder / RUN, record)
@@ -287,6 +293,12 @@ def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]
             }
         )
     return nodes
+
+
+def _node_conditions(scratch: Path, nodes: int) -> list[dict[str, Any] | None]:
+    """Conditions of every node, None of one that did not report."""
+    files = [scratch / node_file(CONDITIONS, node) for node in range(nodes)]
+    return [read_json(file) if file.exists() else None for file in files]
 
 
 def _join_parts(scratch: Path, folder: Path, count: int) -> None:

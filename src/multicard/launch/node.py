@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import atomic_write, read_json, write_json
-from multicard.core.layout import JOB, LOG, NODE, node_file, rank_file
+from multicard.core.layout import CONDITIONS, JOB, LOG, NODE, node_file, rank_file
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import parameters_of
 from multicard.launch.commands import Rendezvous
+from multicard.launch.conditions import HostConditions
 from multicard.launch.job import environment_of, node_command, wrapped
 from multicard.launch.process import run
 from multicard.profilers import PROFILERS, Profiler
@@ -37,6 +38,7 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous) -> i
         write_json(scratch / JOB, job | {"scratch": folder})
         command = node_command(p, job["profiler"], scratch, rendezvous)
         environment = environment_of(p, job["profiler"])
+        host = HostConditions()
         try:
             ended = run(
                 command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
@@ -44,6 +46,7 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous) -> i
             )  # fmt: skip
         finally:  # also when this program gets SIGTERM
             _copy_results(scratch, shared, rendezvous.node, PROFILERS[job["profiler"]], ranks)
+            write_json(shared / node_file(CONDITIONS, rendezvous.node), host.record())
         records = [scratch / rank_file("rank.json", rank) for rank in ranks]
         if all(path.exists() and read_json(path)["outcome"] == "completed" for path in records):
             return 0

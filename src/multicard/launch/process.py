@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def run(
     started = time.monotonic()
     previous = {s: signal.signal(s, _exit) for s in (signal.SIGTERM, signal.SIGHUP)}
     unwritten: list[OSError] = []
-    with report_full_disk(log), log.open("w", encoding="utf-8") as sink:
+    with report_full_disk(log), _adopting_orphans(), log.open("w", encoding="utf-8") as sink:
         process = subprocess.Popen(
             command,
             env=environment | {JOB_MARK: mark},
@@ -174,6 +175,31 @@ def _end_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+@contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Have processes that outlive their parent in this block become children of this one; wait for those that ended.
+
+    Linux adds the CPU time of a process to that of who waits for it. Those of a profiler that detach, and the job that
+    they start, would be waited for by init, and look as if they were not of this run.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    pr_set_child_subreaper, pr_get_child_subreaper = 36, 37
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(pr_get_child_subreaper, ctypes.byref(before))
+    libc.prctl(pr_set_child_subreaper, 1)
+    others = {child.pid for child in psutil.Process().children()}
+    try:
+        yield
+    finally:
+        libc.prctl(pr_set_child_subreaper, before.value)
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.Error, OSError):
+                if child.pid not in others and child.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(child.pid, os.WNOHANG)
 
 
 def _end_marked(mark: str, grace_s: float) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from multicard.record.conditions import GpuConditions
+
 
 class EnergyMeter:
     """Energy that a GPU takes between `start` and `stop`, for everything that runs on it.
@@ -29,10 +31,14 @@ class EnergyMeter:
         Millijoules and seconds of each.
     reason
         Why there are no joules; None where there are.
+    conditions
+        Clocks and temperature of the GPU when the meter was made and at the end of each interval, and its throttling
+        in the intervals.
     """
 
     def __init__(self, device: torch.device):
         self._nvml, self._handle, self._problem = _find_gpu(device)
+        self.conditions = GpuConditions(self._nvml, self._handle)
         self._began: tuple[int, float] | None = None
         self.intervals: list[tuple[int, float]] = []
         if self._problem is None:
@@ -40,6 +46,7 @@ class EnergyMeter:
 
     def start(self) -> None:
         """Begin an interval."""
+        self.conditions.start()
         self._began = self._read()
 
     def stop(self) -> None:
@@ -47,6 +54,7 @@ class EnergyMeter:
         began, now, self._began = self._began, self._read(), None
         if began and now:
             self.intervals.append((now[0] - began[0], now[1] - began[1]))
+        self.conditions.stop()
 
     @property
     def energy_j(self) -> float | None:

@@ -57,6 +57,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
         },
         "held_bytes": observer.held.record() if observer.held else None,
         "energy": [meter.record()],
+        "gpu_conditions": [meter.conditions.record()],
         "device_memory_used_bytes": [device_memory_used_bytes(device)],
     }
     if rank == 0 and p.save != "none":

@@ -152,6 +152,7 @@ def train(
         "steps_per_pass": len(training),
         "profiled_window": window._asdict(),
         "energy": [meter.record() for meter in meters],
+        "gpu_conditions": [meter.conditions.record() for meter in meters],
         "device_memory_used_bytes": memory_used,
         "resumed": resumed,
     }

@@ -1,0 +1,128 @@
+"""Whether the machine was the run's alone and ran at its own speed, from what run.json holds of its conditions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from multicard.core.units import number, percent
+
+OTHERS_CPUS = 0.1  # CPUs that others use on average, above which a run counts as disturbed
+THROTTLED_SHARE = 0.01  # of the measured time, likewise
+
+# Policies that hold a GPU below the clocks that it would reach by itself. Power does only where the limit was lowered:
+# at its own limit a GPU under full load runs as it is built to.
+HOLDING_BACK = {"thermal": "thermal", "board_limit": "board limit", "reliability": "reliability"}
+# Clock reasons of one reading that tell the same.
+SLOWDOWNS = {
+    "sw_thermal_slowdown": "thermal",
+    "hw_thermal_slowdown": "thermal",
+    "hw_power_brake_slowdown": "power brake",
+}
+
+
+def disturbance(record: Mapping[str, Any]) -> str | None:
+    """In words, what disturbed or throttled a run; None where nothing did, or nothing is known.
+
+    A run counts as disturbed if on one of its nodes, from its start to its end,
+
+    - other processes took more than `OTHERS_CPUS` of a CPU on average: `others_cpu_s` / `wall_s` (see
+      `multicard.launch.conditions.HostConditions`), or the hypervisor did: `stolen_cpu_s` / `wall_s`;
+
+    or if one of its GPUs, while measured steps ran,
+
+    - was held below its clocks for more than `THROTTLED_SHARE` of the time by heat, a board limit or reliability, or
+      by power at a limit that was lowered below the GPU's default: `held_back_s` / `watched_s`;
+    - was found slowed down by heat or a power brake.
+
+    Each reason is a kind, a colon and how much; "; " separates them.
+    """
+    return "; ".join([*_by_others(record), *_throttled(record)]) or None
+
+
+def how_many(disturbances: Sequence[str], runs: int) -> str:
+    """Count the disturbed among some runs, and name the kinds in what `disturbance` returned of them.
+
+    >>> how_many(["other processes: 1.6 CPUs; hypervisor: 0.2 CPUs", "other processes: 0.3 CPUs"], 6), how_many([], 6)
+    ('2 of 6 (other processes, hypervisor)', '0 of 6')
+    """
+    kinds = dict.fromkeys(part.partition(":")[0] for text in disturbances for part in text.split("; "))
+    return f"{len(disturbances)} of {runs}" + (f" ({', '.join(kinds)})" if kinds else "")
+
+
+def condition_columns(record: Mapping[str, Any]) -> dict[str, float | None]:
+    """Numbers about a run's conditions for a table, of several nodes or GPUs the worst; None where unknown."""
+    hosts, gpus = _hosts(record), [gpu for _, gpu in _gpus(record)]
+    states = [gpu.get("after") or gpu.get("before") or {} for gpu in gpus]
+    befores = [host.get("before") or {} for host in hosts]
+    return {
+        "others_cpus": _most(_per_second(host, "others_cpu_s") for host in hosts),
+        "stolen_cpus": _most(_per_second(host, "stolen_cpu_s") for host in hosts),
+        "load_average_before": _most(_number(state.get("load_average")) for state in befores),
+        "cpu_frequency_before_mhz": _least(_number(state.get("cpu_frequency_mhz")) for state in befores),
+        "gpu_clock_mhz": _least(_number(state.get("sm_clock_mhz")) for state in states),
+        "gpu_temperature_c": _most(_number(state.get("temperature_c")) for state in states),
+        "gpu_power_limit_w": _least(_number(state.get("power_limit_w")) for state in states),
+        "gpu_throttled_share": _most(_held_back(gpu, ("power", *HOLDING_BACK)) for gpu in gpus),
+    }
+
+
+def _by_others(record: Mapping[str, Any]) -> list[str]:
+    columns = condition_columns(record)
+    by = {"other processes": columns["others_cpus"], "hypervisor": columns["stolen_cpus"]}
+    return [f"{kind}: {number(cpus, 2)} CPUs" for kind, cpus in by.items() if cpus is not None and cpus > OTHERS_CPUS]
+
+
+def _throttled(record: Mapping[str, Any]) -> list[str]:
+    found = {}
+    for rank, gpu in _gpus(record):
+        state = gpu.get("after") or gpu.get("before") or {}
+        limit, default = (_number(state.get(name)) for name in ("power_limit_w", "default_power_limit_w"))
+        causes = dict(HOLDING_BACK)
+        if limit is not None and default is not None and limit < default:
+            causes["power"] = f"power limit of {limit:.0f} W instead of {default:.0f} W"
+        for policy, cause in causes.items():
+            share = _held_back(gpu, (policy,))
+            if share is not None and share > THROTTLED_SHARE:
+                found.setdefault(
+                    cause, f"GPU throttled ({cause}): {percent(share)} of the measured time on rank {rank}"
+                )
+        for reason in gpu.get("clock_reasons") or []:
+            if reason in SLOWDOWNS:
+                cause = SLOWDOWNS[reason]
+                found.setdefault(cause, f"GPU throttled ({cause}): seen on rank {rank}")
+    return list(found.values())
+
+
+def _held_back(gpu: Mapping[str, Any], policies: Iterable[str]) -> float | None:
+    """Largest share of the measured time in which one of the policies held back the clocks."""
+    watched, counted = _number(gpu.get("watched_s")), gpu.get("held_back_s") or {}
+    if not watched:
+        return None
+    spent = _most(_number(counted.get(policy)) for policy in policies)
+    return None if spent is None else spent / watched
+
+
+def _hosts(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [host for host in record.get("conditions") or [] if host]
+
+
+def _gpus(record: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """Conditions of every GPU with the number of its rank."""
+    ranks = record.get("ranks") or []
+    return [(rank.get("rank"), gpu) for rank in ranks for gpu in rank.get("gpu_conditions") or [] if gpu]
+
+
+def _per_second(host: Mapping[str, Any], name: str) -> float | None:
+    spent, wall = _number(host.get(name)), _number(host.get("wall_s"))
+    return spent / wall if spent is not None and wall else None
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

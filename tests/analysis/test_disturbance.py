@@ -1,0 +1,72 @@
+"""A run is marked as disturbed by limits that are written down, and only by what was recorded."""
+
+from typing import Any
+
+import pytest
+
+from multicard.analysis.conditions import condition_columns, disturbance
+
+
+def host(others: float | None = 0.0, stolen: float | None = 0.0, wall: float = 100.0) -> dict[str, Any]:
+    state = {"cpu_frequency_mhz": 2600.0, "load_average": 3.0}
+    return {"before": state, "after": state, "others_cpu_s": others, "stolen_cpu_s": stolen, "wall_s": wall}
+
+
+def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, limit: float = 700.0) -> dict[str, Any]:
+    state = {"sm_clock_mhz": 1700, "temperature_c": 60, "power_limit_w": limit, "default_power_limit_w": 700.0}
+    return {"before": state, "after": state, "clock_reasons": reasons, "held_back_s": held, "watched_s": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({}, None),
+        ({"conditions": [], "ranks": []}, None),
+        ({"conditions": [None, host()], "ranks": [{"rank": 0, "gpu_conditions": [None]}]}, None),
+        ({"conditions": [host(None, None)]}, None),
+        # A tenth of a CPU is the most that counts as undisturbed.
+        ({"conditions": [host(others=10.0)]}, None),
+        ({"conditions": [host(others=10.1)]}, "other processes: 0.1 CPUs"),
+        ({"conditions": [host(others=160.0, stolen=25.0)]}, "other processes: 1.6 CPUs; hypervisor: 0.25 CPUs"),
+        ({"conditions": [host(), host(others=400.0)]}, "other processes: 4 CPUs"),  # one node of two
+        # A hundredth of the measured time, 0.5 s of 50 s.
+        ({"ranks": [{"rank": 0, "gpu_conditions": [gpu({"thermal": 0.5})]}]}, None),
+        (
+            {"ranks": [{"rank": 3, "gpu_conditions": [gpu({"thermal": 6.0})]}]},
+            "GPU throttled (thermal): 12 % of the measured time on rank 3",
+        ),
+        # Waiting for work and running at its own power limit are not throttling.
+        (
+            {
+                "ranks": [
+                    {"rank": 0, "gpu_conditions": [gpu({"power": 40.0, "low_utilization": 9.0}, ["sw_power_cap"])]}
+                ]
+            },
+            None,
+        ),
+        (
+            {"ranks": [{"rank": 0, "gpu_conditions": [gpu({"power": 40.0}, limit=400.0)]}]},
+            "GPU throttled (power limit of 400 W instead of 700 W): 80 % of the measured time on rank 0",
+        ),
+        (
+            {"ranks": [{"rank": 1, "gpu_conditions": [gpu(None, ["gpu_idle", "hw_power_brake_slowdown"])]}]},
+            "GPU throttled (power brake): seen on rank 1",
+        ),
+    ],
+)
+def test_what_disturbed_a_run_in_words(record: dict[str, Any], words: str | None) -> None:
+    assert disturbance(record) == words
+
+
+def test_of_several_nodes_and_gpus_a_table_has_the_worst() -> None:
+    cool, hot = gpu({"power": 5.0}), gpu({"thermal": 1.0}, limit=500.0)
+    hot["after"] = hot["after"] | {"temperature_c": 88, "sm_clock_mhz": 900}
+    record = {
+        "conditions": [host(others=20.0), None, host(others=5.0, stolen=1.0)],
+        "ranks": [{"rank": 0, "gpu_conditions": [cool, hot]}, {"rank": 1}],
+    }
+    assert condition_columns(record) == {
+        "others_cpus": 0.2, "stolen_cpus": 0.01, "load_average_before": 3.0, "cpu_frequency_before_mhz": 2600.0,
+        "gpu_clock_mhz": 900, "gpu_temperature_c": 88, "gpu_power_limit_w": 500.0, "gpu_throttled_share": 0.1,
+    }  # fmt: skip
+    assert set(condition_columns({}).values()) == {None}
