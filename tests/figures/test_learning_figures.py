@@ -51,6 +51,19 @@ def test_language_models_have_no_panel_of_tests(tmp_path: Path) -> None:
     assert curves(axes) == {"1 CPU process": [[1, 2], [2, 1]]}
 
 
+def test_losses_that_cannot_be_compared_have_a_panel_each(tmp_path: Path) -> None:
+    measures = measured("llm", *({"technique": t, "devices": n} for t in ("lora", "dpo", "full") for n in (1, 2)))
+    rows = [row for number in range(6) for row in steps(f"run{number}", [7 - number, 1])]
+    figure, data = draw("loss", gathered(tmp_path, measures, steps=rows))
+    panels = closed(figure).axes
+    assert [heading(axes) for axes in panels] == [
+        "Training loss, LoRA", "Training loss, DPO", "Training loss, full",
+    ]  # fmt: skip
+    assert curves(panels[1]) == {"1 CPU process": [[1, 2], [5, 1]], "2 CPU processes": [[1, 2], [4, 1]]}
+    assert legend(figure) == [["1 CPU process", "2 CPU processes"]]
+    assert data["technique"].tolist()[::4] == ["lora", "dpo", "full"]
+
+
 def test_of_a_long_run_neighbouring_steps_are_averaged(tmp_path: Path) -> None:
     falling = [float(1000 - n) for n in range(1000)]
     figure, data = draw("loss", gathered(tmp_path, measured("llm", {}), steps=steps("run0", falling)))

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from multicard.analysis import per_run
 from multicard.analysis.comparisons import varied
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.figures.series import device_labels
+from multicard.experiment.workload import workload_of
+from multicard.figures.series import device_labels, unit
 from multicard.figures.style import DASHES, MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
 
 # Title and label of each panel of the rewards.
@@ -25,25 +26,48 @@ MARKED = 25  # points up to which each has a marker
 
 
 def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Training loss over steps, of vision runs also test loss over epochs; a line per run."""
-    names = run_names(tables)
+    """Training loss over steps, of vision runs also test loss over epochs; a line per run.
+
+    Of language models losses of different techniques have a panel each, or else those of different data sets.
+    """
+    apart = _panel_parameter(tables)
+    names = run_names(tables, besides=(apart,) if apart else ())
     steps = _named(per_run.over_steps(tables, ["loss"]), names).dropna(subset=["loss"])
     if steps.empty:
         raise NothingToShow("no losses were recorded")
     tests = _named(tables.table("epochs")[["run", "epoch", "test_loss"]], names).dropna(subset=["test_loss"])
-    figure, panels = plt.subplots(1, 1 if tests.empty else 2, figsize=(WIDTH_IN, 3.4), squeeze=False)
-    left = panels[0, 0]
-    _lines(left, steps, "step", "loss", names)
-    left.set(title="Training loss", xlabel="Optimizer step", ylabel="Loss")
-    if len(tests):
-        right = panels[0, 1]
-        _lines(right, tests, "epoch", "test_loss", names)
-        right.set(title="Test loss", xlabel="Epoch", ylabel="Loss after the epoch")
-        right.xaxis.get_major_locator().set_params(integer=True)
-    for axes in panels[0]:
+    panels = {"Training loss": steps}
+    if apart:
+        value = steps["run"].map(tables.measures.set_index("run")[apart])
+        steps.insert(0, apart, value)
+        panels = {f"Training loss, {unit(apart, each)}": steps[value == each] for each in dict.fromkeys(value)}
+    count = len(panels) + (len(tests) > 0)
+    rows = -(-count // 2)
+    figure, places = plt.subplots(
+        rows, min(count, 2), figsize=(WIDTH_IN, 0.8 + 2.6 * rows), squeeze=False, sharex=len(tests) == 0
+    )
+    every = places.flat
+    for axes, (title, data) in zip(every, panels.items(), strict=False):
+        _lines(axes, data, "step", "loss", names)
+        axes.set(title=title, xlabel="Optimizer step", ylabel="Loss")
+    for axes in every[len(panels) : count]:
+        _lines(axes, tests, "epoch", "test_loss", names)
+        axes.set(title="Test loss", xlabel="Epoch", ylabel="Loss after the epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    for axes in every[:count]:
         axes.set_ylim(bottom=0)
-    legend_below(figure, *panels[0])
+        axes.tick_params(labelbottom=True)
+    for axes in every[count:]:
+        axes.remove()
+    legend_below(figure, *every[:count])
     return figure, pd.concat([steps, tests], ignore_index=True) if len(tests) else steps
+
+
+def _panel_parameter(tables: ScenarioTables) -> str | None:
+    """The parameter of language models that varies and makes losses incomparable."""
+    if workload_of(tables.measures).name != "llm":
+        return None
+    return next((name for name in ("technique", "dataset") if name in varied(tables.measures, besides=())), None)
 
 
 def dpo_rewards(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
@@ -72,13 +96,13 @@ def dpo_rewards(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     return figure, data
 
 
-def run_names(tables: ScenarioTables, **only: str) -> dict[str, str]:
-    """Name of the configuration of each completed run, of those with these parameters."""
+def run_names(tables: ScenarioTables, besides: tuple[str, ...] = (), **only: str) -> dict[str, str]:
+    """Name of the configuration of each completed run by what varies, `besides` some; of those with such parameters."""
     measures = tables.measures
     for parameter, value in only.items():
         measures = measures[measures[parameter] == value]
     completed = measures[measures["outcome"] == "completed"]
-    names = device_labels(completed, varied(measures, besides=("devices", "repeat")))
+    names = device_labels(completed, varied(measures, besides=("devices", "repeat", *besides)))
     return dict(zip(completed["run"], names, strict=True))
 
 

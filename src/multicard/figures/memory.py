@@ -41,7 +41,7 @@ def memory(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     shown = pd.concat(parts, ignore_index=True)
 
     kinds = shown["series"].nunique()
-    height = 1.1 + len(data) * max(0.34, 0.2 * kinds)
+    height = 1.1 + len(data) * max(0.34, 0.14 * kinds)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, height))
     scale, unit = unit_for(shown["bytes"], BYTES)
     grouped(axes, shown, "configuration", "bytes", scale, horizontal=True)

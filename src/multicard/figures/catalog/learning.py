@@ -13,10 +13,10 @@ FIGURES = (
         order=24,
         question="How does the loss fall?",
         caption=f"Training loss of every optimizer step, warm-up and profiled steps included. {LINES} For vision runs "
-        "also the test loss after each epoch.",
-        limits="Losses of different techniques or data sets cannot be compared: DPO's is another function, and the "
-        "mean is over other tokens. A lower training loss is not a better model. Steps of different numbers of devices "
-        "hold different numbers of samples.",
+        "also the test loss after each epoch. For LLM runs each technique has a panel, or else each data set, since "
+        "their losses cannot be compared: DPO's is another function, and means are over other tokens.",
+        limits="A lower training loss is not a better model. Steps of different numbers of devices hold different "
+        "numbers of samples.",
         drawing="multicard.figures.learning:loss",
         needs_tables=True,
     ),
