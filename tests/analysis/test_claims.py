@@ -443,6 +443,13 @@ def test_qat_of_adapters_alone_does_not_decide_about_qat_of_all_weights(tmp_path
     assert "qat, qat_of weights against lora" in judged.can_be_judged
 
 
+def test_disturbed_runs_are_counted_among_the_conditions(tmp_path: Path) -> None:
+    busy = {"disturbance": "other processes: 1.6 CPUs"}
+    rows = images(100) + [row | (busy if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
+    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
+    assert judged.conditions.endswith("repeats: 3; disturbed runs: 1 of 6 (other processes)")
+
+
 def test_runs_that_were_not_stationary_are_left_out(tmp_path: Path) -> None:
     rows = images(100) + [
         row | ({"stationary": False, "throughput_samples_per_s": 50} if row["repeat"] == 1 else {"stationary": True})

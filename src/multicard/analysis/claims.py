@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from multicard.analysis.claim_limits import Comparison, Where, fits
 from multicard.analysis.claim_tests import KINDS, AnyTest
 from multicard.analysis.claim_verdicts import Pooled, Verdict, interval, judge_together
+from multicard.analysis.conditions import how_many
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
 from multicard.analysis.notices import NOT_STATIONARY
 from multicard.analysis.statistics import LEVEL, Interval
@@ -118,7 +119,7 @@ class JudgedClaim:
 
     @property
     def conditions(self) -> str:
-        """Machine, versions, blocks and number of runs behind the pooled numbers."""
+        """Machine, versions, blocks, number of runs behind the pooled numbers, and how many of them were disturbed."""
         pooled = [each.pooled for each in self.tests if each.pooled is not None]
         every = {run.run: run for each in pooled for comparison, _ in each.single for run in comparison.runs}
         if not every:
@@ -126,7 +127,9 @@ class JudgedClaim:
         versions = dict.fromkeys(run.provenance.versions or "versions unknown" for run in every.values())
         blocks = sorted({each.found.repeats for each in pooled})
         counted = f"{blocks[0]}" if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
-        return f"{_machines(every.values())}; {'; '.join(versions)}; {len(every)} runs, repeats: {counted}"
+        words = f"{_machines(every.values())}; {'; '.join(versions)}; {len(every)} runs, repeats: {counted}"
+        disturbed = [text for run in every.values() if (text := run.values.get("disturbance"))]
+        return f"{words}; disturbed runs: {how_many(disturbed, len(every))}" if disturbed else words
 
     @property
     def other_evidence(self) -> str:
