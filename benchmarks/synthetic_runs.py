@@ -107,8 +107,8 @@ def _steps(p: JobParameters, step_s: float, rng: np.random.Generator) -> Iterato
     per_epoch = (p.steps if p.workload == "llm" else p.steps_per_epoch) or SAMPLES // (p.batch_size * p.devices)
     count = per_epoch * p.epochs if p.workload == "vision" else per_epoch
     number = np.arange(1, count + 1)
-    window = np.where(number <= p.warmup_steps, "warmup", "measured").astype(object)
-    window[p.warmup_steps : p.warmup_steps + p.profiled_steps] = "profiled"
+    window = np.where(number <= p.least_warmup_steps, "warmup", "measured").astype(object)
+    window[p.least_warmup_steps : p.least_warmup_steps + p.profiled_steps] = "profiled"
     for rank in range(p.devices):
         duration = step_s * rng.normal(1, 0.02, count)
         yield pd.DataFrame(

@@ -72,6 +72,20 @@ def test_iteration_time_is_the_elapsed_time_of_the_slowest_rank_per_step(tmp_pat
     assert row["median_iteration_time_s"] == 3.0  # of 2, 4 and 3
 
 
+def test_steps_that_the_warmup_takes_are_in_no_measure_but_in_the_energy_that_was_metered(tmp_path: Path) -> None:
+    p = VisionParameters(device="cpu", warmup_steps="auto").model_dump()
+    ranks = [{"rank": 0, "pid": 1, "energy": [{"energy_j": 80.0}]}]
+    folder = record(tmp_path, "ddp-ds", ranks=ranks, parameters=p)
+    steps = pd.read_csv(folder / "steps.csv").iloc[[2] * 40]
+    lasts = [4.0] * 10 + [1.0] * 30
+    starts = [sum(lasts[:index]) for index in range(40)]
+    numbers = {"step": range(1, 41), "start_s": starts, "duration_s": lasts, "samples": 2}
+    steps.assign(**numbers).to_csv(folder / "steps.csv", index=False)
+    row = measure_run(folder)
+    assert (row["measured_steps"], row["iteration_time_s"]) == (30, pytest.approx(1.0))
+    assert row["energy_per_sample_j"] == pytest.approx(80.0 / (40 * 2))
+
+
 @pytest.mark.parametrize(("strategy", "distinct"), [("ddp-ds", 60), ("ddp", 30)])
 def test_samples_that_every_rank_sees_count_once(tmp_path: Path, strategy: str, distinct: int) -> None:
     row = measure_run(record(tmp_path, strategy))

@@ -9,6 +9,7 @@ from multicard.analysis import stationarity
 from multicard.analysis.conditions import condition_columns, disturbance
 from multicard.analysis.run_files import read_activity, read_record, read_table
 from multicard.analysis.traced_steps import trace_steps
+from multicard.analysis.warmup import without_transient
 from multicard.analysis.window_comparison import TOLERANCE, windows_differ
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
@@ -112,6 +113,8 @@ def _read_steps(path: Path, work: Workload) -> pd.DataFrame:
 
 def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: Workload) -> dict[str, Any]:
     """Measures of a completed run."""
+    metered = steps[steps["window"] == "measured"]
+    steps = without_transient(steps, record["parameters"])
     measured = steps[steps["window"] == "measured"]
     window, distinct = Window(measured), work.distinct_share(record["parameters"])
     phases = measured[[f"{phase}_s" for phase in PHASES]]
@@ -129,7 +132,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
         **_copies(folder, traced),
-        "energy_per_sample_j": energy_per(record, measured["samples"]),
+        "energy_per_sample_j": energy_per(record, metered["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
         "device_memory_used_bytes": _highest(
             pd.Series([used for rank in record["ranks"] for used in rank.get("device_memory_used_bytes") or []])
@@ -143,7 +146,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
     epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
     if epochs is not None and epochs.empty:
         raise UserError(f"{folder / EPOCHS}: found no epoch")
-    row[work.unit.energy] = energy_per(record, measured[work.unit.column])
+    row[work.unit.energy] = energy_per(record, metered[work.unit.column])
     return row | work.measure(record, row, steps, epochs)
 
 

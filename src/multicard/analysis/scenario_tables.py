@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from multicard.analysis.run_files import read_activity, read_record
 from multicard.analysis.traced_steps import trace_steps
+from multicard.analysis.warmup import without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, STEP_COLUMNS
@@ -129,6 +130,8 @@ def gather(folders: Iterable[Path]) -> dict[str, pa.Table]:
             for name in GATHERED_ACTIVITIES
         }
         found |= {name: _csv(folder / f"{name}.csv", SCHEMAS[name]) for name in ("steps", "epochs")}
+        steps = without_transient(found["steps"].to_pandas(), record["parameters"])
+        found["steps"] = pa.Table.from_pandas(steps, SCHEMAS["steps"], preserve_index=False)
         found["runs_info"] = pa.Table.from_pylist([_info(folder, record)], SCHEMAS["runs_info"])
         for name, table in found.items():
             names = pa.array([record["run"]] * table.num_rows, pa.string())

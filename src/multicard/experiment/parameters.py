@@ -13,8 +13,14 @@ LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need
 
 # What each workload has with a default of its own.
 DatasetOf = Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")]
+AUTO_WARMUP = 10  # steps of the warm-up at least, where step times say how many more
 WarmupSteps = Annotated[
-    int, Field(ge=0, description="Warm-up steps, excluded from all measures.", json_schema_extra={"label": "warmup"})
+    Annotated[int, Field(ge=0)] | Literal["auto"],
+    Field(
+        description=f"Warm-up steps, excluded from all measures. `auto`: {AUTO_WARMUP}, and as many of the measured "
+        "steps as the rule MSER-5 leaves out, up to half.",
+        json_schema_extra={"label": "warmup"},
+    ),
 ]
 ProfiledSteps = Annotated[
     int,
@@ -84,6 +90,11 @@ class JobParameters(BaseModel):
         ),
     ] = "auto"
     repeat: Annotated[int, Field(ge=1, description="Number of this repeat; the seed increases with it.")] = 1
+
+    @property
+    def least_warmup_steps(self) -> int:
+        """Steps that a run records as its warm-up."""
+        return AUTO_WARMUP if self.warmup_steps == "auto" else self.warmup_steps
 
     @property
     def ranks(self) -> int:

@@ -140,16 +140,16 @@ class Observer:
 
     def _begin_step(self, number: int) -> None:
         p = self.p
-        window = "warmup" if number <= p.warmup_steps else "measured"
-        if number > p.warmup_steps + p.steps:
+        window = "warmup" if number <= p.least_warmup_steps else "measured"
+        if number > p.least_warmup_steps + p.steps:
             window = "profiled"
-        if number == p.warmup_steps + 1:
+        if number == p.least_warmup_steps + 1:
             self.meter.start()
         if window == "profiled" and "window" not in self._open:
             self.recorder.settle()
             self.meter.stop()
             self._enter_context("window", self.capture.window())
-        if self.rank == 0 and number in (p.warmup_steps + 1, p.warmup_steps + p.steps // 2):
+        if self.rank == 0 and number in (p.least_warmup_steps + 1, p.least_warmup_steps + p.steps // 2):
             log_progress(f"step {number} of {p.total_steps}")
         self._step = self._enter_context("step", self.recorder.step(1, window))
 

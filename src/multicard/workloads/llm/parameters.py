@@ -138,4 +138,4 @@ class LlmParameters(JobParameters):
     @property
     def total_steps(self) -> int:
         """Steps of all windows."""
-        return self.warmup_steps + self.steps + self.profiled_steps
+        return self.least_warmup_steps + self.steps + self.profiled_steps

@@ -65,8 +65,10 @@ def train(
     training = training_loader(training_data, facts, p, rank, device)
     testing = evaluation_loader(test_data, p, rank)
     steps_per_epoch = min(len(training), p.steps_per_epoch or len(training))
-    if p.epochs * steps_per_epoch <= p.warmup_steps:
-        raise UserError(f"warmup_steps: {p.warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps")
+    if p.epochs * steps_per_epoch <= p.least_warmup_steps:
+        raise UserError(
+            f"warmup_steps: {p.least_warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps"
+        )
 
     gpus = [torch.device("cuda", i) for i in range(p.devices)] if p.devices > p.ranks else [device]
     meters = [EnergyMeter(gpu) for gpu in gpus]
@@ -97,7 +99,7 @@ def train(
     resumed = checkpoints.resume()
     try:
         done = len(epochs) * steps_per_epoch
-        warm = done + p.warmup_steps
+        warm = done + p.least_warmup_steps
         for epoch in range(len(epochs) + 1, p.epochs + 1):
             started = time.perf_counter()
             model.train()
