@@ -153,6 +153,18 @@ def test_configurations_come_in_the_order_of_their_first_runs_and_empty_paramete
     assert spread["steps_per_epoch"].isna().tolist() == [True, True, False]
 
 
+def test_speedups_stay_with_their_configuration_where_a_first_repeat_failed() -> None:
+    rows = [
+        {"strategy": "ddp", "devices": 4, "outcome": "failed"},
+        {"strategy": "ddp", "throughput": 10.0},
+        {"strategy": "ddp", "devices": 2, "throughput": 15.0},
+        {"strategy": "ddp", "devices": 4, "repeat": 2, "throughput": 30.0},
+    ]
+    spread = over_repeats(measures(*rows), ["speedup", "throughput_samples_per_s"])
+    assert spread["devices"].tolist() == [1, 2, 4]
+    assert spread["speedup"].tolist() == pytest.approx([1.0, 1.5, 3.0])
+
+
 def test_the_bounds_of_a_speedup_come_from_the_repeats_of_both_sides() -> None:
     one = repeats(10.0, 12.0, 11.0, strategy="ddp")
     two = repeats(20.0, 15.0, 22.0, strategy="ddp", devices=2)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pandas as pd
 import pytest
 
-from figures.measured import closed, gathered, group_names, heading, lengths, pictures, texts, words
+from figures.measured import closed, gathered, group_names, heading, lengths, measured, pictures, texts, words
 from multicard.analysis.comparisons import varied
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.provenance import notes
@@ -134,6 +134,21 @@ def test_the_ideal_speedup_is_drawn() -> None:
     figure = closed(speedup(pictures())[0])
     [ideal] = [line for line in figure.axes[0].get_lines() if line.get_label() == "ideal"]
     assert list(ideal.get_xdata()) == list(ideal.get_ydata()) == [1, 2]
+
+
+def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None:
+    rows = [
+        {"strategy": "ddp-ds", "devices": n, "repeat": repeat, "throughput_samples_per_s": rate}
+        for n, rates in ((1, (10.0, 10.0)), (2, (10.0, 40.0)))
+        for repeat, rate in enumerate(rates, start=1)
+    ]
+    figure, data = speedup(measured("vision", *rows))
+    left, _ = closed(figure).axes
+    assert data["speedup_high"].iloc[1] > 1000
+    assert left.get_ylim() == (0, pytest.approx(1.07 * 2 * 2))
+    [two] = left.containers
+    assert all(artist.get_clip_on() for artist in (*two.lines[1], *two.lines[2]))
+    assert not two.lines[0].get_clip_on()
 
 
 def test_axes_carry_units_and_the_kind_of_device(tmp_path: Path) -> None:

@@ -65,6 +65,16 @@ def test_one_difference_among_thirty_needs_more_than_one_alone() -> None:
     assert [verdict((1.19, 1.2, 1.21), others) for others in (0, 29)] == ["more", "more"]
 
 
+def test_long_whiskers_of_two_repeats_leave_the_points_readable() -> None:
+    figure, data = gain(pinned({(False, 1): [1.0, 2.0], (True, 1): [1.0, 1.0]}), "pin_memory")
+    [axes] = closed(figure).axes
+    low, high = axes.get_ylim()
+    # 41 % with an interval of more than a factor of eighty to each side.
+    assert data["gain_high"].iloc[0] > 80
+    assert low < -50 and 80 < high < 120
+    assert axes.containers[0].lines[2][0].get_clip_on()
+
+
 def half_filled(axes: Axes) -> list[Line2D]:
     return [line for line in axes.get_lines() if line.get_fillstyle() == "bottom" and len(line.get_xdata())]
 

@@ -159,6 +159,13 @@ def group_axis(axes: Axes, groups: Sequence[str], horizontal: bool = False, know
         (axes.set_xticks if horizontal else axes.set_yticks)([])
 
 
+def limits(points: Iterable[float], low: float, high: float) -> tuple[float, float]:
+    """Narrow the limits of an axis in percent, so that points and zero can be told apart, however long whiskers are."""
+    known = [0.0, *(point for point in points if not pd.isna(point))]
+    reach = 1.5 * max(max(known) - min(known), 10.0)
+    return max(low, min(known) - reach), min(high, max(known) + reach)
+
+
 def whiskers(rows: pd.DataFrame, value: str, scale: float) -> list[pd.Series]:
     """Lengths of whiskers down and up to the interval over repeats; none where there is one repeat only."""
     middle, several = rows[value].astype(float), rows["repeats"] > 1

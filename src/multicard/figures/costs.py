@@ -8,7 +8,7 @@ from multicard.analysis.comparisons import overheads, varied
 from multicard.analysis.scaling import over_repeats
 from multicard.core.units import JOULES, unit_for
 from multicard.experiment.workload import workload_of
-from multicard.figures.bars import group_axis, whiskers
+from multicard.figures.bars import group_axis, limits, whiskers
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import configuration_names, labels
 from multicard.figures.style import WEAK, WIDTH_IN, NothingToShow, explain_marks, legend_below
@@ -56,7 +56,7 @@ def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         )
     explain_marks(axes, set(data["verdict"]))
     names = data["configuration"].tolist()
-    left, right = axes.get_xlim()
+    left, right = limits(100 * data["profiler_overhead"], *axes.get_xlim())
     group_axis(axes, names, horizontal=True)
     axes.set(xlim=(min(left, 0), right), xlabel="Profiling overhead (%)", title="Profiling overhead")
     legend_below(figure, axes)

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 from multicard.analysis.comparisons import ORDER, configurations, gains, medians, varied
 from multicard.core.text import for_figure
 from multicard.core.units import SECONDS, unit_for
-from multicard.figures.bars import grouped
+from multicard.figures.bars import grouped, limits
 from multicard.figures.series import device_axis, device_labels, labels, unit
 from multicard.figures.style import (
     DASHES,
@@ -78,7 +78,7 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
         axes.set(title=f"{_worded(parameter, value)} over {_worded(parameter, base)}", xlabel=device_axis(measures))
     low, high = (f([axes.get_ylim()[end] for axes in panels[0][: len(compared)]]) for f, end in ((min, 0), (max, 1)))
     for axes in panels[0][: len(compared)]:
-        axes.set_ylim(low, high)
+        axes.set_ylim(limits(100 * data["gain"], low, high))
     panels[0][0].set_ylabel("Speed gain (%)")
     for axes in panels[0][1 : len(compared)]:
         axes.tick_params(labelleft=False)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -151,6 +152,8 @@ def lines_by_devices(
         )
         for artist in drawn.get_children():
             artist.set_in_layout(False)
+        for artist in (*drawn.lines[1], *drawn.lines[2]):
+            artist.set_clip_on(True)
 
 
 def axis_of_devices(axes: Axes, data: pd.DataFrame) -> None:
@@ -166,4 +169,7 @@ def axis_of_devices(axes: Axes, data: pd.DataFrame) -> None:
     shared = ", sharing one batch" if "scaling" in data and set(data["scaling"]) == {"strong"} else ""
     axes.set_xlabel(f"{device_axis(data)}{shared}")
     axes.margins(x=0.12, y=0)
-    axes.set_ylim(0, 1.07 * axes.get_ylim()[1])
+    # The whiskers of two repeats may be so long that nothing else could be seen.
+    caps = {cap for container in axes.containers for cap in container.lines[1]}
+    highest = max(np.nanmax(line.get_ydata()) for line in axes.get_lines() if line not in caps)
+    axes.set_ylim(0, 1.07 * min(axes.get_ylim()[1], 2 * highest))

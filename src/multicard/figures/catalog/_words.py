@@ -2,7 +2,7 @@
 
 # The bounds that `analysis.statistics` gives: those of few repeats are their range, which is no interval.
 REPEATS = "are the range of two to five repeats, from six on the exact interval of the median (95% coverage or more)"
-RATIOS = "are 95% t intervals of the logarithms of ratios, paired by repeat"
+RATIOS = "are 95% t intervals of the logarithms of ratios, paired by repeat, and cut where they leave the panel"
 NONE = "a single repeat has none"
 
 POINTS = f"Points are medians over repeats. Whiskers {REPEATS}; {NONE}."
