@@ -1,14 +1,9 @@
 """Stationarity of simulated runs whose truth is known, by fixed seeds."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from multicard.analysis.stationarity import FEWEST, LEVEL, change_p_value, outlying_steps, stationarity
-
-
-def pitches(times: np.ndarray, rank: int = 0) -> pd.DataFrame:
-    return pd.DataFrame({"rank": rank, "stretch": 1, "step": range(1, len(times) + 1), "pitch_s": times})
 
 
 def noise(kind: str, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -26,7 +21,7 @@ def noise(kind: str, rng: np.random.Generator, count: int) -> np.ndarray:
 def test_steady_runs_are_called_not_stationary_as_rarely_as_stated(kind: str, count: int) -> None:
     rng = np.random.default_rng(1)
     simulated = 1000
-    found = [stationarity(pitches(noise(kind, rng, count))) for _ in range(simulated)]
+    found = [stationarity(noise(kind, rng, count)) for _ in range(simulated)]
     rate = sum(each["drift_p_value"] < LEVEL for each in found) / simulated
     assert rate <= LEVEL + 3 * np.sqrt(LEVEL * (1 - LEVEL) / simulated)  # three standard errors
     assert sum(not each["stationary"] for each in found) / simulated <= rate
@@ -43,22 +38,22 @@ def test_steady_runs_are_called_not_stationary_as_rarely_as_stated(kind: str, co
 )
 def test_changes_beyond_the_noise_are_found(shape: np.ndarray) -> None:
     rng = np.random.default_rng(2)
-    found = [stationarity(pitches(shape * rng.normal(1, 0.05, len(shape))))["stationary"] for _ in range(50)]
+    found = [stationarity(shape * rng.normal(1, 0.05, len(shape)))["stationary"] for _ in range(50)]
     assert sum(found) <= 1
 
 
 def test_a_loader_that_delivers_in_bursts_is_stationary() -> None:
-    assert stationarity(pitches(np.tile([1.1, 0.1, 0.1, 0.1], 25)))["stationary"] is True
+    assert stationarity(np.tile([1.1, 0.1, 0.1, 0.1], 25))["stationary"] is True
 
 
 def test_a_significant_change_that_is_small_does_not_matter() -> None:
-    found = stationarity(pitches(1 + 0.04 * np.linspace(0, 1, 100)))
+    found = stationarity(1 + 0.04 * np.linspace(0, 1, 100))
     assert found["drift_p_value"] < LEVEL and found["stationary"] is True
 
 
 def test_drift_and_trend_are_those_of_a_straight_line() -> None:
     # Means of the halves: 1.2475 and 1.7525 seconds; the line rises by 1.0 from a mean of 1.5.
-    found = stationarity(pitches(np.linspace(1, 2, 100)))
+    found = stationarity(np.linspace(1, 2, 100))
     assert found["drift"] == pytest.approx((1 + 74.5 / 99) / (1 + 24.5 / 99) - 1)
     assert found["trend"] == pytest.approx(1 / 1.5)
     assert found["trend_error"] == pytest.approx(0, abs=1e-6)
@@ -66,14 +61,9 @@ def test_drift_and_trend_are_those_of_a_straight_line() -> None:
 
 def test_the_error_of_the_trend_is_the_scatter_of_the_trend() -> None:
     rng = np.random.default_rng(3)
-    found = [stationarity(pitches(rng.normal(1, 0.1, 30))) for _ in range(300)]
+    found = [stationarity(rng.normal(1, 0.1, 30)) for _ in range(300)]
     scatter = np.std([each["trend"] for each in found])
     assert np.mean([each["trend_error"] for each in found]) == pytest.approx(scatter, rel=0.15)
-
-
-def test_the_slowest_rank_counts() -> None:
-    quick, slow = np.full(20, 1.0), np.append(np.full(10, 1.0), np.full(10, 1.5))
-    assert stationarity(pd.concat([pitches(quick), pitches(slow, 1)]))["drift"] == pytest.approx(0.5)
 
 
 def test_outlying_steps_are_far_from_the_median() -> None:
@@ -84,21 +74,21 @@ def test_outlying_steps_are_far_from_the_median() -> None:
 def test_a_single_long_step_shows_as_outlying_and_not_as_drift() -> None:
     times = np.random.default_rng(4).normal(1, 0.01, 50)
     times[30] = 9.0
-    found = stationarity(pitches(times))
+    found = stationarity(times)
     assert found["outlying_steps"] == 1 and found["drift"] > 0.2 and found["stationary"] is True
 
 
 def test_few_steps_are_not_judged() -> None:
-    found = stationarity(pitches(np.linspace(1, 2, FEWEST - 1)))
+    found = stationarity(np.linspace(1, 2, FEWEST - 1))
     assert "stationary" not in found and found["drift"] > 0
-    assert stationarity(pitches(np.array([1.0]))) == {"outlying_steps": 0}
+    assert stationarity(np.array([1.0])) == {"outlying_steps": 0}
 
 
 def test_long_runs_are_judged_by_means_of_neighbours() -> None:
     times = np.tile([1.0, 2.0], 20_000)
-    assert stationarity(pitches(times))["stationary"] is True
+    assert stationarity(times)["stationary"] is True
     times[20_000:] *= 1.5
-    found = stationarity(pitches(times))
+    found = stationarity(times)
     assert found["stationary"] is False and found["drift"] == pytest.approx(0.5)
 
 

@@ -54,6 +54,11 @@ def test_steps_of_another_window_in_the_middle_of_an_epoch_do_not_count() -> Non
     assert Window(measured).elapsed_s == pytest.approx(4.0)
 
 
+def test_the_pace_is_that_of_the_rank_that_takes_longest() -> None:
+    quick, slow = steps([0.0, 1.0, 2.0], [1.0] * 3), steps([7.0, 8.0, 9.5], [1.0] * 3, rank=1)
+    assert Window(pd.concat([quick, slow])).pace_s.tolist() == [1.0, 1.5, 1.0]
+
+
 class SlowNowAndThen(Dataset):
     """Samples of which every fourth takes long to decode."""
 

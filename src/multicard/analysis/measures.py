@@ -49,7 +49,7 @@ COMMON: dict[str, str] = {
     "profiled_data_share": "as data_share, in the profiled window",
     "windows_differ": "whether the profiled window is unlike the measured one by more than profiling explains: its "
     f"data share is more than {100 * TOLERANCE:.0f} percentage points outside of what a longer step explains, or its "
-    f"steps are more than {TOLERANCE:.0%} shorter",
+    f"steps are more than {TOLERANCE:.0%} shorter, and not by chance",
     "trace_iteration_time_s": "as profiled_iteration_time_s, by the trace: the extents of steps on the GPU, on CPUs "
     "and where launches are not recorded their ranges on the host",
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
@@ -139,7 +139,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
         ),
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
-        **stationarity.stationarity(window.pitches),
+        **stationarity.stationarity(window.pace_s),
         **_profiled(steps[steps["window"] == "profiled"], window, distinct),
         "trace_iteration_time_s": _iteration_time_of_trace(traced),
     }

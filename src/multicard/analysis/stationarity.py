@@ -8,7 +8,6 @@ is tested here is this project's choice.
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.stats import linregress, median_abs_deviation
 
 DRIFT = 0.05  # change from the first half to the second that matters
@@ -33,16 +32,14 @@ MEASURES: dict[str, str] = {
 }
 
 
-def stationarity(pitches: pd.DataFrame) -> dict[str, Any]:
+def stationarity(times: np.ndarray) -> dict[str, Any]:
     """Measures of how much the time per step changed over a window; None for what too few steps do not tell.
 
     Parameters
     ----------
-    pitches
-        As `windows.step_pitches` gives them.
+    times
+        Of each step, in order: `windows.Window.pace_s`.
     """
-    slowest = pitches.groupby("rank")["pitch_s"].sum().idxmax()
-    times = pitches.loc[pitches["rank"] == slowest, "pitch_s"].to_numpy(dtype=float)
     half = len(times) // 2
     found: dict[str, Any] = {"outlying_steps": outlying_steps(times)}
     if half:

@@ -1,8 +1,11 @@
 """Whether the profiled window shows the job that was measured, or one that waits less or more for its loader."""
 
+from scipy.stats import ttest_ind
+
 from multicard.analysis.windows import Window
 
 TOLERANCE = 0.05  # of a data share, and of the iteration time
+LEVEL = 0.01  # rate at which equal windows are told apart by their step times, at most
 
 
 def expected_data_shares(data_s: float, rest_s: float, profiled_rest_s: float) -> tuple[float, float]:
@@ -26,11 +29,15 @@ def windows_differ(measured: Window, profiled: Window) -> bool:
     """Whether the profiled window is unlike the measured one by more than the profiler's overhead explains.
 
     It is where its data share lies outside of `expected_data_shares` by more than `TOLERANCE`, or its iteration time
-    is shorter by more than `TOLERANCE`, since no profiler makes a step shorter.
+    is shorter by more than `TOLERANCE` and than chance explains (Welch's t-test of the steps on the slowest rank, at
+    `LEVEL`), since no profiler makes a step shorter.
     """
-    if profiled.iteration_time_s < (1 - TOLERANCE) * measured.iteration_time_s:
-        return True
     step_s, profiled_s = measured.mean_iteration_time_s, profiled.mean_iteration_time_s
     data_s, profiled_data_s = measured.data_share * step_s, profiled.data_share * profiled_s
     low, high = expected_data_shares(data_s, step_s - data_s, profiled_s - profiled_data_s)
-    return profiled.data_share < low - TOLERANCE or profiled.data_share > high + TOLERANCE
+    if profiled.data_share < low - TOLERANCE or profiled.data_share > high + TOLERANCE:
+        return True
+    if profiled.count == 1 or profiled.iteration_time_s >= (1 - TOLERANCE) * measured.iteration_time_s:
+        return False
+    found = ttest_ind(profiled.pace_s, measured.pace_s, equal_var=False, alternative="less")
+    return bool(found.pvalue < LEVEL)

@@ -9,6 +9,7 @@ that a loader causes, since it delivers in bursts.
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 
 
@@ -59,6 +60,12 @@ class Window:
     def elapsed_s(self) -> float:
         """As the function `elapsed_s`."""
         return elapsed_s(self.pitches)
+
+    @cached_property
+    def pace_s(self) -> np.ndarray:
+        """Pitches of the rank that takes longest in all, in order."""
+        by_rank = self.pitches.groupby("rank")["pitch_s"]
+        return by_rank.get_group(by_rank.sum().idxmax()).to_numpy(dtype=float)
 
     @property
     def count(self) -> int:
