@@ -94,7 +94,7 @@ def test_the_wait_between_steps_comes_first_when_it_is_what_changed(tmp_path: Pa
 def test_the_comparison_says_how_many_times_as_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare_traces(training(tmp_path / "a.json", 60.0), training(tmp_path / "b.json", 12.0))
     said = " ".join(capsys.readouterr().out.split())
-    assert "from the start of a step to the start of the next: 60.0 ms in a, 12.0 ms in b: b is 5.00 times as" in said
+    assert "from the start of a step to the start of the next: 60.0 ms in a, 12.0 ms in b; b is 5.00 times as" in said
 
 
 def test_on_cpus_the_pitch_is_that_of_the_host(tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def compare_traces(a: Path, b: Path) -> None:
         console().print("cannot tell: the two traces have no table in common")
         return
     for pitch in found[found["name"] == PITCH].itertuples():
-        speed = f"{1 / pitch.ratio:.2f} times as fast as a" if pitch.ratio else "without any time between step starts"
         times = f"{show('a_s', pitch.a_s)} in a, {show('b_s', pitch.b_s)} in b"
-        console().print(plain(f"from the start of a step to the start of the next: {times}: b is {speed}"), "")
+        speed = f"; b is {1 / pitch.ratio:.2f} times as fast as a, if a step does the same work" if pitch.ratio else ""
+        console().print(plain(f"from the start of a step to the start of the next: {times}{speed}"), "")
     caption = (
         f"Time {found.attrs['basis']}. The step pitch is the time from start to start; rows of timeline count every "
         "moment of a device once; the others are means over processes, in which durations that overlap add up. One "
