@@ -306,6 +306,11 @@ def test_series_of_language_models_are_named_in_words() -> None:
         assert named(*({name: value} for value in values), workload="llm") == expected
 
 
+def test_what_only_one_technique_has_is_not_named_of_others() -> None:
+    kinds = ({"technique": "lora"}, {"technique": "qat"}, {"technique": "qat", "qat_of": "weights"})
+    assert named(*kinds, workload="llm") == ["LoRA", "QAT of adapters", "QAT of weights"]
+
+
 def test_what_a_preset_brings_is_not_named_again() -> None:
     assert named({}, {"preset": "tuned"}) == ["paper settings", "tuned settings"]
     both = named({}, {"preset": "tuned"}, {"preset": "tuned", "layout": "nchw"})

@@ -9,7 +9,7 @@ from multicard.analysis.comparisons import configurations, tokens_per_rank, vari
 from multicard.core.units import BYTES, SECONDS, unit_for
 from multicard.figures.bars import absent, group_axis, grouped, places, stacked, whiskers
 from multicard.figures.labelling import label_points
-from multicard.figures.series import device_labels, unit
+from multicard.figures.series import device_labels, labels
 from multicard.figures.style import MARKERS, WIDTH_IN, colours, legend_below
 from multicard.workloads.llm.technique import TECHNIQUES
 
@@ -33,13 +33,8 @@ def techniques(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     own = [name for name in names if any(name in entry.own_parameters for entry in TECHNIQUES.values())]
     others = [name for name in names if name not in own]
     data.insert(0, "series", device_labels(data, others))
-
-    def label(row: pd.Series) -> str:
-        """Name the technique: QAT of weights where what QAT trains varies, else QAT."""
-        mine = [name for name in own if name in TECHNIQUES[row["technique"]].own_parameters]
-        return ", ".join(unit(name, row[name]) for name in mine or ["technique"])
-
-    shown = data.assign(technique=[label(row) for _, row in data.iterrows()])
+    kinds = labels(data, ["technique", *own])
+    shown = data.assign(technique=[kind.replace(" of ", "\nof ") for kind in kinds])
 
     figure, ((time, rate), (peak, model)) = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.2))
     scale, seconds = unit_for(data["iteration_time_s"], SECONDS)

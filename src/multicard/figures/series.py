@@ -46,8 +46,10 @@ def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     works = [work for work in WORKLOADS.values() if work.method in rows]
 
     def label(row: pd.Series) -> str:
-        names = [name for name in shown if all(work.applies(name, row) for work in works)]
-        return ", ".join(unit(name, row[name]) for name in names or shown)
+        names = [name for name in shown if all(work.applies(name, row) for work in works)] or shown
+        if "technique" in names and any(name in TECHNIQUES[row["technique"]].own_parameters for name in names):
+            names = [name for name in names if name != "technique"]  # "QAT of weights" says it
+        return ", ".join(unit(name, row[name]) for name in names)
 
     return [label(row) for _, row in rows.iterrows()]
 
