@@ -160,5 +160,5 @@ def test_the_numbers_have_a_row_also_for_runs_without_a_result() -> None:
 def test_what_qat_trains_is_a_bar_of_its_own_and_no_matter_of_other_techniques() -> None:
     rows = [run("lora"), run("qat", qat_of="adapters"), run("qat", qat_of="weights"), run("full")]
     figure, time, *_ = drawn(*(row | {"devices": devices} for devices in (1, 2) for row in rows))
-    assert group_names(time) == ["LoRA", "QAT\nof adapters", "QAT\nof weights", "full"]
+    assert group_names(time) == ["LoRA", "QAT\nof\nadapters", "QAT\nof\nweights", "full"]
     assert legend(figure)[0] == ["1 CPU process", "2 CPU processes"]

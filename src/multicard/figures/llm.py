@@ -34,7 +34,7 @@ def techniques(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     others = [name for name in names if name not in own]
     data.insert(0, "series", device_labels(data, others))
     kinds = labels(data, ["technique", *own])
-    shown = data.assign(technique=[kind.replace(" of ", "\nof ") for kind in kinds])
+    shown = data.assign(technique=[kind.replace(" ", "\n") for kind in kinds])
 
     figure, ((time, rate), (peak, model)) = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.2))
     scale, seconds = unit_for(data["iteration_time_s"], SECONDS)
