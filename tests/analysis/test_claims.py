@@ -449,21 +449,36 @@ def test_qat_of_adapters_alone_does_not_decide_about_qat_of_all_weights(tmp_path
 
 def test_disturbed_runs_are_counted_among_the_conditions(tmp_path: Path) -> None:
     busy = {"disturbance": "other processes: 1.6 CPUs"}
-    rows = images(100) + [row | (busy if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
-    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
-    assert judged.conditions.endswith("repeats: 3; disturbed runs: 1 of 6 (other processes)")
+    experiment = changed(TRUE["mnist_accuracy"], lambda row: row | (busy if row["repeat"] == 1 else {}))
+    judged = verdict_on("mnist_accuracy", evidence_of(tmp_path, experiment))
+    assert judged.conditions.endswith("repeats: 3; disturbed runs: 1 of 3 (other processes)")
 
 
-def test_runs_that_were_not_stationary_are_left_out(tmp_path: Path) -> None:
-    rows = images(100) + [
-        row | ({"stationary": False, "throughput_samples_per_s": 50} if row["repeat"] == 1 else {"stationary": True})
-        for row in images(120, layout="nhwc")
-    ]
+@pytest.mark.parametrize(
+    ("doubt", "reason"),
+    [
+        ({"stationary": False, "drift": 0.2}, "not stationary"),
+        ({"disturbance": "other processes: 2 CPUs"}, "disturbed"),
+    ],
+)
+def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(
+    doubt: Row, reason: str, tmp_path: Path
+) -> None:
+    slow = doubt | {"throughput_samples_per_s": 50}
+    rows = images(100) + [row | (slow if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
     judged = verdict_on("nhwc_gain", made(tmp_path / "one", rows))
     assert judged.verdict == "confirmed" and "repeats: 2" in judged.conditions
     assert judged.tests[0].pooled.found.value == pytest.approx(1.2)
-    judged = verdict_on("nhwc_gain", made(tmp_path / "all", [row | {"stationary": False} for row in rows]))
-    assert judged.verdict == "not measured here" and "not stationary" in judged.can_be_judged
+    judged = verdict_on("nhwc_gain", made(tmp_path / "all", [row | doubt for row in rows]))
+    assert judged.verdict == "not measured here" and reason in judged.can_be_judged
+
+
+def test_accuracy_and_memory_are_judged_whatever_disturbed_the_run(tmp_path: Path) -> None:
+    doubt = {"disturbance": "other processes: 2 CPUs", "stationary": False, "drift": 0.2}
+    disturbed = [changed(TRUE[claim], lambda row: row | doubt) for claim in ("mnist_accuracy", "qlora_smallest")]
+    assert verdict_on("mnist_accuracy", evidence_of(tmp_path / "a", disturbed[0])).verdict == "confirmed"
+    judged = verdict_on("qlora_smallest", evidence_of(tmp_path / "b", disturbed[1]))
+    assert [each.verdict for each in judged.tests] == ["confirmed"] * 3 + ["not measured here"]
 
 
 # The matrix of the papers.

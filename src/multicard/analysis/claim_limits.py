@@ -103,6 +103,11 @@ class Test(Strict):
         """Whether its number is a ratio, of which logarithms are averaged, or a share."""
         return "ratio"
 
+    @property
+    def timed(self) -> bool:
+        """Whether its number is a time, so that it matters whether a run was disturbed or not stationary."""
+        return True
+
     def comparisons(
         self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
     ) -> list[Comparison]:

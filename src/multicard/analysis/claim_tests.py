@@ -44,6 +44,11 @@ class Compare(Test):
         Where, Field(default_factory=dict, description="Values that runs with a value of `of` must have.")
     ]
 
+    @property
+    def timed(self) -> bool:
+        """Whether it compares times, rates or energy, by the unit in the measure's name."""
+        return self.measure.endswith(("_s", "_j"))
+
     def needs(self) -> str:
         """Pairs that it needs."""
         of, against = (" or ".join(map(_value_words, values)) for values in (self.of, self.against))
@@ -257,6 +262,11 @@ class Reaches(OfRuns):
 
     kind: Literal["reaches"]
     epochs: Annotated[int, Field(ge=1)]
+
+    @property
+    def timed(self) -> bool:
+        """An accuracy is no time."""
+        return False
 
     def needs(self) -> str:
         """Runs that it needs."""

@@ -18,7 +18,7 @@ from multicard.analysis.claim_tests import KINDS, AnyTest
 from multicard.analysis.claim_verdicts import Pooled, Verdict, interval, judge_together
 from multicard.analysis.conditions import how_many
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
-from multicard.analysis.notices import NOT_STATIONARY
+from multicard.analysis.notices import DISTURBED, NOT_STATIONARY, disturbance_notice
 from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.errors import UserError
 from multicard.core.units import number, percent
@@ -165,12 +165,12 @@ def read_claims(path: Path) -> list[Claim]:
 
 def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
     """Check each claim against the measurements."""
-    configurations = [_undisturbed(each) for each in evidence.configurations]
     nodes: dict[str | None, set[int]] = defaultdict(set)
     for run in evidence.runs:
         nodes[run.provenance.machine] |= run.provenance.numa_nodes
     several = {machine for machine, found in nodes.items() if len(found) >= NUMA_NODES}
-    return [_judge(claim, configurations, evidence, several) for claim in claims]
+    undisturbed = [_undisturbed(each) for each in evidence.configurations]
+    return [_judge(claim, evidence, undisturbed, several) for claim in claims]
 
 
 def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
@@ -222,15 +222,16 @@ def comparisons_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
 
 
 def _judge(
-    claim: Claim, configurations: Sequence[Configuration], evidence: Evidence, several_nodes: set[str | None]
+    claim: Claim, evidence: Evidence, undisturbed: Sequence[Configuration], several_nodes: set[str | None]
 ) -> JudgedClaim:
     found = []
     for test in claim.tests:
 
         def why_not(configuration: Configuration, test: AnyTest = test) -> str:
-            return _why_not(configuration, claim, several_nodes) or test.why_not(configuration)
+            doubt = _doubt(configuration) if test.timed else ""
+            return _why_not(configuration, claim, several_nodes) or doubt or test.why_not(configuration)
 
-        found.append(test.comparisons(configurations, evidence, why_not))
+        found.append(test.comparisons(undisturbed if test.timed else evidence.configurations, evidence, why_not))
     # What decides the claim is one family, other readings are another.
     verdicts: dict[int, tuple[Verdict, Pooled | None]] = {}
     for decides in (True, False):
@@ -262,20 +263,27 @@ def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str 
         return "GPU not recorded"
     if claim.hardware == "numa" and configuration.provenance.machine not in several_nodes:
         return "machine not known to have two or more NUMA nodes"
-    if not any(map(_steady, configuration.completed)):
-        return NOT_STATIONARY
     return ""
 
 
 def _undisturbed(configuration: Configuration) -> Configuration:
-    """The configuration without runs that were not stationary, as long as others are left."""
-    kept = tuple(run for run in configuration.runs if _steady(run))
-    return replace(configuration, runs=kept) if any(run in kept for run in configuration.completed) else configuration
+    """The configuration without completed runs whose times are doubtful, as long as others are left."""
+    if _doubt(configuration):
+        return configuration
+    completed = configuration.completed
+    return replace(configuration, runs=tuple(run for run in completed if not _doubt_of_run(run)))
 
 
-def _steady(run: MeasuredRun) -> bool:
-    """Whether nothing says that the run was not stationary."""
-    return run.values.get("stationary", True) is not False
+def _doubt(configuration: Configuration) -> str:
+    """What makes the times of all completed runs doubtful; empty where one run is free of it."""
+    found = [_doubt_of_run(run) for run in configuration.completed]
+    return ", ".join(dict.fromkeys(found)) if all(found) else ""
+
+
+def _doubt_of_run(run: MeasuredRun) -> str:
+    if disturbance_notice(run.values):
+        return DISTURBED
+    return NOT_STATIONARY if run.values.get("stationary") is False else ""
 
 
 def _missing(claim: Claim, test: AnyTest, others: Sequence[Comparison]) -> str:
