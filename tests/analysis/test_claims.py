@@ -109,6 +109,7 @@ def test_one_repeat_decides_nothing(claim: str, tmp_path: Path) -> None:
     judged = verdict_on(claim, made(tmp_path, *single, tables=tables))
     assert judged.verdict == "not decided"
     assert "one repeat" in judged.finding
+    assert judged.can_be_judged == "no: one repeat only, which has no interval"
 
 
 @pytest.mark.parametrize("claim", [claim.id for claim in CLAIMS if claim.hardware != "any"])

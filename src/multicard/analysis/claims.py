@@ -103,7 +103,7 @@ class JudgedClaim:
     def can_be_judged(self) -> str:
         """Whether the runs can decide it: yes; in part or no, and why not."""
         tests = [each for each in self.tests if each.test.decides]
-        missing = [each for each in tests if each.pooled is None]
+        missing = [each for each in tests if each.not_judged_because]
         if not missing:
             return "yes"
         if len(missing) == len(tests):
@@ -247,7 +247,7 @@ def _judge(
             for one in comparisons
             if id(one) not in pooled_ones
         ]
-        tests.append(TestResult(test, verdict, pooled, others, "" if pooled else _missing(claim, test, others)))
+        tests.append(TestResult(test, verdict, pooled, others, _missing(claim, test, pooled, others)))
     return JudgedClaim(claim, _verdict_of_claim([each.verdict for each in tests if each.test.decides]), tests)
 
 
@@ -286,8 +286,10 @@ def _doubt_of_run(run: MeasuredRun) -> str:
     return NOT_STATIONARY if run.values.get("stationary") is False else ""
 
 
-def _missing(claim: Claim, test: AnyTest, others: Sequence[Comparison]) -> str:
-    """Why there is nothing to judge a test by."""
+def _missing(claim: Claim, test: AnyTest, pooled: Pooled | None, others: Sequence[Comparison]) -> str:
+    """Why there is nothing to judge a test by; empty where there is."""
+    if pooled is not None:
+        return "" if pooled.found.low is not None else "one repeat only, which has no interval"
     if not others:
         return f"not measured on {ABOUT[claim.hardware]}: there are no {test.needs()}"
     counts = Counter(one.why_not for one in others)
