@@ -352,3 +352,14 @@ def test_data_that_changed_since_they_were_prepared_are_refused(
     record = read_json(tune(data=data, technique="lora", dataset="grammar") / "run.json")
     assert record["outcome"] == "failed"
     assert "train.jsonl: missing or changed since it was prepared" in record["reason"]["message"]
+
+
+@pytest.mark.parametrize(("technique", "rate"), [("lora", 3e-4), ("dpo", 5e-4), ("full", 2e-5)])
+def test_the_recipe_is_given_the_rate_of_the_technique_unless_one_is_stated(technique: str, rate: float) -> None:
+    from multicard.workloads.llm.torchtune_backend import _settings
+
+    model = {"tokenizer": "t", "special_tokens": "s", "architecture": "tiny", "folder": "f", "checkpoint_files": ["c"]}
+    for stated, expected in ((None, rate), (0.1, 0.1)):
+        p = LlmParameters(technique=technique, learning_rate=stated)
+        settings = _settings(p, model, {"kind": "preference"}, Path("train.json"), Path("out"))
+        assert settings["optimizer"]["lr"] == expected

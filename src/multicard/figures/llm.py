@@ -48,6 +48,9 @@ def techniques(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     what = PEAK[kinds.pop()] if len(kinds) == 1 else "Resident (CPU), allocated (GPU)"
     peak.set(title="Peak memory per rank", ylabel=f"{what} ({size})")
     _state(model, shown, numbered=not others)
+    if own:
+        for axes in (time, rate, peak, model):
+            axes.tick_params(axis="x", which="major", labelsize="x-small")
     legend_below(figure, time, place="left")
     legend_below(figure, model, place="right")
     return figure, data
