@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
 
@@ -43,6 +44,19 @@ def test_a_slower_machine_is_slower_and_uses_as_much_memory(extracted_run: Path,
     assert (found.outcomes, found.only_a, found.only_b, found.environment) == ([], [], [], [])
     back = compare_results(b, a)
     assert [words(back)[name] for name in ("iteration_time_s", "throughput_samples_per_s")] == ["faster", "faster"]
+
+
+def test_runs_whose_numbers_are_in_doubt_are_named(extracted_run: Path, tmp_path: Path) -> None:
+    a, b = results(extracted_run, tmp_path / "a", 1, (1.0,)), results(extracted_run, tmp_path / "b", 1, (1.0,))
+    steps = pd.read_csv(b[0] / "steps.csv")
+    # In b every measured step waits for data half of its time, the profiled ones never.
+    measured = steps["window"] == "measured"
+    steps = steps.assign(start_s=(steps["step"] - 1) * 0.2, duration_s=0.1, data_s=0.0)
+    steps.loc[measured, ["duration_s", "data_s"]] = [0.2, 0.1]
+    steps.to_csv(b[0] / "steps.csv", index=False)
+    [(run, why)] = [each[1:] for each in compare_results(a, b).notices if each[0] == "b"]
+    assert run == b[0].name
+    assert why.startswith("profiled window unlike the measured one: data share 0.0 % instead of 50 %")
 
 
 def test_results_that_scale_less_are_told_from_results_that_are_slower(extracted_run: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from multicard.analysis.conditions import disturbance, how_many
 from multicard.analysis.measures import measure_run
+from multicard.analysis.notices import notices
 from multicard.analysis.run_files import read_record
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
@@ -70,6 +71,8 @@ class ResultComparison:
     environment
         Machines, versions and data that differ: what it is, and its values in a and in b; and, if there are any, how
         many runs were disturbed.
+    notices
+        Completed runs whose numbers are in doubt: `a` or `b`, their id, and why.
     """
 
     changes: list[Change]
@@ -77,6 +80,7 @@ class ResultComparison:
     only_a: list[str]
     only_b: list[str]
     environment: list[tuple[str, str, str]]
+    notices: list[tuple[str, str, str]]
 
 
 def compare_results(a: Sequence[Path], b: Sequence[Path]) -> ResultComparison:
@@ -104,6 +108,12 @@ def compare_results(a: Sequence[Path], b: Sequence[Path]) -> ResultComparison:
         only_a=[run for run in by_run[0] if run not in by_run[1]],
         only_b=[run for run in by_run[1] if run not in by_run[0]],
         environment=_environment(*([record for record in found if record["run"] in shared] for found in records)),
+        notices=[
+            (side, row["run"], "; ".join(why))
+            for side, rows in zip("ab", sides, strict=True)
+            for row in rows
+            if (why := notices(row))
+        ],
     )
 
 

@@ -328,6 +328,8 @@ class ResultsComparison:
         Runs with another outcome: `run`, `a`, `b`.
     only_a, only_b
         Ids of the runs that the other side does not have.
+    notices
+        Completed runs whose numbers are in doubt: `in` (`a` or `b`), `run`, `why`.
     """
 
     def __init__(self, a: Results, b: Results) -> None:
@@ -347,6 +349,7 @@ class ResultsComparison:
         )
         self.outcomes = pd.DataFrame(found.outcomes, columns=["run", "a", "b"])
         self.only_a, self.only_b = found.only_a, found.only_b
+        self.notices = pd.DataFrame(found.notices, columns=["in", "run", "why"])
 
     def _repr_html_(self) -> str:
         facts = {f"Runs in {side} only": str(len(runs)) for side, runs in (("a", self.only_a), ("b", self.only_b))}

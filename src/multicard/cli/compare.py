@@ -79,6 +79,7 @@ def compare_results(a: Path, b: Path) -> None:
     for title, table in (
         ("Other differences, of the runs in both", found.environment),
         ("Runs with different outcomes", found.outcomes),
+        (f"Runs whose numbers are in doubt: {len(found.notices)}, up to {LONGEST} are shown", found.notices[:LONGEST]),
     ):
         if len(table):
             headings = ["" if name == "what" else name for name in table]
