@@ -41,6 +41,7 @@ ON_ONE_GPU = "ddp-ds, two ranks on one GPU"
 MATRIX: dict[str, dict[str, Any]] = {
     "single": {},
     "fp64": {"precision": "fp64"},
+    "224 px": {"image_size": 224},
     "fp16": {"precision": "fp16"},
     "bf16": {"precision": "bf16"},
     "ddp, one rank": {"strategy": "ddp"},
@@ -87,7 +88,7 @@ def main() -> None:
 
 def check_vision(device: str, only: list[str] | None, machine: Machine, scratch: Path) -> bool:
     """Run the vision matrix and print its table; return whether all that could run did."""
-    table = Table("Run", "Outcome", "Iteration time", "Peak memory", "Kernels", "Remarks")
+    table = Table("Run", "Outcome", "Iteration time", "Peak memory", "Estimate", "Kernels", "Remarks")
     data = {name: scratch / name for name in ("digits", "synthetic")}
     prepare("digits", Digits(source="digits"), data["digits"])
     prepare("synthetic", Synthetic(source="synthetic", samples=2000), data["synthetic"])
@@ -96,16 +97,19 @@ def check_vision(device: str, only: list[str] | None, machine: Machine, scratch:
         if only and name not in only:
             continue
         p = VisionParameters(**(SMALL | {"device": device} | changes))
-        reason = Run(run_id(p), p).unsupported_reason(machine)
+        run = Run(run_id(p), p)
+        reason = run.unsupported_reason(machine)
         if reason and not (reason.startswith("needs 2 devices") and name == ON_ONE_GPU):
-            table.add_row(name, "not run", "", "", "", reason)
+            table.add_row(name, "not run", "", "", "", "", reason)
             continue
         with first_gpu_only() if name == ON_ONE_GPU else nullcontext():
             record, found, kernels = run_once(p, data[p.dataset], scratch)
         sound &= record["outcome"] == "completed" and (device == "cpu" or bool(kernels))
         times = (with_unit(found["iteration_time_s"], SECONDS), with_unit(found["peak_memory_bytes"], BYTES))
         remarks = describe_reason(record["reason"]) or record["profiler"]["trace_missing"] or ""
-        table.add_row(name, record["outcome"], *times, str(kernels or ""), remarks)
+        estimate = run.device_memory_bytes()  # without what cuDNN takes to compute, so it is only shown
+        shown = with_unit(estimate, BYTES) if estimate else ""
+        table.add_row(name, record["outcome"], *times, shown, str(kernels or ""), remarks)
     show(table)
     return sound
 

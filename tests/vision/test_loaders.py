@@ -77,6 +77,14 @@ def test_one_process_with_several_gpus_loads_the_batch_of_all() -> None:
     assert [len(batch) for batch in loader] == [32, 32, 32]
 
 
+def test_one_process_with_several_gpus_has_as_many_workers_for_each() -> None:
+    several = parameters(strategy="dp", devices=4, num_workers=3)
+    loader = training_loader(Numbers(96), {}, several, 0, CPU)
+    assert loader.num_workers == evaluation_loader(Numbers(96), several, 0).num_workers == 12
+    each = parameters(strategy="ddp", devices=4, num_workers=3)
+    assert training_loader(Numbers(96), {}, each, 0, CPU).num_workers == 3
+
+
 def test_under_strong_scaling_ranks_share_the_batch() -> None:
     p = parameters(strategy="ddp-ds", devices=2, scaling="strong")
     assert {len(batch) for batch in training_loader(Numbers(100), {}, p, 1, CPU)} == {4}
