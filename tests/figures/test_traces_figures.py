@@ -157,36 +157,40 @@ def test_the_four_shares_have_a_panel_each_and_say_of_what(tmp_path: Path) -> No
 
 
 def test_collectives_have_their_time_and_bus_bandwidth_over_the_size_of_messages(tmp_path: Path) -> None:
-    gradients = {"collective": "all_reduce", "calls": 20, "messages": 20, "message_bytes": 80_000_000}
+    gradients = {"collective": "all_reduce", "calls": 20}
     sums = [
-        # On the second GPU, which waits for the first.
+        # The second GPU waits for the first.
         *rows("run1", 1, **gradients, total_s=0.1), *rows("run1", 2, **gradients, total_s=0.3)[1:],
         *rows("run1", 2, collective="all_gather", calls=10, total_s=0.05),
         *rows("run1", 2, collective=None, calls=10, total_s=0.01),
     ]  # fmt: skip
-    figure, left, right, data = axes_of(
-        "collectives", gathered(tmp_path, two_runs(), collectives=sums, runs_info=info())
-    )
+    buckets = gradients | {"calls": 10}
+    sizes = [
+        *rows("run1", 1, **buckets, size_bytes=4_000_000, total_s=0.08), *rows("run1", 2, **buckets,
+        size_bytes=4_000_000, total_s=0.28)[1:], *rows("run1", 1, **buckets, size_bytes=1_000_000, total_s=0.02),
+    ]  # fmt: skip
+    found = gathered(tmp_path, two_runs(), collectives=sums, message_sizes=sizes, runs_info=info())
+    figure, left, right, data = axes_of("collectives", found)
     assert group_names(left, horizontal=True) == ["ddp-ds, 2 GPUs"]
     # Per step of ten, mean over two GPUs.
     assert lengths(left) == {
         "all-reduce": pytest.approx([20]), "all-gather": pytest.approx([5]), "unnamed": pytest.approx([1]),
     }  # fmt: skip
     [points] = [line for line in right.get_lines() if line.get_label() == "all-reduce"]
-    # nccl-tests: 80 MB in 0.1 s among 2 ranks, × 2 (n - 1) / n.
-    assert [values.tolist() for values in points.get_data()] == [[4e6], [pytest.approx(800e6)]]
-    assert [text.get_text() for text in right.texts] == ["2"]
-    assert (right.get_xlabel(), right.get_ylabel()) == ("Mean message size", "Bus bandwidth")
+    # nccl-tests: 40 MB in 0.08 s and 10 MB in 0.02 s among 2 ranks, × 2 (n - 1) / n.
+    assert [values.tolist() for values in points.get_data()] == [[4e6, 1e6], pytest.approx([500e6, 500e6])]
+    assert [text.get_text() for text in right.texts] == ["2", "2"]
+    assert (right.get_xlabel(), right.get_ylabel()) == ("Message size", "Bus bandwidth")
     assert legend(figure) == [["all-reduce", "all-gather", "unnamed"]]
-    assert data["bus_bandwidth_bytes_per_s"].dropna().tolist() == pytest.approx([800e6])
+    assert data["bus_bandwidth_bytes_per_s"].dropna().tolist() == pytest.approx([500e6, 500e6])
 
 
 def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells(tmp_path: Path) -> None:
     # nccl-tests counts what all ranks gather: 4 MB of each of 4 ranks in 0.1 s, × (n - 1) / n.
-    gathers = rows(
-        "run1", 2, collective="all_gather", calls=1, messages=1, message_bytes=4_000_000, ranks=4, total_s=0.1
-    )
-    _, _, right, _ = axes_of("collectives", gathered(tmp_path, two_runs(), collectives=gathers, runs_info=info()))
+    gather = {"collective": "all_gather", "calls": 1, "total_s": 0.1}
+    sizes = rows("run1", 2, **gather, size_bytes=4_000_000, ranks=4)
+    found = gathered(tmp_path, two_runs(), collectives=rows("run1", 2, **gather), message_sizes=sizes, runs_info=info())
+    _, _, right, _ = axes_of("collectives", found)
     assert right.get_lines()[0].get_ydata().tolist() == [pytest.approx(120e6)]
 
 

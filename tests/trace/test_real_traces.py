@@ -243,6 +243,17 @@ def test_bus_bandwidth_follows_from_the_messages_of_a_pytorch_trace() -> None:
     assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(size / seconds)
 
 
+def test_sizes_of_messages_are_those_of_the_kernels_of_a_pytorch_trace() -> None:
+    path = FOLDER / "kineto/hta_nccl_allreduce_broadcast.json.gz"
+    truth: dict[int, int] = {}
+    for event in (e for e in events_of(path, "kernel") if "AllReduce" in e["name"]):
+        size = event["args"]["In msg nelems"] * 4
+        truth[size] = truth.get(size, 0) + round(event["dur"] * 1000)
+    rows = [row for row in found(path).rows["message_sizes"] if row["collective"] == "all_reduce"]
+    assert len(truth) > 1
+    assert {row["size_bytes"]: round(row["total_s"] * 1e9) for row in rows} == truth
+
+
 def test_a_rank_that_mpi_named_is_known() -> None:
     rows = found(FOLDER / "nsys/pipit_saxpy_a100_schema2.9.1.sqlite").rows
     assert {row["rank"] for row in rows["kernels"]} == {0}

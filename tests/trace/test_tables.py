@@ -190,6 +190,28 @@ def test_samples_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> N
     assert [[(row["samples"], row["mean"]) for row in rows] for rows in found] == [[(2, 15)], [(3, 40)]]
 
 
+def test_times_and_bus_bandwidth_are_told_by_the_size_of_messages(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    add_messages(path)
+    small, large = activity_tables([open_trace(path)]).rows["message_sizes"]
+    assert [(row["collective"], row["size_bytes"], row["calls"], row["ranks"]) for row in (small, large)] == [
+        ("all_reduce", 1000, 1, 4), ("all_reduce", 3000, 1, 4),
+    ]  # fmt: skip
+    assert (small["total_s"], large["total_s"]) == (0.003, 0.005)
+    # nccl-tests: size / time × 2 (n - 1) / n.
+    assert small["bus_bandwidth_bytes_per_s"] == pytest.approx(1000 / 0.003 * 2 * 3 / 4)
+
+
+def test_kernels_without_a_message_each_are_not_told_apart_by_size(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    add_messages(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DELETE FROM NVTX_EVENTS WHERE rowid = (SELECT max(rowid) FROM NVTX_EVENTS)")
+        db.commit()
+    found = activity_tables([open_trace(path)])
+    assert found.absent["message_sizes"] == "no collective has one message for each of its kernels"
+
+
 def test_memory_in_use_follows_allocations_and_releases(tmp_path: Path) -> None:
     path = nsys_export(tmp_path / "t.sqlite")
     columns = "start INT, globalPid INT, deviceId INT, bytes INT, memKind INT, memoryOperationType INT"
@@ -341,8 +363,8 @@ def test_a_run_gets_every_table_and_an_index_of_them(tmp_path: Path) -> None:
     index, phases = extracted(run)
     assert {name: entry["rows"] for name, entry in index.items()} == {
         "phases": 7, "ranges": 3, "cuda_api": 1, "synchronizations": 0, "kernels": 1, "kernel_shapes": 1,
-        "kernel_classes": 1, "launches": 1, "collectives": 0, "stragglers": 0, "memory_operations": 3, "memory_use": 0,
-        "metrics": 0, "metric_samples": 0, "timeline": 3, "shares": 4,
+        "kernel_classes": 1, "launches": 1, "collectives": 0, "message_sizes": 0, "stragglers": 0,
+        "memory_operations": 3, "memory_use": 0, "metrics": 0, "metric_samples": 0, "timeline": 3, "shares": 4,
     }  # fmt: skip
     assert len(phases) == 7
 

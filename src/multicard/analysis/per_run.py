@@ -54,25 +54,20 @@ def collectives(tables: ScenarioTables) -> pd.DataFrame:
 
 
 def bus_bandwidths(tables: ScenarioTables) -> pd.DataFrame:
-    """Sizes and bus bandwidth of the collectives of each run whose messages were recorded.
+    """Bus bandwidth of the collectives of each run by the size of their messages, where these were recorded.
 
-    Columns: `run`, `collective`, `mean_message_bytes` and `bus_bandwidth_bytes_per_s`: over the time on the GPU that
-    took least, which has waited least for others. Where the trace does not tell how many ranks take part, as one that
+    Columns: `run`, `collective`, `size_bytes` of a message, and `bus_bandwidth_bytes_per_s`, over the time on the GPU
+    that took least, so has waited least for others. Where the trace does not tell how many ranks take part, as one that
     began after NCCL did, they are all those of the run: its jobs have no smaller groups.
     """
-    rows = tables.table("collectives").dropna(subset=["collective", "messages"])
-    rows = rows[(rows["messages"] == rows["calls"]) & (rows["messages"] > 0)]
+    rows = tables.table("message_sizes")
     ranks = rows["ranks"].fillna(rows["run"].map(tables.measures.set_index("run")["devices"]))
-    found = rows[["collective", "message_bytes"]].assign(ranks=ranks, seconds=rows["total_s"])
-    rate = [bus_bandwidth(*row) for row in found.itertuples(index=False)]
-    rows = rows.assign(
-        collective=rows["collective"].str.replace("_", "-"),
-        mean_message_bytes=rows["message_bytes"] / rows["messages"],
-        bus_bandwidth_bytes_per_s=pd.Series(rate, rows.index, dtype=float),
-    )
-    values = {"mean_message_bytes": "mean", "bus_bandwidth_bytes_per_s": "max"}
-    found = rows.groupby(["run", "collective"], sort=False, as_index=False).agg(values)
-    return found.dropna(subset=["bus_bandwidth_bytes_per_s"])
+    calls = zip(rows["collective"], rows["size_bytes"] * rows["calls"], ranks, rows["total_s"], strict=True)
+    rate = pd.Series([bus_bandwidth(*each) for each in calls], rows.index, dtype=float)
+    rows = rows.assign(collective=rows["collective"].str.replace("_", "-"), bus_bandwidth_bytes_per_s=rate)
+    key = ["run", "collective", "size_bytes"]
+    found = rows.groupby(key, sort=False, as_index=False)["bus_bandwidth_bytes_per_s"].max()
+    return found.dropna()
 
 
 def memory_operations(tables: ScenarioTables, value: str) -> pd.DataFrame:

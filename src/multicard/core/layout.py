@@ -13,14 +13,14 @@ ACTIVITY = "activity"
 ACTIVITY_INDEX = "tables.json"
 ACTIVITY_TABLES = (
     "phases", "ranges", "cuda_api", "synchronizations", "kernels", "kernel_shapes", "kernel_classes", "launches",
-    "collectives", "stragglers", "memory_operations", "memory_use", "metrics", "metric_samples",
+    "collectives", "message_sizes", "stragglers", "memory_operations", "memory_use", "metrics", "metric_samples",
     "timeline", "shares",
 )  # fmt: skip
 
 # Activity tables that a question about several runs needs.
 GATHERED_ACTIVITIES = (
     "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
-    "memory_use",
+    "message_sizes", "memory_use",
 )  # fmt: skip
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")

@@ -41,6 +41,8 @@ SHARES = {
 
 REST = ("#D9D9D9", "")
 
+MOST_LABELS = 24  # of points of bus bandwidths; more would cover each other
+
 Look = dict[str, tuple[str, str]]
 
 
@@ -97,7 +99,7 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 
 
 def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time of each collective per step and GPU, and bus bandwidth over the mean size of its messages."""
+    """Time of each collective per step and GPU, and bus bandwidth over the size of its messages."""
     times = _recorded(tables, per_run.collectives(tables), "collectives")
     seconds = _medians(tables, times)
     look = look_of(list(times))
@@ -109,35 +111,35 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     right.set_title("Collectives: bus bandwidth")
     points = _draw_rates(right, rates, list(times), look)
     legend_below(figure, left, right)
-    if points:
+    if 0 < len(points) <= MOST_LABELS:
         label_points(right, points, [(x, y, x, y) for x, y, _ in points])
     data = seconds.rename(columns={name: f"{name} (s)" for name in times})
     return figure, pd.concat([data, rates], ignore_index=True) if len(rates) else data
 
 
 def _rates(tables: ScenarioTables) -> pd.DataFrame:
-    """Median over repeats of size and bus bandwidth, a row per configuration and collective."""
+    """Median over repeats of the bus bandwidth, a row per configuration, collective and size of its messages."""
     found = per_run.bus_bandwidths(tables)
     completed = tables.measures[tables.measures["outcome"] == "completed"]
     names = configuration_names(tables.measures, completed)
     known = completed[["run", "devices"]].assign(configuration=names).merge(found, on="run")
-    groups = known.groupby(["configuration", "devices", "collective"], sort=False)
-    return groups[["mean_message_bytes", "bus_bandwidth_bytes_per_s"]].median().reset_index()
+    groups = known.groupby(["configuration", "devices", "collective", "size_bytes"], sort=False)
+    return groups["bus_bandwidth_bytes_per_s"].median().reset_index()
 
 
 def _draw_rates(axes: Axes, rates: pd.DataFrame, names: Sequence[str], look: Look) -> list[tuple[float, float, str]]:
-    """Draw a point per configuration and collective; give their places and numbers of devices."""
+    """Draw a point per configuration, collective and size; give their places and numbers of devices."""
     if rates.empty:
         say(axes, "sizes of messages were not recorded")
         return []
-    x, y = rates["mean_message_bytes"], rates["bus_bandwidth_bytes_per_s"]
+    x, y = rates["size_bytes"], rates["bus_bandwidth_bytes_per_s"]
     for index, name in enumerate(names):
         own = rates["collective"] == name
         axes.plot(
             x[own], y[own], linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=5, color=look[name][0],
             markeredgecolor="0.2", markeredgewidth=0.5, label=name if own.any() else "_",
         )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="Mean message size", ylabel="Bus bandwidth")
+    axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
     axes.set(xlim=_decades(x), ylim=_decades(y))
     for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
         axis.set_major_formatter(EngFormatter(unit))

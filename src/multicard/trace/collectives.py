@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from multicard.trace.collect import Events
-from multicard.trace.model import Trace
+from multicard.trace.model import Integers, Trace
 
 # Bus bandwidth over algorithm bandwidth for n ranks, and the size that the algorithm bandwidth counts over the size
 # of one rank's message: NVIDIA's nccl-tests, doc/PERFORMANCE.md.
@@ -72,6 +72,58 @@ def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seco
     """
     factor = _BUS.get(collective)
     return message_bytes * factor(ranks) / seconds if factor and ranks > 0 and seconds > 0 else None
+
+
+def by_message_size(
+    kernels: Events, collectives: Sequence[str | None], messages: Events
+) -> list[tuple[dict[str, Any], Integers]]:
+    """One row per device, collective and size of its messages, with the durations of those kernels.
+
+    The calls of a collective are made in the order in which its kernels run, so that they are matched by it, where
+    there are as many of both and the process has one device. Calls of one kind in several communicators at once may be
+    matched wrongly.
+
+    Parameters
+    ----------
+    kernels
+        Kernels with process, device, start and duration.
+    collectives
+        Of each group of kernels, its collective.
+    messages
+        Calls with start and bytes.
+    """
+    told: dict[tuple[int, int, str], list[int]] = {}
+    for code, (trace, process, kind, _) in enumerate(messages.groups):
+        told.setdefault((trace, process, kind), []).append(code)
+    ran: dict[tuple[int, int, str], dict[int | None, list[int]]] = {}
+    for code, ((trace, process, device), kind) in enumerate(
+        zip(kernels.values("process", "device"), collectives, strict=True)
+    ):
+        if (trace, process, kind) in told:
+            ran.setdefault((trace, process, kind), {}).setdefault(device, []).append(code)
+    rows = []
+    for (trace, process, kind), devices in sorted(ran.items(), key=str):
+        of_ranks = {messages.groups[code][3] for code in told[trace, process, kind]}
+        ranks = of_ranks.pop() if len(of_ranks) == 1 else None
+        size = _in_order(messages, told[trace, process, kind], "bytes")
+        for device, codes in devices.items():
+            duration = _in_order(kernels, codes, "duration")
+            if len(devices) > 1 or len(duration) != len(size):
+                continue
+            for each in np.unique(size).tolist():
+                own = duration[size == each]
+                bandwidth = bus_bandwidth(kind, each * len(own), ranks or 0, int(own.sum(dtype=np.int64)) / 1e9)
+                place = {"trace": trace, "process": process, "device": device, "collective": kind, "size_bytes": each}
+                rows.append((place | {"ranks": ranks, "bus_bandwidth_bytes_per_s": bandwidth}, own))
+    if not rows:
+        raise CannotTell("no collective has one message for each of its kernels")
+    return rows
+
+
+def _in_order(events: Events, codes: Sequence[int], name: str) -> Integers:
+    """A number of the events of some groups, in the order of their starts."""
+    mine = np.isin(events.code, codes)
+    return events.arrays[name][mine][np.argsort(events.arrays["start"][mine], kind="stable")]
 
 
 def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequence[str | None]) -> list[dict[str, Any]]:

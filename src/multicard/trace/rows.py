@@ -13,10 +13,10 @@ import numpy as np
 from multicard.core.layout import PHASES
 from multicard.trace.captured_events import STEPS, CapturedEvents, summed
 from multicard.trace.collect import Events
-from multicard.trace.collectives import CannotTell, stragglers_of, with_messages
+from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
-from multicard.trace.statistics import Grouped, Statistics, by_group
+from multicard.trace.statistics import Grouped, Statistics, by_group, statistics
 from multicard.trace.steps import ALWAYS, STEP, Window
 from multicard.trace.timeline import timelines
 
@@ -123,6 +123,12 @@ def collectives(capture: CapturedEvents) -> Rows:
 
     rows = _rows(capture.summed("kernels", communicates), "device", "collective")
     return with_messages(rows, capture.messages)
+
+
+def message_sizes(capture: CapturedEvents) -> Rows:
+    """Communication kernels per collective and size of their messages."""
+    found = by_message_size(capture.kernels, capture.collectives, capture.messages)
+    return [row | _seconds(statistics(times)) for row, times in found]
 
 
 def memory_operations(capture: CapturedEvents) -> Rows:

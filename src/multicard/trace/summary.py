@@ -8,8 +8,8 @@ Rows = list[dict[str, Any]]
 
 # Tables of a summary, the most asked for first.
 SUMMARY = (
-    "timeline", "shares", "phases", "kernel_classes", "kernels", "collectives", "stragglers", "launches",
-    "memory_operations", "memory_use", "cuda_api", "synchronizations", "ranges", "metrics",
+    "timeline", "shares", "phases", "kernel_classes", "kernels", "collectives", "message_sizes", "stragglers",
+    "launches", "memory_operations", "memory_use", "cuda_api", "synchronizations", "ranges", "metrics",
 )  # fmt: skip
 
 

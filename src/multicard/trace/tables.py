@@ -25,7 +25,7 @@ __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "Acti
 
 _COUNTS = {
     "rank", "process", "device", "step", "calls", "bytes", "kernels", "joined", "min_bytes", "max_bytes", "times_last",
-    "messages", "message_bytes", "ranks", "samples", "used_bytes",
+    "messages", "message_bytes", "ranks", "samples", "size_bytes", "used_bytes",
 }  # fmt: skip
 _TEXTS = {
     "report", "phase", "api", "function", "kernel", "class", "grid", "block", "operation", "host_memory", "collective",
@@ -221,6 +221,14 @@ ACTIVITIES: dict[str, Activity] = {
         "Time on the device in communication kernels, per collective; empty where the name does not tell which. It "
         "includes waiting for other ranks, so the bus bandwidth is a lower bound.",
         needs=("messages",),
+    ),
+    "message_sizes": Activity(
+        ("kernels", "messages"),
+        ("device", "collective", "size_bytes", *_STATISTICS, "ranks", "bus_bandwidth_bytes_per_s"),
+        of.message_sizes,
+        "Collectives by the size of their messages: time on the device and bus bandwidth, a lower bound as above. Of "
+        "kinds of which each kernel has one message; they are matched by their order.",
+        needs=("starts",),
     ),
     "stragglers": Activity(
         ("kernels",),
