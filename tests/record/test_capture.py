@@ -1,5 +1,6 @@
 """The profiled window begins and ends together on all ranks, and holds nothing but the steps and a mark of the rank."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,12 +22,8 @@ from multicard.record.capture import Capture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens, in order; ranks meet at a fake barrier and wait for a fake GPU."""
     seen: list[str] = []
-    fake = SimpleNamespace(
-        is_initialized=lambda: True,
-        new_group=lambda backend: seen.append(f"a group of {backend}") or backend,
-        barrier=lambda group="all": seen.append(f"barrier of {group}"),
-    )
-    monkeypatch.setattr(capture, "dist", fake)
+    monkeypatch.setattr(capture, "dist", SimpleNamespace(is_initialized=lambda: True))
+    monkeypatch.setattr(capture, "HostBarrier", lambda: SimpleNamespace(wait=lambda: seen.append("barrier")))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("synchronize"))
     return seen
 
@@ -55,9 +52,8 @@ def test_ranks_meet_before_and_after_recording_and_again_within_it(
     with Capture("fake", tmp_path, 3, torch.device(device)).window():
         events.append("steps")
     wait = ["synchronize"] if device == "cuda" else []
-    meet = "barrier of gloo"
-    begins = ["a group of gloo", *wait, meet, "begins", meet, "rank:3"]
-    assert events == [*begins, "steps", *wait, meet, "ends", meet]
+    begins = [*wait, "barrier", "begins", "barrier", "rank:3"]
+    assert events == [*begins, "steps", *wait, "barrier", "ends", "barrier"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -72,17 +68,18 @@ def test_nsys_captures_between_the_profiler_calls_of_cuda_or_within_a_range(
     nsys = Capture("nsys", tmp_path, 0, torch.device(device))
     with nsys.window(), nsys.range("step"):
         pass
-    meet = "barrier of gloo"
-    inside = [meet, "mark rank:0", "range_push step", "range_pop"]
+    inside = ["barrier", "mark rank:0", "range_push step", "range_pop"]
     if device == "cuda":
-        around = ["synchronize", meet, "start"], ["synchronize", meet, "stop", meet]
+        around = ["synchronize", "barrier", "start"], ["synchronize", "barrier", "stop", "barrier"]
     else:
-        around = [meet, "range_push profiled_window"], [meet, "range_pop", meet]
-    assert events == ["a group of gloo", *around[0], *inside, *around[1]]
+        around = ["barrier", "range_push profiled_window"], ["barrier", "range_pop", "barrier"]
+    assert events == [*around[0], *inside, *around[1]]
 
 
 RANK = """
+import json
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -92,19 +89,33 @@ from multicard.record.capture import Capture
 
 dist.init_process_group("gloo")
 folder, rank, training = Path(sys.argv[1]), dist.get_rank(), dist.group.WORLD
-before = training._get_sequence_number_for_group()
-with Capture("none", folder, rank, torch.device("cpu")).window():
-    dist.all_reduce(torch.ones(1))
-(folder / f"collectives{rank}").write_text(str(training._get_sequence_number_for_group() - before))
+found = []
+for late in (0, 1):
+    before = training._get_sequence_number_for_group()
+    time.sleep(0.3 * (rank == late))
+    times = [time.monotonic()]
+    with Capture("none", folder, rank, torch.device("cpu")).window():
+        times.append(time.monotonic())
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.3 * (rank != late))
+        times.append(time.monotonic())
+    times.append(time.monotonic())
+    found.append([training._get_sequence_number_for_group() - before, times])
+(folder / f"rank{rank}.json").write_text(json.dumps(found))
 dist.destroy_process_group()
 """
 
 
-def test_the_group_of_the_training_has_no_collective_of_the_window(tmp_path: Path) -> None:
+def test_ranks_wait_for_each_other_without_a_collective_in_the_group_of_the_training(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(RANK)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*command, tmp_path / "program.py", tmp_path], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert [(tmp_path / f"collectives{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
+    for both in zip(*(json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)), strict=True):
+        assert [collectives for collectives, _ in both] == [1, 1]
+        # One clock for both, since they are on one machine.
+        called, began, done, left = zip(*(times for _, times in both), strict=True)
+        assert min(began) >= max(called)
+        assert min(left) >= max(done)

@@ -1,13 +1,39 @@
 """The profiled window, and the named ranges that a trace shows of it."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from multicard.profilers import PROFILERS
+
+LONGEST_WAIT = timedelta(minutes=30)  # as for collectives of gloo
+
+
+class HostBarrier:
+    """Barrier of all ranks in the store by which torchrun's ranks found each other, so without any collective.
+
+    Every rank makes as many, in the same order, after the process group is up.
+    """
+
+    made = 0
+
+    def __init__(self) -> None:
+        HostBarrier.made += 1
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(*address, is_master=False, timeout=LONGEST_WAIT)
+        self._store, self._waits = dist.PrefixStore(f"multicard/{HostBarrier.made}", store), 0
+
+    def wait(self) -> None:
+        """Wait until all ranks are here."""
+        self._waits += 1
+        if self._store.add(f"arrived {self._waits}", 1) == dist.get_world_size():
+            self._store.set(f"all {self._waits}", "")
+        self._store.wait([f"all {self._waits}"])
 
 
 class Capture:
@@ -23,18 +49,18 @@ class Capture:
 
     def __init__(self, profiler: str, folder: Path, rank: int, device: torch.device):
         self._session, self._rank, self._device = PROFILERS[profiler].session(folder, rank, device), rank, device
-        self._group: dist.ProcessGroup | None = None
+        self._barrier: HostBarrier | None = None
         self.range = self._session.range
 
     @contextmanager
     def window(self) -> Iterator[None]:
         """Record while the block runs, from the same moment to the same moment on every rank.
 
-        Ranks meet on the host, in a process group of their own: a barrier of NCCL is an all-reduce on the GPU, which a
-        trace would show among those of the training, as long as the profilers of the ranks are apart.
+        Ranks wait for each other on the host: a barrier of NCCL is an all-reduce on the GPU, which a trace would show
+        among those of the training, as long as the profilers of the ranks are apart.
         """
-        if dist.is_initialized() and self._group is None:
-            self._group = dist.new_group(backend="gloo")
+        if dist.is_initialized() and self._barrier is None:
+            self._barrier = HostBarrier()
         self._finish()
         self._meet()
         with self._session.recording():
@@ -53,5 +79,5 @@ class Capture:
 
     def _meet(self) -> None:
         """Wait for the other ranks."""
-        if self._group is not None:
-            dist.barrier(self._group)
+        if self._barrier is not None:
+            self._barrier.wait()
