@@ -37,7 +37,8 @@ EXPERIMENT: dict[str, Any] = {
     },
 }
 
-# In the place of launch_run.py: leaves the files of a run, and a line about what it was told.
+# In the place of launch_run.py and of the scripts that read a trace: they leave the files that Snakemake expects, and a
+# line about what they were told.
 LAUNCHER = """
 import argparse, json
 from pathlib import Path
@@ -51,10 +52,35 @@ for name in ("run.json", "steps.csv", "epochs.csv", "trace/captured.json", "log.
 with open("started.jsonl", "a") as file:
     file.write(json.dumps([known.out.name, json.loads(known.order)]) + "\\n")
 """
+READER = """
+import json, sys
+from pathlib import Path
+for name in {files}:
+    file = Path(sys.argv[1], name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{{}}")
+with open("started.jsonl", "a") as file:
+    file.write(json.dumps(["trace", None]) + "\\n")
+"""
 
 
-def snakemake(folder: Path, *arguments: str) -> str:
-    command = [str(Path(sys.prefix) / "bin" / "snakemake"), "--configfile", "mine.yaml", "--until", "launch_run"]
+def project(folder: Path, experiment: dict[str, Any]) -> None:
+    """The workflow with scripts that do nothing but say when they are started."""
+    for name in ("Snakefile", "workflow", "resources", "profiles"):
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, folder / name)
+    (folder / "workflow/scripts/launch_run.py").write_text(LAUNCHER)
+    for script, file in (("export_trace", "trace/exported.json"), ("extract_activity", "activity/tables.json")):
+        (folder / f"workflow/scripts/{script}.py").write_text(READER.format(files=[file]))
+    (folder / "mine.yaml").write_text(yaml.safe_dump(experiment, sort_keys=False))
+
+
+def started(folder: Path) -> list[tuple[str, Any]]:
+    """Jobs in the order of their start, with what a run was told of its place."""
+    return [tuple(json.loads(line)) for line in (folder / "started.jsonl").read_text().splitlines()]
+
+
+def snakemake(folder: Path, *arguments: str, until: str = "launch_run") -> str:
+    command = [str(Path(sys.prefix) / "bin" / "snakemake"), "--configfile", "mine.yaml", "--until", until]
     done = subprocess.run(
         [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )  # fmt: skip
@@ -64,14 +90,11 @@ def snakemake(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize("cores", ["1", "2"])
 def test_runs_start_block_by_block_in_the_planned_order(tmp_path: Path, cores: str) -> None:
-    for name in ("Snakefile", "workflow", "resources"):
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
-    (tmp_path / "workflow/scripts/launch_run.py").write_text(LAUNCHER)
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT, sort_keys=False))
+    project(tmp_path, EXPERIMENT)
     snakemake(tmp_path, "--cores", cores)
 
     order = Matrix.plan(check(EXPERIMENT, "test")).order
-    lines = [json.loads(line) for line in (tmp_path / "started.jsonl").read_text().splitlines()]
+    lines = started(tmp_path)
     assert [run for run, _ in lines] == list(order)
     # Three blocks of four configurations, then what the second scenario does not share: fp64, and its repeat 4.
     repeats = [int(run.rpartition("_r")[2]) for run, _ in lines]
@@ -81,3 +104,12 @@ def test_runs_start_block_by_block_in_the_planned_order(tmp_path: Path, cores: s
 
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT | {"order_seed": 4}, sort_keys=False))
     assert not re.findall(r"^Job \d+:", snakemake(tmp_path, "--cores", cores, "--dry-run"), re.M)
+
+
+def test_the_local_profile_reads_traces_after_the_last_run_of_their_scenario(tmp_path: Path) -> None:
+    first = EXPERIMENT["scenarios"]["formats"] | {"repeats": 2}
+    second = {"question": "?", "fixed": {"seed": 1}, "figures": ["step_breakdown"]}
+    project(tmp_path, {"fixed": TINY, "scenarios": {"first": first, "second": second}})
+    snakemake(tmp_path, "--profile", "profiles/local", "--cores", "2", until="extract_activity")
+    kinds = ["trace" if name == "trace" else "run" for name, _ in started(tmp_path)]
+    assert kinds == ["run"] * 4 + ["trace"] * 8 + ["run"] + ["trace"] * 2
