@@ -31,7 +31,7 @@ class NoCluster(Exception):
     """A cluster cannot be started here; the message says why."""
 
 
-def up(folder: Path, nodes: int = 1, gpus: int = 4, cpus: int = 16) -> None:
+def up(folder: Path, nodes: int = 1, gpus: int = 4, cpus: int = 16, memory_mb: int = 64_000) -> None:
     """Start a cluster whose state lies in `folder`, and wait until its nodes are idle.
 
     Raises
@@ -51,7 +51,7 @@ def up(folder: Path, nodes: int = 1, gpus: int = 4, cpus: int = 16) -> None:
         except FileExistsError:
             pass
     CONFIGURATION.mkdir(exist_ok=True)
-    for name, text in configuration(folder, nodes, devices, cpus).items():
+    for name, text in configuration(folder, nodes, devices, cpus, memory_mb).items():
         (CONFIGURATION / name).write_text(MARK + text)
     start_munge(folder)
     try:
@@ -77,7 +77,7 @@ def refuse() -> None:
             raise NoCluster(f"{path} is there already and not a test's: this machine has a Slurm of its own")
 
 
-def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int) -> dict[str, str]:
+def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int, memory_mb: int) -> dict[str, str]:
     """Text of each of Slurm's files."""
     host = socket.gethostname().partition(".")[0]
     lines = [
@@ -111,7 +111,7 @@ def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int) -> d
     gres = f" Gres=gpu:{len(devices)}" if devices else ""
     lines += [
         f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={PORT + number} CPUs={cpus} "
-        f"RealMemory=64000{gres} State=UNKNOWN"
+        f"RealMemory={memory_mb}{gres} State=UNKNOWN"
         for number in range(1, nodes + 1)
     ]
     lines += [
@@ -239,8 +239,9 @@ if __name__ == "__main__":
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=4, help="GPUs of a node")
     parser.add_argument("--cpus", type=int, default=16, help="CPUs of a node")
+    parser.add_argument("--memory-mb", type=int, default=64_000, help="memory of a node")
     chosen = parser.parse_args()
     if chosen.what == "up":
-        up(chosen.folder.absolute(), chosen.nodes, chosen.gpus, chosen.cpus)
+        up(chosen.folder.absolute(), chosen.nodes, chosen.gpus, chosen.cpus, chosen.memory_mb)
     else:
         down(chosen.folder.absolute())

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ SUFFIX = "warmup2_profiled3{}_width0.25_batch16_epochs1_steps8_r1"
 ON_ONE_NODE = f"vision_digits_32px_ddp-ds_cpu4_fp32_{SUFFIX.format('')}"
 ON_TWO_NODES = f"vision_digits_32px_ddp-ds_cpu4_fp32_nodes2_{SUFFIX.format('')}"
 EIGHT = f"vision_digits_32px_ddp_cpu8_fp32_nodes2_{SUFFIX.format('_profiler-none')}"
-ON_GPUS = f"vision_digits_32px_ddp-ds_cuda4_fp32_{SUFFIX.format('')}"
+ON_A_GPU = f"vision_digits_32px_ddp-ds_cuda1_fp32_{SUFFIX.format('')}"
 # Of the embedded experiment two scenarios, shorter, and what only a cluster can run.
 EXPERIMENT: dict[str, Any] = {
     "time_limit_min": 15,
@@ -55,7 +55,7 @@ EXPERIMENT: dict[str, Any] = {
         "gpus": {
             "question": "What do GPUs gain?",
             "fixed": {"device": "cuda"},
-            "vary": {"devices": [4, 8]},
+            "vary": {"devices": [1, 8]},
             "figures": ["step_breakdown"],
         },
     },
@@ -88,15 +88,30 @@ ONE_RUN = ENDED | {"scenarios": {"cancelled": ENDED["scenarios"]["cancelled"]}}
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cluster of two nodes with four GPUs and 16 CPUs each."""
-    folder = tmp_path_factory.mktemp("slurm")
-    try:
-        cluster.up(folder, nodes=2, gpus=4, cpus=16)
-    except cluster.NoCluster as reason:
-        pytest.skip(f"no Slurm: {reason}")
-    yield folder
-    cluster.down(folder)
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], None]]:
+    """Starts a cluster of two nodes with four GPUs, 16 CPUs and so much memory (MB) each, in place of the last one."""
+    folders: dict[int, Path] = {}  # by memory; the last one is up
+
+    def started(memory_mb: int) -> None:
+        if memory_mb in folders:
+            return
+        for folder in folders.values():
+            cluster.down(folder)
+        folders[memory_mb] = tmp_path_factory.mktemp("slurm")
+        try:
+            cluster.up(folders[memory_mb], nodes=2, gpus=4, cpus=16, memory_mb=memory_mb)
+        except cluster.NoCluster as reason:
+            pytest.skip(f"no Slurm: {reason}")
+
+    yield started
+    for folder in folders.values():
+        cluster.down(folder)
+
+
+@pytest.fixture
+def large_nodes(start: Callable[[int], None]) -> None:
+    """A cluster whose nodes have memory for several runs at a time."""
+    start(64_000)
 
 
 def project(folder: Path, experiment: dict[str, Any]) -> Path:
@@ -147,8 +162,9 @@ def asked_for(folder: Path, run: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def finished(slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project after `snakemake --profile slurm`."""
+def finished(start: Callable[[int], None], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project after `snakemake --profile slurm` on small nodes, in a partition that allows an hour."""
+    start(8192)
     folder = project(tmp_path_factory.mktemp("finished") / "project", EXPERIMENT)
     done = snakemake(folder, *TOGETHER)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
@@ -235,14 +251,41 @@ def test_records_agree_with_their_traces(finished: Path) -> None:
 
 
 def test_runs_ask_for_what_they_need_and_for_whole_nodes(finished: Path) -> None:
-    asked = asked_for(finished, ON_GPUS).split()
-    for flag in ("--gpus=4", "--nodes=1", "--cpus-per-task=4", "--exclusive", "--requeue"):
+    asked = asked_for(finished, ON_A_GPU).split()
+    for flag in ("--gpus=1", "--nodes=1", "--cpus-per-task=1", "--exclusive", "--requeue"):
         assert flag in asked
     assert asked[asked.index("-t") + 1] == "25"  # the run's own limit is 15 minutes
     asked = asked_for(finished, ON_TWO_NODES).split()
     for flag in ("--nodes=2", "--ntasks=2", "--cpus-per-task=2", "--exclusive", "--no-kill"):
         assert flag in asked
     assert not any(flag.startswith(("--gpus", "--gres")) for flag in asked)
+
+
+def doctor(folder: Path) -> dict[str, str]:
+    """What `multicard doctor` finds, by check."""
+    done = subprocess.run(
+        [str(Path(sys.prefix) / "bin/multicard"), "doctor", "--json", "--config", CONFIG, "--profile", "slurm"],
+        cwd=folder, env=environment(folder), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return {each["check"]: f"{each['verdict']}: {each['found']}" for each in json.loads(done.stdout)["checks"]}
+
+
+def test_doctor_compares_every_request_with_the_partition(finished: Path) -> None:
+    found = doctor(finished)
+    assert found["profile: time"].startswith("ok: minutes asked for: launch_run 25, trace 20, figures 20, ")
+    assert "Slurm refuses it" not in found["profile: memory"]
+    profile = finished / "profiles/slurm/config.yaml"
+    fitting = profile.read_text()
+    more = "set-resources: {export_trace: {runtime: 60}, extract_activity: {runtime: 60, mem_mb: 16000}}\n"
+    profile.write_text(fitting + more)
+    try:
+        found = doctor(finished)
+    finally:
+        profile.write_text(fitting)
+    stays = "error: trace asks for 120 min, its partition allows 60: the job would stay pending"
+    assert found["profile: time"] == stays
+    refused = "error: trace asks for up to 16000 MB of a node, which has 8192: Slurm refuses it"
+    assert found["profile: memory"] == refused
 
 
 def test_small_steps_ask_for_what_a_small_partition_has(finished: Path) -> None:
@@ -254,11 +297,11 @@ def test_small_steps_ask_for_what_a_small_partition_has(finished: Path) -> None:
 
 
 def test_what_a_node_does_not_have_is_the_outcome_of_the_run_that_it_was_given(finished: Path) -> None:
-    written = record(finished, ON_GPUS)
+    written = record(finished, ON_A_GPU)
     assert written["outcome"] == "failed"
     assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", describe_reason(written["reason"]))
     table = pd.read_csv(finished / "results/scenarios/gpus/runs.csv").set_index("run")["reason"]
-    assert table[ON_GPUS.replace("cuda4", "cuda8")] == "needs 8 devices, 4 found"
+    assert table[ON_A_GPU.replace("cuda1", "cuda8")] == "needs 8 devices, 4 found"
 
 
 def test_a_second_start_does_nothing(finished: Path) -> None:
@@ -286,7 +329,9 @@ def trains(folder: Path, run: str) -> bool:
     return log.exists() and "step 8 of 8" in log.read_text()
 
 
-def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(slurm: Path, tmp_path: Path) -> None:
+def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
+    large_nodes: None, tmp_path: Path
+) -> None:
     folder = project(tmp_path / "project", ENDED)
     profile = folder / "profiles/slurm/config.yaml"
     profile.write_text(profile.read_text().replace("# memory_per_node_gb: 250", "memory_per_node_gb: 5"))
@@ -344,7 +389,9 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(s
     assert planned_runs(folder) == []
 
 
-def test_a_job_that_will_not_start_is_named_and_ctrl_c_says_what_it_waits_for(slurm: Path, tmp_path: Path) -> None:
+def test_a_job_that_will_not_start_is_named_and_ctrl_c_says_what_it_waits_for(
+    large_nodes: None, tmp_path: Path
+) -> None:
     folder = project(tmp_path / "project", ONE_RUN)
     said = tmp_path / "said"
     too_long = ("--until", "launch_run", "--set-resources", "launch_run:runtime=61")
@@ -367,7 +414,7 @@ def test_a_job_that_will_not_start_is_named_and_ctrl_c_says_what_it_waits_for(sl
 
 
 def test_a_pipeline_that_is_told_to_end_cancels_its_jobs_and_goes_on_when_started_again(
-    slurm: Path, tmp_path: Path
+    large_nodes: None, tmp_path: Path
 ) -> None:
     folder = project(tmp_path / "project", ONE_RUN)
     with (tmp_path / "said").open("w") as said:

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,9 @@ class Request:
     minutes: tuple[int, int]
     memory_mb: tuple[int, int]
     remedy: str = ""  # for memory, where the largest job can be named
+
+
+Held = list[tuple[Request, list[Nodes]]]  # requests with the nodes of their partitions
 
 
 def checks(matrix: Matrix, slurm: bool) -> list[Check]:
@@ -65,7 +68,7 @@ def on_nodes(
     held = [(request, _usable(request.partition, partitions)) for request in requests]
     held = [(request, nodes) for request, nodes in held if nodes]
     if held:
-        yield _time(held, matrix)
+        yield _time(held)
         yield _memory(held)
 
 
@@ -123,42 +126,47 @@ def _usable(partition: str | None, partitions: Mapping[str, list[Nodes]]) -> lis
     return [node for name in names for node in partitions.get(name, []) if node.up]
 
 
-def _time(held: list[tuple[Request, list[Nodes]]], matrix: Matrix | None) -> Check:
-    asked = ", ".join(f"{request.name} {request.minutes[0]}" for request, _ in held)
-    for attempt, verdict in ((0, "error"), (1, "warning")):
+def _beyond(
+    held: Held,
+    asked: Callable[[Request], tuple[int, int]],
+    limit: Callable[[Nodes], float],
+) -> tuple[int, Request, float] | None:
+    """The first request that is beyond its partition's limit: its attempt (0 or 1, the last), itself, and the limit."""
+    for attempt in (0, 1):
         for request, nodes in held:
-            longest = max(node.limit_min for node in nodes)
-            if request.minutes[attempt] <= longest:
-                continue
-            found = f"{request.name} asks for {request.minutes[attempt]} min, its partition allows {longest:g}: "
-            found += "the job would stay pending" if attempt == 0 else "submitted again, the job would stay pending"
-            do = "smaller runtime under set-resources, or another partition"
-            if request.name == RUN:
-                do = f"time_limit_min in the configuration, at most {max(int(longest) - AROUND_MIN, 0)}; or another "
-                do += "partition"
-            return Check("profile: time", found, verdict, do)
-    return Check("profile: time", f"minutes asked for: {asked}")
+            largest = max(map(limit, nodes))
+            if asked(request)[attempt] > largest:
+                return attempt, request, largest
+    return None
 
 
-def _memory(held: list[tuple[Request, list[Nodes]]]) -> Check:
-    asked = ", ".join(f"{request.name} {request.memory_mb[0]}" for request, _ in held)
-    for attempt, verdict in ((0, "error"), (1, "warning")):
-        for request, nodes in held:
-            have = max(node.memory_mb for node in nodes)
-            if request.memory_mb[attempt] <= have:
-                continue
-            found = f"{request.name} asks for up to {request.memory_mb[attempt]} MB of a node, which has {have}"
-            if attempt:
-                return Check(
-                    "profile: memory",
-                    f"submitted again after a failure, {found}",
-                    verdict,
-                    f"memory_per_node_gb: {have // 1000} under config: cluster:",
-                )
-            do = "another partition, or mem_mb under set-resources"
-            do = f"{request.remedy}, {do}" if request.remedy else do
-            return Check("profile: memory", f"{found}: Slurm refuses it", verdict, do)
-    return Check("profile: memory", f"MB asked for: {asked}")
+def _time(held: Held) -> Check:
+    found = _beyond(held, lambda request: request.minutes, lambda node: node.limit_min)
+    if found is None:
+        asked = ", ".join(f"{request.name} {request.minutes[0]}" for request, _ in held)
+        return Check("profile: time", f"minutes asked for: {asked}")
+    attempt, request, longest = found
+    do = "smaller runtime under set-resources, or another partition"
+    if request.name == RUN:
+        do = f"time_limit_min in the configuration, at most {max(int(longest) - AROUND_MIN, 0)}; or another partition"
+    again = "submitted again, " if attempt else ""
+    says = f"{request.name} asks for {request.minutes[attempt]} min, its partition allows {longest:g}: "
+    return Check("profile: time", f"{says}{again}the job would stay pending", "warning" if attempt else "error", do)
+
+
+def _memory(held: Held) -> Check:
+    found = _beyond(held, lambda request: request.memory_mb, lambda node: node.memory_mb)
+    if found is None:
+        asked = ", ".join(f"{request.name} {request.memory_mb[0]}" for request, _ in held)
+        return Check("profile: memory", f"MB asked for: {asked}")
+    attempt, request, have = found
+    says = f"{request.name} asks for up to {request.memory_mb[attempt]} MB of a node, which has {have}"
+    if attempt:
+        do = f"memory_per_node_gb: {have // 1000} under config: cluster:"
+        return Check("profile: memory", f"submitted again after a failure, {says}", "warning", do)
+    do = "another partition, or mem_mb under set-resources"
+    do = f"{request.remedy}, {do}" if request.remedy else do
+    return Check("profile: memory", f"{says}: Slurm refuses it", "error", do)
 
 
 def _modules(names: list[str]) -> list[Check]:
