@@ -72,7 +72,7 @@ def two_rank_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A finished run of two real processes under PyTorch's profiler."""
     folder = tmp_path_factory.mktemp("runs") / "two"
     parameters = VisionParameters(**TINY, strategy="ddp-ds", devices=2, profiler="kineto")
-    record = run_job(parameters, digits, folder, time_limit_s=300)
+    record = run_job(parameters, digits, folder, time_limit_s=1800)
     assert record["outcome"] == "completed", (folder / "log.txt").read_text()
     # Whether this machine was busy meanwhile must not show in what is made of the run.
     (folder / "run.json").write_text(json.dumps(record | {"conditions": []}))

@@ -20,7 +20,7 @@ MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
 
 def multicard(*arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [MULTICARD, *map(str, arguments)], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [MULTICARD, *map(str, arguments)], cwd=folder, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -248,7 +248,7 @@ def test_a_report_without_nsys_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "t.nsys-rep").write_bytes(b"x")
     stopped = subprocess.run(
         [MULTICARD, "analyze", str(tmp_path / "t.nsys-rep")],
-        env={"PATH": path_without_nsys()}, capture_output=True, text=True, timeout=120, check=False,
+        env={"PATH": path_without_nsys()}, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert stopped.returncode == 1
     assert stopped.stderr.strip() == "cannot export t.nsys-rep: nsys is not on the PATH"

@@ -35,7 +35,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MPLBACKEND", raising=False)  # which the command line sets, in tests in this process
-        NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
     assert all(not cell.outputs or cell.outputs[-1].output_type == "execute_result" for cell in notebook.cells)
     assert all(len(cell.outputs) <= 1 for cell in notebook.cells), "a figure is shown once"
     return {cell.source: cell.outputs[0].data if cell.outputs else {} for cell in notebook.cells}

@@ -65,7 +65,7 @@ RUN_ELSEWHERE = (
     (r"multicard compare (results|\S+\.tar\.gz) \S*results", "tests/test_compare_command.py", 'main(["compare"'),
     (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
 )
-LIMIT_S = 120
+LIMIT_S = 600
 
 
 @dataclass(frozen=True)

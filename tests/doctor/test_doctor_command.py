@@ -25,7 +25,7 @@ CHECKS = ("Python", "torch", "packages", "tuning", "DALI", "NCCL", "GPU", "nsys"
 
 def doctor(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [MULTICARD, "doctor", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1200, check=False)
 
 
 def config(folder: Path, device: str, **more: object) -> Path:
@@ -91,7 +91,7 @@ def test_doctor_and_runs_give_one_answer_about_a_cluster(tmp_path: Path, monkeyp
     found = {check["check"]: check for check in json.loads(doctor(tmp_path, *arguments, "--json").stdout)["checks"]}
     assert (found["runs"]["verdict"], found["runs"]["found"]) == ("ok", "2 of 2 can run on the cluster")
     command = [MULTICARD, "runs", *map(str, arguments)]
-    listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
     assert "2 runs, 2 can run here" in listed.stdout
 
 
@@ -168,7 +168,7 @@ def test_a_tool_that_hangs_leaves_no_process_behind(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert system.ask(["hanging"], limit_s=0.5).problem == "hanging did not end within 0.5 s"
     child = int((tmp_path / "child").read_text())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -116,7 +116,7 @@ def test_the_order_does_not_depend_on_the_process() -> None:
     orders = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM], env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True, text=True, check=True, timeout=120,
+            capture_output=True, text=True, check=True, timeout=600,
         ).stdout
         for seed in ("1", "2")
     }  # fmt: skip

@@ -241,7 +241,7 @@ def test_in_a_job_of_slurm_ranks_write_to_a_folder_of_the_node(
     real = job_module.node_command
     monkeypatch.setattr(job_module, "node_command", lambda *given: commands.append(real(*given)) or commands[-1])
     changes = {"epochs": 2, "profiler": "kineto"}
-    record = run_job(VisionParameters(**(TINY | changes)), digits, folder, time_limit_s=300, checkpoint_after_s=0)
+    record = run_job(VisionParameters(**(TINY | changes)), digits, folder, time_limit_s=1800, checkpoint_after_s=0)
     assert record["outcome"] == "completed", record["reason"]
     assert str(own) in " ".join(commands[0])
     assert "checkpoint after epoch 1" in (folder / "log.txt").read_text()

@@ -43,7 +43,7 @@ def killed_after_two_epochs(changes: dict[str, Any], data: Path, out: Path, how:
         if "checkpoint after epoch 2" in line:
             os.kill(started.pid, how)
             break
-    started.communicate(timeout=60)
+    started.communicate(timeout=300)
     assert not (out / "run.json").exists()
     assert (out / "checkpoint.pt").exists()
 
@@ -56,7 +56,7 @@ def left_in(folder: Path) -> set[str]:
 def uninterrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two ranks without an interruption."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    once = run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, folder, time_limit_s=300)
+    once = run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, folder, time_limit_s=1800)
     assert (once["outcome"], once["resumed"]) == ("completed", None)
     return folder
 
@@ -66,7 +66,7 @@ def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
 ) -> None:
     one, two = uninterrupted, tmp_path
     killed_after_two_epochs(OF_TWO_RANKS, digits, two, signal.SIGKILL)
-    _, output = launched(OF_TWO_RANKS, digits, two).communicate(timeout=300)
+    _, output = launched(OF_TWO_RANKS, digits, two).communicate(timeout=1200)
     record = json.loads((two / "run.json").read_text())
     assert record["outcome"] == "completed", output
     assert record["resumed"]["epoch"] >= 2
@@ -120,13 +120,13 @@ def test_a_run_on_two_nodes_resumes_from_its_checkpoint(digits: Path, uninterrup
     for node in nodes:
         node.terminate()
     for node in nodes:
-        node.communicate(timeout=60)
+        node.communicate(timeout=300)
     assert (shared / "checkpoint.pt").exists()
     for part in shared.glob("epoch[0-9]*"):  # goes with the scratch folder of an attempt
         part.unlink()
 
     nodes = on_two_nodes(digits, shared, own)
-    output = [node.communicate(timeout=300)[0] for node in nodes]
+    output = [node.communicate(timeout=1200)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], output
     conditions = [json.loads((shared / f"conditions-node{node}.json").read_text()) for node in range(2)]
     assert all(host["wall_s"] > 0 and host["others_cpu_s"] >= 0 for host in conditions)
@@ -141,7 +141,7 @@ def test_two_processes_never_run_the_same_job(digits: Path, tmp_path: Path, monk
     monkeypatch.setattr(attempts, "WAIT_S", 0.5)
     (tmp_path / "run.json").write_text("of the first")
     with FileLock(tmp_path / ".lock"), pytest.raises(UserError) as refused:
-        run_job(VisionParameters(**LONG), digits, tmp_path, time_limit_s=300)
+        run_job(VisionParameters(**LONG), digits, tmp_path, time_limit_s=1800)
     assert str(refused.value) == f"{tmp_path}: another process is running this job; wait for it, or end it"
     assert (tmp_path / "run.json").read_text() == "of the first"
 
@@ -149,7 +149,7 @@ def test_two_processes_never_run_the_same_job(digits: Path, tmp_path: Path, monk
 def test_fsdp_has_no_checkpoint_and_starts_from_scratch(digits: Path, tmp_path: Path) -> None:
     parameters = VisionParameters(**(LONG | {"epochs": 2, "steps_per_epoch": 3, "strategy": "fsdp", "devices": 2}))
     (tmp_path / "checkpoint.pt").write_bytes(b"of something else")
-    record = run_job(parameters, digits, tmp_path, time_limit_s=300, checkpoint_after_s=0)
+    record = run_job(parameters, digits, tmp_path, time_limit_s=1800, checkpoint_after_s=0)
     assert (record["outcome"], record["resumed"]) == ("completed", None)
     assert "checkpoint" not in (tmp_path / "log.txt").read_text()
 
@@ -166,7 +166,7 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
     wild.mkdir()
     (late / "checkpoint.pt").rename(wild / "checkpoint.pt")
     diverging = VisionParameters(**(LONG | {"learning_rate": 1e30}))
-    assert run_job(diverging, digits, wild, time_limit_s=300)["outcome"] == "diverged"
+    assert run_job(diverging, digits, wild, time_limit_s=1800)["outcome"] == "diverged"
     assert not (wild / "checkpoint.pt").exists()
 
 
@@ -202,7 +202,7 @@ def test_a_run_whose_disk_was_full_resumes_when_there_is_space(
     with monkeypatch.context() as patch:
         patch.setattr(job, "write_csv", full)
         with pytest.raises(UserError, match="No space left on device; free space and start again"):
-            run_job(parameters, digits, tmp_path, time_limit_s=300, checkpoint_after_s=0)
+            run_job(parameters, digits, tmp_path, time_limit_s=1800, checkpoint_after_s=0)
     assert left_in(tmp_path) == {".lock", "checkpoint.pt", "log.txt"}
-    record = run_job(parameters, digits, tmp_path, time_limit_s=300)
+    record = run_job(parameters, digits, tmp_path, time_limit_s=1800)
     assert (record["outcome"], record["resumed"]["epoch"]) == ("completed", 2)

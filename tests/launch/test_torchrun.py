@@ -37,7 +37,7 @@ def test_the_ranks_of_one_machine_listen_and_connect_on_its_loopback_address_alo
     (tmp_path / "job_that_listens.py").write_text(JOB)
     command = training_command("job_that_listens", [str(tmp_path / "found.json")], 2, distributed=True)
     environment = job_environment() | {"PYTHONPATH": str(tmp_path), "GLOO_SOCKET_IFNAME": LOOPBACK}
-    subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=120, capture_output=True)
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=600, capture_output=True)
     for rank in json.loads((tmp_path / "found.json").read_text()):
         assert rank["listening"] and rank["peers"]
         assert {address.removeprefix("::ffff:") for address in rank["listening"] + rank["peers"]} == {"127.0.0.1"}

@@ -183,7 +183,7 @@ def test_a_process_and_its_threads_old_and_new_are_moved(
     addresses = {"0000:c0:00.0": "0", "0000:c1:00.0": "1"}
     sysfs = machine(tmp_path, {0: str(usable[0]), 1: str(usable[1])}, gpus=addresses)
     done = subprocess.run(
-        [sys.executable, "-c", BIND, str(sysfs), str(gpus)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", BIND, str(sysfs), str(gpus)], capture_output=True, text=True, check=True, timeout=600
     )
     output, state = done.stdout.splitlines()
     cpu = usable[first]

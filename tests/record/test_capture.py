@@ -110,7 +110,7 @@ def test_ranks_wait_for_each_other_without_a_collective_in_the_group_of_the_trai
     (tmp_path / "program.py").write_text(RANK)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, tmp_path / "program.py", tmp_path], capture_output=True, text=True, timeout=120, check=False
+        [*command, tmp_path / "program.py", tmp_path], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     for both in zip(*(json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)), strict=True):

@@ -84,7 +84,7 @@ def test_a_rank_records_without_any_other_package(tmp_path: Path, profiler: str)
     job = {"parameters": {}, "scratch": str(tmp_path), "profiler": profiler}
     (tmp_path / "job.json").write_text(json.dumps(job))
     command = [sys.executable, tmp_path / "program.py", "--job", tmp_path / "job.json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "rank.json.rank0").read_text())
     assert (record["outcome"], record.get("reason")) == ("completed", None)

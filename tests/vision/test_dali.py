@@ -255,7 +255,7 @@ loader = DaliLoader(dataset, range(20), 2, image_size=8, mean={MEAN}, std={STD},
 batches = iter(loader)
 print(next(batches)[1].tolist() == dataset.labels[:2].tolist())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 

@@ -228,7 +228,7 @@ def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     unsupported = Run(run_id(parameters), parameters).unsupported_reason(Machine.here())
     if unsupported:
         pytest.skip(unsupported)
-    record = run_job(parameters, digits, folder, time_limit_s=300)
+    record = run_job(parameters, digits, folder, time_limit_s=1800)
     assert record["outcome"] == "completed", (folder / "log.txt").read_text()
     return record
 

@@ -21,7 +21,7 @@ TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp3
 def launch(parameters: str, data: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, ROOT / "workflow/scripts/launch_run.py", "--parameters", parameters]
     command += ["--data", data, "--out", out, *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
 
 
 def refusal(parameters: str, data: Path, out: Path, *more: str) -> list[str]:

@@ -58,7 +58,7 @@ def launched(folder: Path, kind: str, module: str) -> subprocess.CompletedProces
         command = ["bash", "-c", f". {INIT}; module use {shlex.quote(str(known))}; exec {shlex.join(command)}"]
     else:
         environment |= {"BASH_FUNC_module%%": FAKE, "FAKE_MODULES": str(known)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200, check=False)
 
 
 KINDS = [

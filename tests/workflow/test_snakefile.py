@@ -34,7 +34,7 @@ rule mine:
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [SNAKEMAKE, "--cores", "1", *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [SNAKEMAKE, "--cores", "1", *arguments], cwd=folder, capture_output=True, text=True, timeout=1200, check=False
     )
 
 

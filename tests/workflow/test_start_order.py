@@ -82,7 +82,7 @@ def started(folder: Path) -> list[tuple[str, Any]]:
 def snakemake(folder: Path, *arguments: str, until: str = "launch_run") -> str:
     command = [str(Path(sys.prefix) / "bin" / "snakemake"), "--configfile", "mine.yaml", "--until", until]
     done = subprocess.run(
-        [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=1200, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
