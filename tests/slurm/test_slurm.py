@@ -65,7 +65,7 @@ CPUS = "import os\nos.sched_getaffinity = lambda process: set(range(16))\n"
 # Small steps of several runs and scenarios in one job, since every job costs ten seconds.
 TOGETHER = ("--group-components", "trace=3", "figures=5")
 # What times and memory come to, which no two runs share.
-DIFFERS = r"_s$|_s_|speedup|efficiency|memory|overhead|share|disturbance"
+DIFFERS = r"_s$|_s_|speedup|efficiency|memory|overhead|share|drift|trend|outlying|stationary|windows_differ|disturb"
 ENDS = "warmup2_profiled3_profiler-none_width0.25_batch8_epochs100000_steps8_r1"
 PREEMPTED, CANCELLED = (
     f"vision_digits_16px_ddp-ds_cpu1_fp32_{ENDS}",
@@ -265,7 +265,7 @@ def doctor(folder: Path) -> dict[str, str]:
     """What `multicard doctor` finds, by check."""
     done = subprocess.run(
         [str(Path(sys.prefix) / "bin/multicard"), "doctor", "--json", "--config", CONFIG, "--profile", "slurm"],
-        cwd=folder, env=environment(folder), capture_output=True, text=True, check=False,
+        cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return {each["check"]: f"{each['verdict']}: {each['found']}" for each in json.loads(done.stdout)["checks"]}
 
