@@ -251,6 +251,11 @@ def test_what_is_said_about_a_scenario_or_the_machine_makes_nothing_again_but_th
         assert planned(finished) == []
 
 
+def test_another_order_of_the_runs_makes_nothing_again(finished: Path) -> None:
+    with changed_to(finished, EXPERIMENT | {"order_seed": 1}):
+        assert planned(finished) == []
+
+
 def test_a_changed_program_makes_again_what_it_made_but_no_run_and_no_data(finished: Path) -> None:
     scripts = [finished / "workflow/scripts" / f"{name}.py" for name in ("draw_figures", "launch_run", "prepare_data")]
     texts = [script.read_text() for script in scripts]
