@@ -60,3 +60,10 @@ def test_every_column_of_claims_and_of_gathered_runs_is_described(word: str) -> 
 @pytest.mark.parametrize("word", list(outcome_table([], {})))
 def test_every_column_of_outcomes_is_described(word: str) -> None:
     assert f"`{word}`" in FILES
+
+
+def test_every_test_that_the_definitions_name_is_there() -> None:
+    page = (ROOT / "docs/measuring.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+/test_\w+\.py)`", page)
+    assert len(set(named)) > 20
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
