@@ -95,7 +95,7 @@ def test_no_comparison_is_not_measured() -> None:
 
 
 def test_the_more_tests_are_judged_together_the_more_each_must_show() -> None:
-    # t of 6 with two degrees of freedom is significant at 2.7 %: alone, but not as one of two that are as weak.
+    # t of 6 with two degrees of freedom is significant at 2.7%: alone, but not as one of two that are as weak.
     weak = [comparison(*np.exp(np.array([0.06 - d, 0.06, 0.06 + d])).tolist()) for d in [0.06 * math.sqrt(3) / 6]]
     assert decided([(gain(above=1.0), weak)]) == ["confirmed"]
     assert decided([(gain(above=1.0), weak), (gain(above=1.0), weak)]) == ["not decided"] * 2

@@ -357,9 +357,9 @@ def test_plain_ddp_whose_gpus_keep_their_speed_refutes_that_it_does_not(tmp_path
 def test_dp_that_waits_for_its_loader_is_not_judged(tmp_path: Path) -> None:
     judged = verdict_on("ddp_ds_scales", evidence_of(tmp_path, strategies(dp_waits=0.5)))
     assert judged.verdict == "not decided"
-    assert judged.can_be_judged.startswith("in part, without: dp keeps less than 75 %")
-    assert "the loader sets the pace (data share above 10 %)" in judged.can_be_judged
-    assert "Not judged (the loader sets the pace (data share above 10 %)): dp keeps less" in judged.other_evidence
+    assert judged.can_be_judged.startswith("in part, without: dp keeps less than 75%")
+    assert "the loader sets the pace (data share above 10%)" in judged.can_be_judged
+    assert "Not judged (the loader sets the pace (data share above 10%)): dp keeps less" in judged.other_evidence
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_a_gpu_that_is_always_busy_is_not_bound_by_launches_though_its_host_wait
 ) -> None:
     judged = verdict_on("llm_bound_by_launch_and_sync", evidence_of(tmp_path, calls(0.0, 0.0, 0.0, late=0.0)))
     assert [each.verdict for each in judged.tests] == ["confirmed", "refuted", "confirmed"]
-    assert judged.verdict == "confirmed" and "Another reading: For more than 10 %" in judged.finding
+    assert judged.verdict == "confirmed" and "Another reading: For more than 10%" in judged.finding
 
 
 def test_runs_that_profiling_made_longer_do_not_show_that_launches_are_late(tmp_path: Path) -> None:

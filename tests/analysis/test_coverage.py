@@ -7,7 +7,7 @@ import pytest
 
 from multicard.analysis.statistics import Interval, corrected, median_of, pooled_ratio, ratio_of, verdict
 
-DRAWS = 6000  # the standard error of a coverage of 95 % is then 0.28 %
+DRAWS = 6000  # the standard error of a coverage of 95% is then 0.28%
 REPEATS = range(2, 11)
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
@@ -53,7 +53,7 @@ def test_welchs_interval_has_its_coverage_where_one_side_scatters_up_to_three_ti
     generator = np.random.default_rng(100 * repeats + spread)
     one, other = (generator.lognormal(0, 0.1 * own, (10_000, repeats)) for own in (spread, 1))
     found = coverage([ratio_of(*sides) for sides in zip(one, other, strict=True)], 1)
-    # With two to four repeats that scatter alike it covers up to 3 % more, so errs on the safe side.
+    # With two to four repeats that scatter alike it covers up to 3% more, so errs on the safe side.
     most = {2: 0.98, 3: 0.97, 4: 0.965}.get(repeats, 0.96)
     assert 0.94 <= found <= most
 
@@ -90,7 +90,7 @@ def test_of_thirty_equal_pairs_one_differs_in_at_most_one_family_of_twenty(repea
     draws = np.random.default_rng(11).lognormal(0, 0.1, (800, 30, 2, repeats))
     families = [[ratio_of(blocks(one), blocks(other)) for one, other in family] for family in draws]
     wrong = np.mean([any(verdict(each) != "none" for each in corrected(family)) for family in families])
-    # Of independent pairs one has a p-value below the lowest of Holm's limits in so many families: 4.9 %.
+    # Of independent pairs one has a p-value below the lowest of Holm's limits in so many families: 4.9%.
     assert wrong == pytest.approx(1 - (1 - 0.05 / 30) ** 30, abs=0.02)
     uncorrected = np.mean([any(verdict(each) != "none" for each in family) for family in families])
     assert uncorrected == pytest.approx(1 - 0.95**30, abs=0.05)

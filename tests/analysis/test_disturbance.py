@@ -33,7 +33,7 @@ def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, 
         ({"ranks": [{"rank": 0, "gpu_conditions": [gpu({"thermal": 0.5})]}]}, None),
         (
             {"ranks": [{"rank": 3, "gpu_conditions": [gpu({"thermal": 6.0})]}]},
-            "GPU throttled (thermal): 12 % of the measured time on rank 3",
+            "GPU throttled (thermal): 12% of the measured time on rank 3",
         ),
         # Waiting for work and running at its own power limit are not throttling.
         (
@@ -46,7 +46,7 @@ def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, 
         ),
         (
             {"ranks": [{"rank": 0, "gpu_conditions": [gpu({"power": 40.0}, limit=400.0)]}]},
-            "GPU throttled (power limit of 400 W instead of 700 W): 80 % of the measured time on rank 0",
+            "GPU throttled (power limit of 400 W instead of 700 W): 80% of the measured time on rank 0",
         ),
         (
             {"ranks": [{"rank": 1, "gpu_conditions": [gpu(None, ["gpu_idle", "hw_power_brake_slowdown"])]}]},

@@ -239,7 +239,7 @@ def test_status_names_a_run_whose_profiled_window_is_another_job(tmp_path: Path)
     steps.loc[steps["window"] == "measured", ["forward_s", "data_s"]] *= 0.5
     measured = steps["window"] == "measured"
     steps.loc[measured, "data_s"] = steps.loc[measured, "forward_s"]
-    # The same steps without the wait for data, 30 % shorter than the elapsed 3.2 s.
+    # The same steps without the wait for data, 30% shorter than the elapsed 3.2 s.
     steps.loc[steps["window"] == "profiled", ["duration_s", "forward_s", "backward_s"]] = [2.24, 1.1, 1.14]
     steps.to_csv(folder / "steps.csv", index=False)
     row = measure_run(folder)
@@ -247,5 +247,5 @@ def test_status_names_a_run_whose_profiled_window_is_another_job(tmp_path: Path)
     assert (row["data_share"], row["profiled_data_share"]) == (pytest.approx(3 / 16), 0.0)
     assert row["windows_differ"] is True and row["stationary"] is None
     assert _run_status(None, folder)[1][0] == (
-        "profiled window unlike the measured one: data share 0.0 % instead of 19 %, steps 30 % shorter"
+        "profiled window unlike the measured one: data share 0.0% instead of 19%, steps 30% shorter"
     )

@@ -22,8 +22,8 @@ from multicard.report.run_table import run_table
 
 DRIFTING = {"drift": 0.12, "stationary": False}
 PILED_UP = {"windows_differ": True, "data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
-DRIFT = "step time +12 % from the first to the second half of the measured steps"
-WINDOW = "data share 4.9 % instead of 26 %, steps 20 % shorter"
+DRIFT = "step time +12% from the first to the second half of the measured steps"
+WINDOW = "data share 4.9% instead of 26%, steps 20% shorter"
 
 
 def table(*rows: dict[str, Any]) -> pd.DataFrame:

@@ -103,7 +103,7 @@ def test_the_table_of_speedups_has_scaling_baseline_and_serial_fraction() -> Non
     headings, _, two, four = cells(markdown(speedup_table(synthetic()), "Scaling"))
     cell = dict(zip(headings, two, strict=True))
     assert (cell["scaling"], cell["baseline"]) == ("weak", "ddp-ds, 1 device")
-    # (1/1.813 − 1/2) / (1/2) = 10.3 %
+    # (1/1.813 − 1/2) / (1/2) = 10.3%
     assert cell["serial fraction (%)"].startswith("10.3 [")
     assert dict(zip(headings, four, strict=True))["serial fraction (%)"] == "10.0"
 
@@ -130,10 +130,10 @@ def test_the_table_of_scaling_models_has_parameters_intervals_tests_and_reason()
 
 def test_a_caption_says_what_brackets_and_errors_are_where_there_are_any() -> None:
     ratios = markdown(speedup_table(synthetic()), "Scaling.").splitlines()[0]
-    assert "Geometric means of the ratios of repeats, in brackets the 95 % t interval" in ratios
+    assert "Geometric means of the ratios of repeats, in brackets the 95% t interval" in ratios
     medians = markdown(measures_table(synthetic(), ["iteration_time_s"]), "Times").splitlines()[0]
     assert "the range of two to five repeats, from six on the exact interval of the median" in medians
-    assert "In brackets 95 % intervals of the parameters" in markdown(scaling_models_table(synthetic()), "Models")
+    assert "In brackets 95% intervals of the parameters" in markdown(scaling_models_table(synthetic()), "Models")
     assert markdown(pd.DataFrame({"a": [1]}), "Plain").splitlines()[0] == "Plain."
 
 

@@ -69,13 +69,13 @@ def test_a_gpu_that_idles_while_the_host_waits_for_data_is_not_bound_by_launches
 
 
 def test_idle_time_is_explained_by_the_wait_for_data_of_the_same_steps(tmp_path: Path) -> None:
-    # Batches piled up before the profiled steps: these are idle 30 % of their time, and wait for data 5 %.
+    # Batches piled up before the profiled steps: these are idle 30% of their time, and wait for data 5%.
     piled_up = {"data_share": 0.26, "profiled_data_share": 0.05, "windows_differ": True, "profiler_overhead": -0.2}
     piled_up |= {"profiled_data_s": 0.05, "trace_iteration_time_s": 1.0}
     evidence = one(tmp_path, piled_up, idle_host_bound=0.3)
     assert held_back(evidence) == [("data loading", 0.26), ("launch overhead", 0.25)]
     assert bottlenecks(evidence)[0].caveats[1] == (
-        "profiled window unlike the measured one (3 of 3 repeats): data share 5.0 % instead of 26 %, steps 20 % shorter"
+        "profiled window unlike the measured one (3 of 3 repeats): data share 5.0% instead of 26%, steps 20% shorter"
     )
 
 
@@ -88,7 +88,7 @@ def test_the_wait_for_data_is_a_share_of_the_traces_own_time(tmp_path: Path) -> 
 def test_a_run_that_was_not_stationary_comes_with_a_caveat(tmp_path: Path) -> None:
     [report] = bottlenecks(one(tmp_path, {"drift": -0.3, "stationary": False}))
     assert report.caveats == [
-        "not stationary (3 of 3 repeats): step time -30 % from the first to the second half of the measured steps"
+        "not stationary (3 of 3 repeats): step time -30% from the first to the second half of the measured steps"
     ]
 
 
@@ -97,7 +97,7 @@ def test_shares_below_a_twentieth_are_not_bottlenecks(tmp_path: Path) -> None:
     [report] = bottlenecks(evidence)
     assert report.bottlenecks == []
     assert report.compute is not None and report.compute.share == pytest.approx(0.97)
-    assert "No bottleneck of 5 % of the step or more." in as_markdown(evidence)
+    assert "No bottleneck of 5% of the step or more." in as_markdown(evidence)
 
 
 def test_each_number_says_which_table_it_is_from(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ def test_each_number_says_which_table_it_is_from(tmp_path: Path) -> None:
     [report] = bottlenecks(evidence)
     assert (
         report.bottlenecks[0].evidence
-        == "40 % of the step is spent waiting for the data loader, 40.0 ms per step (measures.csv)"
+        == "40% of the step is spent waiting for the data loader, 40.0 ms per step (measures.csv)"
     )
     assert report.bottlenecks[1].evidence == (
-        "for 30 % of the profiled steps the GPU communicates without computing (timeline)"
+        "for 30% of the profiled steps the GPU communicates without computing (timeline)"
     )
 
 
@@ -131,10 +131,10 @@ def test_the_evidence_for_memory_operations_includes_pageable_memory(tmp_path: P
     tables = {"timeline": [timeline(run, memory=0.2, idle_other=0.1) for run in range(2)], "memory_operations": copies}
     [report] = bottlenecks(made(tmp_path, rows, tables=tables))
     assert report.bottlenecks[0].evidence.endswith(
-        "copies from the host take 20.0 ms per step (measures.csv); 75 % of their bytes come from pageable memory "
+        "copies from the host take 20.0 ms per step (measures.csv); 75% of their bytes come from pageable memory "
         "(memory_operations)"
     )
-    assert report.compute is not None and "for 10 % it is idle for a reason" in report.compute.evidence
+    assert report.compute is not None and "for 10% it is idle for a reason" in report.compute.evidence
 
 
 def test_waiting_calls_and_waiting_ranks_are_evidence_beside_what_they_explain(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_waiting_calls_and_waiting_ranks_are_evidence_beside_what_they_explain(t
         ],
     }
     [report] = bottlenecks(made(tmp_path, rows, tables=tables))
-    assert "take 75 % of the time in CUDA calls (shares)" in report.bottlenecks[0].evidence
+    assert "take 75% of the time in CUDA calls (shares)" in report.bottlenecks[0].evidence
     assert (
-        "GPUs wait 15 % of the time inside collectives for the last rank (stragglers)" in report.bottlenecks[1].evidence
+        "GPUs wait 15% of the time inside collectives for the last rank (stragglers)" in report.bottlenecks[1].evidence
     )
 
 
@@ -194,7 +194,7 @@ def test_a_nearly_full_gpu_is_a_bottleneck(tmp_path: Path) -> None:
 def test_a_costly_profiler_is_a_caveat_and_not_a_bottleneck(tmp_path: Path) -> None:
     [report] = bottlenecks(one(tmp_path, {"profiler_overhead": 0.3}))
     assert report.bottlenecks == []
-    assert "30 % more time than measured ones" in report.caveats[0]
+    assert "30% more time than measured ones" in report.caveats[0]
 
 
 def advised(report: BottleneckReport, evidence: Evidence) -> dict[str, list[float | None]]:
@@ -212,8 +212,8 @@ def test_a_measured_option_comes_with_its_gain(tmp_path: Path) -> None:
     assert found["loader: dali"] == [pytest.approx(1.2)]
     assert found["binding: numa"] == []
     text = as_markdown(evidence)
-    # Ratios 1.5 × 1.006, 1.5 and 1.5 × 0.994: 0.006 × 4.30 / √3 is 1.5 % of 1.5 to each side.
-    assert "`higher num_workers` (loads in more processes): 50 % faster [+48 %, +52 %] with num\\_workers: 8" in text
+    # Ratios 1.5 × 1.006, 1.5 and 1.5 × 0.994: 0.006 × 4.30 / √3 is 1.5% of 1.5 to each side.
+    assert "`higher num_workers` (loads in more processes): 50% faster [+48%, +52%] with num\\_workers: 8" in text
 
 
 def test_a_gain_within_the_spread_of_repeats_is_not_one(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_rival_without_an_interval_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Path) -> None:
-    # Logarithms of ratios to one rival: 0.345, 0.182 and 0.259, so t is 5.6 and p 3 %; of three the least p is 8 %.
+    # Logarithms of ratios to one rival: 0.345, 0.182 and 0.259, so t is 5.6 and p 3%; of three the least p is 8%.
     slow = (0.85, 1.0, 1.0)
     rows = images(100, slow) + images(120, (1.0, 1.0, 1.08), precision="fp16")
     two = made(tmp_path / "two", rows)

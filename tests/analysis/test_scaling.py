@@ -115,7 +115,7 @@ def ends(row: dict[str, Any], value: str) -> list[float]:
 
 
 def paired(ratios: list[float]) -> list[float]:
-    """Geometric mean of some ratios with SciPy's 95 % interval of the t distribution."""
+    """Geometric mean of some ratios with SciPy's 95% interval of the t distribution."""
     found = ttest_1samp(np.log(ratios), 0).confidence_interval()
     return [gmean(ratios), *np.exp([found.low, found.high])]
 

@@ -65,7 +65,7 @@ def test_intervals_contain_the_true_parameters_as_often_as_stated(
             bounds = [(fit.intervals[name], true) for name, true in truth.items() if fit.intervals[name]]
             inside += [low <= true <= high for (low, high), true in bounds]
     assert len(inside) > 1700
-    # 1000 fits have a standard error of 0.7 %.
+    # 1000 fits have a standard error of 0.7%.
     assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
 
 
@@ -111,7 +111,7 @@ def test_a_model_that_holds_is_rejected_in_one_of_twenty_fits(
     n = np.repeat(N, 3)
     fits = [fit_scaling_models(n, times(n) * generator.normal(1, 0.002, len(n)), scaling)[place] for _ in range(400)]
     found = [fit.lack_of_fit_p_value for fit in fits if fit.model.formula == formula]
-    # 400 fits have a standard error of 1.1 %.
+    # 400 fits have a standard error of 1.1%.
     assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.035)
 
 

@@ -33,7 +33,7 @@ def test_a_profiler_that_only_lengthens_the_step_is_no_difference(ahead: bool, l
 
 
 def test_batches_that_piled_up_before_the_profiled_steps_are_a_difference() -> None:
-    # Found in a real run: 265 ms per step with a data share of 26 % measured, of 4.9 % profiled.
+    # Found in a real run: 265 ms per step with a data share of 26% measured, of 4.9% profiled.
     measured, profiled = window(0.069, 0.196), window(0.010, 0.196)
     assert windows_differ(measured, profiled)
     assert not windows_differ(measured, measured)
@@ -44,7 +44,7 @@ def test_a_loader_that_starts_in_the_profiled_steps_is_a_difference() -> None:
 
 
 def noisy(count: int, step_s: float, rng: np.random.Generator) -> Window:
-    """Steps that scatter by 15 % and do not wait for data."""
+    """Steps that scatter by 15% and do not wait for data."""
     durations = step_s * rng.normal(1, 0.15, count)
     starts = np.cumsum(durations) - durations
     return Window(

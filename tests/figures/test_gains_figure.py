@@ -53,8 +53,8 @@ def test_a_gain_inside_the_interval_is_drawn_hollow_and_worded_as_none() -> None
 
 
 def test_one_difference_among_thirty_needs_more_than_one_alone() -> None:
-    # Ratios 1.19, 1.2 and 1.21: t of their logarithms is 38 with two degrees of freedom, p 0.07 %, times 30 it is 2 %;
-    # 1.1, 1.2 and 1.3: t is 3.8, p 6 %. 1.15, 1.2 and 1.25: t is 7.6, p 1.7 %, times 30 it is more than 5 %.
+    # Ratios 1.19, 1.2 and 1.21: t of their logarithms is 38 with two degrees of freedom, p 0.07%, times 30 it is 2%;
+    # 1.1, 1.2 and 1.3: t is 3.8, p 6%. 1.15, 1.2 and 1.25: t is 7.6, p 1.7%, times 30 it is more than 5%.
     def verdict(ratios: tuple[float, ...], others: int) -> str:
         times = {(False, 1): list(ratios), (True, 1): [1.0, 1.0, 1.0]}
         for devices in range(2, others + 2):
@@ -69,7 +69,7 @@ def test_long_whiskers_of_two_repeats_leave_the_points_readable() -> None:
     figure, data = gain(pinned({(False, 1): [1.0, 2.0], (True, 1): [1.0, 1.0]}), "pin_memory")
     [axes] = closed(figure).axes
     low, high = axes.get_ylim()
-    # 41 % with an interval of more than a factor of eighty to each side.
+    # 41% with an interval of more than a factor of eighty to each side.
     assert data["gain_high"].iloc[0] > 80
     assert low < -50 and 80 < high < 120
     assert axes.containers[0].lines[2][0].get_clip_on()

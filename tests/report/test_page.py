@@ -235,9 +235,7 @@ def test_what_was_recorded_of_no_run_keeps_its_panel() -> None:
 def test_a_chart_of_boxes_has_the_quantiles() -> None:
     panel = chart("step_times", boxes())["panels"][0]
     assert panel["median"] == pytest.approx([110, 80])
-    assert (
-        panel["texts"][0] == "1 CPU process: median 110 ms, half of 40 steps within [100, 120], 98 % within [90, 140]"
-    )
+    assert panel["texts"][0] == "1 CPU process: median 110 ms, half of 40 steps within [100, 120], 98% within [90, 140]"
 
 
 @pytest.mark.parametrize("name", ["iteration_time", "speedup", "techniques", "step_times", "step_breakdown"])
@@ -294,8 +292,8 @@ def test_each_claim_says_its_test_what_would_refute_it_whether_it_can_be_judged_
     assert claims[2].shown == [("Refuted if", "It gains nothing."), ("Can be judged", "no: not measured on GPUs")]
     assert claims[2].tests[0].not_judged_because.startswith("there are no runs")
     refuted, other = claims[1].tests
-    assert (refuted.pooled, refuted.single) == ("0.9 [0.8, 0.95] at 97.5 %", "12 in 3 blocks, 0.7 to 1.4")
-    assert (other.pooled, other.single, other.decides) == ("11 %", "1 in 1 block", False)
+    assert (refuted.pooled, refuted.single) == ("0.9 [0.8, 0.95] at 97.5%", "12 in 3 blocks, 0.7 to 1.4")
+    assert (other.pooled, other.single, other.decides) == ("11%", "1 in 1 block", False)
     shown = written(folder).partition('id="claims"')[2].partition("</section>")[0]
     for said in ("12 in 3 blocks, 0.7 to 1.4", "Another reading: It takes longer.", "Refuted if", "no: not measured"):
         assert said in shown

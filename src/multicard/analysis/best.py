@@ -69,7 +69,7 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
     Parameters
     ----------
     goal
-        `throughput`: distinct images, or tokens without padding, per second. `time_to_accuracy`: training time to 98 %
+        `throughput`: distinct images, or tokens without padding, per second. `time_to_accuracy`: training time to 98%
         of test accuracy. `energy`: of the GPUs, per distinct image or token. `memory`: peak per device.
     memory_limit_gb
         Leave out configurations that need more per device, in 10^9 bytes.

@@ -28,7 +28,7 @@ class Pooled:
     found
         The number with its interval, whose repeats are blocks; its p-value is of the limit that decides.
     level
-        Coverage of the interval: 95 %, and more where several tests are judged together.
+        Coverage of the interval: 95%, and more where several tests are judged together.
     single
         The comparisons that are pooled, each with its number over the blocks.
     """
@@ -43,7 +43,7 @@ def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[t
 
     A test is confirmed where its interval lies wholly inside the limits and refuted where it lies wholly outside. The
     levels of the intervals are those of Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979), so
-    that one or more tests are decided wrongly with a probability of at most 5 %.
+    that one or more tests are decided wrongly with a probability of at most 5%.
     """
     series = [same_blocks([each.by_block for each in comparisons]) for _, comparisons in tests]
     p_values = [_found(test, each).p_value if each else None for (test, _), each in zip(tests, series, strict=True)]

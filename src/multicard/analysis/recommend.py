@@ -19,7 +19,7 @@ from multicard.core.units import SECONDS, percent, with_unit
 
 UNITS: dict[Goal, str] = {
     "throughput": "{}s per second",
-    "time_to_accuracy": "s to 98 % accuracy",
+    "time_to_accuracy": "s to 98% accuracy",
     "energy": "J per {}",
     "memory": "GB of peak memory per device",
 }

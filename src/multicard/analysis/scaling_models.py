@@ -88,7 +88,7 @@ class Fit:
     parameters
         By name: `one_device_s` (T1), `parallel_share` (p), `serial_share` (s), `communication_s` (c); none if refused.
     intervals
-        Their 95 % intervals by Student's t, in their units; None where a parameter is at its bound, or no degree of
+        Their 95% intervals by Student's t, in their units; None where a parameter is at its bound, or no degree of
         freedom is left. They hold if the model does: see `lack_of_fit_p_value`.
     residual
         Root mean square of predicted over measured time, less 1.

@@ -1,8 +1,8 @@
 """Medians, means and ratios over repeats with their intervals, and whether a difference is one.
 
-A median has the narrowest interval between two order statistics that covers it with at least 95 %, whatever the
+A median has the narrowest interval between two order statistics that covers it with at least 95%, whatever the
 distribution: the number of repeats below the median is binomial. Six repeats are the fewest that have one, their range,
-with 96.9 %; fewer have a range and no interval.
+with 96.9%; fewer have a range and no interval.
 
 A ratio is one of geometric means. Where both sides have values of the same blocks (repeats that ran in turn), it is the
 mean of the ratios by block, with a t interval of their logarithms; else that of all values of both sides, with Welch's
@@ -183,7 +183,7 @@ def scaled(interval: Interval, factor: float) -> Interval:
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Adjust p-values for their number by Holm's method; None is no comparison and stays.
 
-    Those of at most 5 % are then differences, with one wrong or more among them in at most 5 % of families.
+    Those of at most 5% are then differences, with one wrong or more among them in at most 5% of families.
 
     >>> holm([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
@@ -204,7 +204,7 @@ def corrected(family: Sequence[Interval]) -> list[Interval]:
 
 
 def verdict(ratio: Interval) -> Verdict:
-    """Whether a ratio shows more or less than 1: `none` where its p-value is above 5 %, `unknown` without one."""
+    """Whether a ratio shows more or less than 1: `none` where its p-value is above 5%, `unknown` without one."""
     if ratio.p_value is None:
         return "unknown"
     if ratio.p_value > 1 - LEVEL:

@@ -18,14 +18,13 @@ from multicard.experiment.config import PARAMETERS
 
 INTERVALS = (
     "Medians over repeats, in brackets the range of two to five repeats, from six on the exact interval of the median "
-    "(coverage 95 % or more); one repeat has neither."
+    "(coverage 95% or more); one repeat has neither."
 )
 RATIOS = (
-    "Geometric means of the ratios of repeats, in brackets the 95 % t interval of their logarithms; one repeat has "
-    "none."
+    "Geometric means of the ratios of repeats, in brackets the 95% t interval of their logarithms; one repeat has none."
 )
 FITS = (
-    "In brackets 95 % intervals of the parameters by Student's t, which hold if the model does. Lack of fit: F test of "
+    "In brackets 95% intervals of the parameters by Student's t, which hold if the model does. Lack of fit: F test of "
     "the means against the model, by the scatter of repeats. Prediction error: of the time on the largest number of "
     "devices, as predicted from the others."
 )

@@ -163,7 +163,7 @@ def effect(ratio: Interval, what: tuple[str, str] = ("faster", "slower")) -> str
     """Describe a ratio of speed, or of something else.
 
     >>> effect(Interval(1.25, 1.2, 1.3, 3, p_value=0.01)), effect(Interval(0.8, None, None, 1))
-    ('25 % faster [+20 %, +30 %]', 'inconclusive with one repeat (-20 %)')
+    ('25% faster [+20%, +30%]', 'inconclusive with one repeat (-20%)')
     """
     if ratio.value is None:
         return "not known"

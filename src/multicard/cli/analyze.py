@@ -114,7 +114,7 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn())
+    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, visible=False)
 

@@ -36,8 +36,8 @@ def for_markdown(text: str) -> str:
 def for_latex(text: str) -> str:
     r"""Text that LaTeX typesets literally; letters outside ASCII lose their accents.
 
-    >>> for_latex("50 % of é")
-    '50 \\% of e'
+    >>> for_latex("50% of é")
+    '50\\% of e'
     """
     return "".join(_LATEX.get(character) or _ascii(character) for character in printable(text))
 

@@ -89,7 +89,7 @@ def show(column: str, value: Any) -> str:
     """Format a value of a column, with the unit that suits it; empty where there is none.
 
     >>> show("mean_s", 0.00213), show("bytes", 4096), show("ratio", 0.5), show("calls", 3), show("tokens_per_s", 2557.3)
-    ('2.13 ms', '4.10 kB', '50.0 %', '3', '2,557')
+    ('2.13 ms', '4.10 kB', '50.0%', '3', '2,557')
     """
     if value is None:
         return ""
@@ -118,11 +118,11 @@ def percent(share: float, signed: bool = False, decimals: int | None = None) -> 
     """Format a share of one in per cent; with one decimal below ten by default.
 
     >>> percent(0.4321), percent(0.004), percent(0.1, signed=True), percent(0.4321, decimals=1)
-    ('43 %', '0.4 %', '+10 %', '43.2 %')
+    ('43%', '0.4%', '+10%', '43.2%')
     """
     if decimals is None:
         decimals = 0 if abs(share) >= 0.0995 else 1
-    return f"{100 * share:{'+' if signed else ''}.{decimals}f} %"
+    return f"{100 * share:{'+' if signed else ''}.{decimals}f}%"
 
 
 def number(value: float, digits: int = DIGITS) -> str:

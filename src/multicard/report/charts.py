@@ -68,7 +68,7 @@ def _boxes(data: pd.DataFrame) -> dict[str, Any]:
     names = [for_html(str(name)) for name in data["configuration"]]
     said = [
         f"{row['configuration']}: median {how.shown(row['median_s'])} {how.unit}, half of {row['steps']} steps within "
-        f"[{how.shown(row['p25_s'])}, {how.shown(row['p75_s'])}], 98 % within "
+        f"[{how.shown(row['p25_s'])}, {how.shown(row['p75_s'])}], 98% within "
         f"[{how.shown(row['p1_s'])}, {how.shown(row['p99_s'])}]"
         for _, row in data.iterrows()
     ]

@@ -70,7 +70,7 @@ def _claim_test(row: Mapping[str, Any]) -> ClaimTest:
     shown = percent if row.get("quantity") == "share" else number
     pooled = "" if n["value"] is None else shown(n["value"])
     if None not in (n["value"], n["low"], n["high"], n["level"]):
-        pooled += f" [{shown(n['low'])}, {shown(n['high'])}] at {number(100 * n['level'])} %"
+        pooled += f" [{shown(n['low'])}, {shown(n['high'])}] at {number(100 * n['level'])}%"
     single = ""
     if None not in (n["comparisons"], n["lowest"], n["highest"], n["blocks"]):
         single = f"{n['comparisons']:.0f} in {n['blocks']:.0f} block{'s' if n['blocks'] > 1 else ''}"
