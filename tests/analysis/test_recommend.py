@@ -378,6 +378,26 @@ def test_the_length_of_a_run_is_not_a_choice(tmp_path: Path) -> None:
     assert choice.differing == ("num_workers",) and choice.decided
 
 
+def test_runs_that_differ_only_in_how_they_were_observed_are_one_candidate(tmp_path: Path) -> None:
+    observed = images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys")
+    evidence = made(tmp_path / "one", observed)
+    [choice] = choices(evidence, "throughput")
+    assert (choice.candidates, choice.decided) == (1, False)
+    assert "better than" not in as_markdown(evidence, ["throughput"])
+    # It is compared as the others were observed, although it was faster otherwise.
+    rows = images(100, profiler="nsys") + images(120, profiler="none") + images(110, precision="fp16", profiler="nsys")
+    [choice] = choices(made(tmp_path / "two", rows), "throughput")
+    assert (choice.candidates, choice.best["precision"], choice.decided) == (2, "fp16", True)
+
+
+def test_a_rival_that_is_better_in_the_blocks_of_both_is_not_beaten(tmp_path: Path) -> None:
+    # The best of all repeats has its lead from a block that the rival lacks.
+    rows = images(100, (1.0, 1.01, 0.99, 3.0)) + images(120, (1.0, 1.01, 0.99), precision="fp16")
+    [choice] = choices(made(tmp_path, rows), "throughput")
+    assert choice.best["precision"] == "fp32"
+    assert not choice.decided and [each["precision"] for each in choice.tied] == ["fp16"]
+
+
 def test_what_a_preset_sets_is_named_by_the_preset(tmp_path: Path) -> None:
     [choice] = choices(made(tmp_path, images(100) + images(140, preset="tuned")), "throughput")
     assert choice.best.naming(choice.differing) == "preset: tuned"

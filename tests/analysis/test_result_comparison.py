@@ -74,6 +74,18 @@ def test_results_that_scale_less_are_told_from_results_that_are_slower(extracted
     assert [c.verdict for c in slower if c.measure == "speedup"] == ["no difference"]
 
 
+def test_time_and_throughput_of_the_same_work_are_one_comparison(extracted_run: Path, tmp_path: Path) -> None:
+    a = results(extracted_run, tmp_path / "a", 1)
+    found = compare_results(a, results(extracted_run, tmp_path / "b", 1.01)).changes
+    p_values = {change.measure: change.ratio.p_value for change in found}
+    assert len(p_values) == 5
+    logs = np.log(REPEATS)
+    alone = ttest_ind(logs + np.log(1.01), logs, equal_var=False).pvalue
+    # Time and throughput are one of four; the other three, which are equal, have p-values of 1.
+    assert p_values["iteration_time_s"] == pytest.approx(4 * alone, rel=1e-2)
+    assert p_values["throughput_samples_per_s"] == p_values["iteration_time_s"]
+
+
 def test_a_difference_within_the_spread_of_repeats_is_none(extracted_run: Path, tmp_path: Path) -> None:
     a = results(extracted_run, tmp_path / "a", 1)
     assert words(compare_results(a, results(extracted_run, tmp_path / "b", 1.002)))["iteration_time_s"] == (

@@ -294,7 +294,6 @@ def test_series_are_named_by_what_varies_in_words() -> None:
 def test_series_of_language_models_are_named_in_words() -> None:
     for name, values, expected in (
         ("technique", ("lora", "qlora", "qat", "dpo", "full"), ["LoRA", "QLoRA", "QAT", "DPO", "full"]),
-        ("qat_of", ("adapters", "weights"), ["QAT of adapters", "QAT of weights"]),
         ("packed", (True, False), ["packed", "not packed"]),
         ("activation_checkpointing", (True, False), ["recomputed activations", "kept activations"]),
         ("sequence_length", (256, 2048), ["256 tokens", "2048 tokens"]),
@@ -304,11 +303,25 @@ def test_series_of_language_models_are_named_in_words() -> None:
         ("lora_rank", (8, 16), ["rank 8", "rank 16"]),
     ):
         assert named(*({name: value} for value in values), workload="llm") == expected
+    kinds = ({"technique": "qat", "qat_of": of} for of in ("adapters", "weights"))
+    assert named(*kinds, workload="llm") == ["QAT of adapters", "QAT of weights"]
 
 
 def test_what_only_one_technique_has_is_not_named_of_others() -> None:
     kinds = ({"technique": "lora"}, {"technique": "qat"}, {"technique": "qat", "qat_of": "weights"})
     assert named(*kinds, workload="llm") == ["LoRA", "QAT of adapters", "QAT of weights"]
+
+
+def test_techniques_to_which_nothing_named_applies_have_their_own_name() -> None:
+    kinds = [{"technique": name} for name in ("lora", "qlora", "dpo", "full", "qat")]
+    kinds.append({"technique": "qat", "qat_of": "weights"})
+    rows = pd.DataFrame([WORKLOADS["llm"].parameters(**kind).model_dump() for kind in kinds])
+    assert labels(rows, ["qat_of"]) == ["LoRA", "QLoRA", "DPO", "full", "QAT of adapters", "QAT of weights"]
+
+
+def test_steps_of_an_epoch_read_from_csv_are_whole_numbers_or_all() -> None:
+    rows = pd.DataFrame({"workload": "vision", "strategy": "ddp", "steps_per_epoch": [100.0, float("nan")]})
+    assert labels(rows, ["steps_per_epoch"]) == ["100 steps per epoch", "full epochs"]
 
 
 def test_what_a_preset_brings_is_not_named_again() -> None:

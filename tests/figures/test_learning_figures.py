@@ -64,6 +64,14 @@ def test_losses_that_cannot_be_compared_have_a_panel_each(tmp_path: Path) -> Non
     assert data["technique"].tolist()[::4] == ["lora", "dpo", "full"]
 
 
+def test_only_qat_is_named_by_what_is_quantized(tmp_path: Path) -> None:
+    kinds = [{"technique": name} for name in ("lora", "full", "qat")] + [{"technique": "qat", "qat_of": "weights"}]
+    rows = [row for number in range(4) for row in steps(f"run{number}", [2, 1])]
+    figure, data = draw("loss", gathered(tmp_path, measured("llm", *kinds), steps=rows))
+    assert legend(closed(figure)) == [["LoRA", "full", "QAT of adapters", "QAT of weights"]]
+    assert data["series"].tolist()[::2] == ["LoRA", "full", "QAT of adapters", "QAT of weights"]
+
+
 def test_of_a_long_run_neighbouring_steps_are_averaged(tmp_path: Path) -> None:
     falling = [float(1000 - n) for n in range(1000)]
     figure, data = draw("loss", gathered(tmp_path, measured("llm", {}), steps=steps("run0", falling)))

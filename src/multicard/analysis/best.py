@@ -1,6 +1,6 @@
 """The best measured configuration for a goal per job and number of devices, if the data decide it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,9 +39,9 @@ class Choice:
     repeats
         The fewest repeats in a comparison of the best with another; 0 without another.
     candidates
-        How many configurations have a value for the goal.
+        How many configurations have a value for the goal; those that differ only in `NO_CHOICE` are one.
     too_large
-        How many have a peak memory above the limit, or not known.
+        How many others have a peak memory above the limit, or not known.
     """
 
     job: str
@@ -82,32 +82,48 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
             )
     found = []
     for (job, machine, device, devices), alike in groups.items():
-        every = [(each, values) for each in alike if (values := VALUES[goal](each))]
+        every = _candidates([(each, values) for each in alike if (values := VALUES[goal](each))])
         valued = [(each, values) for each, values in every if _fits(each, memory_limit_gb)]
         if every:  # else the job has no such measure
             differing = _differing([each for each, _ in every])
-            best = _best(valued, goal, differing)
+            best = _best(valued, goal)
             counts = (len(valued), len(every) - len(valued))
             found.append(Choice(job, device, devices, machine, *best, differing, *counts))
     found.sort(key=lambda each: (each.job, each.machine or "", each.device, each.devices))
     return found
 
 
+def _candidates(
+    valued: Sequence[tuple[Configuration, dict[int, float]]],
+) -> list[tuple[Configuration, dict[int, float]]]:
+    """One of the configurations that differ only in what is no choice.
+
+    It is the one that was observed as most are, so that candidates differ in nothing else; then that with the most
+    repeats; then the first.
+    """
+
+    def observed(configuration: Configuration) -> tuple[Any, ...]:
+        return tuple(configuration[name] for name in NO_CHOICE)
+
+    groups: dict[Any, list[tuple[Configuration, dict[int, float]]]] = defaultdict(list)
+    for each in valued:
+        chosen = [(name, value) for name, value in each[0].parameters.items() if name not in (*NO_CHOICE, "repeat")]
+        groups[tuple(chosen)].append(each)
+    common = Counter(observed(configuration) for configuration, _ in valued)
+    return [max(same, key=lambda each: (common[observed(each[0])], len(each[1]))) for same in groups.values()]
+
+
 def _best(
-    valued: Sequence[tuple[Configuration, dict[int, float]]], goal: Goal, differing: Sequence[str]
+    valued: Sequence[tuple[Configuration, dict[int, float]]], goal: Goal
 ) -> tuple[Configuration | None, Interval | None, list[Configuration], int, int]:
     if not valued:
         return None, None, [], 0, 0
     means = [(configuration, values, product_of([(1.0, values)])) for configuration, values in valued]
-    choose = max if goal == "throughput" else min
+    choose, worse = (max, "less") if goal == "throughput" else (min, "more")
     best, best_values, value = choose(means, key=lambda entry: entry[2].value)
     others = [(configuration, values) for configuration, values, _ in means if configuration is not best]
     ratios = corrected([ratio_of(values, best_values) for _, values in others])
-    tied = {
-        index: verdict(ratio)
-        for index, ((configuration, _), ratio) in enumerate(zip(others, ratios, strict=True))
-        if verdict(ratio) in ("none", "unknown") and configuration.naming(differing) != best.naming(differing)
-    }
+    tied = {index: verdict(ratio) for index, ratio in enumerate(ratios) if verdict(ratio) != worse}
     of_one_repeat = list(tied.values()).count("unknown")
     fewest = min((ratio.repeats for ratio in ratios), default=0)
     return best, value, [others[index][0] for index in tied], of_one_repeat, fewest

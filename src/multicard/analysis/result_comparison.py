@@ -5,7 +5,7 @@ A configuration is what its runs share: all parameters but the repeat.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,6 +33,9 @@ WORDS: dict[str, tuple[str, str]] = {
     "test_loss": ("higher", "lower"),
     "loss_at_end": ("higher", "lower"),
 }
+# Work over time: where the work is the same in all runs, each is the same comparison as that of the iteration time.
+RATES = ("throughput_samples_per_s", "tokens_per_s")
+SAME_WORK = 1e-6  # relative difference of the work of a step up to which it is the same
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 NOT_IN_A, NOT_IN_B = "measured in b only", "measured in a only"
 MACHINE = "machine"  # the entry of the environment that is its name
@@ -87,7 +90,8 @@ def compare_results(a: Sequence[Path], b: Sequence[Path]) -> ResultComparison:
     """Compare two sets of run directories.
 
     Repeats of the two sides did not run in turn, so they are not paired. Verdicts are corrected for all rows of
-    `changes`; one repeat gives no interval, and so no verdict.
+    `changes`, of which iteration time and a throughput that follows from it are one. One repeat gives no interval, and
+    so no verdict.
 
     Raises
     ------
@@ -150,7 +154,7 @@ def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
         for measure in WORDS
         if measure in values or measure in b[key][1]
     ]
-    ratios = corrected([ratio_of(after, before) for _, _, before, after in found])
+    ratios = _corrected(found)
     return [
         Change(
             configuration=name,
@@ -163,6 +167,30 @@ def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
         )
         for (name, measure, before, after), ratio in zip(found, ratios, strict=True)
     ]
+
+
+def _corrected(found: Sequence[tuple[str, str, list[float], list[float]]]) -> list[Interval]:
+    """Ratios with p-values corrected for their number; those of one test, which always agree, count once."""
+    times = {name: before + after for name, measure, before, after in found if measure == "iteration_time_s"}
+    tests: dict[tuple[str, str], Interval] = {}
+    keys = []
+    for name, measure, before, after in found:
+        twin = measure in RATES and _same_work(times.get(name, []), before + after)
+        keys.append((name, "iteration_time_s" if twin else measure))
+        tests.setdefault(keys[-1], ratio_of(after, before))
+    adjusted = dict(zip(tests, corrected(list(tests.values())), strict=True))
+    return [
+        replace(ratio_of(after, before), p_value=adjusted[key].p_value)
+        for key, (_, _, before, after) in zip(keys, found, strict=True)
+    ]
+
+
+def _same_work(times: list[float], rates: list[float]) -> bool:
+    """Whether time per step × rate, the work of a step, is the same in all runs."""
+    if not times or len(times) != len(rates):
+        return False
+    work = [time * rate for time, rate in zip(times, rates, strict=True)]
+    return max(work) - min(work) <= SAME_WORK * max(work)
 
 
 def _word(measure: str, ratio: Interval) -> str:

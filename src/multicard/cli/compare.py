@@ -101,7 +101,8 @@ def _changes(changes: "pd.DataFrame") -> "Table":
 
     caption = (
         "Medians over repeats, and the ratio b/a of geometric means with its 95% interval (Welch's, of logarithms). "
-        "The last column is corrected for the number of rows (Holm's method, 5%). "
+        "The last column is corrected for the number of rows (Holm's method, 5%); time and rate "
+        "of the same work are one. "
     )
     if (changes["verdict"] == CANNOT_TELL).any():
         caption += "One repeat gives no interval, so a difference may be noise."

@@ -13,6 +13,8 @@ PLAIN = ("strategy", "precision", "dataset", "profiler", "device", "model")
 def unit(name: str, value: object) -> str:
     """Label of a value of a parameter."""
     text = str(value)
+    if name == "steps_per_epoch":  # where the table was read from CSV, 100.0, and not a number for all
+        return "full epochs" if pd.isna(value) else f"{value:g} steps per epoch"
     worded = {
         "image_size": f"{value} px",
         "batch_size": f"batch {value}",
@@ -42,14 +44,14 @@ def unit(name: str, value: object) -> str:
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Label of each row by those of the parameters `names` that apply; without any, by the strategy or technique."""
-    shown = names or [workload_of(rows).method]
+    method = workload_of(rows).method
     works = [work for work in WORKLOADS.values() if work.method in rows]
 
     def label(row: pd.Series) -> str:
-        names = [name for name in shown if all(work.applies(name, row) for work in works)] or shown
-        if "technique" in names and any(name in TECHNIQUES[row["technique"]].own_parameters for name in names):
-            names = [name for name in names if name != "technique"]  # "QAT of weights" says it
-        return ", ".join(unit(name, row[name]) for name in names)
+        shown = [name for name in names if all(work.applies(name, row) for work in works)] or [method]
+        if "technique" in shown and any(name in TECHNIQUES[row["technique"]].own_parameters for name in shown):
+            shown = [name for name in shown if name != "technique"]  # "QAT of weights" says it
+        return ", ".join(unit(name, row[name]) for name in shown)
 
     return [label(row) for _, row in rows.iterrows()]
 
