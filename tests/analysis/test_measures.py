@@ -203,6 +203,17 @@ def test_runs_that_could_not_run_are_listed_with_the_reason(tmp_path: Path) -> N
     assert table["reason"].tolist()[1] == "needs 4 devices, 2 found"
 
 
+def test_the_table_of_runs_has_the_planned_and_the_real_order(tmp_path: Path) -> None:
+    folders = []
+    for name, position, minute in (("a", 2, 30), ("b", 5, 10)):
+        order = {"seed": 3, "group": ["sizes", "layouts"], "block": 1, "position": position}
+        folders.append(record(tmp_path / name, "ddp", order=order, started=f"2026-01-01T00:{minute}:00+00:00"))
+    rows = outcome_table(folders, {"c": "needs 4 devices, 2 found"})
+    columns = ["order_group", "order_seed", "planned_position", "start_position"]
+    assert rows[columns].values.tolist()[:2] == [["sizes layouts", 3, 2, 2], ["sizes layouts", 3, 5, 1]]
+    assert rows[columns].isna().all(axis=1).tolist() == [False, False, True]
+
+
 def test_a_sound_record_has_no_faults(tmp_path: Path) -> None:
     found = check_run(record(tmp_path, "ddp"))
     assert found.phase_coverage == pytest.approx(0.98)  # nearest to 1 of .98, .975, .967 and of .98, .97, .967

@@ -51,7 +51,7 @@ def test_order_and_conditions_of_a_run_stay() -> None:
     state = {"sm_clock_mhz": 1755, "power_limit_w": 700.0, "clock_reasons": ["sw_power_cap", "hw_thermal_slowdown"]}
     host = {"before": {"cpu_frequency_mhz": 2600.002, "load_average": 0.1}, "others_cpu_s": 1.25, "wall_s": 31.02}
     facts = {
-        "order": {"seed": 12345678, "scenario": "large-images", "block": 3, "position": 17},
+        "order": {"seed": 12345678, "group": ["large-images", "layouts"], "block": 3, "position": 17},
         "conditions": [host, None],
         "ranks": [{"gpu_conditions": [{"after": state, "held_back_s": {"power": 4.0, "sync_boost": 0.0}}]}],
     }

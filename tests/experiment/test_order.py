@@ -7,11 +7,14 @@ import sys
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import chi2_contingency, chisquare
 
+from conftest import ROOT
+from multicard.analysis.statistics import pooled_ratio, ratio_of
 from multicard.archive.matrix import Matrix
-from multicard.experiment.load import check
+from multicard.experiment.load import check, read_experiment
 from multicard.experiment.runs import Place, expand, planned_order
 
 DEVICES = [1, 2, 3, 4]
@@ -34,7 +37,7 @@ def scaling(devices: list[int], repeats: int = 3) -> dict[str, Any]:
 def blocks(order: dict[str, Place], scenarios: Any, name: str) -> list[list[int]]:
     """Devices of a scenario's runs in the order of their start, block by block."""
     runs = {run.id: run.parameters for run in scenarios[name]}
-    started = [runs[run] for run, place in order.items() if place.scenario == name]
+    started = [runs[run] for run, place in order.items() if name in place.group]
     return [
         [p.devices for p in group] for _, group in itertools.groupby(started, key=lambda parameters: parameters.repeat)
     ]
@@ -75,6 +78,35 @@ def test_drift_that_grows_from_run_to_run_favours_no_configuration() -> None:
     assert means == pytest.approx([5.5] * 4, abs=4 * standard_error)
 
 
+def test_drift_over_scenarios_that_share_a_baseline_is_no_effect() -> None:
+    # The second scenario compares the runs of the first with its own, in which nothing is different but the moment.
+    # From the first to the last run of all, times grow by 2%, four times as much as they scatter.
+    common = {"fixed": {"device": "cuda"}, "repeats": 5}
+    sizes = {"image_size": [32, 64, 96], "batch_size": [16, 32]}
+    scenarios = expand(
+        experiment(
+            sizes={"vary": sizes, **common},
+            pinned_memory={"vary": {"pin_memory": [False, True], **sizes}, **common},
+        )
+    )
+    runs = {run.id: run.parameters for run in scenarios["pinned_memory"]}
+    assert len(runs) == 60 and {run.id for run in scenarios["sizes"]} < runs.keys()
+    chance, seeds = np.random.default_rng(0), 1000
+    decided = {"single": 0, "pooled": 0}
+    for seed in range(seeds):
+        times: dict[Any, dict[int, float]] = {}
+        for position, run in enumerate(planned_order(scenarios, seed)):
+            p = runs[run]
+            time = (1 + 0.02 * position / 59) * np.exp(chance.normal(0, 0.005))
+            times.setdefault((p.image_size, p.batch_size, p.pin_memory), {})[p.repeat] = time
+        pairs = [(times[*size, True], times[*size, False]) for size in itertools.product(*sizes.values())]
+        for name, ratio in (("single", ratio_of(*pairs[0])), ("pooled", pooled_ratio(pairs))):
+            decided[name] += not ratio.low <= 1 <= ratio.high
+    # 5% by the intervals' coverage, within four standard errors.
+    reach = 4 * (0.05 * 0.95 / seeds) ** 0.5
+    assert decided == pytest.approx(dict.fromkeys(decided, 0.05 * seeds), abs=reach * seeds)
+
+
 def test_a_configuration_that_is_added_leaves_the_others_in_their_order() -> None:
     one, more = (expand(experiment(a=scaling(devices))) for devices in (DEVICES, [8, *DEVICES, 6]))
     for seed in range(20):
@@ -90,13 +122,26 @@ def test_blocks_scenarios_and_seeds_are_shuffled_apart() -> None:
     assert len({tuple(block) for block in shuffled}) == len(shuffled) == 9
 
 
-def test_a_shared_run_goes_with_the_first_scenario_and_scenarios_keep_their_order() -> None:
-    scenarios = expand(experiment(b=scaling([1, 2], repeats=2), a=scaling([2, 4], repeats=3)))
+def test_scenarios_that_share_runs_by_way_of_others_too_have_common_blocks_and_the_rest_keeps_its_order() -> None:
+    shared = {"d": [1, 2], "b": [9], "c": [3, 4], "a": [2, 4]}  # d and c share nothing, but each a run with a
+    scenarios = expand(
+        experiment(**{name: scaling(devices, repeats=3 if name == "a" else 2) for name, devices in shared.items()})
+    )
     order = planned_order(scenarios, seed=7)
-    assert [place.scenario for place in order.values()] == ["b"] * 4 + ["a"] * 4
-    assert [place.position for place in order.values()] == [1, 2, 3, 4] * 2
-    assert [sorted(block) for block in blocks(order, scenarios, "a")] == [[4], [4], [2, 4]]
+    assert [place.group for place in order.values()] == [("d", "c", "a")] * 10 + [("b",)] * 2
+    assert [place.position for place in order.values()] == [*range(1, 11), 1, 2]
     assert {place.seed for place in order.values()} == {7}
+    devices = {run.id: run.parameters.devices for runs in scenarios.values() for run in runs}
+    started = [(place.block, devices[run]) for run, place in order.items()]
+    assert [sorted(group) for _, group in itertools.groupby(started, key=lambda each: each[0])] == [
+        [(1, 1), (1, 2), (1, 3), (1, 4)], [(2, 1), (2, 2), (2, 3), (2, 4)], [(3, 2), (3, 4)], [(1, 9)], [(2, 9)],
+    ]  # fmt: skip
+
+
+def test_scenarios_that_share_nothing_follow_each_other_as_in_the_file() -> None:
+    matrix = Matrix.plan(read_experiment(ROOT / "config/config.yaml", None))
+    groups = [place.group for place in matrix.order.values()]
+    assert list(dict.fromkeys(groups)) == [(name,) for name in matrix.scenarios]
 
 
 def test_the_seed_changes_no_run_and_no_table() -> None:
@@ -123,11 +168,11 @@ def test_the_order_does_not_depend_on_the_process() -> None:
     assert len(orders) == 1
 
 
-def test_priorities_put_data_before_runs_and_figures_after_them_scenario_by_scenario() -> None:
+def test_priorities_put_data_before_runs_and_figures_after_them_group_by_group() -> None:
     sets = {"digits": {"source": "digits"}, "other": {"source": "digits", "limit": 100}}
     scenarios = {
         "one": {"question": "?", "vary": {"dataset": ["digits"], "seed": [0, 1]}, "figures": ["step_breakdown"]},
-        "two": {"question": "?", "vary": {"dataset": ["digits", "other"]}, "figures": ["step_breakdown"]},
+        "two": {"question": "?", "vary": {"dataset": ["other"]}, "figures": ["step_breakdown"]},
     }
     matrix = Matrix.plan(check({"datasets": sets, "fixed": {"device": "cpu"}, "scenarios": scenarios}, "test"))
     [digits], [other] = (
@@ -142,3 +187,19 @@ def test_priorities_put_data_before_runs_and_figures_after_them_scenario_by_scen
     ]  # fmt: skip
     assert jobs == sorted(set(jobs), reverse=True)
     assert matrix.priority_of_trace(first) == matrix.priority_of_scenario("one")
+
+    # A scenario that shares a run with the first has its data prepared, and its figures drawn, with those of the first.
+    scenarios["three"] = {
+        "question": "?",
+        "vary": {"dataset": ["digits", "other"], "seed": [1, 2]},
+        "figures": ["step_breakdown"],
+    }
+    matrix = Matrix.plan(check({"datasets": sets, "fixed": {"device": "cpu"}, "scenarios": scenarios}, "test"))
+    *together, last = matrix.order
+    before, after = matrix.priority_of_prepared(digits), matrix.priority_of_scenario("one")
+    assert matrix.priority_of_prepared(other) == before and matrix.priority_of_scenario("three") == after
+    assert {matrix.priority_of_trace(run) for run in together} == {after}
+    runs = [matrix.priority_of_run(run) for run in (*together, last)]
+    assert [before, *runs[:-1], after, runs[-1], matrix.priority_of_scenario("two")] == sorted(
+        {before, *runs, after, matrix.priority_of_scenario("two")}, reverse=True
+    )

@@ -96,20 +96,21 @@ def test_runs_start_block_by_block_in_the_planned_order(tmp_path: Path, cores: s
     order = Matrix.plan(check(EXPERIMENT, "test")).order
     lines = started(tmp_path)
     assert [run for run, _ in lines] == list(order)
-    # Three blocks of four configurations, then what the second scenario does not share: fp64, and its repeat 4.
+    # The scenarios share a configuration, so three blocks of all five; then repeat 4 of the second scenario's two.
     repeats = [int(run.rpartition("_r")[2]) for run, _ in lines]
-    assert repeats == [1] * 4 + [2] * 4 + [3] * 4 + [1, 2, 3, 4, 4]
-    place = {"seed": 3, "scenario": "formats", "block": 4, "position": 5}
+    assert repeats == [1] * 5 + [2] * 5 + [3] * 5 + [4] * 2
+    place = {"seed": 3, "group": ["data", "formats"], "block": 4, "position": 17}
     assert lines[-1][1] == place
 
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT | {"order_seed": 4}, sort_keys=False))
     assert not re.findall(r"^Job \d+:", snakemake(tmp_path, "--cores", cores, "--dry-run"), re.M)
 
 
-def test_the_local_profile_reads_traces_after_the_last_run_of_their_scenario(tmp_path: Path) -> None:
-    first = EXPERIMENT["scenarios"]["formats"] | {"repeats": 2}
-    second = {"question": "?", "fixed": {"seed": 1}, "figures": ["step_breakdown"]}
-    project(tmp_path, {"fixed": TINY, "scenarios": {"first": first, "second": second}})
+def test_the_local_profile_reads_traces_after_the_last_run_of_their_group(tmp_path: Path) -> None:
+    first = {"question": "?", "fixed": {"seed": 1}, "repeats": 2, "figures": ["step_breakdown"]}
+    second = {"question": "?", "fixed": {"seed": 5}, "figures": ["step_breakdown"]}
+    third = first | {"vary": {"precision": ["fp64", "fp32"]}}  # shares with the first
+    project(tmp_path, {"fixed": TINY, "scenarios": {"first": first, "second": second, "third": third}})
     snakemake(tmp_path, "--profile", "profiles/local", "--cores", "2", until="extract_activity")
     kinds = ["trace" if name == "trace" else "run" for name, _ in started(tmp_path)]
     assert kinds == ["run"] * 4 + ["trace"] * 8 + ["run"] + ["trace"] * 2

@@ -213,8 +213,9 @@ def measure_scenario(folders: list[Path]) -> pd.DataFrame:
 def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
     """One row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran.
 
-    `block` is its repeat; `planned_position` its place among the runs of `order_scenario`, the scenario that it ran
-    with, shuffled by `order_seed`; `start_position` its place among the runs of this table by the time of their start.
+    `block` is its repeat; `planned_position` its place among the runs of `order_group`, the scenarios that ran
+    in common blocks, shuffled by `order_seed`; `start_position` its place among the runs of this table by the time of
+    their start.
     What follows is about the machine while it ran, see `multicard.analysis.conditions`.
     """
     rows = []
@@ -232,7 +233,7 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
                 "profiler": record["profiler"]["used"],
                 "trace_missing": record["profiler"].get("trace_missing"),
                 "block": record["parameters"].get("repeat"),
-                "order_scenario": order.get("scenario"),
+                "order_group": " ".join(order["group"]) if "group" in order else None,
                 "order_seed": order.get("seed"),
                 "planned_position": order.get("position"),
                 "disturbance": disturbance(record),
@@ -244,7 +245,7 @@ def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
         row["start_position"] = starts.index(str(row["started"])) + 1 if row["started"] is not None else None
     rows += [{"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items()]
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
-    columns += ["order_scenario", "order_seed", "planned_position", "start_position"]
+    columns += ["order_group", "order_seed", "planned_position", "start_position"]
     columns += ["disturbance", *condition_columns({})]
     numbers = ["block", "order_seed", "planned_position", "start_position"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, "Int64"))

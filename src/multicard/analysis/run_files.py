@@ -43,7 +43,7 @@ class _Parameters(BaseModel):
 
 
 class _Order(BaseModel):
-    scenario: str
+    group: list[str]
     seed: int
     position: int
 

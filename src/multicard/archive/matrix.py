@@ -117,39 +117,38 @@ class Matrix:
     @cached_property
     def _of_prepared(self) -> dict[str, float]:
         priorities: dict[str, float] = {}
-        first_run: dict[str, int] = {}
+        first_run: dict[tuple[str, ...], int] = {}
         for run, place in self.order.items():
-            first = first_run.setdefault(place.scenario, self._of_runs[run])
+            first = first_run.setdefault(place.group, self._of_runs[run])
             for file in self.prepared(run).values():
                 priorities.setdefault(file, first + 0.25)
         return priorities
 
     @cached_property
-    def _of_scenarios(self) -> dict[str, float]:
-        return {name: min(self._of_runs[run.id] for run in runs) - 0.5 for name, runs in self.scenarios.items()}
-
-    @cached_property
-    def _of_traces(self) -> dict[str, float]:
-        return {run: self._of_scenarios[place.scenario] for run, place in self.order.items()}
+    def _after_groups(self) -> dict[tuple[str, ...], float]:
+        return {place.group: self._of_runs[run] - 0.5 for run, place in self.order.items()}  # the last run's stays
 
     def priority_of_run(self, run: str) -> int:
         """Priority of a run: runs start in the planned order."""
         return self._of_runs[run]
 
     def priority_of_prepared(self, file: str) -> float:
-        """Priority of preparing data or a model, by its provenance file: before the first run of its scenario starts.
+        """Priority of preparing data or a model, by its provenance file: before the first run of its group starts.
 
         Otherwise the runs whose data are there would start first, whatever the order.
         """
         return self._of_prepared.get(file, 0)
 
     def priority_of_scenario(self, scenario: str) -> float:
-        """Priority of measuring and drawing a scenario: after its last run, before the runs of the next one start."""
-        return self._of_scenarios[scenario]
+        """Priority of measuring and drawing a scenario: after the last run of its group, before the next one's first.
+
+        Between two runs of the group the machine would cool down, or be busy with something else.
+        """
+        return self._after_groups[self.order[self.scenarios[scenario][0].id].group]
 
     def priority_of_trace(self, run: str) -> float:
-        """Priority of reading a run's trace: that of the scenario that it runs with."""
-        return self._of_traces[run]
+        """Priority of reading a run's trace: that of the scenarios that it runs with."""
+        return self._after_groups[self.order[run].group]
 
     def summary(self, scenario: str) -> str:
         """One sentence about the runs of a scenario."""

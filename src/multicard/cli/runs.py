@@ -35,20 +35,21 @@ def run(arguments: argparse.Namespace) -> None:
     table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if estimated else []))
     numbers = {run: number for number, run in enumerate(matrix.planned(), start=1)}
     places = {run: number for number, run in enumerate(matrix.order)}
+    above: set[str] = set()
     for scenario, expanded in matrix.scenarios.items():
-        runs = sorted(expanded, key=lambda run: (matrix.order[run.id].scenario != scenario, places[run.id]))
+        runs = sorted(expanded, key=lambda run: places[run.id])
         for number, run in enumerate(runs):
             archive, reason = recorded.archives.get(run.id), matrix.reasons[run.id]
             here = reason or ("runs" if archive is None else f"recorded in {archive}")
-            shared = matrix.order[run.id].scenario != scenario
-            if reason is None and shared:
+            if reason is None and run.id in above:
                 here += ", shared with a scenario above"
             workers = run.parameters.loader_workers
             if archive is None and reason is None and workers > machine.cpus:
                 here += f", but its {workers} loader workers share {machine.cpus} CPUs"
             needed = [memory[run.id]] if estimated else []
-            place = "" if shared else str(numbers.get(run.id, ""))
+            place = str(numbers.get(run.id, ""))
             table.add_row(scenario if number == 0 else "", place, run.id, plain(here), *needed)
+        above |= {run.id for run in runs}
         table.add_section()
     terminal = console()
     terminal.print(table)

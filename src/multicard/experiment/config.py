@@ -147,8 +147,8 @@ class Experiment(Strict):
         int,
         Field(
             ge=0,
-            description="Seed of the order in which runs start: within a scenario every configuration once, shuffled, "
-            "then again for the next repeat. Another seed reruns nothing.",
+            description="Seed of the order in which runs start: of scenarios that share runs every configuration once, "
+            "shuffled, then again for the next repeat. Another seed reruns nothing.",
         ),
     ] = 0
     cluster: Annotated[

@@ -91,16 +91,16 @@ class Place:
     ----------
     seed
         The experiment's `order_seed`.
-    scenario
-        The one that it runs with: the first of those that share it.
+    group
+        The scenarios whose runs it runs among: all that share runs, be it by way of others.
     block
-        Its repeat: in each block every configuration of the scenario runs once.
+        Its repeat: in each block every configuration of the group runs once.
     position
-        Its place among all runs of that scenario, from 1.
+        Its place among all runs of the group, from 1.
     """
 
     seed: int
-    scenario: str
+    group: tuple[str, ...]
     block: int
     position: int
 
@@ -108,18 +108,30 @@ class Place:
 def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Place]:
     """Places of all runs by id, in the order in which they are to start.
 
-    Scenarios follow each other. Within one, every configuration runs once (block 1), then again (block 2), each block
-    in an order of its own: a randomized complete block design, so that a machine that slows down does so for all
-    configurations alike. The order is by a digest of seed, scenario and run, and thus uniform over the seeds; a
-    configuration that is added to a scenario leaves the others in the same order.
+    Scenarios that share runs form a group, since each of them compares shared runs with its own, and groups follow
+    each other. Within one, every configuration runs once (block 1), then again (block 2), each block in an order of its
+    own: a randomized complete block design, so that a machine that slows down does so for all configurations alike. The
+    order is by a digest of seed and run, and thus uniform over the seeds; a configuration that is added to a group
+    leaves the others in the same order.
     """
     places: dict[str, Place] = {}
-    for name, runs in scenarios.items():
-        own = {run.id: run for run in runs if run.id not in places}.values()
-        shuffled = sorted(own, key=lambda run: (run.parameters.repeat, _digest(seed, name, run.id)))
+    for group in _groups(scenarios):
+        own = {run.id: run for name in group for run in scenarios[name]}.values()
+        shuffled = sorted(own, key=lambda run: (run.parameters.repeat, _digest(seed, run.id)))
         for position, run in enumerate(shuffled, start=1):
-            places[run.id] = Place(seed, name, run.parameters.repeat, position)
+            places[run.id] = Place(seed, group, run.parameters.repeat, position)
     return places
+
+
+def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
+    """Scenarios that share runs, be it by way of others, in the order of the first of each group."""
+    runs = {name: {run.id for run in expanded} for name, expanded in scenarios.items()}
+    groups: list[set[str]] = []
+    for name, own in runs.items():
+        linked = [group for group in groups if any(own & runs[other] for other in group)]
+        groups = [*(group for group in groups if group not in linked), {name}.union(*linked)]
+    numbers = {name: number for number, name in enumerate(runs)}
+    return sorted((tuple(sorted(group, key=numbers.get)) for group in groups), key=lambda group: numbers[group[0]])
 
 
 def _digest(*parts: int | str) -> bytes:
