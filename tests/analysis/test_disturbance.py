@@ -7,9 +7,12 @@ import pytest
 from multicard.analysis.conditions import condition_columns, disturbance
 
 
-def host(others: float | None = 0.0, stolen: float | None = 0.0, wall: float = 100.0) -> dict[str, Any]:
+def host(
+    others: float | None = 0.0, stolen: float | None = 0.0, wall: float = 100.0, cpus: int | None = 2
+) -> dict[str, Any]:
     state = {"cpu_frequency_mhz": 2600.0, "load_average": 3.0}
-    return {"before": state, "after": state, "others_cpu_s": others, "stolen_cpu_s": stolen, "wall_s": wall}
+    used = {"others_cpu_s": others, "stolen_cpu_s": stolen, "wall_s": wall, "usable_cpus": cpus}
+    return {"before": state, "after": state, **used}
 
 
 def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, limit: float = 700.0) -> dict[str, Any]:
@@ -24,9 +27,19 @@ def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, 
         ({"conditions": [], "ranks": []}, None),
         ({"conditions": [None, host()], "ranks": [{"rank": 0, "gpu_conditions": [None]}]}, None),
         ({"conditions": [host(None, None)]}, None),
-        # A tenth of a CPU is the most that counts as undisturbed.
+        # Of up to ten CPUs, or of an unknown number, a tenth of one is the most that counts as undisturbed.
         ({"conditions": [host(others=10.0)]}, None),
         ({"conditions": [host(others=10.1)]}, "other processes: 0.1 CPUs"),
+        ({"conditions": [host(others=10.1, cpus=10)]}, "other processes: 0.1 CPUs"),
+        ({"conditions": [host(others=10.1, cpus=None)]}, "other processes: 0.1 CPUs"),
+        # Of more CPUs, 1% of them: 1.28 of 128, so 128 s of 100 s.
+        ({"conditions": [host(others=128.0, stolen=127.0, cpus=128)]}, None),
+        (
+            {"conditions": [host(others=129.0, stolen=128.5, cpus=128)]},
+            "other processes: 1.3 CPUs; hypervisor: 1.3 CPUs",
+        ),
+        # Of two unlike nodes the small one was disturbed, though others used more of the large one.
+        ({"conditions": [host(others=100.0, cpus=128), host(others=50.0)]}, "other processes: 0.5 CPUs"),
         ({"conditions": [host(others=160.0, stolen=25.0)]}, "other processes: 1.6 CPUs; hypervisor: 0.25 CPUs"),
         ({"conditions": [host(), host(others=400.0)]}, "other processes: 4 CPUs"),  # one node of two
         # A hundredth of the measured time, 0.5 s of 50 s.

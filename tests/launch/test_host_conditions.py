@@ -50,16 +50,18 @@ def test_cpu_time_of_others_is_what_the_usable_cpus_did_less_the_runs_own(
     # By hand: cpu0 600 + 100 + 100 and cpu2 400 + 100 ticks are 13 s, of which 0.2 · 1.5 + 4 · 1.5 are the run's.
     assert record["others_cpu_s"] == pytest.approx(13 - 6.3)
     assert record["stolen_cpu_s"] == pytest.approx(0.3 + 0.1)
-    assert record["wall_s"] == 4.0
+    assert (record["wall_s"], record["usable_cpus"]) == (4.0, 2)
     assert record["before"] == record["after"] == {"cpu_frequency_mhz": 2500.25, "load_average": 1.5}
 
 
 def test_where_the_system_does_not_tell_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "getloadavg")
+    monkeypatch.delattr(os, "sched_getaffinity")
     record = HostConditions(tmp_path).record()
     assert record.pop("wall_s") >= 0
     nothing = {"cpu_frequency_mhz": None, "load_average": None}
-    assert record == {"before": nothing, "after": nothing, "others_cpu_s": None, "stolen_cpu_s": None}
+    unknown = dict.fromkeys(("others_cpu_s", "stolen_cpu_s", "usable_cpus"))
+    assert record == {"before": nothing, "after": nothing, **unknown}
 
 
 @pytest.mark.parametrize("text", ["", "cpu0 1 2\n", "cpu0 a b c d e f g h\n", "\udcff"])

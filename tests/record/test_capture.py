@@ -16,6 +16,7 @@ from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Profiler, Session
 from multicard.record import capture
 from multicard.record.capture import Capture
+from multicard.record.recorder import Recorder
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     monkeypatch.setattr(capture, "dist", SimpleNamespace(is_initialized=lambda: True))
     monkeypatch.setattr(capture, "HostBarrier", lambda: SimpleNamespace(wait=lambda: seen.append("barrier")))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("synchronize"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append(f"synchronize {device}"))
     return seen
 
 
@@ -51,7 +52,7 @@ def test_ranks_meet_before_and_after_recording_and_again_within_it(
     monkeypatch.setitem(PROFILERS._entries, "fake", Fake())
     with Capture("fake", tmp_path, 3, torch.device(device)).window():
         events.append("steps")
-    wait = ["synchronize"] if device == "cuda" else []
+    wait = ["synchronize cuda"] if device == "cuda" else []
     begins = [*wait, "barrier", "begins", "barrier", "rank:3"]
     assert events == [*begins, "steps", *wait, "barrier", "ends", "barrier"]
 
@@ -70,10 +71,25 @@ def test_nsys_captures_between_the_profiler_calls_of_cuda_or_within_a_range(
         pass
     inside = ["barrier", "mark rank:0", "range_push step", "range_pop"]
     if device == "cuda":
-        around = ["synchronize", "barrier", "start"], ["synchronize", "barrier", "stop", "barrier"]
+        around = ["synchronize cuda", "barrier", "start"], ["synchronize cuda", "barrier", "stop", "barrier"]
     else:
         around = ["barrier", "range_push profiled_window"], ["barrier", "range_pop", "barrier"]
     assert events == [*around[0], *inside, *around[1]]
+
+
+def test_the_window_and_the_clock_wait_for_all_gpus_of_a_rank(events: list[str], tmp_path: Path) -> None:
+    gpus = [torch.device("cuda", 0), torch.device("cuda", 1)]
+    waits = [f"synchronize {gpu}" for gpu in ("cuda:0", "cuda:1")]
+    capture = Capture("none", tmp_path, 0, gpus[0], gpus)
+    with capture.window():
+        events.append("steps")
+    assert events == [*waits, "barrier", "barrier", "steps", *waits, "barrier", "barrier"]
+    events.clear()
+    Recorder(0, gpus[0], capture, gpus).settle()
+    assert events == waits
+    events.clear()
+    Recorder(0, gpus[1], capture).settle()
+    assert events == waits[1:]
 
 
 RANK = """

@@ -63,6 +63,22 @@ def test_a_gpu_is_read_before_the_run_and_whenever_measuring_pauses(monkeypatch:
     }
 
 
+def test_an_epoch_of_warm_up_alone_tells_nothing() -> None:
+    nvml = _Nvml()
+    conditions = GpuConditions(nvml, "gpu")
+    nvml.answers["nvmlDeviceGetCurrentClocksEventReasons",] = 0x40
+    conditions.stop()
+    found = conditions.record()
+    assert (found["after"], found["clock_reasons"], found["watched_s"]) == (None, None, 0.0)
+
+    nvml.answers["nvmlDeviceGetCurrentClocksEventReasons",] = 0x4
+    conditions.start()
+    conditions.stop()
+    nvml.answers["nvmlDeviceGetCurrentClocksEventReasons",] = 0x40
+    conditions.stop()
+    assert conditions.record()["clock_reasons"] == ["sw_power_cap"]
+
+
 def test_an_older_driver_is_asked_by_the_former_name() -> None:
     nvml = _Nvml()
     reasons = nvml.answers.pop(("nvmlDeviceGetCurrentClocksEventReasons",))

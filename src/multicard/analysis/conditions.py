@@ -5,7 +5,10 @@ from typing import Any
 
 from multicard.core.units import number, percent
 
-OTHERS_CPUS = 0.1  # CPUs that others use on average, above which a run counts as disturbed
+# What others use on average of a node's CPUs, above both of which a run counts as disturbed: the services of a large
+# node use more than 0.1 of one, and find an idle one.
+OTHERS_CPUS = 0.1
+OTHERS_SHARE = 0.01  # of those that the run may use
 THROTTLED_SHARE = 0.01  # of the measured time, likewise
 
 # Policies that hold a GPU below the clocks that it would reach by itself. Power does only where the limit was lowered:
@@ -24,8 +27,9 @@ def disturbance(record: Mapping[str, Any]) -> str | None:
 
     A run counts as disturbed if on one of its nodes, from its start to its end,
 
-    - other processes took more than `OTHERS_CPUS` of a CPU on average: `others_cpu_s` / `wall_s` (see
-      `multicard.launch.conditions.HostConditions`), or the hypervisor did: `stolen_cpu_s` / `wall_s`;
+    - other processes took more than `OTHERS_CPUS` of a CPU and `OTHERS_SHARE` of the usable CPUs on average:
+      `others_cpu_s` / `wall_s` (see `multicard.launch.conditions.HostConditions`), or the hypervisor did:
+      `stolen_cpu_s` / `wall_s`;
 
     or if one of its GPUs, while measured steps ran,
 
@@ -66,9 +70,18 @@ def condition_columns(record: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _by_others(record: Mapping[str, Any]) -> list[str]:
-    columns = condition_columns(record)
-    by = {"other processes": columns["others_cpus"], "hypervisor": columns["stolen_cpus"]}
-    return [f"{kind}: {number(cpus, 2)} CPUs" for kind, cpus in by.items() if cpus is not None and cpus > OTHERS_CPUS]
+    found = []
+    for kind, name in (("other processes", "others_cpu_s"), ("hypervisor", "stolen_cpu_s")):
+        used = ((_per_second(host, name), _most_of_others(host)) for host in _hosts(record))
+        worst = _most(cpus for cpus, limit in used if cpus is not None and cpus > limit)
+        if worst is not None:
+            found.append(f"{kind}: {number(worst, 2)} CPUs")
+    return found
+
+
+def _most_of_others(host: Mapping[str, Any]) -> float:
+    """CPUs of a node that others may use of a run that counts as undisturbed."""
+    return max(OTHERS_CPUS, OTHERS_SHARE * (_number(host.get("usable_cpus")) or 0))
 
 
 def _throttled(record: Mapping[str, Any]) -> list[str]:

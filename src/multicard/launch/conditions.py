@@ -53,7 +53,7 @@ class HostConditions:
 
         Interrupts are left out: the kernel also handles the run's own network and disks there. `stolen_cpu_s` is what
         the hypervisor gave to other virtual machines, Δ steal. Both have the granularity of the kernel's clock tick,
-        10 ms per CPU; `wall_s` is the time that they cover.
+        10 ms per CPU; `wall_s` is the time that they cover. `usable_cpus` counts these CPUs.
         """
         began, now = self._times, _cpu_times(self._proc)
         others = stolen = None
@@ -65,6 +65,7 @@ class HostConditions:
             "after": self._state(),
             "others_cpu_s": others,
             "stolen_cpu_s": stolen,
+            "usable_cpus": _tried(lambda: len(os.sched_getaffinity(0))),
             "wall_s": now.wall_s - began.wall_s,
         }
 

@@ -1,7 +1,7 @@
 """The profiled window, and the named ranges that a trace shows of it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from multicard.profilers import PROFILERS
+from multicard.record.clock import wait_for
 
 LONGEST_WAIT = timedelta(minutes=30)  # as for collectives of gloo
 
@@ -45,10 +46,15 @@ class Capture:
         Name of an entry of `PROFILERS`.
     folder
         Where a profiler inside the process leaves its trace.
+    devices
+        All that the rank computes on, if these are more than `device`.
     """
 
-    def __init__(self, profiler: str, folder: Path, rank: int, device: torch.device):
-        self._session, self._rank, self._device = PROFILERS[profiler].session(folder, rank, device), rank, device
+    def __init__(
+        self, profiler: str, folder: Path, rank: int, device: torch.device, devices: Sequence[torch.device] = ()
+    ):
+        self._session, self._rank = PROFILERS[profiler].session(folder, rank, device), rank
+        self._devices = devices or (device,)
         self._barrier: HostBarrier | None = None
         self.range = self._session.range
 
@@ -61,21 +67,16 @@ class Capture:
         """
         if dist.is_initialized() and self._barrier is None:
             self._barrier = HostBarrier()
-        self._finish()
+        wait_for(self._devices)
         self._meet()
         with self._session.recording():
             # A profiler of all ranks begins when the first of them opens its window; none may be early.
             self._meet()
             self._session.mark(f"rank:{self._rank}")
             yield
-            self._finish()
+            wait_for(self._devices)
             self._meet()
         self._meet()  # until every rank has written its trace
-
-    def _finish(self) -> None:
-        """Wait for what is queued on the GPU."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
 
     def _meet(self) -> None:
         """Wait for the other ranks."""

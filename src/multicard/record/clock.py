@@ -1,6 +1,7 @@
 """Clocks that time steps without disturbing them."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -39,7 +40,15 @@ class CudaClock:
 
     The host is never made to wait inside a step, so a phase lasts as long as it delays the GPU: data that
     arrives while the GPU still computes costs nothing, data that the GPU waits for shows in full.
+
+    Parameters
+    ----------
+    devices
+        All that the rank computes on.
     """
+
+    def __init__(self, devices: Sequence[torch.device]):
+        self._devices = devices
 
     def mark(self) -> torch.cuda.Event:
         """Record an event."""
@@ -48,14 +57,21 @@ class CudaClock:
         return event
 
     def settle(self) -> None:
-        """Wait for the GPU."""
-        torch.cuda.synchronize()
+        """Wait for the GPUs."""
+        wait_for(self._devices)
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """Seconds between two events."""
         return start.elapsed_time(end) / 1e3
 
 
-def clock_for(device: torch.device) -> Clock:
-    """Clock that fits the device which does the work."""
-    return CudaClock() if device.type == "cuda" else HostClock()
+def clock_for(device: torch.device, devices: Sequence[torch.device] = ()) -> Clock:
+    """Clock that fits the device which does the work, and waits for all `devices` of the rank if these are more."""
+    return CudaClock(devices or (device,)) if device.type == "cuda" else HostClock()
+
+
+def wait_for(devices: Sequence[torch.device]) -> None:
+    """Wait for what is queued on GPUs; CPUs have no queue."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)

@@ -41,16 +41,18 @@ class GpuConditions:
         self._began = time.perf_counter(), self._violations()
 
     def stop(self) -> None:
-        """Measured steps pause, and the GPU has just finished them."""
+        """Measured steps pause, and the GPU has just finished them; nothing of an epoch that had none."""
+        if self._began is None:
+            return
         violations, self.after = self._violations(), self._state()
         if self.after and self.after["clock_reasons"] is not None:
             self.reasons = (self.reasons or set()) | set(self.after["clock_reasons"])
-        if self._began:
-            self.watched_s += time.perf_counter() - self._began[0]
-            for policy, count in violations.items():
-                if policy in self._began[1]:
-                    spent = (count - self._began[1][policy]) / 1e9
-                    self.held_back_s[policy] = self.held_back_s.get(policy, 0.0) + spent
+        start, counted = self._began
+        self.watched_s += time.perf_counter() - start
+        for policy, count in violations.items():
+            if policy in counted:
+                spent = (count - counted[policy]) / 1e9
+                self.held_back_s[policy] = self.held_back_s.get(policy, 0.0) + spent
         self._began = None
 
     def record(self) -> dict[str, Any] | None:

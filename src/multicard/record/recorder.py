@@ -36,7 +36,8 @@ class Recorder:
     device
         Whose clock times the steps.
     devices
-        All that the rank computes on, if these are more than `device`; peak memory is that of the fullest.
+        All that the rank computes on, if these are more than `device`; peak memory is that of the fullest, and `settle`
+        waits for all.
 
     >>> with recorder.step(epoch=1, window="measured") as step:    # doctest: +SKIP
     ...     with recorder.phase("forward"):
@@ -47,7 +48,7 @@ class Recorder:
     def __init__(self, rank: int, device: torch.device, capture: Capture, devices: Sequence[torch.device] = ()):
         self.rank, self.capture = rank, capture
         self.devices = devices or (device,)
-        self.clock = clock_for(device)
+        self.clock = clock_for(device, devices)
         self.rows: list[dict[str, Any]] = []
         self._pending: list[_Step] = []
         self._current: _Step | None = None

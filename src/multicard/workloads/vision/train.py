@@ -72,7 +72,7 @@ def train(
 
     gpus = [torch.device("cuda", i) for i in range(p.devices)] if p.devices > p.ranks else [device]
     meters = [EnergyMeter(gpu) for gpu in gpus]
-    capture = Capture(job["profiler"], scratch, rank, device)
+    capture = Capture(job["profiler"], scratch, rank, device, gpus)
     recorder = Recorder(rank, device, capture, gpus)
     epochs: list[dict[str, float]] = []
     memory_used: list[int | None] = []
