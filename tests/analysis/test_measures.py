@@ -260,3 +260,23 @@ def test_status_names_a_run_whose_profiled_window_is_another_job(tmp_path: Path)
     assert _run_status(None, folder)[1][0] == (
         "profiled window unlike the measured one: data share 0.0% instead of 19%, steps 30% shorter"
     )
+
+
+@pytest.mark.parametrize(
+    ("extents", "told"), [(["device", "host"], True), (["device", "device"], False), ([None, None], None)]
+)
+def test_status_names_a_profiled_window_that_crosses_a_pass_and_steps_on_a_gpu_that_only_the_host_tells(
+    tmp_path: Path, extents: list[str | None], told: bool | None
+) -> None:
+    folder = record(tmp_path, "ddp", profiled_window={"crosses_pass": bool(told)})
+    write_json(folder / "activity" / "tables.json", {"tables": {"phases": {"absent": None}}})
+    scopes = ["capture" if extent is None else "steps" for extent in extents]
+    rows = pd.DataFrame({"scope": scopes, "extent": extents, "device": [0, 1]})
+    rows.reindex(columns=ACTIVITIES["timeline"].schema.names).to_parquet(folder / "activity" / "timeline.parquet")
+    row = measure_run(folder)
+    assert (row["profiled_crosses_pass"], row["trace_host_extents"]) == (bool(told), told)
+    doubts = [
+        "profiled window crosses the end of a pass: the loader restarts in or just before it",
+        "steps of a GPU timed on the host: too few launches were recorded, so shares per step may cover the wrong time",
+    ]
+    assert [doubt for doubt in _run_status(None, folder)[1] if doubt in doubts] == (doubts if told else [])

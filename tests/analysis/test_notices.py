@@ -22,12 +22,15 @@ from multicard.report.run_table import run_table
 
 DRIFTING = {"drift": 0.12, "stationary": False}
 PILED_UP = {"windows_differ": True, "data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
+CROSSING, HOST_EXTENTS = {"profiled_crosses_pass": True}, {"trace_host_extents": True}
+RESTART = "the loader restarts in or just before it"
+LAUNCHES = "too few launches were recorded, so shares per step may cover the wrong time"
 DRIFT = "step time +12% from the first to the second half of the measured steps"
 WINDOW = "data share 4.9% instead of 26%, steps 20% shorter"
 
 
 def table(*rows: dict[str, Any]) -> pd.DataFrame:
-    names = {"run", "outcome", *DRIFTING, *PILED_UP}
+    names = {"run", "outcome", *DRIFTING, *PILED_UP, *CROSSING, *HOST_EXTENTS}
     return pd.DataFrame(
         [dict.fromkeys(names) | {"run": f"run{i}", "outcome": "completed"} | row for i, row in enumerate(rows)]
     )
@@ -49,10 +52,12 @@ def test_a_run_without_doubts_or_measures_has_no_notice() -> None:
 
 
 def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
-    assert notices(DRIFTING | PILED_UP | {"disturbance": "other processes: 1.6 CPUs"}) == [
+    assert notices(DRIFTING | PILED_UP | CROSSING | HOST_EXTENTS | {"disturbance": "other processes: 1.6 CPUs"}) == [
         "disturbed: other processes: 1.6 CPUs",
         f"not stationary: {DRIFT}",
         f"profiled window unlike the measured one: {WINDOW}",
+        f"profiled window crosses the end of a pass: {RESTART}",
+        f"steps of a GPU timed on the host: {LAUNCHES}",
     ]
 
 
@@ -64,17 +69,32 @@ def test_figures_of_the_profiled_window_say_where_it_is_another_job(tmp_path: Pa
     ]
 
 
+def test_figures_of_the_profiled_window_say_where_it_crosses_a_pass_or_its_steps_are_the_hosts(tmp_path: Path) -> None:
+    no = dict.fromkeys((*CROSSING, *HOST_EXTENTS), False)
+    tables = scenario(tmp_path, table(no, no | CROSSING, no | HOST_EXTENTS, no | HOST_EXTENTS, {}))
+    assert notes(tables) == []
+    assert notes(tables, profiled=True) == [
+        f"Profiled window crosses the end of a pass: 1 of 5 runs ({RESTART})",
+        f"Steps of a GPU timed on the host: 2 of 5 runs (the first: {LAUNCHES})",
+    ]
+
+
 def test_every_figure_says_which_runs_were_not_stationary(tmp_path: Path) -> None:
     tables = scenario(tmp_path, table({"stationary": True}, DRIFTING, DRIFTING | {"outcome": "failed"}))
     assert notes(tables) == ["Not shown: 1 failed", f"Not stationary: 1 of 2 runs ({DRIFT})"]
 
 
 def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:
-    measures = scenario(tmp_path, table({}, DRIFTING)).measures
+    measures = scenario(tmp_path, table({}, DRIFTING, CROSSING, HOST_EXTENTS)).measures
     runs = measures[["run", "outcome"]].assign(reason="", started="", wall_time_s="")
     of = run_table(results(runs, measures))
     assert of.columns[-1] == ("Notices", False)
-    assert [row.cells[-1].text for row in of.rows] == ["", f"not stationary: {DRIFT}"]
+    assert [row.cells[-1].text for row in of.rows] == [
+        "",
+        f"not stationary: {DRIFT}",
+        f"profiled window crosses the end of a pass: {RESTART}",
+        f"steps of a GPU timed on the host: {LAUNCHES}",
+    ]
     without = run_table(results(runs[:1], measures[:1]))
     assert ("Notices", False) not in without.columns
 

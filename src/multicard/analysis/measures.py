@@ -1,5 +1,6 @@
 """One row of measures per run, from its record and its activity tables."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pandas as pd
 from multicard.analysis import stationarity
 from multicard.analysis.conditions import condition_columns, disturbance
 from multicard.analysis.run_files import read_activity, read_record, read_table
-from multicard.analysis.traced_steps import trace_steps
+from multicard.analysis.traced_steps import has_host_extents, trace_steps
 from multicard.analysis.warmup import without_transient
 from multicard.analysis.window_comparison import TOLERANCE, windows_differ
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
@@ -50,6 +51,10 @@ COMMON: dict[str, str] = {
     "windows_differ": "whether the profiled window is unlike the measured one by more than profiling explains: its "
     f"data share is more than {100 * TOLERANCE:.0f} percentage points outside of what a longer step explains, or its "
     f"steps are more than {TOLERANCE:.0%} shorter, and not by chance",
+    "profiled_crosses_pass": "whether a pass over the data ends in the profiled window or just before it, where the "
+    "loader restarts",
+    "trace_host_extents": "whether the trace's steps on a GPU are the host's ranges, since the launches of too much of "
+    "its activity were not recorded",
     "trace_iteration_time_s": "as profiled_iteration_time_s, by the trace: the extents of steps on the GPU, on CPUs "
     "and where launches are not recorded their ranges on the host",
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
@@ -140,7 +145,8 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
         **stationarity.stationarity(window.pace_s),
-        **_profiled(steps[steps["window"] == "profiled"], window, distinct),
+        **_profiled(steps[steps["window"] == "profiled"], window, distinct, record.get("profiled_window") or {}),
+        "trace_host_extents": has_host_extents(folder),
         "trace_iteration_time_s": _iteration_time_of_trace(traced),
     }
     epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
@@ -150,7 +156,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
     return row | work.measure(record, row, steps, epochs)
 
 
-def _profiled(steps: pd.DataFrame, measured: Window, distinct: float) -> dict[str, Any]:
+def _profiled(steps: pd.DataFrame, measured: Window, distinct: float, placed: Mapping[str, Any]) -> dict[str, Any]:
     """The profiled window by the definitions of the measured one; empty without a profiled step."""
     if steps.empty:
         return {}
@@ -161,6 +167,7 @@ def _profiled(steps: pd.DataFrame, measured: Window, distinct: float) -> dict[st
         "profiled_data_s": steps["data_s"].mean(),
         "profiled_data_share": window.data_share,
         "windows_differ": windows_differ(measured, window),
+        "profiled_crosses_pass": placed.get("crosses_pass"),
         "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
     }
 

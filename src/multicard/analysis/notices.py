@@ -12,6 +12,9 @@ Notice = Callable[[Mapping[str, Any]], str | None]
 DISTURBED = "disturbed"
 NOT_STATIONARY = "not stationary"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
+CROSSES_PASS = "profiled window crosses the end of a pass"
+HOST_EXTENTS = "steps of a GPU timed on the host"
+PROFILED = (WINDOW_DIFFERS, CROSSES_PASS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
 
 def disturbance_notice(values: Mapping[str, Any]) -> str | None:
@@ -41,11 +44,25 @@ def window_notice(values: Mapping[str, Any]) -> str | None:
     return ", ".join(parts)
 
 
+def pass_notice(values: Mapping[str, Any]) -> str | None:
+    """What is among the profiled steps that no other steps have; None where they are of one pass over the data."""
+    return "the loader restarts in or just before it" if _is(values, "profiled_crosses_pass", True) else None
+
+
+def extent_notice(values: Mapping[str, Any]) -> str | None:
+    """Why steps on a GPU could not be told; None where they are, or there is no GPU."""
+    if not _is(values, "trace_host_extents", True):
+        return None
+    return "too few launches were recorded, so shares per step may cover the wrong time"
+
+
 # By what is the matter.
 NOTICES: dict[str, Notice] = {
     DISTURBED: disturbance_notice,
     NOT_STATIONARY: drift_notice,
     WINDOW_DIFFERS: window_notice,
+    CROSSES_PASS: pass_notice,
+    HOST_EXTENTS: extent_notice,
 }
 
 

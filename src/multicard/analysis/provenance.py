@@ -3,7 +3,7 @@
 from typing import Literal
 
 from multicard.analysis.evidence import SYNTHETIC
-from multicard.analysis.notices import DISTURBED, NOT_STATIONARY, NOTICES, WINDOW_DIFFERS
+from multicard.analysis.notices import DISTURBED, NOT_STATIONARY, NOTICES, PROFILED
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
 from multicard.core.text import printable
@@ -19,10 +19,10 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
     Parameters
     ----------
     profiled
-        Whether numbers of the profiled window are shown, so that a line is due about runs where it is unlike the
-        measured one.
+        Whether numbers of the profiled window are shown, so that lines are due about runs where it is unlike the
+        measured one or otherwise in doubt.
     """
-    kinds = (DISTURBED, NOT_STATIONARY, *((WINDOW_DIFFERS,) if profiled else ()))
+    kinds = (DISTURBED, NOT_STATIONARY, *(PROFILED if profiled else ()))
     return [*_not_shown(tables), *_provenance(tables), *(line for kind in kinds for line in _counted(tables, kind))]
 
 

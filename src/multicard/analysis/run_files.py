@@ -63,6 +63,7 @@ class _Record(BaseModel):
     versions: Section = None
     data: Section = None
     model: Section = None
+    profiled_window: Section = None
     saved: Section = None
     ranks: list[dict[str, Any]] = []
 

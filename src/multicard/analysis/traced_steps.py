@@ -6,8 +6,8 @@ import pandas as pd
 
 from multicard.analysis.run_files import read_activity
 from multicard.core.layout import ACTIVITY
-from multicard.trace.steps import DEVICE
-from multicard.trace.tables import STEP
+from multicard.trace.steps import DEVICE, HOST
+from multicard.trace.tables import STEP, STEPS
 
 _PLACE = ["report", "process", "rank"]
 
@@ -30,3 +30,13 @@ def trace_steps(folder: Path) -> pd.DataFrame:
     device = rows.groupby([*_PLACE, "step"], dropna=False)[times].mean().reset_index()
     owners = pd.MultiIndex.from_frame(host[_PLACE[:2]])
     return pd.concat((device, host[~owners.isin(pd.MultiIndex.from_frame(device[_PLACE[:2]]))]), ignore_index=True)
+
+
+def has_host_extents(folder: Path) -> bool | None:
+    """Whether steps of a device are those of the host, as too few launches were recorded; None without such steps."""
+    path = folder / ACTIVITY / "timeline.parquet"
+    if not path.exists():
+        return None
+    rows = read_activity(path, ["scope", "extent"]).to_pandas()
+    extents = rows.loc[rows["scope"] == STEPS, "extent"]
+    return None if extents.empty else bool((extents == HOST).any())
