@@ -40,7 +40,7 @@ SHELL = ("sh", "bash", "console", "")  # an indented block has no language
 # What is run here, in a copy of the project.
 RUN_HERE = (
     r"source \.venv/bin/activate",
-    r"multicard (runs|status)( --config config/\w+\.yaml)?( --profile slurm)?",
+    r"multicard (runs|status)( --config config/[\w-]+\.yaml)?( --profile slurm)?",
     r"multicard figures --list",
     r"multicard (claims|recommend) results.*",
     r"multicard analyze \S+ --out \S+",
