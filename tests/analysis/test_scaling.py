@@ -1,5 +1,6 @@
 """Speed-up, efficiency and spreads against values worked out by hand."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from scipy.stats import gmean, ttest_1samp
 
 from multicard.analysis.measures import MEASURES, MEASURES_OF
-from multicard.analysis.scaling import add_scaling, fits, over_repeats, speedups
+from multicard.analysis.scaling import add_scaling, fits, over_repeats, speedups, speedups_of
 from multicard.experiment.config import PARAMETERS
+from multicard.experiment.workload import WORKLOADS
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.parameters import VisionParameters
 
@@ -302,3 +304,21 @@ def test_an_empty_scenario_stays_empty() -> None:
     lost = add_scaling(measures({"strategy": "ddp", "outcome": "failed"}))
     assert speedups(lost).empty
     assert over_repeats(lost, ["speedup", "iteration_time_s"]).empty
+
+
+def test_speed_ups_are_over_the_repeat_of_the_same_number_else_over_the_mean_of_all() -> None:
+    work = WORKLOADS["vision"]
+    rows = [
+        ("job", work, "ddp-ds", 4, {1: 300.0, 2: 200.0, 3: 120.0}),
+        ("job", work, "ddp-ds", 1, {1: 1.0}),
+        ("job", work, "single", 1, {1: 100.0, 2: 25.0}),
+        ("another job", work, "ddp-ds", 4, {1: 300.0}),
+        ("job", work, "dp", 1, {}),
+    ]
+    found = speedups_of(rows)
+    assert [each.baseline for each in found] == [2, 2, 2, -1, 2]
+    assert found[0].by_block == {1: 3.0, 2: 8.0}
+    # The third repeat has no partner: over √(100 × 25) = 50.
+    assert [found[0].of_repeat(repeat) for repeat in (1, 2, 3)] == pytest.approx([3.0, 8.0, 2.4])
+    assert found[0].over_blocks.value == pytest.approx(24**0.5)
+    assert found[3].by_block == {} and math.isnan(found[3].of_repeat(1)) and found[3].over_blocks.value is None

@@ -1,6 +1,7 @@
 """The page as text: what stands in it, and what input it refuses."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 from made import CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, held, judged, lines, record, results
 
 from conftest import ROOT
+from multicard.analysis.claims import interval_words
+from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
@@ -282,9 +285,30 @@ def test_recorded_results_are_linked_to_with_their_machines(copy: Path) -> None:
         write_report(copy, copy / "report.html", PLANS, ["four+h100"])
 
 
-def test_claims_that_were_measured_come_first() -> None:
-    claims = claims_of(CLAIMS.iloc[::-1], CLAIM_TESTS.astype(str).replace("nan", ""))
-    assert [claim.verdict for claim in claims] == ["refuted", "confirmed", "not measured here"]
+def test_claims_that_were_judged_come_first_and_those_not_measured_last() -> None:
+    table = CLAIMS.iloc[::-1].reset_index(drop=True)
+    table = pd.concat([table, table.iloc[[0]].assign(claim="nhwc_gain", verdict="not judged")])
+    claims = claims_of(table, CLAIM_TESTS.astype(str).replace("nan", ""))
+    assert [claim.verdict for claim in claims] == ["refuted", "confirmed", "not judged", "not measured here"]
+
+
+def test_the_report_words_a_number_as_the_finding_does(tmp_path: Path) -> None:
+    numbers = {"value": 0.6875, "low": 0.5, "high": 1.0, "comparisons": 2, "lowest": 0.5, "highest": 0.8754}
+    tests = CLAIM_TESTS.iloc[:2].assign(claim="dali_gain", quantity=["share", "ratio"], **numbers)
+    [share, ratio] = claims_of(CLAIMS.iloc[:1], tests.astype(str))[0].tests
+    assert share.pooled.startswith("68.8% [50%, 100%] at ") and share.single.endswith("50% to 87.5%")
+    assert ratio.pooled.startswith("0.688 [0.5, 1] at ") and ratio.single.endswith("0.5 to 0.875")
+    for quantity, pooled in (("share", share.pooled), ("ratio", ratio.pooled)):
+        assert pooled.startswith(interval_words(Interval(0.6875, 0.5, 1.0, 3, coverage=0.95), quantity))
+
+
+def test_verdict_and_pooled_number_are_in_the_first_column_and_the_test_in_the_second(folder: Path) -> None:
+    shown = written(folder).partition('id="claims"')[2].partition("</section>")[0]
+    rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", shown, re.DOTALL)
+    words = [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in rows]
+    assert words[0] == ["confirmed 1.2 [1.1, 1.3] at 95%", "It is faster."]
+    assert words[-1][0] == "not measured here"
+    assert words[-1][1].startswith("It gains. Not judged: there are no runs")
 
 
 def test_each_claim_says_its_test_what_would_refute_it_whether_it_can_be_judged_and_the_verdict(folder: Path) -> None:

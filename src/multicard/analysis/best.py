@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from multicard.analysis.bottlenecks import peak_memory
-from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
 from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 
 Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
@@ -16,7 +16,7 @@ GOALS: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "energy", "memory")
 
 # How long a run is and how it is observed: not a choice between configurations.
 NO_CHOICE = (
-    "epochs", "steps_per_epoch", "steps", "warmup_steps", "profiled_steps", "profiler", "save", "seed",
+    "epochs", "steps_per_epoch", "steps", "warmup_steps", "seed", *OBSERVATION,
 )  # fmt: skip
 
 

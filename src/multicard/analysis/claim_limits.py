@@ -1,13 +1,14 @@
 """What all tests of claims share: the runs that one is about, its limits, and the comparisons that it makes."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
 from multicard.analysis.measures import MEASURES
 from multicard.core.units import number, percent
 from multicard.experiment.config import PARAMETERS
@@ -33,8 +34,8 @@ class Comparison:
         The configuration in full, and its headline.
     by_block
         The number of each block in which all of its sides ran.
-    runs
-        The runs behind it.
+    sides
+        The configurations that it compares, or is about.
     why_not
         Why it is not judged; empty where it is.
     """
@@ -43,8 +44,13 @@ class Comparison:
     under: str
     in_short: str
     by_block: Mapping[int, float]
-    runs: tuple[MeasuredRun, ...]
+    sides: tuple[Configuration, ...]
     why_not: str
+
+    def runs(self, blocks: Collection[int] | None = None) -> list[MeasuredRun]:
+        """The runs behind its numbers, or behind those of some blocks."""
+        used = self.by_block if blocks is None else blocks
+        return [run for side in self.sides for run in side.completed if run.repeat in used]
 
 
 class Range(Strict):
@@ -83,6 +89,10 @@ class Test(Strict):
     statement: Annotated[str, Field(min_length=1, description="What is tested, in one sentence.")]
     decides: Annotated[bool, Field(description="Whether the verdict on the claim depends on it.")] = True
     where: Annotated[Where, Field(description="Values that runs must have: one, one of several, or in a range.")]
+    measured_with: Annotated[
+        dict[Name, Annotated[list[Value], Field(min_length=1)]],
+        Field(default_factory=dict, description="Values with each of which the same must have been measured."),
+    ]
     max_data_share: Annotated[Share | None, Field(description="Runs with a higher data share are not judged.")] = None
     max_profiler_overhead: Annotated[
         Annotated[float, Field(ge=0)] | None, Field(description="Runs with more profiling overhead are not judged.")
@@ -114,15 +124,18 @@ class Test(Strict):
         """Compare what there is among some configurations; those without the numbers make none."""
         raise NotImplementedError
 
+    def job(self, comparison: Comparison) -> Hashable:
+        """What a comparison is of, however its runs were observed: of such one is pooled."""
+        return comparison.what, job_of(*comparison.sides)
+
     def needs(self) -> str:
         """Runs that the test needs, as they end the sentence `there are no …`."""
         return "completed runs that it is about"
 
     def refuted_if(self) -> str:
         """What refutes it."""
-        words = number if self.number == "ratio" else percent
         ends = [
-            f"{which} {words(limit)}"
+            f"{which} {quantity_words(limit, self.number)}"
             for which, limit in (("below", self.above), ("above", self.below))
             if limit is not None
         ]
@@ -130,7 +143,22 @@ class Test(Strict):
 
     def chosen(self, configurations: Sequence[Configuration], besides: str | None = None) -> list[Configuration]:
         """Configurations that the test is about, whatever their value of the parameter `besides`."""
-        return [each for each in configurations if fits(each, self.where, besides)]
+        others = {
+            (name, each[name], each.rest([name, *OBSERVATION]))
+            for each in configurations
+            for name in self.measured_with
+            if each.completed
+        }
+        return [
+            each
+            for each in configurations
+            if fits(each, self.where, besides)
+            and all(
+                (name, value, each.rest([name, *OBSERVATION])) in others
+                for name, values in self.measured_with.items()
+                for value in values
+            )
+        ]
 
     def why_not(self, configuration: Configuration) -> str:
         """Why the runs of a configuration do not show what the test is about; empty where they do."""
@@ -152,14 +180,50 @@ class Test(Strict):
             sides[0].words(without),
             sides[0].words(without, in_short=True),
             by_block,
-            tuple(run for side in sides for run in side.completed),
+            sides,
             next((reason for side in sides if (reason := why_not(side))), ""),
         )
 
 
-def ratio_by_block(one: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:
-    """Ratio of each block that both have; blocks whose values have no logarithm are left out."""
-    return {block: one[block] / base[block] for block in one if base.get(block, 0) > 0 and one[block] > 0}
+def observed_once(
+    sides: Sequence[Sequence[Configuration]], jobs: Sequence[Hashable], blocks: Sequence[int], judged: Sequence[bool]
+) -> set[int]:
+    """Indices of the numbers that count where several are of jobs that differ only in how their runs are observed.
+
+    Of such one counts, or the job would have more weight than others: one that may be judged, of these one with the
+    most blocks, of these the one with the most defaults of `OBSERVATION`.
+
+    Parameters
+    ----------
+    sides, jobs
+        The configurations that each number is of, and what tells their jobs apart (`job_of`).
+    blocks, judged
+        How many blocks each has, and whether it may be judged.
+    """
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for index, job in enumerate(jobs):
+        alike[job].append(index)
+
+    def rank(index: int) -> tuple[bool, int, int, str]:
+        stated = [(side[name], side.default(name)) for side in sides[index] for name in OBSERVATION]
+        changed = sum(value != default for value, default in stated)
+        return not judged[index], -blocks[index], changed, str(stated)
+
+    return {min(indices, key=rank) for indices in alike.values()}
+
+
+def job_of(*sides: Configuration) -> Hashable:
+    """What tells configurations apart that differ in more than how their runs are observed."""
+    return tuple(side.rest(OBSERVATION) for side in sides)
+
+
+def quantity_words(value: float, quantity: Number) -> str:
+    """Word a number of a test or its limit, with three digits.
+
+    >>> quantity_words(0.9837, "share"), quantity_words(0.9837, "ratio"), quantity_words(0.98, "share")
+    ('98.4%', '0.984', '98%')
+    """
+    return f"{number(100 * value)}%" if quantity == "share" else number(value)
 
 
 def fits(configuration: Configuration, where: Where, besides: str | None = None) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from statistics import geometric_mean
 from typing import Annotated, Any, Literal
 
@@ -19,12 +19,14 @@ from multicard.analysis.claim_limits import (
     Where,
     WhyNot,
     fits,
-    ratio_by_block,
+    job_of,
+    observed_once,
 )
 from multicard.analysis.claim_verdicts import same_blocks
 from multicard.analysis.device_time import PARTS, device_time, overall
-from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
-from multicard.analysis.scaling import BASELINE_DIFFERS, find_baselines
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
+from multicard.analysis.scaling import BASELINE_DIFFERS, speedups_of
+from multicard.analysis.statistics import ratio_by_block
 
 Pair = tuple[Configuration, Configuration, dict[int, float]]  # one, what it is compared with, ratio of each block
 
@@ -52,8 +54,10 @@ class Compare(Test):
     def needs(self) -> str:
         """Pairs that it needs."""
         of, against = (" or ".join(map(_value_words, values)) for values in (self.of, self.against))
-        own = "".join(f", {name} {_value_words(value)}" for name, value in self.of_where.items())
-        return f"completed runs with {self.measure} that differ in {self.parameter} alone: {of}{own} against {against}"
+        own = "".join(f" with {name} {_value_words(value)}" for name, value in self.of_where.items())
+        also = [name for name in self.may_differ if name not in self.of_where]
+        alone = f" and at most in {' and '.join(also)} besides" if also else "" if self.of_where else " alone"
+        return f"completed runs with {self.measure} that differ in {self.parameter}{alone}: {of}{own} against {against}"
 
     def comparisons(
         self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
@@ -97,21 +101,28 @@ class Trend(Compare):
     def comparisons(
         self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
     ) -> list[Comparison]:
-        """One per configuration, whatever its number of devices: the most and fewest of those that may be judged."""
+        """One per configuration, whatever its number of devices.
+
+        It is of the most and fewest of those that may be judged; where these are not the most and fewest of all, there
+        is another of all, which is not judged.
+        """
         groups: dict[Any, list[Pair]] = defaultdict(list)
-        for pair in self.pairs(configurations):
+        for pair in _each_once(self.pairs(configurations), why_not, job_of):
             one, base, _ = pair
-            alike = one.rest([self.parameter, "devices", *self.may_differ])
-            groups[alike, one[self.parameter], base[self.parameter], why_not(one) or why_not(base)].append(pair)
+            alike = one.rest([self.parameter, "devices", *self.may_differ, *OBSERVATION])
+            groups[alike, one[self.parameter], base[self.parameter]].append(pair)
         found = []
         for alike in groups.values():
-            few, many = (end(alike, key=lambda pair: pair[0]["devices"]) for end in (min, max))
-            if few[0]["devices"] < many[0]["devices"]:
-                what = f"{self._what(*few[:2])}, {many[0]['devices']} over {few[0]['devices']} devices"
-                ratio = ratio_by_block(many[2], few[2])
-                sides = (*few[:2], *many[:2])
-                found.append(self.compared(what, ratio, why_not, *sides, without=[self.parameter, "devices"]))
+            ends = _ends([pair for pair in alike if not _reason(pair, why_not)])
+            of_all = _ends(alike)
+            found += [self._over(*each, why_not) for each in ([ends] if ends == of_all else [ends, of_all]) if each]
         return [each for each in found if each.by_block]
+
+    def _over(self, few: Pair, many: Pair, why_not: WhyNot) -> Comparison:
+        what = f"{self._what(*few[:2])}, {many[0]['devices']} over {few[0]['devices']} devices"
+        sides = (*few[:2], *many[:2])
+        ratio = ratio_by_block(many[2], few[2])
+        return self.compared(what, ratio, why_not, *sides, without=[self.parameter, "devices"])
 
 
 class Efficiency(Test):
@@ -120,9 +131,17 @@ class Efficiency(Test):
     kind: Literal["efficiency"]
     measure: Annotated[Name | None, Field(description="Measure of speed; by default that of the workload.")] = None
 
+    def job(self, comparison: Comparison) -> Hashable:
+        """The configuration on several devices, whatever the baseline."""
+        return job_of(comparison.sides[0])
+
     def needs(self) -> str:
         """Runs that it needs."""
-        return "completed runs that it is about on several devices, with the same on one"
+        beside = "".join(
+            f", under each {name} of {', '.join(map(_value_words, values))}"
+            for name, values in self.measured_with.items()
+        )
+        return f"completed runs that it is about on several devices, with the same on one{beside}"
 
     def comparisons(
         self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
@@ -157,19 +176,27 @@ class Scaling(Test):
                 one = pair[0]
                 places[one["devices"], one.provenance.machine, one.provenance.versions][side].append(pair)
         found = []
-        for (devices, *_), sides in places.items():
-            reasons = [why_not(one) or why_not(base) for side in sides for one, base, _ in side]
-            judged = [[pair for pair in side if not (why_not(pair[0]) or why_not(pair[1]))] for side in sides]
+        for (devices, *_), every in places.items():
+            sides = [_each_once(side, why_not, lambda one, _: job_of(one)) for side in every]
+            reasons = [_reason(pair, why_not) for side in sides for pair in side]
+            judged = [[pair for pair in side if not _reason(pair, why_not)] for side in sides]
             found.append(self._compared(devices, judged, ""))
             if any(reasons):
                 found.append(self._compared(devices, sides, next(filter(None, reasons))))
         return [each for each in found if each.by_block]
 
     def _compared(self, devices: int, sides: Sequence[Sequence[Pair]], why_not: str) -> Comparison:
-        of, than = (_geometric_means(same_blocks([ratio for *_, ratio in side])) for side in sides)
+        series = [same_blocks([ratio for *_, ratio in side]) for side in sides]
+        of, than = (_geometric_means(each) for each in series)
         where = f"{devices} devices"
-        runs = tuple(run for side in sides for one, base, _ in side for run in (*one.completed, *base.completed))
-        return Comparison("speed-up over speed-up", where, where, ratio_by_block(of, than), runs, why_not)
+        compared = tuple(
+            configuration
+            for side, kept in zip(sides, series, strict=True)
+            for *pair, ratio in side
+            if kept and kept[0].keys() <= ratio.keys()
+            for configuration in pair
+        )
+        return Comparison("speed-up over speed-up", where, where, ratio_by_block(of, than), compared, why_not)
 
 
 class OfRuns(Test):
@@ -300,17 +327,37 @@ def _speedups(
     chosen: Iterable[Configuration], configurations: Sequence[Configuration], measure: str | None = None
 ) -> list[Pair]:
     """Each of the chosen on several devices that has a baseline, with that and the ratio of their rates."""
-    baselines = find_baselines(
-        (c.rest(BASELINE_DIFFERS), c.workload, c[c.workload.method], c["devices"], bool(c.blocks(measure or c.rate)))
-        for c in configurations
+    blocks = [each.blocks(measure or each.rate) for each in configurations]
+    found = speedups_of(
+        (each.rest(BASELINE_DIFFERS), each.workload, each[each.workload.method], each["devices"], rates)
+        for each, rates in zip(configurations, blocks, strict=True)
     )
-    base_of = {id(c): configurations[base] for c, base in zip(configurations, baselines, strict=True) if base >= 0}
-    pairs = [(each, base_of[id(each)]) for each in chosen if each["devices"] > 1 and id(each) in base_of]
-    found = [
-        (one, base, ratio_by_block(one.blocks(measure or one.rate), base.blocks(measure or base.rate)))
-        for one, base in pairs
-    ]
-    return [pair for pair in found if pair[2]]
+    speedup_of = {id(each): speedup for each, speedup in zip(configurations, found, strict=True)}
+    several = [(each, speedup_of[id(each)]) for each in chosen if each["devices"] > 1]
+    return [(each, configurations[speedup.baseline], ratio) for each, speedup in several if (ratio := speedup.by_block)]
+
+
+def _reason(pair: Pair, why_not: WhyNot) -> str:
+    one, base, _ = pair
+    return why_not(one) or why_not(base)
+
+
+def _each_once(
+    pairs: Sequence[Pair], why_not: WhyNot, job: Callable[[Configuration, Configuration], Hashable]
+) -> list[Pair]:
+    """One of those pairs whose jobs differ only in how their runs are observed."""
+    judged = [not _reason(pair, why_not) for pair in pairs]
+    jobs = [job(one, base) for one, base, _ in pairs]
+    once = observed_once([pair[:2] for pair in pairs], jobs, [len(ratio) for *_, ratio in pairs], judged)
+    return [pair for index, pair in enumerate(pairs) if index in once]
+
+
+def _ends(pairs: Sequence[Pair]) -> tuple[Pair, Pair] | None:
+    """Those on the fewest and the most devices; None where these are as many."""
+    if not pairs:
+        return None
+    few, many = (end(pairs, key=lambda pair: pair[0]["devices"]) for end in (min, max))
+    return (few, many) if few[0]["devices"] < many[0]["devices"] else None
 
 
 def _geometric_means(series: Sequence[dict[int, float]]) -> dict[int, float]:

@@ -8,15 +8,16 @@ blocks, which are independent of each other, give the interval: more comparisons
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from multicard.analysis.claim_limits import Comparison, Number, Test
+from multicard.analysis.evidence import MeasuredRun
 from multicard.analysis.statistics import LEVEL, Interval, mean_of, pooled_ratio
 
-Verdict = Literal["confirmed", "refuted", "not decided", "not measured here"]
+Verdict = Literal["confirmed", "refuted", "not decided", "not judged", "not measured here"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,20 @@ class Pooled:
         Coverage of the interval: 95%, and more where several tests are judged together.
     single
         The comparisons that are pooled, each with its number over the blocks.
+    blocks
+        The blocks that are pooled: the same of each comparison.
     """
 
     found: Interval
     level: float
     single: list[tuple[Comparison, Interval]]
+    blocks: frozenset[int]
+
+    @property
+    def runs(self) -> list[MeasuredRun]:
+        """The runs behind the number, each once."""
+        every = {run.run: run for comparison, _ in self.single for run in comparison.runs(self.blocks)}
+        return list(every.values())
 
 
 def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[tuple[Verdict, Pooled | None]]:
@@ -52,8 +62,10 @@ def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[t
         if not kept:
             judged.append(("not measured here", None))
             continue
-        single = [(each, interval(each, test.number)) for each in comparisons if kept[0].keys() <= each.by_block.keys()]
-        pooled = Pooled(_found(test, kept, level), level, single)
+        blocks = frozenset(kept[0])
+        pooled_ones = [each for each in comparisons if blocks <= each.by_block.keys()]
+        single = [(each, _pooled([own], test.number)) for each, own in zip(pooled_ones, kept, strict=True)]
+        pooled = Pooled(_found(test, kept, level), level, single, blocks)
         judged.append((_verdict(test, pooled.found), pooled))
     return judged
 
@@ -119,10 +131,13 @@ def _found(test: Test, series: Sequence[Mapping[int, float]], level: float = LEV
 def _pooled(
     series: Sequence[Mapping[int, float]], number: Number, against: float = 1.0, level: float = LEVEL
 ) -> Interval:
-    """Mean of series that have the same blocks, of ratios the geometric one."""
+    """Mean of series that have the same blocks, of ratios the geometric one; of a share, bounds are from 0 to 1."""
     if number == "share":
         means = {block: float(np.mean([each[block] for each in series])) for block in series[0]}
-        return mean_of(means, against, level)
+        found = mean_of(means, against, level)
+        if found.low is None or found.high is None:
+            return found
+        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
     return pooled_ratio([(each, dict.fromkeys(each, 1.0)) for each in series], against, level)
 
 

@@ -1,4 +1,4 @@
-"""The papers' claims, checked against the measurements: confirmed, refuted, not decided, or not measured here.
+"""The papers' claims, checked against the measurements: confirmed, refuted, not decided, not judged, not measured here.
 
 A claim about GPUs is judged by runs on GPUs only, on work as large as the claim is about, whose pace is not set by
 something else. What CPU processes, synthetic data, toy models or runs that wait for data show is reported beside it.
@@ -13,15 +13,15 @@ from typing import Annotated, Literal
 import pandas as pd
 from pydantic import Field, TypeAdapter, ValidationError
 
-from multicard.analysis.claim_limits import Comparison, Where, fits
+from multicard.analysis.claim_limits import Comparison, Number, Where, fits, observed_once, quantity_words
 from multicard.analysis.claim_tests import KINDS, AnyTest
 from multicard.analysis.claim_verdicts import Pooled, Verdict, interval, judge_together
 from multicard.analysis.conditions import how_many
-from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
 from multicard.analysis.notices import DISTURBED, NOT_STATIONARY, disturbance_notice
 from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.errors import UserError
-from multicard.core.units import number, percent
+from multicard.core.units import percent
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
 from multicard.experiment.workload import WORKLOADS
@@ -38,6 +38,7 @@ ABOUT: dict[Hardware, str] = {
     "numa": "GPUs of a machine that is known to have two or more NUMA nodes",
     "any": "real data",
 }
+NOT_JUDGED: Verdict = "not judged"
 NOT_MEASURED: Verdict = "not measured here"
 COLUMNS = (
     "claim", "verdict", "claim_text", "paper", "source", "hardware", "refuted_if", "can_be_judged", "finding",
@@ -88,7 +89,8 @@ class TestResult:
         reading = "" if self.test.decides else "Another reading: "
         if self.pooled is None:
             return f"{reading}{self.test.statement} Not judged: {self.not_judged_because}."
-        return f"{reading}{self.test.statement} {self.verdict.capitalize()}: {_pooled_words(self.pooled)}."
+        words = _pooled_words(self.pooled, self.test.number)
+        return f"{reading}{self.test.statement} {self.verdict.capitalize()}: {words}."
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,11 @@ class JudgedClaim:
         missing = [each for each in tests if each.not_judged_because]
         if not missing:
             return "yes"
-        if len(missing) == len(tests):
-            reasons = dict.fromkeys(each.not_judged_because for each in missing)
-            return f"no: {'; '.join(reasons)}"
-        without = (f"{each.test.statement} ({each.not_judged_because})" for each in missing)
-        return f"in part, without: {' '.join(without)}"
+        reasons = dict.fromkeys(each.not_judged_because for each in missing)
+        without = "; ".join(f"{each.test.statement.removesuffix('.')} ({each.not_judged_because})" for each in missing)
+        if len(missing) < len(tests):
+            return f"in part; not judged: {without}"
+        return f"no: {without if len(reasons) > 1 else next(iter(reasons))}"
 
     @property
     def finding(self) -> str:
@@ -121,7 +123,7 @@ class JudgedClaim:
     def conditions(self) -> str:
         """Machine, versions, blocks, number of runs behind the pooled numbers, and how many of them were disturbed."""
         pooled = [each.pooled for each in self.tests if each.pooled is not None]
-        every = {run.run: run for each in pooled for comparison, _ in each.single for run in comparison.runs}
+        every = {run.run: run for each in pooled for run in each.runs}
         if not every:
             return ""
         versions = dict.fromkeys(run.provenance.versions or "versions unknown" for run in every.values())
@@ -138,7 +140,7 @@ class JudgedClaim:
         for each in self.tests:
             for reason in dict.fromkeys(other.why_not for other in each.others):
                 single = [interval(one, each.test.number) for one in each.others if one.why_not == reason]
-                found[reason].append(f"{each.test.statement} Found: {_range_words(single)}.")
+                found[reason].append(f"{each.test.statement} Found: {_range_words(single, each.test.number)}.")
         return " ".join(f"Not judged ({reason}): {' '.join(texts)}" for reason, texts in found.items())
 
 
@@ -214,9 +216,10 @@ def comparisons_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
                 {"claim": each.claim.id, "test": result.test.statement, "comparison": one.what,
                  "configuration": one.under, "value": found.value, "low": found.low, "high": found.high,
                  "repeats": found.repeats, "pooled": pooled, "not_judged_because": one.why_not,
-                 "machine": _machines(one.runs), "runs": " ".join(dict.fromkeys(run.run for run in one.runs))}
+                 "machine": _machines(runs), "runs": " ".join(dict.fromkeys(run.run for run in runs))}
                 for pooled, comparisons in ((True, single), (False, others))
                 for one, found in comparisons
+                for runs in [one.runs(result.pooled.blocks if pooled else None)]
             ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
 
@@ -231,7 +234,8 @@ def _judge(
             doubt = _doubt(configuration) if test.timed else ""
             return _why_not(configuration, claim, several_nodes) or doubt or test.why_not(configuration)
 
-        found.append(test.comparisons(undisturbed if test.timed else evidence.configurations, evidence, why_not))
+        compared = test.comparisons(undisturbed if test.timed else evidence.configurations, evidence, why_not)
+        found.append(_each_once(test, compared))
     # What decides the claim is one family, other readings are another.
     verdicts: dict[int, tuple[Verdict, Pooled | None]] = {}
     for decides in (True, False):
@@ -241,6 +245,10 @@ def _judge(
     tests = []
     for index, (test, comparisons) in enumerate(zip(claim.tests, found, strict=True)):
         verdict, pooled = verdicts[index]
+        if pooled is None and any(
+            all(not _why_not(side, claim, several_nodes) for side in one.sides) for one in comparisons
+        ):
+            verdict = NOT_JUDGED  # runs that the claim is about were measured
         pooled_ones = {id(one) for one, _ in pooled.single} if pooled else set()
         others = [
             replace(one, why_not=one.why_not or "not in all of the blocks")
@@ -264,6 +272,20 @@ def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str 
     if claim.hardware == "numa" and configuration.provenance.machine not in several_nodes:
         return "machine not known to have two or more NUMA nodes"
     return ""
+
+
+def _each_once(test: AnyTest, comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Leave one to be judged of those that differ only in how their runs are observed."""
+    once = observed_once(
+        [one.sides for one in comparisons],
+        [test.job(one) for one in comparisons],
+        [len(one.by_block) for one in comparisons],
+        [not one.why_not for one in comparisons],
+    )
+    again = f"counted once, though measured with several values of {' or '.join(OBSERVATION)}"
+    return [
+        one if index in once else replace(one, why_not=one.why_not or again) for index, one in enumerate(comparisons)
+    ]
 
 
 def _undisturbed(configuration: Configuration) -> Configuration:
@@ -293,6 +315,8 @@ def _missing(claim: Claim, test: AnyTest, pooled: Pooled | None, others: Sequenc
     if not others:
         return f"not measured on {ABOUT[claim.hardware]}: there are no {test.needs()}"
     counts = Counter(one.why_not for one in others)
+    if len(counts) == 1:
+        return next(iter(counts))
     return ", ".join(f"{count} comparison{'s' if count > 1 else ''}: {reason}" for reason, count in counts.items())
 
 
@@ -302,46 +326,49 @@ def _verdict_of_claim(verdicts: Sequence[Verdict]) -> Verdict:
         return "refuted"
     if len(set(verdicts)) == 1:
         return verdicts[0]
+    if set(verdicts) == {NOT_JUDGED, NOT_MEASURED}:
+        return NOT_JUDGED
     return "not decided"
 
 
-def _pooled_words(pooled: Pooled) -> str:
-    """A pooled number with its interval, of how much it is, and how far the single comparisons differ.
-
-    A single comparison is worded like any other number.
-    """
+def _pooled_words(pooled: Pooled, quantity: Number) -> str:
+    """A pooled number with its interval, of how much it is, and how far the single comparisons differ."""
     found, single = pooled.found, sorted(pooled.single, key=lambda each: each[1].value)
     level = f" at {percent(pooled.level, decimals=1)}" if pooled.level > LEVEL and found.low is not None else ""
+    words = f"{interval_words(found, quantity)}{level}"
     (low, lowest), (high, highest) = single[0], single[-1]
     if len(single) == 1:
-        return f"{interval_words(found)}{level} ({low.what}; {low.in_short})"
+        return f"{words} ({low.what}; {low.in_short})"
+    least, most = (quantity_words(each.value, quantity) for each in (lowest, highest))
     return (
-        f"{interval_words(found)}{level}, pooled from {len(single)} comparisons, which vary from "
-        f"{number(lowest.value)} ({low.what}; {low.in_short}) to {number(highest.value)} ({high.what}; {high.in_short})"
+        f"{words}, pooled from {len(single)} comparisons, which vary from {least} ({low.what}; {low.in_short}) to "
+        f"{most} ({high.what}; {high.in_short})"
     )
 
 
-def _range_words(found: Sequence[Interval]) -> str:
+def _range_words(found: Sequence[Interval], quantity: Number) -> str:
     """A number with its interval, or the range of several."""
     if len(found) == 1:
-        return interval_words(found[0])
-    values = [each.value for each in found]
-    return f"{number(min(values))} to {number(max(values))} in {len(values)} comparisons"
+        return interval_words(found[0], quantity)
+    least, most = (quantity_words(end(each.value for each in found), quantity) for end in (min, max))
+    return f"{least} to {most} in {len(found)} comparisons"
 
 
-def interval_words(found: Interval) -> str:
+def interval_words(found: Interval, quantity: Number = "ratio") -> str:
     """Format a number with its bounds.
 
     >>> interval_words(Interval(1.25, 1.2, 1.3, 3, coverage=0.95)), interval_words(Interval(1.25, None, None, 1))
     ('1.25 [1.2, 1.3]', '1.25 (no interval: one repeat)')
     >>> interval_words(Interval(1.25, 1.2, 1.3, 3))
     '1.25 (range 1.2 to 1.3)'
+    >>> interval_words(Interval(0.688, 0.5, 0.8, 3, coverage=0.95), "share")
+    '68.8% [50%, 80%]'
     """
+    value = quantity_words(found.value, quantity)
     if found.low is None or found.high is None:
-        return f"{number(found.value)} (no interval: one repeat)"
-    if found.coverage is None:
-        return f"{number(found.value)} (range {number(found.low)} to {number(found.high)})"
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
+        return f"{value} (no interval: one repeat)"
+    low, high = (quantity_words(end, quantity) for end in (found.low, found.high))
+    return f"{value} (range {low} to {high})" if found.coverage is None else f"{value} [{low}, {high}]"
 
 
 def _machines(runs: Iterable[MeasuredRun]) -> str:

@@ -21,6 +21,9 @@ from multicard.experiment.workload import WORKLOADS, Workload
 SCENARIOS, RUNS = "scenarios", "runs"
 SYNTHETIC = "synthetic"  # in the names of synthetic data and machines
 
+# How a run is observed: parameters that leave its measured steps as they are.
+OBSERVATION = ("profiled_steps", "profiler", "save")
+
 # A run's name becomes a path: it must be one name.
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -108,6 +111,11 @@ class Configuration:
     def rate(self) -> str:
         """The measure of speed: distinct images, or tokens without padding, per second."""
         return self.workload.unit.throughput
+
+    def default(self, parameter: str) -> Any:
+        """Default of a parameter of its workload; None of others."""
+        field = self.workload.parameters.model_fields.get(parameter)
+        return None if field is None else field.default
 
     def naming(self, parameters: Iterable[str]) -> str:
         """Values of some parameters, as a configuration file would state them."""

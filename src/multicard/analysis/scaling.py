@@ -1,18 +1,81 @@
 """Speed-up and efficiency against one device, what they imply, and the spread over repeats."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from multicard.analysis.scaling_models import Fit, fit_scaling_models, karp_flatt
-from multicard.analysis.statistics import Interval, median_of, ratio_of
+from multicard.analysis.statistics import Interval, median_of, product_of, ratio_by_block, ratio_of
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import Workload, workload_of
 
 ENDS = ("", "_low", "_high")
 BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a baseline may differ
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Rates of a configuration by block of repeats, beside those of its baseline.
+
+    Attributes
+    ----------
+    baseline
+        Index of the configuration on one device that it is compared with, or -1.
+    rates, base
+        Work per second by block: its own, and the baseline's (empty without one).
+    """
+
+    baseline: int
+    rates: Mapping[int, float]
+    base: Mapping[int, float]
+
+    @cached_property
+    def base_rate(self) -> float:
+        """Geometric mean of the baseline's rates; not a number without one."""
+        mean = product_of([(1.0, self.base)]).value
+        return math.nan if mean is None else mean
+
+    @property
+    def by_block(self) -> dict[int, float]:
+        """Speed-up in each block that both have."""
+        return ratio_by_block(self.rates, self.base)
+
+    @property
+    def over_blocks(self) -> Interval:
+        """Speed-up over the blocks, with its interval."""
+        return ratio_of(self.rates, self.base)
+
+    def of_repeat(self, repeat: int) -> float:
+        """Speed-up of one repeat, over the baseline's mean where its block has none; not a number if unknown."""
+        base = self.base.get(repeat, self.base_rate)
+        return self.rates.get(repeat, math.nan) / base if base else math.nan
+
+
+def speedups_of(configurations: Iterable[tuple[Hashable, Workload, str, int, Mapping[int, float]]]) -> list[Speedup]:
+    """Compare each configuration with its baseline.
+
+    Parameters
+    ----------
+    configurations
+        Of each: what it shares with its baseline (all but `BASELINE_DIFFERS`), its workload, the value of the
+        workload's `method`, its number of devices, and its rates by block.
+    """
+    rows = list(configurations)
+    on_one = {
+        (shared, method): index
+        for index, (shared, _, method, devices, rates) in enumerate(rows)
+        if rates and devices == 1
+    }
+    found = []
+    for shared, work, method, _, rates in rows:
+        baselines = ((shared, base) for base in work.baselines(method))
+        index = next((on_one[each] for each in baselines if each in on_one), -1)
+        found.append(Speedup(index, rates, rows[index][-1] if index >= 0 else {}))
+    return found
 
 
 def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
@@ -27,11 +90,8 @@ def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
     of, compared = _compared(measures)
     row = compared.iloc[of].set_axis(measures.index)
     completed = measures["outcome"] == "completed"
-    base = [
-        blocks.get(repeat, mean)
-        for blocks, mean, repeat in zip(row["base"], row["base_rate"], measures["repeat"], strict=True)
-    ]
-    speedup = (_numbers(measures[workload_of(measures).unit.throughput]) / np.array(base, dtype=float)).where(completed)
+    of_runs = [each.of_repeat(repeat) for each, repeat in zip(row["compared"], measures["repeat"], strict=True)]
+    speedup = pd.Series(of_runs, index=measures.index, dtype=float).where(completed)
     scaled = {"speedup": speedup, "efficiency": (speedup / measures["devices"]).where(row["several_counts"])}
     return measures.assign(
         baseline=row["baseline"].where(completed).astype("string"),
@@ -77,7 +137,7 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     _, compared = _compared(measures)
     return (
         compared[compared["repeats"] > 0]
-        .drop(columns=["rates", "base", "base_rate", "base_work", "several_counts"])
+        .drop(columns=["compared", "base_work", "several_counts"])
         .reset_index(drop=True)
     )
 
@@ -98,9 +158,9 @@ def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
     found = []
     for at, (_, parameters) in zip(_places(of, len(series)), series.iterrows(), strict=True):
         rows = list(compared.iloc[at].itertuples())
-        points = [(row.devices, rate) for row in rows for rate in row.rates.values()]
+        points = [(row.devices, rate) for row in rows for rate in row.compared.rates.values()]
         if all(devices > 1 for devices, _ in points):
-            points += [(1, rate) for rate in rows[0].base.values()]
+            points += [(1, rate) for rate in rows[0].compared.base.values()]
         devices = [count for count, _ in points]
         work = [rows[0].base_work * (count if parameters["scaling"] == "weak" else 1) for count in devices]
         seconds = [own / rate for own, (_, rate) in zip(work, points, strict=True)]
@@ -115,22 +175,25 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Compare each configuration with its baseline.
 
     Gives the number of each run's configuration, and by that number what `speedups` gives, of all configurations;
-    with `rates` (throughput by repeat), `base` and `base_rate` (that of the baseline, and its geometric mean),
-    `base_work` (samples or tokens of a step of the baseline) and `several_counts` (whether efficiency has a meaning).
+    with `compared` (its `Speedup`), `base_work` (samples or tokens of a step of the baseline) and `several_counts`
+    (whether efficiency has a meaning).
     """
     of, table = _configurations(measures)
     completed = (measures["outcome"] == "completed").to_numpy()
     rates = _numbers(measures[workload_of(measures).unit.throughput]).where(completed)
     repeats = measures["repeat"].tolist()
     known = [{repeats[i]: rates.iloc[i] for i in at if np.isfinite(rates.iloc[i])} for at in _places(of, len(table))]
-    base_of, several = _baselines(table, np.array([len(blocks) > 0 for blocks in known], dtype=bool))
-    base = [known[number] if number >= 0 else {} for number in base_of]
+    workload = workload_of(table)
+    way, devices = table[workload.method], table["devices"]
+    alike, _ = _configurations(table, besides=(*BASELINE_DIFFERS, "repeat"))
+    found = speedups_of((*row[:1], workload, *row[1:]) for row in zip(alike, way, devices, known, strict=True))
+    base_of = np.array([each.baseline for each in found], dtype=int)
+    is_known = np.array([bool(rates) for rates in known], dtype=bool)
+    several = (devices.where(is_known).groupby(alike).transform("nunique") > 1).to_numpy(dtype=bool)
     # The same in all repeats of vision runs, nearly so in those of LLM runs.
     work = (rates * _numbers(measures["iteration_time_s"])).groupby(of).median()
 
-    way, devices = table[workload_of(table).method], table["devices"]
-    ratios = [ratio_of(blocks, against) for blocks, against in zip(known, base, strict=True)]
-    speedup = pd.DataFrame(_columns("speedup", ratios))
+    speedup = pd.DataFrame(_columns("speedup", [each.over_blocks for each in found]))
     speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
     efficiency = speedup.div(devices.where(several), axis=0)
     # More speed-up is less serial work, so the bounds change places.
@@ -140,52 +203,14 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
         scaling=table.get("scaling", "weak"),
         repeats=np.bincount(of[completed], minlength=len(table)),
         baseline=[f"{way.iloc[number]}, 1 device" if number >= 0 else None for number in base_of],
-        baseline_repeats=[len(blocks) for blocks in base],
+        baseline_repeats=[len(each.base) for each in found],
         **speedup,
         **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
         **{f"serial_fraction{end}": serial[f"serial_fraction{end}"] for end in ENDS},
-        rates=known,
-        base=base,
-        base_rate=[float(np.exp(np.mean(np.log([*blocks.values()])))) if blocks else np.nan for blocks in base],
+        compared=pd.Series(found, dtype=object),
         base_work=work.reindex(base_of).to_numpy(),
         several_counts=several,
     )
-
-
-def _baselines(table: pd.DataFrame, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Number of each configuration's baseline, or -1; and whether such configurations have several device counts.
-
-    Only configurations that are `known` count.
-    """
-    alike, _ = _configurations(table, besides=(*BASELINE_DIFFERS, "repeat"))
-    work = workload_of(table)
-    rows = [
-        (each, work, method, count, is_known)
-        for each, method, count, is_known in zip(alike, table[work.method], table["devices"], known, strict=True)
-    ]
-    counts = table["devices"].where(known).groupby(alike).transform("nunique")
-    return np.array(find_baselines(rows), dtype=int), (counts > 1).to_numpy(dtype=bool)
-
-
-def find_baselines(configurations: Iterable[tuple[Hashable, Workload, str, int, bool]]) -> list[int]:
-    """Find the configuration on one device that each is compared with: its index, or -1.
-
-    Parameters
-    ----------
-    configurations
-        Of each: what it shares with its baseline (all but `BASELINE_DIFFERS`), its workload, the value of the
-        workload's `method`, its number of devices, and whether its throughput is known.
-    """
-    rows = list(configurations)
-    on_one = {
-        (shared, method): index
-        for index, (shared, _, method, devices, known) in enumerate(rows)
-        if known and devices == 1
-    }
-    return [
-        next((on_one[shared, base] for base in work.baselines(method) if (shared, base) in on_one), -1)
-        for shared, work, method, *_ in rows
-    ]
 
 
 def _configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:

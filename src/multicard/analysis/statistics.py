@@ -173,6 +173,15 @@ def product_of(terms: Sequence[Term], against: float = 1.0, level: float = LEVEL
     return _ratio(estimate, math.sqrt(variance), freedom, fewest, left_out, against, level)
 
 
+def ratio_by_block(values: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:
+    """Ratio in each block that both have; blocks whose values have no logarithm are left out.
+
+    >>> ratio_by_block({1: 6.0, 2: 8.0, 3: 1.0}, {1: 2.0, 2: 0.0, 4: 1.0})
+    {1: 3.0}
+    """
+    return {block: values[block] / base[block] for block in values if base.get(block, 0) > 0 and values[block] > 0}
+
+
 def scaled(interval: Interval, factor: float) -> Interval:
     """The interval times a positive number."""
     ends = {name: getattr(interval, name) for name in ("value", "low", "high")}

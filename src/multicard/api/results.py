@@ -181,8 +181,8 @@ class Results:
         Returns
         -------
         pandas.DataFrame
-            One row per claim: `verdict` (`confirmed`, `refuted`, `not decided`, `not measured here`), the claim, what
-            would refute it, whether it can be judged by these runs, and the numbers.
+            One row per claim: `verdict` (`confirmed`, `refuted`, `not decided`, `not judged`, `not measured here`), the
+            claim, what would refute it, whether it can be judged by these runs, and the numbers.
 
         Raises
         ------

@@ -9,10 +9,11 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from multicard.core.units import number, percent
+from multicard.analysis.claim_limits import quantity_words
+from multicard.core.units import number
 from multicard.report.wording import in_words
 
-UNMEASURED = "not measured here"
+LAST = ("not judged", "not measured here")  # verdicts that say nothing of the claim
 
 # More parts than this under one heading are collapsed one by one, and beyond the second limit all together too.
 OPEN_PARTS = 4
@@ -51,7 +52,7 @@ class Claim:
 
 
 def claims_of(table: pd.DataFrame, tests: pd.DataFrame) -> list[Claim]:
-    """Give the claims of claims.csv with their tests of claims_tests.csv, measured ones first."""
+    """Give the claims of claims.csv with their tests of claims_tests.csv, those that were judged first."""
     claims = []
     for _, row in table.iterrows():
         facts = {name: row[name] for name in table if name not in ("claim_text", "verdict", *IN_TESTS) and row[name]}
@@ -59,7 +60,7 @@ def claims_of(table: pd.DataFrame, tests: pd.DataFrame) -> list[Claim]:
         more = [(in_words(name), value) for name, value in facts.items() if name not in SHOWN]
         own = [_claim_test(each) for each in tests[tests["claim"] == row["claim"]].to_dict("records")]
         claims.append(Claim(row["claim_text"], row["verdict"], own, shown, more))
-    return sorted(claims, key=lambda claim: claim.verdict == UNMEASURED)
+    return sorted(claims, key=lambda claim: LAST.index(claim.verdict) if claim.verdict in LAST else -1)
 
 
 def _claim_test(row: Mapping[str, Any]) -> ClaimTest:
@@ -67,7 +68,10 @@ def _claim_test(row: Mapping[str, Any]) -> ClaimTest:
     names = ("value", "low", "high", "level", "lowest", "highest", "comparisons", "blocks")
     n = {name: pd.to_numeric(row.get(name) or None, errors="coerce") for name in names}
     n = {name: None if pd.isna(value) else float(value) for name, value in n.items()}
-    shown = percent if row.get("quantity") == "share" else number
+
+    def shown(value: float) -> str:
+        return quantity_words(value, "share" if row.get("quantity") == "share" else "ratio")
+
     pooled = "" if n["value"] is None else shown(n["value"])
     if None not in (n["value"], n["low"], n["high"], n["level"]):
         pooled += f" [{shown(n['low'])}, {shown(n['high'])}] at {number(100 * n['level'])}%"
