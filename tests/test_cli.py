@@ -64,6 +64,37 @@ def test_the_papers_matrix_is_listed_with_an_estimate_of_its_hours() -> None:
     for run in ("vision_mnist_300px_dp_cuda4", "vision_mnist-500px_500px_ddp-ds_cuda4", "100px_ddp-ds_cuda4_fp64"):
         assert run in listed.stdout
     assert "GPU hours of whole nodes" in listed.stdout
+    assumed = listed.stdout[listed.stdout.index("(assumed") :]
+    # 0.1 ms and 22 ns for each of 224 x 224 pixels.
+    expected = "vision: with images of 224 px, 1500 images/s per GPU in fp32 and 831 images/s per loader worker)"
+    assert " ".join(assumed.split()) == f"(assumed: {expected}"  # nothing of language models
+
+
+def test_runs_that_exceed_the_stated_memory_of_a_gpu_are_flagged(tmp_path: Path) -> None:
+    stated = yaml.safe_load((ROOT / "config" / "paper-llm.yaml").read_text())
+    stated["scenarios"] = {"techniques": stated["scenarios"]["techniques"]}
+
+    def listed(memory_gb: int) -> str:
+        stated["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 4, "gpu_memory_gb": memory_gb}
+        path = tmp_path / "stated.yaml"
+        path.write_text(yaml.safe_dump(stated))
+        found = multicard("runs", "--config", path)
+        assert found.returncode == 0, found.stderr
+        return " ".join(found.stdout.split())
+
+    # Three repeats of QAT of all weights on one GPU: weights and gradients in bf16 with two moments are 64 GB alone.
+    assert "3 runs are unlikely to fit into the memory of a GPU" in listed(94)
+    assert "unlikely to fit" not in listed(141)
+
+
+def test_runs_that_cannot_run_are_counted_by_their_reason(tmp_path: Path) -> None:
+    stated = yaml.safe_load(config(tmp_path, fixed={"device": "cuda", "num_workers": 20}, repeats=2).read_text())
+    stated["cluster"] = {"cpus_per_node": 16, "gpus_per_node": 4}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(stated))
+    listed = multicard("runs", "--config", path)
+    assert "2 runs, 0 can run here" in listed.stdout
+    assert "2 cannot: needs 21 CPUs of a node for its ranks and loader workers, 16 found" in listed.stdout
 
 
 def test_status_of_an_experiment_that_has_not_run(tmp_path: Path) -> None:

@@ -63,6 +63,18 @@ def test_what_runs_meet_on_a_cluster_is_what_is_stated_of_it() -> None:
     assert machine_for(None).nodes == Machine.here().nodes
 
 
+def test_a_run_that_asks_for_more_cpus_than_a_node_has_is_not_runnable_there() -> None:
+    node = Cluster(cpus_per_node=16, gpus_per_node=4)
+    asked = {"device": "cuda", "strategy": "ddp", "devices": 4, "num_workers": 3}
+    assert Run("run", VisionParameters(**asked)).unsupported_reason(machine_for(node)) is None
+    more = Run("run", VisionParameters(**asked, threads=2))  # 4 x (2 threads + 3 workers)
+    reason = "needs 20 CPUs of a node for its ranks and loader workers, 16 found"
+    assert more.unsupported_reason(machine_for(node)) == reason
+    assert more.unsupported_reason(machine_for(node).hypothetical()) is None
+    # Nothing refuses them on a machine without Slurm: its CPUs are shared.
+    assert more.unsupported_reason(Machine(cpus=16, gpus=4)) is None
+
+
 @pytest.fixture
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in that knows of one job, on three nodes."""

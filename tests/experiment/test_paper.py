@@ -14,9 +14,10 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.estimate import estimate_cost
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check
-from multicard.experiment.resources import cpus
 from multicard.experiment.runs import Run
 from multicard.experiment.workload import WORKLOADS
+from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.profiled_window import place_window
 
 NAMES = ("quick", "vision", "llm")
 # A node of paper B: 2 AMD EPYC 9334 of 32 cores, 4 H100 of 94 GB.
@@ -69,7 +70,7 @@ def test_quick_draws_the_figures_that_answer_the_papers(plans: dict[str, Matrix]
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_fit_the_papers_node(name: str, plans: dict[str, Matrix]) -> None:
     for run in runs_on_gpus(plans[name]):
-        assert cpus(run.parameters) <= NODE.cpus_per_node
+        assert run.parameters.cpus_per_node <= NODE.cpus_per_node
         needed = run.device_memory_bytes()
         # All 8 billion weights with their gradients and AdamW's two moments take 64 GB before anything else.
         heavy = getattr(run.parameters, "qat_of", None) == "weights" and run.parameters.devices == 1
@@ -83,7 +84,80 @@ def test_the_loader_sets_the_pace_only_where_workers_are_what_varies(plans: dict
             for run in runs
             if WORKLOADS["vision"].waits_for_loader(run.parameters, run.inputs)
         }
-        assert not waiting if name != "num_workers" else 1 in waiting and 15 not in waiting
+        assert not waiting if name != "num_workers" else 1 in waiting and not waiting & {7, 14}
+
+
+TRAINING_IMAGES = 60_000  # of MNIST, and of the synthetic images
+
+
+def batches_ahead(p: VisionParameters, source: str) -> int:
+    """What PyTorch's DataLoader (`num_workers` x `prefetch_factor`) or DALI (its queue) holds of one process."""
+    if source == "synthetic":
+        return 0
+    processes_of_one = p.devices if p.strategy == "dp" else 1
+    return p.prefetch_factor * (1 if p.loader == "dali" else processes_of_one * p.num_workers)
+
+
+def steps_in_pass(p: VisionParameters, images: int) -> int:
+    """All images are shared by the GPUs, except that each rank of plain ddp passes over all of them."""
+    return images // (p.batch_size * (1 if p.strategy == "ddp" else p.devices))
+
+
+@pytest.mark.parametrize("name", ["quick", "vision"])
+def test_no_profiled_window_crosses_a_pass_or_is_longer_than_what_is_measured(
+    name: str, plans: dict[str, Matrix]
+) -> None:
+    looked_at = set()
+    for run in runs_on_gpus(plans[name]):
+        if not isinstance(p := run.parameters, VisionParameters):
+            continue
+        source = run.inputs["dataset"].source
+        assert source in ("mnist", "synthetic") and getattr(run.inputs["dataset"], "limit", None) is None
+        ahead, in_pass = batches_ahead(p, source), steps_in_pass(p, TRAINING_IMAGES)
+        # 2 x ahead before the profiler starts, 2 x ahead dropped after, 4 x ahead recorded.
+        assert 8 * ahead <= in_pass, run.id
+        assert p.warmup_steps >= ahead, run.id
+        window, measured = place_window(ahead, in_pass, 0, p.profiled_steps), in_pass * p.epochs - p.warmup_steps
+        if p.steps_per_epoch:
+            assert p.steps_per_epoch <= in_pass and p.epochs == 1
+            measured = p.steps_per_epoch - p.warmup_steps
+        assert not window.crosses_pass and window.profiled_steps <= measured
+        looked_at.add((p.strategy, p.devices, ahead))
+    assert ("dp", 4, 28) in looked_at  # as the comments say
+
+
+def test_kaggles_version_has_the_steps_that_the_comment_says(plans: dict[str, Matrix]) -> None:
+    crossing, steps = set(), set()
+    for run in runs_on_gpus(plans["vision"]):
+        p, source = run.parameters, run.inputs["dataset"].source
+        in_pass = steps_in_pass(p, 42_000 * 9 // 10)
+        if source == "mnist" and 8 * batches_ahead(p, source) > in_pass:
+            crossing.add((p.strategy, p.devices))
+        if (p.strategy, p.devices, p.steps_per_epoch) == ("ddp-ds", 4, 230):
+            steps.add((in_pass, in_pass - p.warmup_steps))
+    assert (steps, crossing) == ({(147, 117)}, {("dp", 4)})
+    comment = "Four GPUs then have 147 steps in a pass: 117 are measured, and only the profiled window of dp"
+    assert comment in (ROOT / "config" / "paper-vision.yaml").read_text()
+
+
+@pytest.mark.parametrize(("name", "control"), [("vision", "profiling"), ("llm", "profiling_tuning")])
+def test_of_the_profilers_controls_only_the_runs_without_one_are_additional(
+    name: str, control: str, plans: dict[str, Matrix]
+) -> None:
+    scenarios = plans[name].scenarios
+    others = {run.id for other, runs in scenarios.items() if other != control for run in runs}
+    additional = [run for run in scenarios[control] if run.id not in others]
+    assert {run.parameters.profiler for run in additional} == {"none"}
+    assert 2 * len(additional) == len(scenarios[control])
+
+
+def test_the_slurm_profile_states_the_cpus_that_the_papers_need(plans: dict[str, Matrix]) -> None:
+    scenarios = plans["vision"].scenarios | plans["llm"].scenarios
+    needed = {name: max(run.parameters.cpus_per_node for run in runs) for name, runs in scenarios.items()}
+    # On each GPU a training process and seven workers; fourteen where their number varies.
+    assert needed.pop("num_workers") == 4 * 15 and max(needed.values()) == 4 * 8
+    stated = " ".join((ROOT / "profiles" / "slurm" / "config.yaml").read_text().replace("#", "").split())
+    assert "papers' runs on four GPUs need 32 CPUs, and up to 60 where they vary the number of loader" in stated
 
 
 def test_images_have_the_papers_sizes(plans: dict[str, Matrix]) -> None:

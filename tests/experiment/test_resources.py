@@ -10,7 +10,6 @@ from multicard.experiment.cluster import Cluster
 from multicard.experiment.load import check
 from multicard.experiment.resources import (
     REQUESTED,
-    cpus,
     memory_mb,
     memory_of_attempt_mb,
     request,
@@ -70,7 +69,7 @@ def test_every_resource_that_is_asked_for_is_one_of_the_rules() -> None:
     ],
 )
 def test_a_node_has_a_cpu_for_each_thread_and_each_loading_process(parameters: dict[str, Any], expected: int) -> None:
-    assert cpus(VisionParameters(**parameters)) == expected
+    assert VisionParameters(**parameters).cpus_per_node == expected
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from multicard.experiment.prepared import folder_name
 from multicard.experiment.resources import (
     AROUND_MIN,
     REQUESTED,
-    cpus,
     memory_of_attempt_mb,
     request,
     step_memory_mb,
@@ -177,7 +176,7 @@ def planned_place(wildcards):
 
 def run_threads(wildcards):
     """CPUs of a run: on this machine all, so that nothing disturbs what it measures; on a cluster what it needs."""
-    return cpus(MATRIX.runs[wildcards.run].parameters) if ON_CLUSTER else workflow.cores
+    return MATRIX.runs[wildcards.run].parameters.cpus_per_node if ON_CLUSTER else workflow.cores
 
 
 def run_memory(wildcards, attempt):

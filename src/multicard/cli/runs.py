@@ -1,6 +1,8 @@
 """`multicard runs`."""
 
 import argparse
+from collections import Counter
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command, add_configuration, add_profile
@@ -30,7 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
     experiment, unique, machine, recorded = matrix.experiment, matrix.runs, matrix.machine, matrix.recorded
-    memory = {name: _memory_needed(run, machine) for name, run in unique.items()}
+    possible = {n: run for n, run in unique.items() if run.unsupported_reason(machine.hypothetical()) is None}
+    memory = {name: _memory_needed(run, machine) for name, run in possible.items()}
     estimated = any(memory.values())
     table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if estimated else []))
     numbers = {run: number for number, run in enumerate(matrix.planned(), start=1)}
@@ -46,32 +49,38 @@ def run(arguments: argparse.Namespace) -> None:
             workers = run.parameters.loader_workers
             if archive is None and reason is None and workers > machine.cpus:
                 here += f", but its {workers} loader workers share {machine.cpus} CPUs"
-            needed = [memory[run.id]] if estimated else []
+            needed = [memory.get(run.id, "")] if estimated else []
             place = str(numbers.get(run.id, ""))
             table.add_row(scenario if number == 0 else "", place, run.id, plain(here), *needed)
         above |= {run.id for run in runs}
         table.add_section()
     terminal = console()
     terminal.print(table)
-    cannot_run = len(matrix.not_runnable())
+    cannot_run = matrix.not_runnable()
     programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
     terminal.print(
-        f"{len(unique)} runs, {len(unique) - cannot_run - len(recorded.archives)} can run here"
+        f"{len(unique)} runs, {len(unique) - len(cannot_run) - len(recorded.archives)} can run here"
         f"{f', {len(recorded.archives)} are recorded' if recorded.archives else ''} "
-        f"({f'{machine.nodes} nodes with each ' if machine.nodes > 1 else ''}{machine.cpus} CPUs, {machine.gpus} GPUs, "
-        f"{', '.join(programs)})",
+        f"({f'{machine.nodes} nodes, each with ' if machine.nodes > 1 else ''}"
+        f"{machine.cpus} CPUs, {machine.gpus} GPUs, {', '.join(programs)})",
         highlight=False,
     )
+    for reason, count in Counter(cannot_run.values()).most_common():
+        terminal.print(plain(f"{count} cannot: {reason}"))
+    if unlikely := sum(_exceeds(run, machine) for run in possible.values()):
+        terminal.print(
+            f"{unlikely} runs are unlikely to fit into the memory of a GPU (outcome out_of_memory)", highlight=False
+        )
     for name, model in experiment.models.items():
         if model.missing_files():
             terminal.print(f"download the weights of {name}: {model.download_command}", highlight=False, soft_wrap=True)
-    possible = [run for run in unique.values() if run.unsupported_reason(machine.hypothetical()) is None]
-    if estimate := _cost(estimate_cost(possible, experiment.time_limit_min, machine.gpus)):
+    kinds = {run.parameters.workload for run in possible.values() if run.parameters.device == "cuda"}
+    if estimate := _cost(estimate_cost(possible.values(), experiment.time_limit_min, machine.gpus), kinds):
         terminal.print(estimate, highlight=False)
 
 
-def _cost(cost: "Cost") -> str:
-    """What an experiment costs, and what the estimate assumes; nothing without runs on GPUs."""
+def _cost(cost: "Cost", kinds: Set[str]) -> str:
+    """What an experiment costs, and what the estimate assumes of workloads; nothing without runs on GPUs."""
     from multicard.experiment.workload import WORKLOADS
 
     lines = []
@@ -86,13 +95,24 @@ def _cost(cost: "Cost") -> str:
     if cost.unknown:
         lines.append(f"{cost.unknown} runs on data of unknown size are not counted")
     if lines:
-        lines.append(f"(assuming of a GPU {'; '.join(f'{name}: {w.assumption}' for name, w in WORKLOADS.items())})")
+        assumed = "; ".join(f"{name}: {work.assumption}" for name, work in WORKLOADS.items() if name in kinds)
+        lines.append(f"(assumed: {assumed})")
     return "\n".join(lines)
+
+
+def _estimated_bytes(run: "Run") -> int | None:
+    return run.device_memory_bytes() if run.parameters.device == "cuda" else None
+
+
+def _exceeds(run: "Run", machine: "Machine") -> bool:
+    """Whether the estimate is more than a GPU has; not where one of them is unknown."""
+    needed, there = _estimated_bytes(run), machine.gpu_memory_bytes
+    return needed is not None and there is not None and needed > there
 
 
 def _memory_needed(run: "Run", machine: "Machine") -> str:
     """Estimated memory of a run on GPUs, beside what a GPU has; nothing where there is no estimate."""
-    needed = run.device_memory_bytes() if run.parameters.device == "cuda" else None
+    needed = _estimated_bytes(run)
     if needed is None:
         return ""
     from multicard.core.units import BYTES, with_unit
@@ -101,7 +121,7 @@ def _memory_needed(run: "Run", machine: "Machine") -> str:
     text = f"about {with_unit(needed, BYTES)}"
     if there is None:
         return text
-    return f"{text} of {with_unit(there, BYTES)}" + (": unlikely to fit" if needed > there else "")
+    return f"{text} of {with_unit(there, BYTES)}" + (": unlikely to fit" if _exceeds(run, machine) else "")
 
 
 COMMAND = Command("runs", 10, "list the runs of a configuration, and why some cannot run here", add_arguments, run)

@@ -51,4 +51,5 @@ def machine_for(cluster: Cluster | None) -> Machine:
         profilers=tuple(PROFILERS),
         compiler=True,
         nodes=cluster.nodes,
+        runs_ask_for_cpus=True,
     )

@@ -27,6 +27,7 @@ class Machine:
     gpu_memory_bytes: int | None = None  # of the smallest GPU
     weights_needed: bool = True  # of language models; a machine that is only hypothetical needs none
     nodes: int = 1  # machines that one run may have
+    runs_ask_for_cpus: bool = False  # as jobs of Slurm do, which starts none that asks for more than a node has
     unanswered: str | None = None  # why a tool that is installed could not list GPUs or nodes; None where none failed
 
     def hypothetical(self) -> "Machine":
@@ -40,6 +41,7 @@ class Machine:
             profilers=tuple(PROFILERS),
             weights_needed=False,
             nodes=1024,
+            runs_ask_for_cpus=False,
         )
 
     @classmethod

@@ -1,6 +1,7 @@
 """What the parameters of every workload share, and the readable id that a run's parameters make."""
 
 import hashlib
+import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -120,6 +121,11 @@ class JobParameters(BaseModel):
     def loader_workers(self) -> int:
         """Processes that load data, of all ranks together."""
         return 0
+
+    @property
+    def cpus_per_node(self) -> int:
+        """CPUs of a node: one for each thread and each loading process of its ranks."""
+        return self.ranks_per_node * self.threads + math.ceil(self.loader_workers / self.nodes)
 
     @property
     def shared_memory_bytes(self) -> int:

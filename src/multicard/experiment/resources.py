@@ -7,7 +7,6 @@ from typing import Any
 
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.config import Experiment
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.runs import Run
 from multicard.experiment.workload import WORKLOADS
 
@@ -44,11 +43,6 @@ def request(run: Run, experiment: Experiment) -> dict[str, Any]:
 
 
 REQUESTED = ("nodes", "gpu", "gres", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
-
-
-def cpus(p: JobParameters) -> int:
-    """CPUs of a node: one for each thread and each loading process of its ranks."""
-    return p.ranks_per_node * p.threads + math.ceil(p.loader_workers / p.nodes)
 
 
 def memory_mb(run: Run) -> int:

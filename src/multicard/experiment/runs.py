@@ -51,6 +51,8 @@ class Run:
         if p.devices_per_node > found:
             on_each = " on each node" if p.nodes > 1 else ""
             return f"needs {p.devices_per_node} devices{on_each}, {found} found"
+        if machine.runs_ask_for_cpus and p.cpus_per_node > machine.cpus:
+            return f"needs {p.cpus_per_node} CPUs of a node for its ranks and loader workers, {machine.cpus} found"
         if p.profiler in PROFILERS and p.profiler not in machine.profilers:
             return f"needs {PROFILERS[p.profiler].program} on the PATH, not found"
         return None

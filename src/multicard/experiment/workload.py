@@ -79,7 +79,7 @@ class Workload(ABC):
     has_epochs
         Whether it tests after every epoch, so that epochs.csv has rows.
     assumption
-        What the estimate of time assumes of a GPU, in words.
+        What the estimate of time assumes, in words.
     implied
         Parameters whose defaults follow from another one, by the name of that one.
     """

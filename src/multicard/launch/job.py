@@ -33,7 +33,6 @@ from multicard.core.layout import (
 from multicard.core.reasons import Reason, describe_reason
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
-from multicard.experiment.resources import cpus
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, version_of
@@ -113,7 +112,7 @@ def run_job(
         if several:
             program = [sys.executable, "-m", "multicard.launch.node", "--job", str((scratch / JOB).absolute())]
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
-            command = slurm.srun_command(program, parameters.nodes, cpus(parameters), gpus)
+            command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus)
             environment |= slurm.srun_environment()
         host = None if several else HostConditions()
         start = datetime.now(UTC)

@@ -32,7 +32,7 @@ class Llm(Workload):
     method, methods = "technique", TECHNIQUES
     unit = Unit("token", "tokens", "tokens_per_s", "energy_per_token_j")
     step_columns = ("tokens", "padded_tokens", "loss")
-    assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s in bf16, and weights read at {STORAGE_BYTES_PER_S / 1e9:g} GB/s"
+    assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s per GPU in bf16, weights read at {STORAGE_BYTES_PER_S / 1e9:g} GB/s"
 
     def config_error(self, p: LlmParameters, inputs: Inputs) -> str | None:
         """Compare the parameters with the technique, the samples and the model."""

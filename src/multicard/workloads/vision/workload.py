@@ -38,8 +38,8 @@ class Vision(Workload):
     has_epochs = True
     unit = Unit("image", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     assumption = (
-        f"{IMAGES_PER_S['fp32']:g} images of {REFERENCE_PX} px per second in fp32, and of a loader worker "
-        f"{1 / (LOADING_S['array'][0] + LOADING_S['array'][1] * REFERENCE_PX**2):.0f}"
+        f"with images of {REFERENCE_PX} px, {IMAGES_PER_S['fp32']:g} images/s per GPU in fp32 and "
+        f"{1 / (LOADING_S['array'][0] + LOADING_S['array'][1] * REFERENCE_PX**2):.0f} images/s per loader worker"
     )
     implied: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(TUNED)}
 
