@@ -44,11 +44,11 @@ def unit(name: str, value: object) -> str:
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Label of each row by those of the parameters `names` that apply; without any, by the strategy or technique."""
-    method = workload_of(rows).method
     works = [work for work in WORKLOADS.values() if work.method in rows]
 
     def label(row: pd.Series) -> str:
-        shown = [name for name in names if all(work.applies(name, row) for work in works)] or [method]
+        shown = [name for name in names if all(work.applies(name, row) for work in works)]
+        shown = shown or [workload_of(rows).method]
         if "technique" in shown and any(name in TECHNIQUES[row["technique"]].own_parameters for name in shown):
             shown = [name for name in shown if name != "technique"]  # "QAT of weights" says it
         return ", ".join(unit(name, row[name]) for name in shown)
