@@ -148,6 +148,31 @@ def test_a_run_whose_counterpart_did_not_complete_is_not_compared() -> None:
         gain(measures, "pin_memory")
 
 
+def test_a_run_under_the_profiler_that_was_used_is_compared_with_one_without() -> None:
+    # Ratios of the repeats: 1.0/1.1, 1.02/1.11, 0.99/1.1; so a tenth slower.
+    times = {("none", 1): [1.0, 1.02, 0.99], ("auto", 1): [1.1, 1.11, 1.1]}
+    measures = measured("vision", *runs(times, "profiler"))
+    measures["profiler_used"] = measures["profiler"].replace("auto", "nsys")
+    data = gains(measures, "profiler")
+    assert data[["base", "value", "verdict"]].to_numpy().tolist() == [["none", "nsys", "less"]]
+    expected = (1.0 / 1.1 * 1.02 / 1.11 * 0.99 / 1.1) ** (1 / 3) - 1
+    assert data["gain"].tolist() == pytest.approx([expected])
+    figure, _ = gain(measures, "profiler")
+    assert heading(closed(figure).axes[0]) == "nsys over no profiler"
+    # Where the machine has no profiler, both ran without.
+    with pytest.raises(NothingToShow, match="differ in profiler alone"):
+        gain(measures.assign(profiler_used="none"), "profiler")
+
+
+def test_values_are_compared_in_the_order_of_what_they_cost() -> None:
+    assert ORDER["precision"] == ("fp64", "fp32", "bf16", "fp16")
+    firsts = {name: values[0] for name, values in ORDER.items()}
+    assert firsts == {
+        "precision": "fp64", "pin_memory": False, "loader": "torch", "layout": "nchw", "binding": "none",
+        "preset": "paper", "profiler": "none",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("parameter", ORDER)
 def test_every_value_of_a_compared_parameter_has_its_place(parameter: str) -> None:
     from multicard.experiment.workload import WORKLOADS

@@ -1,23 +1,32 @@
 """What varies among the runs of a scenario, and configurations of them compared: what figures draw."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import numpy as np
 import pandas as pd
+from pydantic.fields import FieldInfo
 
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 from multicard.experiment.config import PARAMETERS
-from multicard.experiment.workload import workload_of
+from multicard.experiment.workload import WORKLOADS, Workload, workload_of
+
+
+def _values(parameter: str) -> tuple[object, ...]:
+    """Values of a parameter, as its type lists them; what is off comes first."""
+    kind = next(fields[parameter].annotation for work in WORKLOADS.values() if parameter in (fields := _fields(work)))
+    every = (False, True) if kind is bool else get_args(kind)
+    return tuple(sorted(every, key=lambda value: value != "none"))
+
+
+def _fields(work: Workload) -> Mapping[str, FieldInfo]:
+    return work.parameters.model_fields
+
 
 # Values in the order in which each is compared with the first that completed.
-ORDER: dict[str, tuple[object, ...]] = {
-    "precision": ("fp64", "fp32", "bf16", "fp16"),
-    "pin_memory": (False, True),
-    "loader": ("torch", "dali"),
-    "layout": ("nchw", "nhwc"),
-    "binding": ("none", "numa"),
-    "preset": ("paper", "tuned"),
+ORDER = {
+    name: _values(name) for name in ("precision", "pin_memory", "loader", "layout", "binding", "preset", "profiler")
 }
 
 QUANTILES = {"p1_s": 0.01, "p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p99_s": 0.99}
@@ -56,8 +65,10 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     Columns: `base`, `value`, the other varied parameters, `devices`, `repeats` compared; `gain` = time per step with
     the base over time with the value − 1, its interval `gain_low` and `gain_high` (empty where one of them has one
     repeat), and the `verdict` of `statistics`: whether that is `more`, `less` or no (`none`) speed, corrected for all
-    rows.
+    rows. Profilers are those that were used: `auto` is another on each machine.
     """
+    if parameter == "profiler" and "profiler_used" in measures:
+        measures = measures.assign(profiler=measures["profiler_used"].fillna(measures["profiler"]))
     completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
     by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
     present = [value for value in ORDER[parameter] if (completed[parameter] == value).any()]

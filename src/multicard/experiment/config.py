@@ -30,7 +30,7 @@ PARAMETERS = tuple(dict.fromkeys(name for work in WORKLOADS.values() for name in
 SHARED: dict[str, Any] = {
     "workload": Literal[tuple(WORKLOADS)],
     "model": Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")],
-    "precision": Literal["fp64", "fp32", "fp16", "bf16"],
+    "precision": Literal["fp64", "fp32", "bf16", "fp16"],
     "learning_rate": Annotated[float, Field(gt=0)] | None,
 }
 

@@ -29,6 +29,7 @@ from multicard.figures.style import (
 # Values that need more words than a series name has.
 WORDED = {
     ("pin_memory", True): "Pinned",
+    ("profiler", "none"): "no profiler",
     ("binding", "none"): "unbound ranks",
     ("binding", "numa"): "Bound",
 }
@@ -88,7 +89,7 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
     return figure, data
 
 
-gain_precision, gain_pin_memory, gain_loader, gain_layout, gain_binding, gain_preset = (
+gain_precision, gain_pin_memory, gain_loader, gain_layout, gain_binding, gain_preset, gain_profiler = (
     partial(gain, parameter=parameter) for parameter in ORDER
 )
 

@@ -77,4 +77,12 @@ FIGURES = (
         "It does not show which of the settings makes the difference: vary them one by one.",
         "vision",
     ),
+    _gain(
+        "profiler",
+        48,
+        "Is a run slower because it has a profiler, before this records anything?",
+        "It does not show how much longer steps take while the profiler records: see `profiler_overhead`.",
+        more=" The setting is the profiler that was used; the steps are those of the measured window, in which it does "
+        "not record, so a gain below zero is its cost.",
+    ),
 )  # fmt: skip

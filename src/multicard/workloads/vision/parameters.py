@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from multicard.experiment.parameters import DatasetOf, JobParameters
 from multicard.workloads.vision.strategy import STRATEGIES
 
-Precision = Literal["fp64", "fp32", "fp16", "bf16"]
+Precision = Literal["fp64", "fp32", "bf16", "fp16"]
 
 # What the preset `tuned` turns on; a stated value overrides it.
 TUNED: dict[str, Any] = {
