@@ -68,7 +68,7 @@ def test_iteration_time_is_the_elapsed_time_of_the_slowest_rank_per_step(tmp_pat
     assert row["elapsed_s"] == pytest.approx(ELAPSED)
     assert row["measured_steps"] == 3
     assert row["iteration_time_s"] == pytest.approx(ELAPSED / 3)
-    assert row["epoch_time_s"] == pytest.approx(10 * ELAPSED / 3)
+    assert row["estimated_epoch_time_s"] == pytest.approx(10 * ELAPSED / 3)
     assert row["median_iteration_time_s"] == 3.0  # of 2, 4 and 3
 
 

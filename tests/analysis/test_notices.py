@@ -81,7 +81,7 @@ def test_figures_of_the_profiled_window_say_where_it_crosses_a_pass_or_its_steps
 
 def test_every_figure_says_which_runs_were_not_stationary(tmp_path: Path) -> None:
     tables = scenario(tmp_path, table({"stationary": True}, DRIFTING, DRIFTING | {"outcome": "failed"}))
-    assert notes(tables) == ["Not shown: 1 failed", f"Not stationary: 1 of 2 runs ({DRIFT})"]
+    assert notes(tables) == ["Without numbers: 1 failed", f"Not stationary: 1 of 2 runs ({DRIFT})"]
 
 
 def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:

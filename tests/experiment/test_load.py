@@ -72,7 +72,7 @@ def tuning(section: str, **parameters: Any) -> dict[str, Any]:
         ),
         (
             changed(*SIZES, "vary", "precision", value=["fp32", "fp31"]),
-            "mine.yaml: scenarios.sizes.vary.precision.1: found 'fp31', expected one of fp64, fp32, fp16, bf16 "
+            "mine.yaml: scenarios.sizes.vary.precision.1: found 'fp31', expected one of fp64, fp32, bf16, fp16 "
             "(did you mean 'fp32'?)",
         ),
         (

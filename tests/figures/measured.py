@@ -69,7 +69,7 @@ def pictures() -> pd.DataFrame:
             strategy=strategy, devices=devices, precision=precision, iteration_time_s=seconds,
             throughput_samples_per_s=64 * (devices if strategy == "ddp-ds" else 1) / seconds,
             forward_s=seconds / 3, backward_s=seconds / 2, other_s=seconds / 6, test_accuracy=0.9,
-            profiler_overhead=0.05, epoch_time_s=60 * seconds / devices,
+            profiler_overhead=0.05, estimated_epoch_time_s=60 * seconds / devices,
         )  # fmt: skip
     return measured("vision", *rows)
 

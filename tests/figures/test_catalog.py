@@ -204,7 +204,7 @@ def test_a_precision_that_did_not_complete_keeps_its_place() -> None:
 def test_runs_that_did_not_complete_are_counted_over_the_figure(tmp_path: Path) -> None:
     measures = pictures()
     measures.loc[0, "outcome"] = "out_of_memory"
-    assert "Not shown: 1 out of memory" in drawn("step_breakdown", measures, tmp_path)
+    assert "Without numbers: 1 out of memory" in drawn("step_breakdown", measures, tmp_path)
 
 
 def test_runs_that_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -> None:
@@ -214,13 +214,13 @@ def test_runs_that_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -
     outcomes = pd.DataFrame({"run": ["a", "b", "c"], "outcome": ["completed", "not run", "not run"]})
     outcomes.to_csv(tmp_path / OUTCOME_TABLE, index=False)
     write("step_breakdown", scenario, tmp_path / "f")
-    assert "Not shown: 1 diverged, 2 not run here" in words_of(tmp_path / "f.svg")
+    assert "Without numbers: 1 diverged, 2 not run here" in words_of(tmp_path / "f.svg")
 
 
 def test_when_no_run_completed_the_figure_says_so(tmp_path: Path) -> None:
     svg = drawn("speedup", pictures().assign(outcome="failed"), tmp_path)
     assert "No run completed" in svg
-    assert "Not shown: 10 failed" in svg
+    assert "Without numbers: 10 failed" in svg
     assert (tmp_path / "speedup.csv").read_text().splitlines() == ["nothing_to_show", "No run completed"]
 
 

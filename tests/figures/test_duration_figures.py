@@ -34,8 +34,8 @@ def together(*runs: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str,
 def test_full_epochs_are_measured_and_those_cut_short_extrapolated(tmp_path: Path) -> None:
     measures = measured(
         "vision",
-        {"strategy": "ddp-ds", "devices": 1, "epochs": 3, "epoch_time_s": 1000.0},
-        {"strategy": "ddp-ds", "devices": 2, "epochs": 3, "epoch_time_s": 7.0},
+        {"strategy": "ddp-ds", "devices": 1, "epochs": 3, "estimated_epoch_time_s": 1000.0},
+        {"strategy": "ddp-ds", "devices": 2, "epochs": 3, "estimated_epoch_time_s": 7.0},
     )
     tables = together(
         # The first epoch warms up; of the others the mean is 11 s. All three are 40 s of 65 s.

@@ -15,7 +15,7 @@ def sized(size: int, devices: int, precision: str = "fp32", **more: Any) -> dict
     """A run on GPUs whose pass takes a second per pixel of edge, divided by the devices."""
     return {
         "strategy": "ddp-ds", "device": "cuda", "image_size": size, "devices": devices, "precision": precision,
-        "epoch_time_s": size / devices, "throughput_samples_per_s": 10 * devices / size, **more,
+        "estimated_epoch_time_s": size / devices, "throughput_samples_per_s": 10 * devices / size, **more,
     }  # fmt: skip
 
 

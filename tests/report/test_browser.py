@@ -115,7 +115,7 @@ def test_a_series_can_be_hidden_and_the_printed_figure_shown(opened: Browser) ->
 
 def test_a_chart_marks_what_it_does_not_show(opened: Browser) -> None:
     notes = "document.querySelectorAll('figure')[0].querySelector('.notes')"
-    assert opened.run(f"{notes}.innerText") == "Not shown: 1 out of memory"
+    assert opened.run(f"{notes}.innerText") == "Without numbers: 1 out of memory"
     opened.run("document.querySelector('.toggle').click()")
     assert opened.run(f"{notes}.checkVisibility()") is False  # the picture has it
     plots = "[...document.querySelectorAll('figure')[3].querySelectorAll('.js-plotly-plot')]"

@@ -221,11 +221,11 @@ def test_the_model_state_is_stacked_from_its_parts() -> None:
 def test_every_figure_has_the_lines_about_runs_without_numbers(folder: Path) -> None:
     notes = {each.name: each.notes for each in read_results(folder, PLANS).scenarios}
     assert notes == {
-        "processes": ["Not shown: 1 out of memory"], "techniques": [], "gpus": ["Not shown: 1 not run here"],
+        "processes": ["Without numbers: 1 out of memory"], "techniques": [], "gpus": ["Without numbers: 1 not run here"],
     }  # fmt: skip
     page = written(folder)
-    assert page.count("<li>Not shown: 1 out of memory</li>") == 2  # with the charts
-    assert page.count(". Not shown: 1 out of memory. ") == 2  # and in the words for their pictures
+    assert page.count("<li>Without numbers: 1 out of memory</li>") == 2  # with the charts
+    assert page.count(". Without numbers: 1 out of memory. ") == 2  # and in the words for their pictures
 
 
 def test_what_was_recorded_of_no_run_keeps_its_panel() -> None:

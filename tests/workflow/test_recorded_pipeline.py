@@ -31,7 +31,7 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     assert outcomes.loc["not run", "reason"] == "needs a CUDA GPU, none found"
     assert pd.read_csv(scenario / "measures.csv")["iteration_time_s"].notna().all()
     assert (folder / "results/figures/recorded/step_breakdown.png").stat().st_size > 0
-    lines = "Not shown: 1 not run here"
+    lines = "Without numbers: 1 not run here"
     assert lines in (folder / "results/figures/recorded/step_breakdown.svg").read_text()
     for suffix in ("md", "tex"):
         caption = (scenario / f"table_costs.{suffix}").read_text()

@@ -27,7 +27,7 @@ COMMON: dict[str, str] = {
     "over the training data. Ranks of the plain ddp strategy all see the same samples, so they count once",
     "processed_samples_per_s": "samples that all ranks together compute in the measured window, repeated ones "
     "included, / elapsed_s",
-    "epoch_time_s": "iteration_time_s × steps of one pass over the training data",
+    "estimated_epoch_time_s": "iteration_time_s × steps of one pass over the training data",
     "median_iteration_time_s": "median over the measured steps of the slowest rank's step time: of a typical step, "
     "without the rare long ones",
     **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
@@ -130,7 +130,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
         "processed_samples_per_s": window.rate("samples"),
         "throughput_samples_per_s": distinct * window.rate("samples"),
         work.unit.throughput: distinct * window.rate(work.unit.column),
-        "epoch_time_s": window.iteration_time_s * record["steps_per_pass"],
+        "estimated_epoch_time_s": window.iteration_time_s * record["steps_per_pass"],
         "median_iteration_time_s": window.median_iteration_time_s,
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
         "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),

@@ -182,7 +182,7 @@ def training_times(tables: ScenarioTables) -> pd.DataFrame:
     Columns: `time_per_epoch_s`, the mean over the epochs that were full passes over the data and had no warm-up steps,
     else over all full passes; `training_time_s`, all epochs of the run, tests excluded; `other_time_s`, the rest of the
     job's wall time: start, tests, profiling. Of a run whose epochs were cut short, whose `cut_short` is 1 and not 0,
-    the first two are extrapolated: an epoch is the measure `epoch_time_s`, the training as many of them as the run has
+    the first two are extrapolated: an epoch is the measure `estimated_epoch_time_s`, the training as many of them as the run has
     epochs; there is no rest.
     """
     steps, info = tables.table("steps"), tables.table("runs_info").set_index("run")
@@ -198,7 +198,7 @@ def training_times(tables: ScenarioTables) -> pd.DataFrame:
     )
     rest = info["wall_time_s"].reindex(whole.index) - whole["training_time_s"]
     measures = tables.measures.set_index("run").reindex(whole.index)
-    per_pass = measures["epoch_time_s"].astype(float)
+    per_pass = measures["estimated_epoch_time_s"].astype(float)
     extrapolated = pd.DataFrame({"time_per_epoch_s": per_pass, "training_time_s": per_pass * measures["epochs"]})
     return whole.where(full, extrapolated, axis=0).assign(
         other_time_s=rest.where(full & (rest > 0)), cut_short=(~full).astype(float)

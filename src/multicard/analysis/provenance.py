@@ -41,7 +41,7 @@ def _not_shown(tables: ScenarioTables) -> list[str]:
     counted = [f"{count} {str(outcome).replace('_', ' ')}" for outcome, count in counts.items()]
     if tables.not_run:
         counted.append(f"{tables.not_run} {NOT_RUN} here")
-    return [f"Not shown: {', '.join(counted)}"] if counted else []
+    return [f"Without numbers: {', '.join(counted)}"] if counted else []
 
 
 def _counted(tables: ScenarioTables, kind: str) -> list[str]:

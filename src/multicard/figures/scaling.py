@@ -80,7 +80,7 @@ def image_size_scaling(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Other varied parameters, such as the precision, have a row of panels per combination.
     """
     others = varied(measures, besides=("image_size", "devices", "repeat"))
-    data = over_repeats(measures, ["epoch_time_s", "efficiency"]).sort_values(
+    data = over_repeats(measures, ["estimated_epoch_time_s", "efficiency"]).sort_values(
         ["image_size", "devices"], kind="stable", ignore_index=True
     )
     data.insert(0, "series", [unit("image_size", size) for size in data["image_size"]])
@@ -93,8 +93,8 @@ def image_size_scaling(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     for (left, right), name in zip(rows, panels, strict=True):
         own = data[data["panel"] == name]
         mine = [palette[series] for series in dict.fromkeys(own["series"])]
-        scale, seconds = unit_for(own["epoch_time_s"], MINUTES)
-        lines_by_devices(left, own, "epoch_time_s", scale, mine)
+        scale, seconds = unit_for(own["estimated_epoch_time_s"], MINUTES)
+        lines_by_devices(left, own, "estimated_epoch_time_s", scale, mine)
         left.set(title=f"{name}: time" if name else "Time", ylabel=f"Time per pass ({seconds})")
         right.set(title=f"{name}: efficiency" if name else "Efficiency", ylabel="Speed-up per device")
         if only:
