@@ -75,6 +75,34 @@ def test_memory_over_time_is_that_of_the_rank_and_gpu_with_the_most(tmp_path: Pa
     assert set(data["run"]) == {"run0"}
 
 
+def test_many_configurations_have_panels_by_devices_that_are_taller_than_the_legend(tmp_path: Path) -> None:
+    kinds = [
+        {"device": "cuda", "strategy": "ddp-ds", "devices": n, "precision": precision, "image_size": size}
+        for n in (1, 2, 4) for precision in ("fp64", "fp32", "fp16") for size in (100, 300)
+    ]  # fmt: skip
+    rows = [row for n in range(18) for row in steps(f"run{n}", 0, GB, 2 * GB, reserved=4 * GB)]
+    figure, data = draw("memory_over_time", gathered(tmp_path, measured("vision", *kinds), steps=rows))
+    figure.draw_without_rendering()
+    panels = closed(figure).axes
+    assert [axes.get_ylabel() for axes in panels[::2]] == [f"{n}\nMemory (GB)" for n in ("1 GPU", "2 GPUs", "4 GPUs")]
+    assert [len(axes.get_lines()) for axes in panels] == [6] * 6
+    # Lines that coincide are of different widths, the thinnest on top.
+    widths = [line.get_linewidth() for line in panels[0].get_lines()]
+    assert widths == sorted(set(widths), reverse=True)
+    tallest = max(each.get_window_extent().height for each in figure.legends)
+    assert all(axes.get_window_extent().height > tallest for axes in panels)
+    assert data["series"].nunique() == 18
+
+
+@pytest.mark.parametrize(("device", "title"), [("cuda", "on the fullest GPU"), ("cpu", "of the largest process")])
+def test_peaks_are_of_one_gpu_although_dp_has_one_rank_for_several(device: str, title: str) -> None:
+    strategy = "dp" if device == "cuda" else "ddp-ds"
+    figure, _ = memory(
+        measured("vision", {"device": device, "strategy": strategy, "devices": 2, "peak_memory_bytes": GB})
+    )
+    assert heading(closed(figure).axes[0]) == f"Peak memory {title}"
+
+
 def test_a_long_run_shows_the_highest_of_neighbouring_steps(tmp_path: Path) -> None:
     rows = steps("run0", 0, *[GB] * 999, 7 * GB)
     figure, data = draw("memory_over_time", gathered(tmp_path, measured("vision", {}), steps=rows))

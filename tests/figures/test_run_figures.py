@@ -8,7 +8,7 @@ import pytest
 from figures.measured import closed, gathered, group_names, heading, legend, measured, two_repeats, words
 from multicard.figures.costs import energy, profiler_overhead
 from multicard.figures.draw import draw
-from multicard.figures.scaling import image_size_scaling
+from multicard.figures.scaling import image_size_scaling, speedup
 
 
 def sized(size: int, devices: int, precision: str = "fp32", **more: Any) -> dict[str, Any]:
@@ -56,6 +56,35 @@ def test_a_box_holds_the_steps_of_all_repeats_by_their_slowest_rank(tmp_path: Pa
     assert data[["lowest_s", "highest_s"]].iloc[0].tolist() == pytest.approx([0.11, 0.31])
     assert axes.get_xlabel() == "Time of a measured step (ms)"
     assert group_names(axes, horizontal=True) == ["single, 1 CPU process"]
+
+
+def test_a_diamond_marks_the_mean_from_which_throughput_follows(tmp_path: Path) -> None:
+    # Every tenth step waits a second for the loader: the median is 0.1 s, elapsed time over steps 0.2 s.
+    times = ([0.1] * 9 + [1.1]) * 2
+    steps = [
+        {"run": "run0", "rank": 0, "step": n, "window": "measured", "duration_s": seconds}
+        for n, seconds in enumerate(times, 1)
+    ]
+    measures = measured("vision", {"iteration_time_s": sum(times) / len(times)})
+    figure, data = draw("step_times", gathered(tmp_path, measures, steps=steps))
+    [axes] = closed(figure).axes
+    [mark] = [line for line in axes.get_lines() if line.get_label() == "iteration time (mean)"]
+    assert (mark.get_marker(), mark.get_xdata().tolist()) == ("D", pytest.approx([0.2]))
+    assert data[["median_s", "iteration_time_s"]].iloc[0].tolist() == pytest.approx([0.1, 0.2])
+
+
+def test_ideal_scaling_looks_like_no_series() -> None:
+    rows = [row for s in ("ddp", "ddp-ds", "dp", "fsdp") for n in (1, 2) for row in two_repeats(
+        strategy=s, devices=n, device="cuda", throughput_samples_per_s=10.0 * n)]  # fmt: skip
+    figure, _ = speedup(measured("vision", *rows))
+    lines = [line for line in closed(figure).axes[0].get_lines() if len(line.get_xdata()) > 1]
+    [ideal] = [line for line in lines if line.get_label() == "ideal"]
+    assert ideal.get_marker() == "None" and ideal.get_linestyle() == "-"
+    assert all(
+        line.get_marker() != "None" and line.get_linewidth() > ideal.get_linewidth()
+        for line in lines
+        if line is not ideal and line.get_linestyle() != "None"
+    )
 
 
 def test_accuracy_is_a_line_per_run_over_training_time(tmp_path: Path) -> None:

@@ -185,6 +185,23 @@ def test_collectives_have_their_time_and_bus_bandwidth_over_the_size_of_messages
     assert data["bus_bandwidth_bytes_per_s"].dropna().tolist() == pytest.approx([500e6, 500e6])
 
 
+def test_strategies_have_marks_of_their_own_among_bus_bandwidths(tmp_path: Path) -> None:
+    both = measured("vision", *({"device": "cuda", "strategy": s, "devices": 2} for s in ("ddp-ds", "fsdp")))
+    of = {"collective": "all_reduce", "calls": 10, "total_s": 0.1}
+    runs = ("run0", "run1")
+    sums = [row for run in runs for row in rows(run, 2, **of)]
+    sizes = [row for run in runs for k in range(15) for row in rows(run, 2, **of, size_bytes=4**k)]
+    facts = [each | {"run": run} for run in runs for each in info()[:1]]
+    figure, _, right, _ = axes_of(
+        "collectives", gathered(tmp_path, both, collectives=sums, message_sizes=sizes, runs_info=facts)
+    )
+    assert not right.texts  # too many points to write numbers of devices
+    drawn = [line for line in right.get_lines() if len(line.get_xdata())]
+    assert sorted(len(line.get_xdata()) for line in drawn) == [15, 15]
+    assert len({line.get_marker() for line in drawn}) == 2
+    assert legend(figure) == [["all-reduce", "ddp-ds: all-reduce", "fsdp: all-reduce"]]
+
+
 def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells(tmp_path: Path) -> None:
     # nccl-tests counts what all ranks gather: 4 MB of each of 4 ranks in 0.1 s, × (n - 1) / n.
     gather = {"collective": "all_gather", "calls": 1, "total_s": 0.1}

@@ -221,7 +221,8 @@ def test_the_model_state_is_stacked_from_its_parts() -> None:
 def test_every_figure_has_the_lines_about_runs_without_numbers(folder: Path) -> None:
     notes = {each.name: each.notes for each in read_results(folder, PLANS).scenarios}
     assert notes == {
-        "processes": ["Without numbers: 1 out of memory"], "techniques": [], "gpus": ["Without numbers: 1 not run here"],
+        "processes": ["Without numbers: 1 out of memory"], "techniques": [],
+        "gpus": ["Without numbers: 1 not run here"],
     }  # fmt: skip
     page = written(folder)
     assert page.count("<li>Without numbers: 1 out of memory</li>") == 2  # with the charts

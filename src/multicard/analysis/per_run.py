@@ -182,8 +182,8 @@ def training_times(tables: ScenarioTables) -> pd.DataFrame:
     Columns: `time_per_epoch_s`, the mean over the epochs that were full passes over the data and had no warm-up steps,
     else over all full passes; `training_time_s`, all epochs of the run, tests excluded; `other_time_s`, the rest of the
     job's wall time: start, tests, profiling. Of a run whose epochs were cut short, whose `cut_short` is 1 and not 0,
-    the first two are extrapolated: an epoch is the measure `estimated_epoch_time_s`, the training as many of them as the run has
-    epochs; there is no rest.
+    the first two are extrapolated: an epoch is the measure `estimated_epoch_time_s`, the training as many of them
+    as the run has epochs; there is no rest.
     """
     steps, info = tables.table("steps"), tables.table("runs_info").set_index("run")
     by_epoch = steps.assign(warmup=steps["window"] == "warmup").groupby(["run", "epoch"])

@@ -13,6 +13,11 @@ from multicard.experiment.workload import workload_of
 
 COSTS = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "test_accuracy")
 
+SCALING_MODELS = (
+    "scaling models, fitted to the step times. Intervals take the chosen communication term as given; where it is in "
+    "doubt they cover less than 95%."
+)
+
 # Columns about a fitted scaling model.
 TESTS = ("residual", "lack_of_fit_p_value", "prediction_error")
 COUNTS = ("points", "device_counts", "degrees_of_freedom")
@@ -41,7 +46,7 @@ def write_scenario_tables(
     for name, table, caption in zip(
         WRITTEN_TABLES,
         (measures_table(measures, costs), speedup_table(measures), scaling_models_table(measures)),
-        ("time and memory of a step.", "speed-up over one device.", "scaling models, fitted to the speed-up."),
+        ("time and memory of a step.", "speed-up over one device.", SCALING_MODELS),
         strict=True,
     ):
         marked = table.assign(synthetic=synthetic) if synthetic else table

@@ -1,17 +1,18 @@
 """Memory of training: its peaks, and over time."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.analysis import per_run
-from multicard.analysis.comparisons import configurations
+from multicard.analysis.comparisons import configurations, varied
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import BYTES, MINUTES, unit_for
 from multicard.figures.bars import grouped
 from multicard.figures.learning import run_names
-from multicard.figures.series import configuration_names
+from multicard.figures.series import configuration_names, device_axis, devices, labels
 from multicard.figures.style import DASHES, WIDTH_IN, NothingToShow, colours, legend_below
 
 # What each measure of memory is on a GPU, the peak also on a CPU.
@@ -20,11 +21,14 @@ KINDS = {
     "peak_reserved_bytes": "reserved (PyTorch)",
     "device_memory_used_bytes": "used by everything (NVML)",
 }
+MOST_LINES = 8  # of one panel, where numbers of devices could have a panel each
+THINNEST, THICKEST = 1.1, 3.2  # lines, in points
+
 RESIDENT = "resident (CPU process)"
 
 
 def memory(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Peak memory of a rank, a group of bars per configuration: allocated, reserved, used by everything."""
+    """Peak memory of the fullest device, a group of bars per configuration: allocated, reserved, used by everything."""
     known = [kind for kind in KINDS if measures[kind].notna().any()]
     if not known:
         raise NothingToShow("no memory was recorded")
@@ -45,7 +49,10 @@ def memory(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     figure, axes = plt.subplots(figsize=(WIDTH_IN, height))
     scale, unit = unit_for(shown["bytes"], BYTES)
     grouped(axes, shown, "configuration", "bytes", scale, horizontal=True)
-    axes.set(title="Peak memory per rank", xlabel=f"Peak memory ({unit})")
+    kinds_of_device = set(data["device"])
+    place = {"cuda": "on the fullest GPU", "cpu": "of the largest process"}
+    where = place[kinds_of_device.pop()] if len(kinds_of_device) == 1 else "per device"
+    axes.set(title=f"Peak memory {where}", xlabel=f"Peak memory ({unit})")
     legend_below(figure, axes)
     return figure, data
 
@@ -54,6 +61,7 @@ def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Memory over the time of each configuration's first repeat, by its steps and within its capture by its trace."""
     names = run_names(tables)
     runs = pd.DataFrame(names.items(), columns=["run", "series"]).drop_duplicates("series")
+    runs["devices"] = runs["run"].map(tables.measures.set_index("run")["devices"])
     steps = runs.merge(per_run.memory_of_steps(tables), on="run")
     traced = runs.merge(per_run.memory_of_trace(tables), on="run")
     kinds = [kind for kind in ("peak_memory_bytes", "peak_reserved_bytes") if steps[kind].notna().any()]
@@ -63,26 +71,53 @@ def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     panels = [(steps, kind, RESIDENT if on_cpu else KINDS[kind]) for kind in kinds]
     panels += [(traced, "used_bytes", "profiled window (trace)")] if len(traced) else []
 
-    layout = [[0, 1], [2, 2]] if len(panels) == 3 else [list(range(len(panels)))]
-    figure, places = plt.subplot_mosaic(layout, figsize=(WIDTH_IN, 0.6 + 2.7 * len(layout)))
+    counts = sorted(runs["devices"].unique())
+    apart = len(counts) > 1 and len(runs) > MOST_LINES
+    if apart:  # a row of panels per number of devices, whose names leave it out
+        runs["line"] = runs["run"].map(_names_without_devices(tables))
+        layout = np.arange(len(counts) * len(panels)).reshape(len(counts), -1).tolist()
+    else:
+        runs["line"] = runs["series"]
+        layout = [[0, 1], [2, 2]] if len(panels) == 3 else [list(range(len(panels)))]
+    height = (1.7 if apart else 2.7) * len(layout)
+    figure, places = plt.subplot_mosaic(layout, figsize=(WIDTH_IN, 0.6 + height))
     scale, unit = unit_for([rows[value].max() for rows, value, _ in panels], BYTES)
-    series = list(runs["series"])
-    for place, (rows, value, what) in enumerate(panels):
-        axes = places[place]
+    lines = list(dict.fromkeys(runs["line"]))
+    for number, axes in places.items():
+        row, place = divmod(number, len(panels))
+        rows, value, what = panels[place]
         factor, seconds = unit_for(rows["time_s"], MINUTES)
-        _lines(axes, rows.assign(time=rows["time_s"] * factor, shown=rows[value] * scale), series)
-        since = "Time since the first step" if rows is steps else "Time in the profiled window"
+        shown = rows.assign(time=rows["time_s"] * factor, shown=rows[value] * scale)
+        shown = shown.merge(runs[["run", "line"]], on="run")
+        _lines(axes, shown[shown["devices"] == counts[row]] if apart else shown, lines)
         # The two views of the steps have one scale; memory that never changes is not at the edge.
         top = max(rows[each].max() for each in kinds) if rows is steps else rows[value].max()
-        axes.set(title=what[0].upper() + what[1:], ylim=(0, 1.08 * top * scale))
-        axes.set(xlabel=f"{since} ({seconds})", ylabel=f"Memory ({unit})")
-    legend_below(figure, places[0])
+        axes.set(ylim=(0, 1.08 * top * scale))
+        if row == 0:
+            axes.set_title(what[0].upper() + what[1:])
+        if apart:  # narrow, and the title says which
+            axes.set_xlabel(f"Time ({seconds})" if row == len(counts) - 1 else "")
+        else:
+            since = "Time since the first step" if rows is steps else "Time in the profiled window"
+            axes.set_xlabel(f"{since} ({seconds})")
+        which = f"{devices(int(counts[row]), device_axis(tables.measures))}\n" if apart else ""
+        if place == 0 or not apart:
+            axes.set_ylabel(f"{which}Memory ({unit})")
+    legend_below(figure, *(places.values() if apart else [places[0]]))
     return figure, pd.concat([rows for rows in (steps, traced) if len(rows)], ignore_index=True)
 
 
+def _names_without_devices(tables: ScenarioTables) -> dict[str, str]:
+    completed = tables.measures[tables.measures["outcome"] == "completed"]
+    return dict(zip(completed["run"], labels(completed, varied(tables.measures, ("devices", "repeat"))), strict=True))
+
+
 def _lines(axes: Axes, data: pd.DataFrame, series: list[str]) -> None:
-    """Draw a line of steps per configuration."""
+    """Draw a line of steps per configuration, each thinner than those before, so that none is hidden."""
     for index, (name, colour) in enumerate(zip(series, colours(len(series)), strict=True)):
-        rows = data[data["series"] == name]
-        look = {"color": colour, "linestyle": DASHES[index % len(DASHES)], "linewidth": 1.3}
+        rows = data[data["line"] == name]
+        if rows.empty:
+            continue
+        width = THINNEST + (THICKEST - THINNEST) * (1 - index / max(1, len(series) - 1))
+        look = {"color": colour, "linestyle": DASHES[index % len(DASHES)], "linewidth": width}
         axes.plot(rows["time"], rows["shown"], drawstyle="steps-post", label=name, **look)

@@ -32,6 +32,9 @@ THROUGHPUT = {
     "tokens_per_s": ("Throughput, without padding", "Tokens per second"),
 }
 
+# No series is drawn as a thin line without marks.
+IDEAL = {"color": "0.3", "linestyle": "-", "linewidth": 0.7, "label": "ideal", "zorder": 1}
+
 OFFSET = 0.035  # between neighbouring series, in devices
 
 
@@ -60,11 +63,10 @@ def speedup(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     data = _series(measures, ["speedup", "efficiency"])
     devices = sorted(data["devices"].unique())
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
-    ideal = {"color": "0.45", "linestyle": (0, (1, 1.5)), "linewidth": 1.2, "label": "ideal", "zorder": 1}
-    left.plot(devices, devices, **ideal)
+    left.plot(devices, devices, **IDEAL)
     lines_by_devices(left, data, "speedup")
     left.set(title="Speed-up", ylabel="Speed-up over one device")
-    right.plot(devices, [1.0] * len(devices), **ideal)
+    right.plot(devices, [1.0] * len(devices), **IDEAL)
     lines_by_devices(right, data, "efficiency")
     right.set(title="Efficiency", ylabel="Speed-up per device")
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -103,7 +105,7 @@ def image_size_scaling(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             say(right, "no run on one device to compare with:\nno efficiency")
         else:
             lines_by_devices(right, own, "efficiency", palette=mine)
-            right.axhline(1.0, color="0.45", linestyle=(0, (1, 1.5)), label="ideal", zorder=1)
+            right.axhline(1.0, **IDEAL)
             right.yaxis.set_major_formatter(PercentFormatter(1.0))
         for axes in (left, right):
             axis_of_devices(axes, own)

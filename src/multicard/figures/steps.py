@@ -57,6 +57,8 @@ def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow("no step times were recorded")
     scale, unit = unit_for(steps["duration_s"], SECONDS)
     data = quantiles_of_steps(steps)
+    means = completed.assign(configuration=completed["run"].map(names)).groupby("configuration")["iteration_time_s"]
+    data["iteration_time_s"] = data["configuration"].map(means.mean())
     boxes = []
     for row in data.itertuples(index=False):
         times = steps.loc[steps["configuration"] == row.configuration, "duration_s"]
@@ -81,6 +83,12 @@ def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         medianprops={"color": "black", "linewidth": 1.6},
         flierprops={"marker": ".", "markersize": 3, "markerfacecolor": "0.4", "markeredgecolor": "none"},
     )
+    if data["iteration_time_s"].notna().any():
+        axes.plot(
+            data["iteration_time_s"].astype(float) * scale, range(len(data)), linestyle="none", marker="D",
+            markersize=4.5, markerfacecolor="white", markeredgecolor="black", zorder=5, label="iteration time (mean)",
+        )  # fmt: skip
+        legend_below(figure, axes)
     group_axis(axes, data["configuration"].tolist(), horizontal=True)
     axes.set(xlabel=f"Time of a measured step ({unit})", title="Step times")
     return figure, data

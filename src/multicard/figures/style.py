@@ -14,6 +14,8 @@ from matplotlib.legend_handler import HandlerTuple
 
 WIDTH_IN = 7.0  # text width of a journal page
 
+ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and the height of another, in inches
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
@@ -106,6 +108,8 @@ def legend_below(figure: Figure, *axes: Axes, place: str = "center") -> None:
     column = 0.65 + 0.07 * max(map(len, entries))  # inches that a mark and the longest label take
     most = max(1, min(6, int(width / column)))
     rows = math.ceil(len(entries) / most)
+    # Panels keep their height under a legend of many rows.
+    figure.set_figheight(figure.get_figheight() + ROW_IN * max(0, rows - ROWS))
     figure.legend(
         [tuple(marks) if len(marks) > 1 else marks[0] for marks in entries.values()],
         entries,

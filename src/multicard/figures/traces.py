@@ -122,8 +122,9 @@ def _rates(tables: ScenarioTables) -> pd.DataFrame:
     found = per_run.bus_bandwidths(tables)
     completed = tables.measures[tables.measures["outcome"] == "completed"]
     names = configuration_names(tables.measures, completed)
-    known = completed[["run", "devices"]].assign(configuration=names).merge(found, on="run")
-    groups = known.groupby(["configuration", "devices", "collective", "size_bytes"], sort=False)
+    series = labels(completed, varied(tables.measures, besides=("devices", "repeat")))
+    known = completed[["run", "devices"]].assign(configuration=names, series=series).merge(found, on="run")
+    groups = known.groupby(["configuration", "series", "devices", "collective", "size_bytes"], sort=False)
     return groups["bus_bandwidth_bytes_per_s"].median().reset_index()
 
 
@@ -133,11 +134,14 @@ def _draw_rates(axes: Axes, rates: pd.DataFrame, names: Sequence[str], look: Loo
         say(axes, "sizes of messages were not recorded")
         return []
     x, y = rates["size_bytes"], rates["bus_bandwidth_bytes_per_s"]
-    for index, name in enumerate(names):
-        own = rates["collective"] == name
+    series = list(dict.fromkeys(rates["series"]))
+    drawn = [(each, name) for each in series for name in names]
+    drawn = [(each, name) for each, name in drawn if ((rates["series"] == each) & (rates["collective"] == name)).any()]
+    for index, (each, name) in enumerate(drawn):
+        own = (rates["series"] == each) & (rates["collective"] == name)
         axes.plot(
             x[own], y[own], linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=5, color=look[name][0],
-            markeredgecolor="0.2", markeredgewidth=0.5, label=name if own.any() else "_",
+            markeredgecolor="0.2", markeredgewidth=0.5, label=name if len(series) == 1 else f"{each}: {name}",
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
     axes.set(xlim=_decades(x), ylim=_decades(y))

@@ -13,8 +13,8 @@ FIGURES = (
         name="memory",
         order=71,
         question="How much memory does training need?",
-        caption=f"Highest peak of any rank in the measured steps: on a GPU {KINDS}; on a CPU the resident memory of "
-        f"the process, most of which is libraries. {BARS} Where a run did not complete, its outcome takes the place of "
+        caption=f"Highest peak in the measured steps: of any GPU, {KINDS}; with CPU processes the resident memory of "
+        f"any of them, most of which is libraries. {BARS} Where a run did not complete, its outcome takes the place of "
         "the bar.",
         limits="It does not show what the memory holds; of LLM runs `techniques` does. Resident memory never falls, so "
         "on a CPU it includes what preparing the run took.",
@@ -28,7 +28,8 @@ FIGURES = (
         "and, on GPUs, reserved by PyTorch's allocator; on a CPU resident. Where the trace recorded allocations, "
         "also the memory in use within the profiled window, on the GPU with the most: Nsight Systems counts from the "
         "start of the window what is allocated from the driver, PyTorch's profiler all that tensors have. The first "
-        "repeat of each configuration.",
+        "repeat of each configuration; of many, a row of panels per number of devices. Lines get thinner in the order "
+        "of the legend, so that of lines on each other all are seen.",
         limits="A step has one number, its peak: what happens inside a step only the trace shows. PyTorch keeps the "
         "memory that it has once reserved, so the driver's view of a window in the middle of training is nearly level, "
         "and it begins at zero, whatever was allocated before.",

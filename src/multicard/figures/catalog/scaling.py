@@ -24,7 +24,7 @@ FIGURES = (
         question="What does each additional device gain?",
         caption="Speed-up: throughput (distinct samples for vision runs, tokens for LLM runs) relative to one device "
         "(strategy single where the scenario has it). Efficiency: speed-up divided by the number of devices. The "
-        "dotted line is ideal scaling. Points are geometric means of the ratios of repeats. Whiskers "
+        "thin line is ideal scaling. Points are geometric means of the ratios of repeats. Whiskers "
         f"{RATIOS}; {NONE}.",
         limits="Without a completed run on one device both panels are empty. Under weak scaling the global batch grows "
         "with the number of devices, so the same number of passes over the data means fewer updates; `accuracy` shows "
@@ -39,7 +39,7 @@ FIGURES = (
         order=13,
         question="Does adding devices pay off more for larger images?",
         caption="Time: duration of one pass over the training data (time per step × steps per pass). Efficiency: "
-        "speed-up over one device, divided by the number of devices; the dotted line is ideal scaling. Points are "
+        "speed-up over one device, divided by the number of devices; the thin line is ideal scaling. Points are "
         "medians over repeats, of efficiency geometric means of ratios. Whiskers of times "
         f"{REPEATS}; those of efficiency {RATIOS}; {NONE}.",
         limits="A pass need not have been run in full: with `steps_per_epoch` the time is extrapolated from the "
