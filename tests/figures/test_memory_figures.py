@@ -71,6 +71,7 @@ def test_memory_over_time_is_that_of_the_rank_and_gpu_with_the_most(tmp_path: Pa
     assert shown[:2] == [[[0, 2], [1, 3]], [[0, 2], [5, 5]]]
     assert shown[2] == [pytest.approx([0, 100]), [1, 2]]  # milliseconds
     assert panels[2].get_xlabel() == "Time in the profiled window (ms)"
+    assert panels[2].get_ylabel() == "Change since the\nwindow opened (GB)"
     assert legend(figure) == [["2 GPUs"]]
     assert set(data["run"]) == {"run0"}
 
@@ -101,6 +102,22 @@ def test_peaks_are_of_one_gpu_although_dp_has_one_rank_for_several(device: str, 
         measured("vision", {"device": device, "strategy": strategy, "devices": 2, "peak_memory_bytes": GB})
     )
     assert heading(closed(figure).axes[0]) == f"Peak memory {title}"
+
+
+@pytest.mark.parametrize(
+    ("pool", "label", "sizes"),
+    [("device", "Change since the\nwindow opened (GB)", [1, -3]), ("torch_allocated", "Memory (GB)", [1, 3])],
+)
+def test_memory_by_a_trace_is_all_of_it_or_a_change_that_may_be_negative(
+    pool: str, label: str, sizes: list[int], tmp_path: Path
+) -> None:
+    traced = used("run0", 0, pool, *((0.1 * n, size * GB) for n, size in enumerate(sizes)))
+    figure, _ = draw("memory_over_time", gathered(tmp_path, measured("vision", {"device": "cuda"}), memory_use=traced))
+    [axes] = closed(figure).axes
+    assert axes.get_ylabel() == label
+    assert list(axes.get_lines()[0].get_ydata()) == sizes
+    low, high = axes.get_ylim()
+    assert low <= min(0, *sizes) < max(sizes) < high
 
 
 def test_a_long_run_shows_the_highest_of_neighbouring_steps(tmp_path: Path) -> None:

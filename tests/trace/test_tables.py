@@ -229,6 +229,20 @@ def test_memory_in_use_follows_allocations_and_releases(tmp_path: Path) -> None:
     assert {(row["process"], row["device"], row["pool"]) for row in rows} == {(PID, 2, "device")}
 
 
+def test_memory_in_use_is_a_change_and_negative_where_earlier_memory_is_released(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "t.sqlite")
+    columns = "start INT, globalPid INT, deviceId INT, bytes INT, memKind INT, memoryOperationType INT"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS ({columns})")
+        for start, size, what in ((0, 100, 0), (1, 300, 1), (2, 50, 0)):
+            row = (start * MS, global_id(PID), 2, size, 2, what)
+            db.execute("INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES (?, ?, ?, ?, ?, ?)", row)
+        db.commit()
+    rows = activity_tables([open_trace(path)]).rows["memory_use"]
+    assert [row["used_bytes"] for row in rows] == [100, -200, -150]
+    assert "negative" in ACTIVITIES["memory_use"].description
+
+
 def test_very_many_changes_are_thinned_to_the_highest_of_neighbours(tmp_path: Path) -> None:
     path = kineto_trace(tmp_path / "t.json")
     document = json.loads(path.read_text())

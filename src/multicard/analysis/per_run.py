@@ -156,17 +156,17 @@ def memory_of_steps(tables: ScenarioTables, most: int = 500) -> pd.DataFrame:
 
 
 def memory_of_trace(tables: ScenarioTables) -> pd.DataFrame:
-    """Memory in use of the GPU of a run with the most: `run`, `time_s` since the first change, `used_bytes`.
+    """Memory in use of the GPU of a run with the most: `run`, `pool`, `time_s` since the first change, `used_bytes`.
 
-    What was allocated on the device from the driver, where Nsight Systems recorded it, or by tensors, where PyTorch's
-    profiler did.
+    In the pool `device` what was allocated from the driver since the capture began, where Nsight Systems recorded it:
+    a change, negative where more was released. In `torch_allocated` all that tensors have, by PyTorch's profiler.
     """
     rows = tables.table("memory_use")
     rows = rows[rows["pool"].isin(("device", "torch_allocated"))]
     place = ["run", *GPU, "pool"]
     fullest = rows.loc[rows.groupby("run")["used_bytes"].idxmax(), place]
     own = rows.merge(fullest, on=place).sort_values(["run", "start_s"], kind="stable")
-    return own.rename(columns={"start_s": "time_s"})[["run", "time_s", "used_bytes"]]
+    return own.rename(columns={"start_s": "time_s"})[["run", "pool", "time_s", "used_bytes"]]
 
 
 def accuracy_over_time(tables: ScenarioTables) -> pd.DataFrame:

@@ -23,7 +23,8 @@ KINDS = {
 }
 MOST_LINES = 8  # of one panel, where numbers of devices could have a panel each
 THINNEST, THICKEST = 1.1, 3.2  # lines, in points
-
+# What memory of a trace is, by its pool. nsys sees changes only: what is released may be from before the window.
+TRACED = {"torch_allocated": "Memory", "device": "Change since the\nwindow opened"}
 RESIDENT = "resident (CPU process)"
 
 
@@ -69,7 +70,9 @@ def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow("no memory over time was recorded")
     on_cpu = set(tables.measures["device"]) == {"cpu"}
     panels = [(steps, kind, RESIDENT if on_cpu else KINDS[kind]) for kind in kinds]
-    panels += [(traced, "used_bytes", "profiled window (trace)")] if len(traced) else []
+    by_pool = {pool: rows for pool in TRACED if len(rows := traced[traced["pool"] == pool])}
+    panels += [(rows, "used_bytes", "profiled window (trace)") for rows in by_pool.values()]
+    quantities = [*("Memory" for _ in kinds), *(TRACED[pool] for pool in by_pool)]
 
     counts = sorted(runs["devices"].unique())
     apart = len(counts) > 1 and len(runs) > MOST_LINES
@@ -78,10 +81,10 @@ def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         layout = np.arange(len(counts) * len(panels)).reshape(len(counts), -1).tolist()
     else:
         runs["line"] = runs["series"]
-        layout = [[0, 1], [2, 2]] if len(panels) == 3 else [list(range(len(panels)))]
+        layout = {3: [[0, 1], [2, 2]], 4: [[0, 1], [2, 3]]}.get(len(panels), [list(range(len(panels)))])
     height = (1.7 if apart else 2.7) * len(layout)
     figure, places = plt.subplot_mosaic(layout, figsize=(WIDTH_IN, 0.6 + height))
-    scale, unit = unit_for([rows[value].max() for rows, value, _ in panels], BYTES)
+    scale, unit = unit_for([rows[value].abs().max() for rows, value, _ in panels], BYTES)
     lines = list(dict.fromkeys(runs["line"]))
     for number, axes in places.items():
         row, place = divmod(number, len(panels))
@@ -92,7 +95,9 @@ def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         _lines(axes, shown[shown["devices"] == counts[row]] if apart else shown, lines)
         # The two views of the steps have one scale; memory that never changes is not at the edge.
         top = max(rows[each].max() for each in kinds) if rows is steps else rows[value].max()
-        axes.set(ylim=(0, 1.08 * top * scale))
+        bottom = 0 if quantities[place] == "Memory" else min(0, rows[value].min())
+        margin = 0.08 * (max(0, top) - bottom) or 1
+        axes.set(ylim=((bottom - margin if bottom else 0) * scale, (max(0, top) + margin) * scale))
         if row == 0:
             axes.set_title(what[0].upper() + what[1:])
         if apart:  # narrow, and the title says which
@@ -101,8 +106,8 @@ def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
             since = "Time since the first step" if rows is steps else "Time in the profiled window"
             axes.set_xlabel(f"{since} ({seconds})")
         which = f"{devices(int(counts[row]), device_axis(tables.measures))}\n" if apart else ""
-        if place == 0 or not apart:
-            axes.set_ylabel(f"{which}Memory ({unit})")
+        if place == 0 or not apart or quantities[place] != "Memory":
+            axes.set_ylabel(f"{which if place == 0 else ''}{quantities[place]} ({unit})")
     legend_below(figure, *(places.values() if apart else [places[0]]))
     return figure, pd.concat([rows for rows in (steps, traced) if len(rows)], ignore_index=True)
 

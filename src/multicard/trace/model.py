@@ -42,7 +42,8 @@ KINDS: dict[str, Kind] = {
     # Communication calls with the size of their message, as the communication library counts it, and the number of
     # ranks that take part (None: not recorded); `start` is when the host made the call.
     "messages": Kind(("process", "collective", "ranks"), ("start", "bytes")),
-    # Memory of a device in use after a change, in bytes; `pool` says what kind of memory.
+    # Memory of a device in use after a change, in bytes; `pool` says what kind of memory. In a pool of PyTorch's
+    # (`torch_…`) that is all of it, in others the change since the capture began, which may be negative.
     "memory_use": Kind(("process", "device", "pool"), ("start", "bytes")),
     # Samples of the counters of a device; `value` is in the metric's own unit.
     "metrics": Kind(("device", "metric"), ("start", "value")),

@@ -231,7 +231,10 @@ def _shape(x: int | None, y: int | None, z: int | None) -> str | None:
 
 
 def _memory_use(database: SqliteFile) -> EventSource:
-    """Memory in use after each allocation and release, counted from the start of the capture."""
+    """Memory allocated since the capture began, after each allocation and release.
+
+    Negative where more of what was there before was released than has been allocated since.
+    """
     groups = Groups()
     columns = database.tables["CUDA_GPU_MEMORY_USAGE_EVENTS"]
     lacking = {"start", "globalPid", "deviceId", "bytes", "memoryOperationType"} - columns

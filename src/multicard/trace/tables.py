@@ -249,7 +249,8 @@ ACTIVITIES: dict[str, Activity] = {
         ("device", "pool", "start_s", "used_bytes"),
         of.memory_use,
         "Device memory in use over time, after changes; the highest of neighbours where there are very many. nsys "
-        "counts from the start of the capture, PyTorch all that its allocator holds.",
+        "tells the change since the capture began, negative where more was released than allocated, PyTorch all that "
+        "its allocator holds.",
     ),
     "metrics": Activity(
         ("metrics",),
