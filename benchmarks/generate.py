@@ -19,8 +19,8 @@ from truth import History, truth_of
 
 FIRST_STEP_NS = 1_000_000_000
 KEPT = {
-    "kernels": ("start", "end", "call_start", "call_end", "recorded", "shape"),
-    "memory": ("start", "end", "call_start", "kind", "bytes"),
+    "kernels": ("start", "end", "call_start", "call_end", "recorded", "shape", "stream", "thread"),
+    "memory": ("start", "end", "call_start", "kind", "bytes", "stream"),
     "ranges": ("start", "end", "name"),
 }
 IN_STEPS = "in_steps"  # whether the host did it in a step

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from catalogue import FUNCTIONS, MEMORY_KINDS, RANGES, STEP, Catalogue
-from simulation import Columns
+from simulation import MAIN_THREAD, Columns
 
 COMPUTE, COMMUNICATION, MEMORY = range(3)
 CAUSES = ("idle_host_bound", "idle_collective", "idle_other")
@@ -21,8 +21,9 @@ NEVER = np.iinfo(np.int64).max
 class History:
     """All that one process did.
 
-    kernels: start, end, call_start, call_end, recorded, shape; memory: start, end, call_start, kind, bytes; calls:
-    duration, function; ranges: start, end, name. All have in_steps: whether the host did it in a step.
+    kernels: start, end, call_start, call_end, recorded, shape, stream, thread; memory: start, end, call_start, kind,
+    bytes, stream; calls: duration, function; ranges: start, end, name. All have in_steps: whether the host did it in a
+    step.
     """
 
     process: int
@@ -175,8 +176,12 @@ def timeline(history: History, catalogue: Catalogue) -> list[dict[str, Any]]:
     steps = history.ranges["name"] == STEP
     step_start, step_end = history.ranges["start"][steps], history.ranges["end"][steps]
     capture = (min(int(start.min()), int(step_start.min())), max(int(end.max()), int(step_end.max())))
+    # Of the streams that other threads or only copies use, no step waits.
+    stream = np.concatenate((kernel["stream"], memory["stream"]))
+    used = np.unique(kernel["stream"][kernel["recorded"] & (kernel["thread"] == MAIN_THREAD)])
+    own = np.isin(stream, used) if len(used) else np.ones(len(stream), bool)
     steps_of_device = [
-        tuple(device_moment(moment, call, end) for moment in step)
+        tuple(device_moment(moment, call[own], end[own]) for moment in step)
         for step in zip(step_start.tolist(), step_end.tolist(), strict=True)
     ]
     scopes = [capture, *steps_of_device]

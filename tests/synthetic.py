@@ -146,22 +146,44 @@ def ranks_in_collectives(
 Work = tuple[float, float, float, str]  # of a kernel: its launching call, start and end in milliseconds, and its name
 
 
+COPY = "Memcpy HtoD (Pinned -> Device)"
+MARKER = 1  # the thread that marks the steps
+Lanes = dict[str, tuple[int | None, int | None]]  # stream and launching thread of work, by its name
+
+
 def training_trace(
-    path: Path, steps: dict[int, list[tuple[float, float]]], work: dict[int, list[Work]], calls: bool = True
+    path: Path,
+    steps: dict[int, list[tuple[float, float]]],
+    work: dict[int, list[Work]],
+    calls: bool = True,
+    lanes: Lanes | None = None,
+    devices: dict[str, int] | None = None,
 ) -> Path:
     """Write steps of the host (start and end in milliseconds) and kernels, by process id, as either profiler does.
 
     A `.json` holds one process, a `.sqlite` several on one clock. Process `PID + n` has the device n. A launching call
-    lasts 0.1 ms; without `calls` none were recorded.
+    lasts 0.1 ms; without `calls` none were recorded. Without `lanes` streams were not recorded; what they do not name
+    is on stream 7, launched by the thread `MARKER`. Work named `COPY` is a copy. `devices` says by name what is on
+    another device.
     """
+    devices = devices or {}
+
+    def lane(name: str) -> tuple[int | None, int | None]:
+        return (lanes or {}).get(name, (7, MARKER))
+
     if path.suffix == ".json":
         ((pid, marks),) = steps.items()
-        events = [{"cat": "user_annotation", "name": "step", "ts": a, "dur": b - a, "pid": pid} for a, b in marks]
+        mark = {"cat": "user_annotation", "name": "step", "pid": pid} | ({} if lanes is None else {"tid": MARKER})
+        events: list[dict[str, Any]] = [mark | {"ts": a, "dur": b - a} for a, b in marks]
         for number, (call, start, end, name) in enumerate(work[pid]):
-            of = {"correlation": number, "device": pid - PID}
+            of = {"correlation": number, "device": devices.get(name, pid - PID)}
             launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": call, "dur": 0.1, "pid": pid, "args": of}
+            if lanes is not None:
+                stream, thread = lane(name)
+                of, launch = of | {"stream": stream}, launch | {"tid": thread}
             events += [launch] if calls else []
-            events.append({"cat": "kernel", "name": name, "ts": start, "dur": end - start, "pid": 0, "args": of})
+            kind = "gpu_memcpy" if name == COPY else "kernel"
+            events.append({"cat": kind, "name": name, "ts": start, "dur": end - start, "pid": 0, "args": of})
         in_us = [event | {"ph": "X", "ts": event["ts"] * 1e3, "dur": event["dur"] * 1e3} for event in events]
         path.write_text(json.dumps({"traceEvents": in_us}))
         return path
@@ -171,10 +193,11 @@ def training_trace(
         strings = [(1, "cudaLaunchKernel"), *((number, name) for name, number in names.items())]
         db.executemany("INSERT INTO StringIds VALUES (?, ?)", strings)
         db.execute("CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, globalTid INT)")
-        db.execute(
-            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL "
-            "(start INT, end INT, deviceId INT, globalPid INT, demangledName INT, correlationId INT)"
-        )
+        columns = "start INT, end INT, deviceId INT, globalPid INT, correlationId INT"
+        columns += "" if lanes is None else ", streamId INT"
+        db.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns}, demangledName INT)")
+        if COPY in names:
+            db.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({columns}, bytes INT, copyKind INT)")
         if calls:
             db.execute(
                 "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME "
@@ -187,13 +210,17 @@ def training_trace(
 
         for pid, marks in steps.items():
             for start, end in marks:
-                put("NVTX_EVENTS", start, end, 59, "step", global_id(pid, 1))
+                put("NVTX_EVENTS", start, end, 59, "step", global_id(pid, MARKER))
         for pid, kernels in work.items():
             for number, (call, start, end, name) in enumerate(kernels):
-                place = (pid - PID, global_id(pid), names[name], number)
-                put("CUPTI_ACTIVITY_KIND_KERNEL", start, end, *place)
+                stream, thread = lane(name)
+                place = (devices.get(name, pid - PID), global_id(pid), number, *(() if lanes is None else (stream,)))
+                if name == COPY:
+                    put("CUPTI_ACTIVITY_KIND_MEMCPY", start, end, *place, 64, 1)
+                else:
+                    put("CUPTI_ACTIVITY_KIND_KERNEL", start, end, *place, names[name])
                 if calls:
-                    put("CUPTI_ACTIVITY_KIND_RUNTIME", call, call + 0.1, 0, global_id(pid, 1), number, 1)
+                    put("CUPTI_ACTIVITY_KIND_RUNTIME", call, call + 0.1, 0, global_id(pid, thread or 0), number, 1)
         db.commit()
     return path
 

@@ -1,5 +1,6 @@
 """What belongs to the steps of a trace, and when a device begins and ends them, against hand counts."""
 
+import json
 import random
 import sqlite3
 from contextlib import closing
@@ -11,7 +12,7 @@ import pytest
 from multicard.trace.files import open_trace
 from multicard.trace.steps import Steps, on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
-from synthetic import OTHER, PID, Work, training_trace
+from synthetic import COPY, MARKER, OTHER, PID, Lanes, Work, training_trace
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -116,6 +117,107 @@ def test_where_the_host_runs_ahead_steps_last_as_long_as_on_the_device(suffix: s
     assert [row["start_s"] * 1e3 for row in steps] == pytest.approx([0, 8.5, 16.5, 24.5])
     assert [row["span_s"] * 1e3 for row in steps] == pytest.approx([8.5, 8, 8, 9])
     assert [row["busy_s"] * 1e3 for row in steps] == pytest.approx([8, 8, 8, 8])
+
+
+# Steps of 10 ms, in each of which the device works for 9 ms. 1 ms before each step ends, another thread launches work
+# on another stream, 2 and 8 ms long in turn, for which the stream of the steps does not wait.
+LOADED_STEPS = [(10.0 * n, 10.0 * n + 10) for n in range(6)]
+COMPUTE: list[Work] = [(begin + 0.5, begin + 0.7, begin + 9.7, "gemm") for begin, _ in LOADED_STEPS]
+LOADER: list[Work] = [
+    (end - 1, end - 0.8, end - 0.8 + (2, 8)[n % 2], "resize") for n, (_, end) in enumerate(LOADED_STEPS)
+]
+
+
+def loaded(path: Path, lanes: Lanes, work: list[Work] = LOADER) -> list[dict]:
+    trace = training_trace(path, {PID: LOADED_STEPS}, {PID: [*COMPUTE, *work]}, lanes=lanes)
+    return of_steps(trace, only=["timeline"]).rows["timeline"]
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_steps_do_not_wait_for_streams_of_other_threads(suffix: str, tmp_path: Path) -> None:
+    together, *steps = loaded(tmp_path / f"t.{suffix}", {"resize": (20, 2)})
+    assert [row["extent"] for row in (together, *steps)] == ["device"] * 7
+    assert [row["span_s"] * 1e3 for row in (together, *steps)] == pytest.approx([60, *[10] * 6])
+    assert [row["start_s"] * 1e3 for row in steps] == pytest.approx([0, 10, 20, 30, 40, 50])
+    # What the loader does is busy time all the same. It works from 9.2 to 11.2, 19.2 to 27.2, 29.2 to 31.2 ms and so
+    # on, the steps from 0.7 to 9.7: each step begins with the rest of 1.2 or 7.2 ms and ends busy.
+    assert [row["busy_s"] * 1e3 for row in steps] == pytest.approx([9.3, 10, 10, 10, 10, 10])
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_steps_wait_for_other_threads_on_their_own_stream(suffix: str, tmp_path: Path) -> None:
+    """As autograd's thread launches the backward pass."""
+    backward: list[Work] = [(7.0, 9.7, 12.0, "backward"), (16.0, 19.7, 20.5, "backward")]
+    _, *steps = loaded(tmp_path / f"t.{suffix}", {"backward": (7, 2)}, backward)
+    assert [row["start_s"] * 1e3 for row in steps] == pytest.approx([0, 12, 20.5, 30, 40, 50])
+    assert [row["span_s"] * 1e3 for row in steps] == pytest.approx([12, 8.5, 9.5, 10, 10, 10])
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_steps_do_not_wait_for_a_stream_of_nothing_but_copies(suffix: str, tmp_path: Path) -> None:
+    copies = [(call, start, end, COPY) for call, start, end, _ in LOADER]
+    rows = loaded(tmp_path / f"t.{suffix}", {COPY: (20, MARKER)}, copies)
+    assert [row["span_s"] * 1e3 for row in rows] == pytest.approx([60, *[10] * 6])
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_all_streams_of_a_graph_are_those_of_the_steps(suffix: str, tmp_path: Path) -> None:
+    """Its kernels have the correlation of its launch, wherever they run: here the second branch lasts longer."""
+    branch: list[Work] = [(8.0, 8.5, 12.0, "branch")]
+    _, *steps = loaded(tmp_path / f"t.{suffix}", {"branch": (21, MARKER)}, branch)
+    assert [row["span_s"] * 1e3 for row in steps[:2]] == pytest.approx([12, 8])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "lanes"),
+    [
+        ("json", {"gemm": (None, MARKER), "resize": (None, 2)}),
+        ("json", {"gemm": (7, MARKER), "resize": (None, 2)}),
+        ("sqlite", {"gemm": (None, MARKER), "resize": (None, 2)}),
+    ],
+)
+def test_where_streams_are_not_known_nor_who_launched_steps_are_the_hosts(
+    suffix: str, lanes: Lanes, tmp_path: Path
+) -> None:
+    assert {row["extent"] for row in loaded(tmp_path / f"t.{suffix}", lanes)} == {"host"}
+
+
+def test_where_threads_are_not_known_steps_on_several_streams_are_the_hosts(tmp_path: Path) -> None:
+    path = training_trace(
+        tmp_path / "t.json", {PID: LOADED_STEPS}, {PID: [*COMPUTE, *LOADER]}, lanes={"resize": (20, 2)}
+    )
+    trace = json.loads(path.read_text())
+    for event in trace["traceEvents"]:
+        event.pop("tid", None)
+    path.write_text(json.dumps(trace))
+    assert {row["extent"] for row in of_steps(path, only=["timeline"]).rows["timeline"]} == {"host"}
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_a_device_that_only_other_threads_use_has_steps_of_all_its_streams(suffix: str, tmp_path: Path) -> None:
+    """As the replicas of `DataParallel` do, to which the main thread at most copies their batches."""
+    replica: list[Work] = [(1.0, 1.5, 13.0, "replica"), (0.5, 0.6, 1.0, COPY)]
+    path = training_trace(
+        tmp_path / f"t.{suffix}", {PID: LOADED_STEPS}, {PID: [*COMPUTE, *replica]},
+        lanes={"replica": (7, 2), COPY: (30, MARKER)}, devices={"replica": 1, COPY: 1},
+    )  # fmt: skip
+    rows = of_steps(path, only=["timeline"]).rows["timeline"]
+    spans = {(row["device"], row["step"]): row["span_s"] * 1e3 for row in rows}
+    assert (spans[0, 1], spans[0, 2]) == pytest.approx((10, 10))
+    assert (spans[1, 1], spans[1, 2]) == pytest.approx((13, 7))
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_streams_and_threads_add_no_rows_to_tables(suffix: str, tmp_path: Path) -> None:
+    path = training_trace(
+        tmp_path / f"t.{suffix}", {PID: LOADED_STEPS},
+        {PID: [*COMPUTE, (50.0, 50.5, 51.0, "resize"), (51.0, 51.5, 52.0, COPY), (52.0, 52.5, 53.0, "gemm")]},
+        lanes={"resize": (20, 2)},
+    )  # fmt: skip
+    rows = of_steps(path).rows
+    assert {row["function"]: row["calls"] for row in rows["cuda_api"]} == {"cudaLaunchKernel": 9}
+    assert {row["kernel"]: row["calls"] for row in rows["kernels"]} == {"gemm": 7, "resize": 1}
+    assert [len(rows[name]) for name in ("cuda_api", "kernels", "memory_operations", "ranges")] == [1, 2, 1, 1]
 
 
 def test_phases_keep_the_times_of_the_host(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, Launches
 from multicard.trace.model import Batch, EventSource, Integers, Trace
 from multicard.trace.statistics import Grouped, Statistics, statistics
-from multicard.trace.steps import Marks, Steps, Window, on_device
+from multicard.trace.steps import Marks, Steps, Window, on_device, streams_of_steps
 
 CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
@@ -46,13 +46,16 @@ class CapturedEvents:
         def read(kind: str, *keep: str, **how: Any) -> Events | None:
             return collect(traces, kind, keep=keep, progress=progress, **how) if kind in wanted else None
 
-        self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name"))
+        self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name", "thread"))
         self.marks = Marks(self.ranges)
         linked = ("correlation",) if "launches" in wanted else ()
         times = ("start", "duration") if "starts" in wanted else ()
+        # When a device begins and ends steps depends on who launched what on which stream.
+        threads = self.marks.threads if linked and times else set()
+        stream, thread = (("stream",), ("thread",)) if threads else ((), ())
         shape = ("grid", "block") if "shapes" in wanted else ()
-        self.kernels = read("kernels", *linked, *times, groups=("process", "device", "name", *shape))
-        place = ("process", "device", "operation", "host_memory")
+        self.kernels = read("kernels", *linked, *times, groups=("process", "device", "name", *shape, *stream))
+        place = ("process", "device", "operation", "host_memory", *stream)
         self.memory = read("memory", *linked, *times, "bytes", groups=place)
         self.messages = read("messages", "start", "bytes", sort=None)
         self.memory_use = read("memory_use", "start", "bytes", sort=None)
@@ -60,12 +63,12 @@ class CapturedEvents:
         sets = [own for _, own in self._on_device()]
         self.launches: Launches | None = None
         if "api" in wanted and linked and sets and any(trace.has("api") for trace in traces):
-            self.launches = Launches(sets)
+            self.launches = Launches(sets, threads)
         for own in sets:
             own.arrays.pop("correlation", None)
         self.api = read(
             "api",
-            groups=("process", "api", "name"),
+            groups=("process", "api", "name", *thread),
             see=self.launches.see if self.launches else None,
             where=self._begun_in_steps() if scope == STEPS else None,
         )
@@ -96,15 +99,41 @@ class CapturedEvents:
         launches = self.launches
 
         def one(place: Place) -> Steps:
+            host = self.marks.steps[place[:2]]
             calls, ends = [], []
-            for which, (own, values) in enumerate(sets):
-                mine = own.mask(value == place for value in values)
+            masks = [own.mask(value == place for value in values) for own, values in sets]
+            for which, ((own, _), mine) in enumerate(zip(sets, masks, strict=True)):
                 calls.append(launches.start_of(which, mine))
                 ends.append(own.arrays["start"][mine] + own.arrays["duration"][mine].astype(np.int64))
-            return on_device(self.marks.steps[place[:2]], np.concatenate(calls), np.concatenate(ends))
+            chosen = self._on_streams_of_steps(launches, place, masks, calls)
+            return host if chosen is None else on_device(host, np.concatenate(calls), np.concatenate(ends), chosen)
 
         with ThreadPoolExecutor(cores()) as pool:
             return dict(zip(places, pool.map(one, places), strict=True))
+
+    def _on_streams_of_steps(
+        self, launches: Launches, place: Place, masks: Sequence[npt.NDArray[np.bool_]], calls: Sequence[Integers]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which events of a device are on streams of its steps, all kinds one after another; None: nobody can tell."""
+        streams: list[list[int | None]] = []  # by kind and group
+        codes: list[Integers] = []
+        launched: list[int | None] = []
+        others = False
+        for which, ((kind, own), mine) in enumerate(zip(self._on_device(), masks, strict=True)):
+            streams.append([stream for _, stream in own.values("stream")])
+            codes.append(own.code[mine])
+            by_thread = launches.by_thread(which, mine)
+            others = others or bool((~by_thread & (calls[which] != UNKNOWN)).any())
+            if kind == "kernels":
+                launched = [streams[-1][code] for code in _distinct(codes[-1][by_thread])]
+        used = [of[code] for of, code_of_each in zip(streams, codes, strict=True) for code in _distinct(code_of_each)]
+        threads = [thread for *owner, thread in self.marks.threads if tuple(owner) == place[:2]]
+        chosen = streams_of_steps(used, launched, others, threads)
+        if chosen is None:
+            return None
+        return np.concatenate(
+            [np.array([stream in chosen for stream in of], bool)[code] for of, code in zip(streams, codes, strict=True)]
+        )
 
     def _begun_in_steps(self) -> Where:
         """Tells which events of a batch began between the first and the last step of their process."""
@@ -136,6 +165,11 @@ class CapturedEvents:
                 owners = other.values("process") if "process" in other.fields else [(g[0], None) for g in other.groups]
                 windows = [self.marks.window(*owner) for owner in owners]
                 setattr(self, kind, other.where(_inside(other.arrays["start"], windows, other.code)))
+
+
+def _distinct(codes: Integers) -> list[int]:
+    """The codes that occur."""
+    return [int(code) for code in np.flatnonzero(np.bincount(codes))]
 
 
 def _inside(moments: Integers, windows: Sequence[Window], code: Integers) -> npt.NDArray[np.bool_]:

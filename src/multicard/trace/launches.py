@@ -1,7 +1,7 @@
 """The calls that launched what ran on a device: joined on process and correlation, which alone is not unique."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,14 @@ class Launches:
     driver call inside it.
     """
 
-    def __init__(self, events: Sequence[Events]) -> None:
-        """`events` carry process and correlation."""
+    def __init__(self, events: Sequence[Events], threads: Collection[tuple[Any, ...]] = ()) -> None:
+        """`events` carry process and correlation; `by_thread` asks for `threads`, each with its trace and process."""
+        self._threads = threads
         owners = dict.fromkeys(owner for own in events for owner in own.values("process"))
         self._owners = {owner: i for i, owner in enumerate(owners)}
         self._slots = [np.full(len(own.code), -1, np.int32) for own in events]
         self._tables: list[tuple[int, Integers] | tuple[Integers, int]] = []
-        self._known: dict[int, Integers] = {}
+        self._known: dict[int, tuple[Integers, npt.NDArray[np.bool_]]] = {}
         self._lock = threading.Lock()
         of_event = [
             np.array([self._owners[owner] for owner in own.values("process")], np.int32)[own.code] for own in events
@@ -44,32 +45,36 @@ class Launches:
             slots += count
         self._start = np.full(slots, UNKNOWN)
         self._end = np.full(slots, UNKNOWN)
+        self._by_thread = np.zeros(slots, bool)
 
     def see(self, trace: int, source: EventSource, batch: Batch) -> None:
         """Take note of the calls in a batch."""
-        owner = self._owner_of(trace, source, batch.group)
+        owners, of_threads = self._callers(trace, source, batch.group)
+        owner = owners[batch.group]
         for i in np.flatnonzero(np.bincount(owner + 1, minlength=1)[1:]).tolist():
             mine = owner == i
             slot = _find(self._tables[i], batch.numbers["correlation"][mine])
             found = slot >= 0
             slot, start = slot[found], batch.numbers["start"][mine][found]
             end = batch.numbers["end"][mine][found]
+            by_thread = slot[of_threads[batch.group[mine][found]]] if self._threads else slot[:0]
             with self._lock:
                 np.minimum.at(self._start, slot, start)
                 first = self._start[slot] == start
                 self._end[slot[first]] = end[first]
+                self._by_thread[by_thread] = True
 
-    def _owner_of(self, trace: int, source: EventSource, codes: Integers) -> Integers:
-        """Number of the process of each call, -1 where no device event can be its."""
+    def _callers(self, trace: int, source: EventSource, codes: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+        """Of each group of calls: number of the process, -1 where no device event can be its; if a thread is wanted."""
         known = self._known.get(trace)
-        if known is None or codes.max(initial=-1) >= len(known):
-            described = source.described(("process", "api"))
-            known = np.array(
-                [-1 if api == "backtrace" else self._owners.get((trace, process), -1) for process, api in described],
-                np.int64,
-            )
-            self._known[trace] = known
-        return known[codes]
+        if known is None or codes.max(initial=-1) >= len(known[0]):
+            described = source.described(("process", "api", "thread") if self._threads else ("process", "api"))
+            owners = [
+                -1 if api == "backtrace" else self._owners.get((trace, process), -1) for process, api, *_ in described
+            ]
+            wanted = [(trace, process, *thread) in self._threads for process, _, *thread in described]
+            known = self._known[trace] = np.array(owners, np.int64), np.array(wanted, bool)
+        return known
 
     def done(self) -> None:
         """Free what only looking out for calls needs."""
@@ -86,6 +91,11 @@ class Launches:
     def end_of(self, which: int, events: Any) -> Integers:
         """End of the same calls."""
         return self._times_of(which, events, self._end)
+
+    def by_thread(self, which: int, events: Any) -> npt.NDArray[np.bool_]:
+        """Whether one of the threads made the launching calls of the same."""
+        slot = self._slots[which][events]
+        return (slot >= 0) & self._by_thread[slot] if len(self._by_thread) else np.zeros(len(slot), bool)
 
     def _times_of(self, which: int, events: Any, times: Integers) -> Integers:
         slot = self._slots[which][events]

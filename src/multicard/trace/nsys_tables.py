@@ -58,7 +58,7 @@ class Table(NamedTuple):
 
 
 NAME_BITS = 31  # checked against StringIds before it is relied on
-_STREAM = {"stream": (Field("streamId"),)}
+_STREAM = {"stream": (Field("streamId", 32),)}  # CUPTI's numbers of streams have 32 bits; every row has one
 _ON_DEVICE = {"process": (Field("globalPid", 24),), "device": (Field("deviceId", 8),)}
 # The launch limits of CUDA: 2³¹ - 1, 65535 and 65535 blocks, 1024, 1024 and 64 threads.
 _GRID = (Field("gridX", 31), Field("gridY", 16), Field("gridZ", 16))
@@ -154,6 +154,8 @@ class Packing:
             value = field.expression
             if value in ('"globalTid"', '"globalPid"') and field.bits:
                 value = f"({value} >> 24 & 16777215)"
+            if value == '"streamId"':
+                value = f"({value} & 4294967295)"
             word = f"({word} << {field.bits} | {value})" if word else value
         return word
 

@@ -57,20 +57,23 @@ def phases(capture: CapturedEvents) -> Rows:
 
 def ranges(capture: CapturedEvents) -> Rows:
     """Ranges per domain and name."""
-    return _rows(capture.summed("ranges", lambda code: capture.ranges.groups[code]), "domain", "range")
+    values = capture.ranges.values("process", "domain", "name")
+    return _rows(capture.summed("ranges", lambda code: values[code]), "domain", "range")
 
 
 def cuda_api(capture: CapturedEvents) -> Rows:
     """CUDA calls per function."""
-    return _rows(capture.summed("api", lambda code: capture.api.groups[code]), "api", "function")
+    values = capture.api.values("process", "api", "name")
+    return _rows(capture.summed("api", lambda code: values[code]), "api", "function")
 
 
 def synchronizations(capture: CapturedEvents) -> Rows:
     """CUDA calls that wait, per function."""
+    values = capture.api.values("process", "api", "name")
 
     def waits(code: int) -> tuple[Any, ...] | None:
-        group = capture.api.groups[code]
-        return group if "Synchronize" in group[3] and group[2] != "backtrace" else None
+        _, _, api, function = values[code]
+        return values[code] if "Synchronize" in function and api != "backtrace" else None
 
     return _rows(capture.summed("api", waits), "api", "function")
 
@@ -134,10 +137,11 @@ def message_sizes(capture: CapturedEvents) -> Rows:
 def memory_operations(capture: CapturedEvents) -> Rows:
     """Copies and fills per direction and kind of host memory."""
     memory = capture.memory
-    found = capture.summed("memory", lambda code: memory.groups[code])
+    values = memory.values("process", "device", "operation", "host_memory")
+    found = capture.summed("memory", lambda code: values[code])
     recorded = memory.arrays["bytes"] >= 0  # a sum of nothing recorded is empty, not zero
     sizes = Grouped([by_group(memory.code[recorded], memory.arrays["bytes"][recorded])])
-    of_key = dict(summed(sizes, memory, lambda code: memory.groups[code]))
+    of_key = dict(summed(sizes, memory, lambda code: values[code]))
     rows = _rows(found, "device", "operation", "host_memory")
     for row in rows:
         size = of_key.get(tuple(row[name] for name in ("trace", "process", "device", "operation", "host_memory")))
