@@ -21,8 +21,37 @@ def test_at_most_half_of_the_steps_are_left_out() -> None:
     assert transient_steps(np.array([9.0] + [1.0] * 3)) == 0  # too few to tell
 
 
+@pytest.mark.parametrize("count", [5, 10, 12, 14, 20, 24, 29])
+def test_nothing_is_left_out_of_so_few_steps_that_their_variance_says_nothing(count: int) -> None:
+    rng = np.random.default_rng(1)
+    assert {transient_steps(rng.normal(1, 0.05, count)) for _ in range(50)} == {0}
+
+
+@pytest.mark.parametrize(("count", "share", "times_longer"), [(60, 0.03, 10), (100, 0.01, 20), (200, 0.03, 10)])
+def test_rare_long_steps_of_a_steady_run_are_kept(count: int, share: float, times_longer: float) -> None:
+    rng = np.random.default_rng(2)
+    true_mean = 1 + share * (times_longer - 1)
+    rest, whole = [], []
+    for _ in range(4000):
+        times = np.where(rng.random(count) < share, times_longer, 1.0) * rng.normal(1, 0.05, count)
+        rest.append(times[transient_steps(times) :].mean())
+        whole.append(times.mean())
+    assert np.mean(whole) == pytest.approx(true_mean, rel=0.01)  # so many runs tell 1% apart
+    assert np.mean(rest) == pytest.approx(true_mean, rel=0.02)
+
+
+def test_a_transient_is_found_among_rare_long_steps() -> None:
+    rng = np.random.default_rng(3)
+    found = []
+    for _ in range(400):
+        times = np.where(rng.random(100) < 0.03, 10.0, 1.0) * rng.normal(1, 0.05, 100)
+        times[:20] += 1.0
+        found.append(transient_steps(times))
+    assert np.mean([left_out >= 20 for left_out in found]) > 0.98
+
+
 def test_the_rule_is_the_least_standard_error_of_the_mean_of_the_rest() -> None:
-    # Of the means of 5, the sum of squared deviations over the square of their number: of all (27 - 121/6)/36 = 0.190,
+    # Of the batches, the sum of squared deviations over the square of their number: of all (27 - 121/6)/36 = 0.190,
     # without the first (11 - 49/5)/25 = 0.048, without two (10 - 9)/16 = 0.063, without three (6 - 16/3)/9 = 0.074.
     assert transient_steps(np.repeat([4.0, 1, 2, 1, 2, 1], 5)) == 5
 

@@ -1,10 +1,12 @@
 """Profiled windows that are the measured job with overhead, and such that are another job."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from multicard.analysis.window_comparison import LEVEL, expected_data_shares, windows_differ
+from multicard.analysis.window_comparison import LEVEL, block_length, expected_data_shares, windows_differ
 from multicard.analysis.windows import Window
 
 
@@ -74,3 +76,64 @@ def test_the_shares_that_a_longer_step_explains_lie_between_the_same_pace_and_th
 def test_a_run_without_the_phase_data_differs_only_by_its_step_time() -> None:
     measured, profiled = (Window(each.steps.assign(data_s=float("nan"))) for each in (window(0, 0.1), window(0, 0.2)))
     assert not windows_differ(measured, profiled)
+
+
+BURST = 8  # steps
+
+
+def bursty(count: int, rng: np.random.Generator, wait_s: float = 0.4, overhead: float = 0.0) -> Window:
+    """Steps of 50 ms, longer by an overhead, and a wait once in so many, lognormal around a mean, sigma = 0.5.
+
+    A loader that works meanwhile is waited for as much less as the steps of the burst take longer.
+    """
+    waits = wait_s * rng.lognormal(-0.125, 0.5, count // BURST + 2)
+    rest = 0.05 * rng.normal(1, 0.05, count) * (1 + overhead)
+    data = np.zeros(len(waits) * BURST)
+    data[::BURST] = np.maximum(0.0, waits - BURST * 0.05 * overhead)
+    begin = rng.integers(BURST)
+    durations = data[begin : begin + count] + rest
+    starts = np.cumsum(durations) - durations
+    columns = {"start_s": starts, "duration_s": durations, "data_s": durations - rest}
+    return Window(pd.DataFrame({"rank": 0, "step": range(count)} | columns))
+
+
+@pytest.mark.parametrize(
+    ("profiled_steps", "wait_s", "overhead"), [(64, 0.4, 0.0), (64, 0.2, 0.0), (32, 0.4, 0.0), (64, 1.0, 0.5)]
+)
+def test_equal_windows_of_a_loader_that_delivers_in_bursts_are_rarely_told_apart(
+    profiled_steps: int, wait_s: float, overhead: float
+) -> None:
+    rng = np.random.default_rng(3)
+    simulated, found, far = 300, 0, 0
+    for _ in range(simulated):
+        measured, profiled = bursty(200, rng, wait_s), bursty(profiled_steps, rng, wait_s, overhead)
+        found += windows_differ(measured, profiled, BURST)
+        far += abs(profiled.data_share - measured.data_share) > 0.05
+    assert far / simulated > 0.25  # what chance does to the share
+    # Each of the two tests at its level, and three standard errors.
+    assert found / simulated <= 2 * LEVEL + 3 * np.sqrt(2 * LEVEL / simulated)
+
+
+def test_batches_that_piled_up_are_a_difference_although_the_loader_delivers_in_bursts() -> None:
+    rng = np.random.default_rng(4)
+    pairs = [(bursty(200, rng), bursty(64, rng, 0.08)) for _ in range(50)]  # shares 50% and 17%
+    assert sum(windows_differ(measured, profiled, BURST) for measured, profiled in pairs) >= 45
+
+
+def test_windows_that_are_too_short_for_two_bursts_are_not_judged() -> None:
+    rng = np.random.default_rng(5)
+    assert windows_differ(bursty(200, rng), bursty(15, rng), BURST) is None
+    assert windows_differ(bursty(15, rng), bursty(200, rng), BURST) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "length"),
+    [
+        ({"profiled_window": {"settling_steps": 16}}, 8),  # twice what the loader reads ahead
+        ({"profiled_window": {"settling_steps": 0}}, 1),  # a loader that reads nothing ahead
+        ({"profiled_window": None}, 1),
+        ({}, 1),
+    ],
+)
+def test_a_burst_is_as_long_as_what_the_loader_reads_ahead(record: dict[str, Any], length: int) -> None:
+    assert block_length(record) == length

@@ -11,7 +11,7 @@ from multicard.analysis.conditions import condition_columns, disturbance
 from multicard.analysis.run_files import read_activity, read_record, read_table
 from multicard.analysis.traced_steps import has_host_extents, trace_steps
 from multicard.analysis.warmup import without_transient
-from multicard.analysis.window_comparison import TOLERANCE, windows_differ
+from multicard.analysis.window_comparison import TOLERANCE, block_length, windows_differ
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
@@ -50,7 +50,7 @@ COMMON: dict[str, str] = {
     "profiled_data_share": "as data_share, in the profiled window",
     "windows_differ": "whether the profiled window is unlike the measured one by more than profiling explains: its "
     f"data share is more than {100 * TOLERANCE:.0f} percentage points outside of what a longer step explains, or its "
-    f"steps are more than {TOLERANCE:.0%} shorter, and not by chance",
+    f"steps are more than {TOLERANCE:.0%} shorter, and neither by chance",
     "profiled_crosses_pass": "whether a pass over the data ends in the profiled window or just before it, where the "
     "loader restarts",
     "trace_host_extents": "whether the trace's steps on a GPU are the host's ranges, since the launches of too much of "
@@ -62,7 +62,12 @@ COMMON: dict[str, str] = {
 }
 
 # Of each workload, by its name; and of all.
-MEASURES_OF = {name: COMMON | work.measures for name, work in WORKLOADS.items()}
+MEASURES_OF = {
+    name: COMMON
+    | {f"profiled_{work.unit.throughput}": f"as {work.unit.throughput}, in the profiled window"}
+    | work.measures
+    for name, work in WORKLOADS.items()
+}
 MEASURES = {name: text for measures in MEASURES_OF.values() for name, text in measures.items()}
 
 # Columns of steps.csv without which a completed run has no measures.
@@ -145,7 +150,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
         **stationarity.stationarity(window.pace_s),
-        **_profiled(steps[steps["window"] == "profiled"], window, distinct, record.get("profiled_window") or {}),
+        **_profiled(steps[steps["window"] == "profiled"], window, distinct, work, record),
         "trace_host_extents": has_host_extents(folder),
         "trace_iteration_time_s": _iteration_time_of_trace(traced),
     }
@@ -156,7 +161,9 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
     return row | work.measure(record, row, steps, epochs)
 
 
-def _profiled(steps: pd.DataFrame, measured: Window, distinct: float, placed: Mapping[str, Any]) -> dict[str, Any]:
+def _profiled(
+    steps: pd.DataFrame, measured: Window, distinct: float, work: Workload, record: Mapping[str, Any]
+) -> dict[str, Any]:
     """The profiled window by the definitions of the measured one; empty without a profiled step."""
     if steps.empty:
         return {}
@@ -164,10 +171,11 @@ def _profiled(steps: pd.DataFrame, measured: Window, distinct: float, placed: Ma
     return {
         "profiled_iteration_time_s": window.iteration_time_s,
         "profiled_throughput_samples_per_s": distinct * window.rate("samples"),
+        f"profiled_{work.unit.throughput}": distinct * window.rate(work.unit.column),
         "profiled_data_s": steps["data_s"].mean(),
         "profiled_data_share": window.data_share,
-        "windows_differ": windows_differ(measured, window),
-        "profiled_crosses_pass": placed.get("crosses_pass"),
+        "windows_differ": windows_differ(measured, window, block_length(record)),
+        "profiled_crosses_pass": (record.get("profiled_window") or {}).get("crosses_pass"),
         "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
     }
 
