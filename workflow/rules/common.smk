@@ -176,7 +176,11 @@ def planned_place(wildcards):
 
 def run_threads(wildcards):
     """CPUs of a run: on this machine all, so that nothing disturbs what it measures; on a cluster what it needs."""
-    return MATRIX.runs[wildcards.run].parameters.cpus_per_node if ON_CLUSTER else workflow.cores
+    return (
+        MATRIX.runs[wildcards.run].parameters.cpus_per_node
+        if ON_CLUSTER
+        else workflow.cores
+    )
 
 
 def run_memory(wildcards, attempt):
