@@ -1,4 +1,4 @@
-"""Time the workflow around the runs, on made-up ("synthetic") runs of the papers' whole matrix.
+"""Time the workflow around the runs, on synthetic runs of the papers' whole matrix.
 
     python benchmarks/matrix.py --scratch /tmp/matrix [--config config/tour.yaml] [--cores 2] [--runs 5000]
 
@@ -25,7 +25,7 @@ from multicard.experiment.load import check
 ROOT = Path(__file__).parents[1]
 PAPERS = [ROOT / "config" / f"paper-{part}.yaml" for part in ("vision", "llm")]
 ARCHIVE = "synthetic.tar.gz"
-CLUSTER = {"cpus_per_node": 64, "gpus_per_node": 4}  # so that runs on cards are planned here too
+CLUSTER = {"cpus_per_node": 64, "gpus_per_node": 4}  # so that runs on GPUs are planned here too
 
 
 def main() -> None:
