@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from statistics import geometric_mean
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
 from pydantic import Field
@@ -24,7 +24,7 @@ from multicard.analysis.claim_limits import (
 )
 from multicard.analysis.claim_verdicts import same_blocks
 from multicard.analysis.device_time import PARTS, device_time, overall
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
 from multicard.analysis.scaling import BASELINE_DIFFERS, speedups_of
 from multicard.analysis.statistics import ratio_by_block
 
@@ -200,7 +200,9 @@ class Scaling(Test):
 
 
 class OfRuns(Test):
-    """Base of the tests of one number per run."""
+    """Base of the tests of one number per run, of its rows in `table`."""
+
+    table: ClassVar[str]
 
     def needs(self) -> str:
         """Runs that it needs."""
@@ -215,10 +217,11 @@ class OfRuns(Test):
         self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
     ) -> list[Comparison]:
         """One per configuration."""
-        of_run = self.of_run(evidence)
+        rows = evidence.table(self.table)
         found = []
         for each in self.chosen(configurations):
-            shares = {run.repeat: share for run in each.completed if (share := of_run(run)) is not None}
+            traced = {run.repeat: rows[run.run] for run in each.completed if run.run in rows}
+            shares = {repeat: share for repeat, own in traced.items() if (share := self.of_run(own)) is not None}
             if shares:
                 found.append(self.compared(self.what(), shares, why_not, each, without=()))
         return found
@@ -227,13 +230,15 @@ class OfRuns(Test):
         """What its number is, in words."""
         raise NotImplementedError
 
-    def of_run(self, evidence: Evidence) -> Callable[[MeasuredRun], float | None]:
-        """A function that gives the number of a run, None where it has none."""
+    def of_run(self, rows: pd.DataFrame) -> float | None:
+        """The number of a run by its rows, None where they do not tell."""
         raise NotImplementedError
 
 
 class ApiTime(OfRuns):
     """Share of the time in CUDA calls that is spent in some functions."""
+
+    table: ClassVar = "cuda_api"
 
     kind: Literal["api_time"]
     functions: Annotated[Pattern, Field(description="Regular expression to search for in their names.")]
@@ -242,24 +247,18 @@ class ApiTime(OfRuns):
         """A share of calls."""
         return "share of the time in CUDA calls"
 
-    def of_run(self, evidence: Evidence) -> Callable[[MeasuredRun], float | None]:
+    def of_run(self, rows: pd.DataFrame) -> float | None:
         """Share of the summed durations of calls, those of backtraces left out: they repeat other rows."""
-        tables = evidence.table("cuda_api")
-
-        def share(run: MeasuredRun) -> float | None:
-            if run.run not in tables:
-                return None
-            calls = tables[run.run]
-            calls = calls[calls["api"] != "backtrace"]
-            total = calls["total_s"].sum()
-            chosen = [re.search(self.functions, str(name)) is not None for name in calls["function"]]
-            return float(calls.loc[chosen, "total_s"].sum() / total) if total > 0 else None
-
-        return share
+        calls = rows[rows["api"] != "backtrace"]
+        total = calls["total_s"].sum()
+        chosen = [re.search(self.functions, str(name)) is not None for name in calls["function"]]
+        return float(calls.loc[chosen, "total_s"].sum() / total) if total > 0 else None
 
 
 class DeviceTime(OfRuns):
     """Share of the GPUs' time from the first profiled step to the last, of the capture where the trace has no steps."""
+
+    table: ClassVar = "timeline"
 
     kind: Literal["device_time"]
     parts: Annotated[list[Literal[PARTS]], Field(min_length=1)]
@@ -268,24 +267,19 @@ class DeviceTime(OfRuns):
         """A share of the device's time."""
         return f"share of the GPUs' time: {', '.join(self.parts)}"
 
-    def of_run(self, evidence: Evidence) -> Callable[[MeasuredRun], float | None]:
+    def of_run(self, rows: pd.DataFrame) -> float | None:
         """Share of the span, all GPUs together; none where the causes of idle time are unknown."""
-        tables = evidence.table("timeline")
-
-        def share(run: MeasuredRun) -> float | None:
-            if run.run not in tables:
-                return None
-            rows = overall(tables[run.run])
-            span = rows["span_s"].sum()
-            if rows[["busy_s", "idle_host_bound_s"]].isna().any(axis=None) or not span > 0:
-                return None
-            return float(device_time(rows)[list(self.parts)].sum().sum() / span)
-
-        return share
+        rows = overall(rows)
+        span = rows["span_s"].sum()
+        if rows[["busy_s", "idle_host_bound_s"]].isna().any(axis=None) or not span > 0:
+            return None
+        return float(device_time(rows)[list(self.parts)].sum().sum() / span)
 
 
 class Reaches(OfRuns):
     """Highest test accuracy in the first epochs."""
+
+    table: ClassVar = "epochs"
 
     kind: Literal["reaches"]
     epochs: Annotated[int, Field(ge=1)]
@@ -303,18 +297,10 @@ class Reaches(OfRuns):
         """An accuracy."""
         return "highest test accuracy"
 
-    def of_run(self, evidence: Evidence) -> Callable[[MeasuredRun], float | None]:
+    def of_run(self, rows: pd.DataFrame) -> float | None:
         """The highest of the epochs' accuracies."""
-        tables = evidence.table("epochs")
-
-        def highest(run: MeasuredRun) -> float | None:
-            if run.run not in tables:
-                return None
-            epochs = tables[run.run]
-            found = epochs.loc[epochs["epoch"] <= self.epochs, "test_accuracy"].max()
-            return float(found) if pd.notna(found) else None
-
-        return highest
+        found = rows.loc[rows["epoch"] <= self.epochs, "test_accuracy"].max()
+        return float(found) if pd.notna(found) else None
 
 
 KINDS = (Compare, Trend, Efficiency, Scaling, ApiTime, DeviceTime, Reaches)
