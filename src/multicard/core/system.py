@@ -7,13 +7,15 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 LIMIT_S = 20.0
 READ_BYTES = 1 << 20  # of an endless answer
 FILE_BYTES = 1 << 28  # that one file of the program may take: an endless answer must not fill the disk
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,14 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def read_or_none(read: Callable[[], T]) -> T | None:
+    """What a reading of the system or of a driver gives; None where it fails, whatever it raises."""
+    try:
+        return read()
+    except Exception:
+        return None
 
 
 def _limit_files() -> None:

@@ -8,10 +8,11 @@ import os
 import re
 import resource
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from multicard.core.system import read_or_none
 
 PROC = Path("/proc")
 
@@ -65,18 +66,21 @@ class HostConditions:
             "after": self._state(),
             "others_cpu_s": others,
             "stolen_cpu_s": stolen,
-            "usable_cpus": _tried(lambda: len(os.sched_getaffinity(0))),
+            "usable_cpus": read_or_none(lambda: len(os.sched_getaffinity(0))),
             "wall_s": now.wall_s - began.wall_s,
         }
 
     def _state(self) -> dict[str, float | None]:
-        return {"cpu_frequency_mhz": _cpu_frequency(self._proc), "load_average": _tried(lambda: os.getloadavg()[0])}
+        return {
+            "cpu_frequency_mhz": _cpu_frequency(self._proc),
+            "load_average": read_or_none(lambda: os.getloadavg()[0]),
+        }
 
 
 def _cpu_times(proc: Path) -> _CpuTimes:
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own = sum(each.ru_utime + each.ru_stime for each in usage)
-    busy, stolen = _tried(lambda: _busy_and_stolen(proc)) or (None, None)
+    busy, stolen = read_or_none(lambda: _busy_and_stolen(proc)) or (None, None)
     return _CpuTimes(time.monotonic(), busy, stolen, own)
 
 
@@ -95,13 +99,6 @@ def _busy_and_stolen(proc: Path) -> tuple[float, float] | None:
 
 def _cpu_frequency(proc: Path) -> float | None:
     """Mean over the CPUs in MHz; None where Linux does not tell, as on Arm."""
-    text = _tried(lambda: (proc / "cpuinfo").read_text(encoding="utf-8", errors="replace")) or ""
+    text = read_or_none(lambda: (proc / "cpuinfo").read_text(encoding="utf-8", errors="replace")) or ""
     found = [float(value) for value in re.findall(r"^cpu MHz\s*: ([\d.]+)$", text, re.M)]
     return sum(found) / len(found) if found else None
-
-
-def _tried(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except Exception:  # whatever a driver or an odd system may raise
-        return None

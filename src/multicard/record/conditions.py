@@ -5,8 +5,9 @@ counts as disturbed is judged later, from these numbers, by `multicard.analysis.
 """
 
 import time
-from collections.abc import Callable
 from typing import Any
+
+from multicard.core.system import read_or_none
 
 # Bits of NVML's clocks event reasons (nvml.h), and policies whose violations it counts (nvmlPerfPolicyType_t).
 CLOCK_REASONS = {
@@ -78,7 +79,7 @@ class GpuConditions:
             return None
 
         def asked(function: str, *arguments: Any) -> Any:
-            return _tried(lambda: getattr(nvml, function)(gpu, *arguments))
+            return read_or_none(lambda: getattr(nvml, function)(gpu, *arguments))
 
         milliwatts = {
             "power_w": asked("nvmlDeviceGetPowerUsage"),
@@ -101,7 +102,9 @@ class GpuConditions:
         if self._nvml is None:
             return {}
         counts = {
-            name: _tried(lambda policy=policy: self._nvml.nvmlDeviceGetViolationStatus(self._gpu, policy).violationTime)
+            name: read_or_none(
+                lambda policy=policy: self._nvml.nvmlDeviceGetViolationStatus(self._gpu, policy).violationTime
+            )
             for policy, name in POLICIES.items()
         }
         return {name: count for name, count in counts.items() if count is not None}
@@ -115,10 +118,3 @@ def clock_reasons(bits: int) -> list[str]:
     """
     set_bits = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
     return [CLOCK_REASONS.get(bit, hex(bit)) for bit in set_bits]
-
-
-def _tried(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except Exception:  # whatever a driver or an odd system may raise
-        return None
