@@ -96,6 +96,11 @@ def tuning(section: str, **parameters: Any) -> dict[str, Any]:
             changed(*SIZES, "fixed", "learning_rate", value=float("nan")),
             "mine.yaml: scenarios.sizes.fixed.learning_rate: found nan, input should be a finite number",
         ),
+        (
+            changed(*SIZES, "fixed", "warmup_steps", value="never"),
+            "mine.yaml: scenarios.sizes.fixed.warmup_steps: found 'never', expected a number of steps, at least 0, "
+            "or auto",
+        ),
         (changed("scenarios", "empty", value=None), "mine.yaml: scenarios.empty: is empty, expected a mapping"),
         (
             changed("scenarios", "empty", value={"question": "?", "figures": ["step_breakdown"]}),

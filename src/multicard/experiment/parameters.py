@@ -4,7 +4,7 @@ import hashlib
 import math
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from multicard.profilers import PROFILERS
 
@@ -15,8 +15,18 @@ LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need
 # What each workload has with a default of its own.
 DatasetOf = Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")]
 AUTO_WARMUP = 10  # steps of the warm-up at least, where step times say how many more
+
+
+def _steps_or_auto(value: Any) -> Any:
+    """Refuse anything else in one sentence, where pydantic has one for each of the two kinds."""
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise ValueError(f"found {value!r}, expected a number of steps, at least 0, or auto")
+
+
 WarmupSteps = Annotated[
     Annotated[int, Field(ge=0)] | Literal["auto"],
+    BeforeValidator(_steps_or_auto),
     Field(
         description=f"Warm-up steps, excluded from all measures. `auto`: {AUTO_WARMUP}, and as many of the measured "
         "steps as the rule MSER-5 leaves out, up to half.",
