@@ -5,12 +5,14 @@ import sys
 from dataclasses import astuple, replace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from multicard.experiment.models import ARCHITECTURES, Architecture
+from multicard.workloads.llm.measures import measure
 from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from simulated_gpu import Allocations, peak_bytes
@@ -122,9 +124,34 @@ def test_the_total_is_the_sum_of_the_parts() -> None:
     assert estimated.total == sum(astuple(estimated))
 
 
-def test_a_gpu_needs_two_workspaces_more() -> None:
-    on_gpu, on_cpu = (estimate_memory(job(device=device), TINY) for device in ("cuda", "cpu"))
-    assert on_gpu.total - on_cpu.total == 2 * 32 * 2**20
+# parseChosenWorkspaceSize of torch 2.11.0 (ATen/cuda/CublasHandlePool.cpp; its machine code compares the pair with
+# 9 and 0): 4096 * 8 KiB if major == 9 and minor == 0, else 4096 * 2 + 16 * 8 KiB. One is for each of two threads.
+@pytest.mark.parametrize(
+    ("capability", "kib"),
+    [("9.0", 32768), (None, 32768), *((of, 8320) for of in ("7.5", "8.0", "8.9", "10.0", "12.0"))],
+)
+def test_a_gpu_needs_two_workspaces_more(capability: str | None, kib: int) -> None:
+    on_gpu, on_cpu = (estimate_memory(job(device=device), TINY, capability) for device in ("cuda", "cpu"))
+    assert on_gpu.total - on_cpu.total == 2 * kib * 1024
+
+
+@pytest.mark.parametrize(("capability", "kib"), [("8.0", 8320), ("9.0", 32768)])
+def test_the_estimate_of_a_finished_run_is_of_its_own_gpu(capability: str, kib: int) -> None:
+    p, parts = (
+        job(device="cuda"),
+        ("parameters", "trainable_parameters", "weights", "adapters", "gradients", "optimizer"),
+    )
+    record = {
+        "parameters": p.model_dump(),
+        "model": {"architecture": "tiny"},
+        "hardware": {"gpus": [{"name": "synthetic", "capability": capability}]},
+        "ranks": [{"held_bytes": dict.fromkeys(parts, 0)}],
+        "data": {"tokens_per_sample": {"mean": 1, "cut_share": 0}},
+        "saved": None,
+    }
+    steps = pd.DataFrame({"window": ["measured"], "step": [1], "loss": [1.0], "tokens": [1], "padded_tokens": [1]})
+    found = measure(record, {"tokens_per_s": 1.0}, steps)["estimated_memory_bytes"]
+    assert found - estimate_memory(job(), TINY).total == 2 * kib * 1024
 
 
 def test_recipes_that_do_not_compile_need_as_much_when_asked_to() -> None:

@@ -27,7 +27,7 @@ MEASURES: dict[str, str] = {
     "adapters_bytes": "adapters, likewise",
     "gradients_bytes": "gradients, likewise",
     "optimizer_bytes": "optimizer state, likewise",
-    "estimated_memory_bytes": "estimate of a device's peak memory, made without running",
+    "estimated_memory_bytes": "estimate of a device's peak memory, from the parameters and the kind of GPU",
     "save_time_s": "time of writing the adapters or weights after training",
     "saved_bytes": "size of what was written",
 }
@@ -39,6 +39,8 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
     measured = steps[steps["window"] == "measured"]
     tokens = measured["tokens"].sum()
     counted, saved = record["data"]["tokens_per_sample"], record["saved"] or {}
+    shape = ARCHITECTURES[record["model"]["architecture"]]
+    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
     held = pd.DataFrame([rank["held_bytes"] for rank in record["ranks"]]).max()
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {
@@ -52,7 +54,7 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "parameters": int(held["parameters"]),
         "trainable_parameters": int(held["trainable_parameters"]),
         **{f"{part}_bytes": int(held[part]) for part in ("weights", "adapters", "gradients", "optimizer")},
-        "estimated_memory_bytes": estimate_memory(p, ARCHITECTURES[record["model"]["architecture"]]).total,
+        "estimated_memory_bytes": estimate_memory(p, shape, capabilities[0] if capabilities else None).total,
         "save_time_s": saved.get("time_s"),
         "saved_bytes": saved.get("bytes"),
     }

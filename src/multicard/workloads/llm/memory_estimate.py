@@ -17,9 +17,10 @@ FLOAT = 4  # bytes of what is computed in fp32 independent of the job's precisio
 ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")  # as the back end has torchtune adapt them
 LOSS_CHUNKS = 8  # of torchtune's CEWithChunkedOutputLoss
 
-# A cuBLAS handle's workspace on Hopper and Blackwell (8 MiB on others). PyTorch counts it as its own memory, and takes
-# one for the thread of the forward pass and one for that of the backward pass (ATen/cuda/CublasHandlePool.cpp).
-WORKSPACE = 32 * 2**20
+# A cuBLAS handle's workspace, by compute capability, as PyTorch 2.11 chooses it (parseChosenWorkspaceSize in
+# ATen/cuda/CublasHandlePool.cpp; later versions choose the larger one on Blackwell, too).
+WORKSPACES = {"9.0": 32 * 2**20}
+OTHER_WORKSPACE = 2 * 4096 * 2**10 + 8 * 16 * 2**10
 
 # torchtune's Llama 3 gives every adapted layer its own table of rotary positions; its Llama 3.1 and later, whose
 # sequences are longer than this, share one.
@@ -58,7 +59,17 @@ class Memory:
         return self.weights + self.adapters + self.gradients + self.optimizer + self.buffers + self.activations
 
 
-def estimate_memory(p: LlmParameters, shape: Architecture) -> Memory:
+def workspaces_bytes(capability: str | None) -> int:
+    """Of cuBLAS in a training process: PyTorch takes one for the forward pass' thread and one for the backward pass'.
+
+    It counts them as its own memory. `capability` is the GPU's, such as "9.0"; where it is not known yet they are taken
+    to be the largest.
+    """
+    largest = max(WORKSPACES.values())
+    return 2 * (largest if capability is None else WORKSPACES.get(capability, OTHER_WORKSPACE))
+
+
+def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | None = None) -> Memory:
     """Estimate the memory of one device of a job as torchtune 0.6.1's stock recipes run it.
 
     Weights, adapters, gradients, optimizer and buffers are exact. Under torchrun FSDP2 divides every tensor by its
@@ -66,7 +77,8 @@ def estimate_memory(p: LlmParameters, shape: Architecture) -> Memory:
     have the precision of their weights, as has the state of AdamW: two moments of each weight, and a count of 4 bytes
     for each tensor. Under qlora the layers' linear weights lie in NF4 (arXiv 2305.14314; torchao's NF4Tensor): 4 bits
     each, 8 bits of scale for 64 of them, and for 256 scales one of their own in the job's precision. The reference of
-    DPO is the same model without its adapters. Sequences are taken as full: padding counts.
+    DPO is the same model without its adapters. Sequences are taken as full: padding counts. `capability`: as of
+    `workspaces_bytes`.
     """
     job = _Job(p, shape)
     gradients = job.share(job.trained)
@@ -76,7 +88,7 @@ def estimate_memory(p: LlmParameters, shape: Architecture) -> Memory:
         gradients=gradients,
         optimizer=2 * gradients + 4 * len(job.trained),
         buffers=job.buffers(),
-        activations=job.peak(gradients) - gradients + (2 * WORKSPACE if p.device == "cuda" else 0),
+        activations=job.peak(gradients) - gradients + (workspaces_bytes(capability) if p.device == "cuda" else 0),
     )
 
 
