@@ -187,7 +187,14 @@ def test_of_several_gpus_the_fullest_counts_and_each_is_asked_once(monkeypatch: 
     assert asked == reset == gpus
 
 
+@pytest.fixture
+def on_gpu() -> None:
+    """CUDA is initialized, as in a rank when it begins to measure; no test needs another one before it."""
+    torch.cuda.init()
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("on_gpu")
 def test_peaks_are_those_that_pytorch_reports() -> None:
     peak_memory(CUDA)
     torch.empty(64 * 2**20, dtype=torch.uint8, device=CUDA)
@@ -228,6 +235,7 @@ def test_readings_of_a_real_gpu_take_some_milliseconds_and_wait_for_no_kernel() 
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("on_gpu")
 def test_a_real_gpu_holds_at_least_what_pytorch_reserved() -> None:
     peak_memory(CUDA)
     block = torch.empty(256 * 2**20, dtype=torch.uint8, device=CUDA)
