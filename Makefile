@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile '$(CONFIG)'
 
-.PHONY: demo test test-fast gpu-check lint docs lock clean
+.PHONY: demo test test-fast emulated-gpu gpu-check lint docs lock clean
 
 demo: $(READY)
 	@results=$$($(BIN)/multicard config results --config '$(CONFIG)') && \
@@ -22,6 +22,10 @@ test: $(READY)
 # The daily round: what trains nothing and takes no seconds.
 test-fast: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
+
+# The GPU path on emulated GPUs, which need g++ and no GPU: tests/emulated_gpu/README.md.
+emulated-gpu: $(READY)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m emulated
 
 gpu-check: $(READY)
 	$(BIN)/python tests/gpu/check.py

@@ -20,6 +20,8 @@ from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
+pytest_plugins = ["emulated_gpu.fixtures"]
+
 ROOT = Path(__file__).parents[1]
 
 # Real training, as short as it can be.
