@@ -116,6 +116,42 @@ def test_an_nsys_that_never_starts_its_job_costs_no_more_than_the_time_limit(
     assert record["wall_time_s"] < 30
 
 
+# Printed by nsys 2023.4 on a busy machine, in 1 of 120 starts; file and line stand for its own.
+NO_AGENT = (
+    "/build/ClientProxy.cpp(389): Throw in function Endpoint ClientProxy::GetLocalEndpoint() const\n"
+    "std::exception::what: RuntimeException\n[tag_message*] = Local Endpoint is not available.\n"
+)
+
+
+@pytest.mark.parametrize(("failures", "outcome"), [(2, "completed"), (process.STARTS, "failed")])
+def test_an_nsys_that_does_not_reach_its_agent_is_started_again(
+    failures: int, outcome: str, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = tmp_path / "starts"
+    program = (
+        f"open({str(starts)!r}, 'a').write('x')\n"
+        f"if len(open({str(starts)!r}).read()) <= {failures}:\n    sys.exit({NO_AGENT!r})\n"
+        "subprocess.run(command)\n"
+    )
+    fake_nsys(tmp_path / "fake", monkeypatch, program)
+    record = watched(digits, tmp_path / "run")
+    assert record["outcome"] == outcome
+    assert len(starts.read_text()) == min(failures + 1, process.STARTS)
+    if outcome == "failed":
+        assert (tmp_path / "run" / "log.txt").read_text().rstrip() == NO_AGENT.rstrip()
+
+
+def test_a_job_that_fails_is_not_started_again(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = tmp_path / "starts"
+    fake_nsys(
+        tmp_path / "fake",
+        monkeypatch,
+        f"open({str(starts)!r}, 'a').write('x')\nprint('working', flush=True)\nsys.exit({NO_AGENT!r})\n",
+    )
+    assert watched(digits, tmp_path / "run")["outcome"] == "failed"
+    assert starts.read_text() == "x"
+
+
 def test_a_truncated_report_is_recorded_as_such_and_the_run_is_kept(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,10 +259,11 @@ def environment_of(parameters: JobParameters, profiler: str) -> dict[str, str]:
 
 def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
     """The job that a profiler runs as its child: these ranks, each of which leaves its record in `scratch`."""
-    if PROFILERS[profiler].node_file is None:
+    entry = PROFILERS[profiler]
+    if entry.node_file is None:
         return None
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
-    return Wrapped(str((scratch / JOB).absolute()), lambda: all(path.exists() for path in records))
+    return Wrapped(str((scratch / JOB).absolute()), lambda: all(path.exists() for path in records), entry.never_started)
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:

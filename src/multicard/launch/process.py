@@ -21,6 +21,7 @@ from multicard.core.files import report_full_disk
 GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
 LOOK_S = 1.0
+STARTS = 5  # of a profiler that ends before it has started the job
 JOB_MARK = "MULTICARD_JOB"
 
 
@@ -46,10 +47,13 @@ class Wrapped:
         In the command lines of the job's processes, and in none of the profiler's own.
     done
         Whether all ranks have written their record.
+    never_started
+        Whether the command ended before it had started the job, as its output says.
     """
 
     argument: str
     done: Callable[[], bool]
+    never_started: Callable[[str], bool] = lambda _output: False
 
 
 def run(
@@ -71,13 +75,30 @@ def run(
     ----------
     wrapped
         The job, if the command runs it as its child. A command that runs `FINISH_LIMIT_S` longer than its job is
-        killed; one that exits before it does not take the job with it.
+        killed; one that exits before it does not take the job with it; one that never started it is started again.
 
     Raises
     ------
     UserError
         If there is no space for the log. The job is ended.
     """
+    for _ in range(STARTS):
+        ended = _run_once(command, environment, log, time_limit_s, on_line, grace_s, wrapped)
+        output = log.read_text(encoding="utf-8", errors="replace")
+        if ended.exit_code == 0 or wrapped is None or not wrapped.never_started(output):
+            break
+    return ended
+
+
+def _run_once(
+    command: list[str],
+    environment: dict[str, str],
+    log: Path,
+    time_limit_s: float,
+    on_line: Callable[[str], None],
+    grace_s: float | None,
+    wrapped: Wrapped | None,
+) -> Ended:
     mark = uuid.uuid4().hex
     started = time.monotonic()
     previous = {s: signal.signal(s, _exit) for s in (signal.SIGTERM, signal.SIGHUP)}

@@ -87,6 +87,10 @@ class Profiler:
         """Command that runs `command`, whose processes compute on `device` (cpu, cuda), and leaves `file`."""
         return command
 
+    def never_started(self, output: str) -> bool:
+        """Whether it ended before it had started the command that it wraps, as its output says."""
+        return False
+
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
         """Give its part inside a rank, which leaves its file in `folder`."""
         return Session()

@@ -83,6 +83,11 @@ class Nsys(Profiler):
             "--force-overwrite=true", f"--output={file}", *command,
         ]  # fmt: skip
 
+    def never_started(self, output: str) -> bool:
+        """Whether nsys could not reach its own agent: on a busy machine about one start in a hundred."""
+        first, *_ = output.splitlines() or [""]
+        return "Throw in function" in first and output.rstrip().endswith("Local Endpoint is not available.")
+
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
         """Open the window in which the nsys around the job records."""
         return NsysSession(device)
