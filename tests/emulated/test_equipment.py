@@ -80,16 +80,9 @@ for way in ("eager", "graph"):
             step()
     torch.cuda.synchronize()
     if way == "graph":
-        kept = [one.detach().clone() for one in (*net.parameters(), *net.buffers())]
-        momenta = [state["momentum_buffer"].clone() for state in steps.state.values()]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             loss = step()
-        # What is captured is executed as well, which real GPUs do not: back to where it was.
-        for one, value in zip((*net.parameters(), *net.buffers()), kept):
-            one.data.copy_(value)
-        for state, value in zip(steps.state.values(), momenta):
-            state["momentum_buffer"].copy_(value)
     for _ in range(6):
         if way == "graph":
             graph.replay()
@@ -196,6 +189,29 @@ seen.export_chrome_trace({str(tmp_path / "trace.json")!r})
     launches = {e["args"]["correlation"] for e in events if e.get("cat") == "cuda_runtime" and "args" in e}
     kernels = {event["args"]["correlation"] for event in events if event.get("cat") == "kernel"}
     assert kernels and kernels <= launches
+
+
+def test_the_profiler_sees_the_kernels_of_a_graph_under_its_launch(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    program = f"""
+import torch
+from torch.profiler import ProfilerActivity, profile
+x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x.mul_(2)
+    y = x + 1
+captured = x.tolist()
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    graph.replay()
+    graph.replay()
+seen.export_chrome_trace({str(tmp_path / "trace.json")!r})
+print(captured, x.tolist(), y.tolist())
+"""
+    assert emulated.output(program, gpus=1).strip() == f"{[1.0] * 4} {[4.0] * 4} {[5.0] * 4}"
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    launches = [event["args"]["correlation"] for event in events if event.get("name") == "cudaGraphLaunch"]
+    kernels = [(e["name"], e["args"]["correlation"]) for e in events if e.get("cat") == "kernel"]
+    assert kernels == [(name, launch) for launch in launches for name in ("aten::mul_", "aten::add")]
+    assert len(launches) == 2
 
 
 def test_nvml_counts_a_hundred_watts_and_the_memory_of_all_processes(emulated: EmulatedGpus) -> None:

@@ -59,7 +59,7 @@ static size_t size_of(CUpti_ActivityKind kind) {
 }
 
 // Records point at names, so these stay.
-static const char *keep(const char *name) {
+static const char *keep(const std::string &name) {
   static std::mutex lock;
   static auto *names = new std::unordered_set<std::string>;
   std::lock_guard<std::mutex> locked(lock);
@@ -91,8 +91,7 @@ static Record on_device(CUpti_ActivityKind kind, const Activity &activity, uint3
   return record;
 }
 
-static void record(const Activity &activity) {
-  uint32_t correlation = next_correlation++;
+static void put_launch(const Activity &activity, uint32_t correlation) {
   for (auto &external : external_ids) {
     if (!enabled[CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION]) break;
     CUpti_ActivityExternalCorrelation record{};
@@ -102,25 +101,34 @@ static void record(const Activity &activity) {
     record.correlationId = correlation;
     put(record);
   }
-  if (enabled[CUPTI_ACTIVITY_KIND_RUNTIME]) {
-    CUpti_ActivityAPI record{};
-    record.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
-    record.cbid = activity.kind == emu::KERNEL ? CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000
-                  : activity.kind == emu::COPY ? CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020
-                                               : CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020;
-    record.start = activity.start;
-    record.end = activity.end;
-    record.processId = getpid();
-    record.threadId = (uint32_t)pthread_self();
-    record.correlationId = correlation;
-    put(record);
-  }
+  if (!enabled[CUPTI_ACTIVITY_KIND_RUNTIME]) return;
+  CUpti_ActivityAPI record{};
+  record.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
+  record.cbid = activity.kind == emu::KERNEL         ? CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000
+                : activity.kind == emu::COPY         ? CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020
+                : activity.kind == emu::GRAPH_LAUNCH ? CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000
+                                                     : CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020;
+  record.start = activity.start;
+  record.end = activity.end;
+  record.processId = getpid();
+  record.threadId = (uint32_t)pthread_self();
+  record.correlationId = correlation;
+  put(record);
+}
+
+static void record(const Activity &activity) {
+  // All work of a graph has the correlation of its launch, which is reported last.
+  static thread_local uint32_t graph_correlation = 0;
+  uint32_t correlation = activity.graph && graph_correlation ? graph_correlation : next_correlation++;
+  if (activity.graph) graph_correlation = activity.kind == emu::GRAPH_LAUNCH ? 0 : correlation;
+  if (!activity.graph || activity.kind == emu::GRAPH_LAUNCH) put_launch(activity, correlation);
   if (activity.kind == emu::KERNEL && enabled[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL]) {
     auto record = on_device<CUpti_ActivityKernel10>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, activity, correlation);
     record.gridX = record.gridY = record.gridZ = 1;
     record.blockX = 128;
     record.blockY = record.blockZ = 1;
     record.registersPerThread = 32;
+    record.graphId = activity.graph;
     record.name = keep(activity.name);
     put(record);
   }

@@ -19,7 +19,7 @@ static CUresult launch(CUfunction function, CUstream stream) {
   int device = 0;
   cudaGetDevice(&device);
   int64_t start = now();
-  report_kernel(name.c_str(), device, stream, start, start + 1000);
+  report_kernel(name, device, stream, start, start + 1000);
   return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string>
 
 namespace emu {
@@ -66,34 +67,35 @@ int64_t memory_total(int gpu); // bytes
 bool has_context(int device);
 
 // What happens on a device, for the profiler (CUPTI).
-enum ActivityKind { KERNEL, COPY, FILL };
-enum Direction {
-  NO_DIRECTION = 0,
-  HOST_TO_DEVICE = 1,
-  DEVICE_TO_HOST = 2,
-  DEVICE_TO_DEVICE = 8
-}; // CUpti_ActivityMemcpyKind
+enum ActivityKind { KERNEL, COPY, FILL, GRAPH_LAUNCH, NOTHING };
+enum Direction { NO_DIRECTION = 0, HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, DEVICE_TO_DEVICE = 8 }; // as CUPTI's
 struct Activity {
   ActivityKind kind;
-  const char *name;
+  std::string name;
   int device;
   void *stream;
-  int64_t start, end; // in the time of now()
-  size_t bytes;
-  Direction direction;
-  bool pinned; // the host's side of a copy
+  size_t bytes = 0;
+  Direction direction = NO_DIRECTION;
+  bool pinned = false;          // the host's side of a copy
+  unsigned long long graph = 0; // id of the graph that it was launched by
+  int64_t start = 0, end = 0;   // in the time of now()
 };
 void on_activity(void (*listener)(const Activity &));
-void report_kernel(const char *name, int device, void *stream, int64_t start, int64_t end);
+void report(const Activity &activity);
+inline void report_kernel(const std::string &name, int device, void *stream, int64_t start, int64_t end) {
+  report({KERNEL, name, device, stream, 0, NO_DIRECTION, false, 0, start, end});
+}
 
 // Nanoseconds: of the wall clock, or of the clock that a profiler registered.
 int64_t now();
 void use_clock(uint64_t (*clock)());
 
-// Streams execute at once, so a captured graph is a list of functions that are to run again.
+// Streams execute at once, so a captured graph is a list of functions that run again with every launch.
 bool is_capturing(void *stream);
-// Add one to the graph that `stream` captures; it owns `context` from then on. Call only while it captures.
-void capture(void *stream, void (*replay)(void *), void *context);
+// Add one to the graph that `stream` captures. What runs while it is captured is run for the sizes of its results only:
+void capture(const Activity &activity, std::function<void()> replay);
+// memory that was there before has its values again when the capture ends.
+void preserve(void *stream, void *memory, size_t bytes);
 
 // A kernel that nothing computes: its result would be garbage. Logged; returns whether it is an error (the default), or
 // NVIDIA_EMU_KERNELS=ignore lets it pass.

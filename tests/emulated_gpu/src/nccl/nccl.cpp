@@ -23,12 +23,17 @@ struct Queued {
 };
 static thread_local std::vector<Queued> queued_transfers;
 
-// Run `work` now, on a kernel's name, and again with every launch of a graph that is being captured.
+// Run `work` as a kernel; if the stream captures, not before the graph is launched.
 static ncclResult_t run(ncclComm *comm, const std::string &name, cudaStream_t stream, const Work &work) {
-  if (emu::is_capturing(stream)) emu::capture(stream, [](void *again) { (*(Work *)again)(); }, new Work(work));
-  int64_t start = emu::now();
+  emu::Activity activity{emu::KERNEL, kernel_name(name), comm->device, stream};
+  if (emu::is_capturing(stream)) {
+    emu::capture(activity, [=] { work(); });
+    return ncclSuccess;
+  }
+  activity.start = emu::now();
   auto result = work();
-  emu::report_kernel(kernel_name(name).c_str(), comm->device, stream, start, emu::now());
+  activity.end = emu::now();
+  emu::report(activity);
   return result;
 }
 

@@ -281,6 +281,15 @@ void boxed(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
     call.wide |= traits.is_slow_narrow && one.view.scalar_type() == at::kHalf && one.view.dim() >= 2;
   if (traits.is_product && !capturing) take_cublas_workspace(stream);
 
+  if (capturing) {
+    for (size_t i = 0; i < count; i++) {
+      auto &value = call.arguments[i];
+      if (!traits.is_written[i] || traits.is_out[i]) continue;
+      if (value.isTensor()) preserve(stream, value.toTensor());
+      if (value.isTensorList())
+        for (const Tensor &view : value.toTensorVector()) preserve(stream, view);
+    }
+  }
   int64_t start = now();
   Stack results = run(call);
   if (traits.is_convolution || traits.is_convolution_backward) lay_out_as_cudnn(call, results);
@@ -295,6 +304,7 @@ void boxed(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
         CpuKernels cpu;
         if (one.tensor.sizes() != result.sizes()) one.tensor.resize_(result.sizes());
         Tensor target = on_cpu(one.tensor);
+        preserve(stream, target);
         target.copy_(result);
         targets.push_back({i, element, target});
       }
@@ -319,9 +329,11 @@ void boxed(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
       stack->push_back(value);
     }
   }
-  report_kernel(traits.name.c_str(), device, stream, start, now());
-  if (!capturing) return;
-  capture_replay(stream, [call, targets]() mutable {
+  if (!capturing) {
+    report_kernel(traits.name, device, stream, start, now());
+    return;
+  }
+  capture({KERNEL, traits.name, device, stream}, [call, targets]() mutable {
     Stack results = run(call);
     CpuKernels cpu;
     for (auto &target : targets) target.tensor.copy_(element_of(results, target));

@@ -23,10 +23,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm(const Tensor &input, const
                                                       double epsilon) {
   Tensor x = on_cpu(input), w = on_cpu(weight);
   MaybeTensor b = on_cpu(bias), m = on_cpu(mean), v = on_cpu(variance);
-  auto made = compute_on_cpu("void cudnn::bn_fw_tr_1C11_kernel_NCHW", input.get_device(), [=]() -> std::vector<Tensor> {
-    auto [output, saved_mean, saved_rstd] = at::native_batch_norm(widened(x), w, b, m, v, training, momentum, epsilon);
-    return {formatted(output, x), saved_mean, saved_rstd};
-  });
+  auto made = compute_on_cpu("void cudnn::bn_fw_tr_1C11_kernel_NCHW", input.get_device(),
+                             [=]() -> std::vector<Tensor> {
+                               auto [output, saved_mean, saved_rstd] =
+                                   at::native_batch_norm(widened(x), w, b, m, v, training, momentum, epsilon);
+                               return {formatted(output, x), saved_mean, saved_rstd};
+                             },
+                             {m.value_or(Tensor()), v.value_or(Tensor())});
   return {made[0], made[1], made[2], at::empty({0}, input.options().dtype(at::kByte))};
 }
 

@@ -40,10 +40,12 @@ struct CpuKernels {
 // An operator that is not a CPU operator of the same name. `compute` works on views made by on_cpu(), and what it
 // returns gets memory of the device; it runs again, into the same memory, whenever a graph that captured it is
 // launched. `kernel` is the name that a profiler sees.
-std::vector<Tensor> compute_on_cpu(const std::string &kernel, int device, std::function<std::vector<Tensor>()> compute);
+// `written` are the views that it writes besides.
+std::vector<Tensor> compute_on_cpu(const std::string &kernel, int device, std::function<std::vector<Tensor>()> compute,
+                                   const std::vector<Tensor> &written = {});
 
-// Run `replay` again with every launch of the graph that the stream captures, if it captures one.
-void capture_replay(cudaStream_t stream, std::function<void()> replay);
+// While the stream captures: what this view of the device holds is there again when the capture ends.
+void preserve(cudaStream_t stream, const Tensor &view);
 
 // Every aten operator that has a kernel for the CPU.
 void register_boxed(torch::Library &library);

@@ -18,14 +18,17 @@ Tensor &copy(Tensor &self, const Tensor &source, bool non_blocking) {
   c10::cuda::CUDAGuard guard(device);
   auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
   Tensor to = on_cpu(self), from = on_cpu(source);
-  auto work = [to, from]() mutable {
+  auto work = [to, from] {
     CpuKernels cpu;
     to.copy_(from);
   };
+  preserve(stream, to);
   work();
-  capture_replay(stream, work);
-  report_kernel("void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>", device, stream,
-                start, now());
+  const char *kernel = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>";
+  if (is_capturing(stream))
+    capture({KERNEL, kernel, device, stream}, work);
+  else
+    report_kernel(kernel, device, stream, start, now());
   return self;
 }
 

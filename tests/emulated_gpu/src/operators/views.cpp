@@ -36,29 +36,34 @@ bool is_narrow(const Tensor &tensor) {
 
 Tensor widened(const Tensor &tensor) { return is_narrow(tensor) ? tensor.to(at::kFloat) : tensor; }
 
-void capture_replay(cudaStream_t stream, std::function<void()> replay) {
-  if (!is_capturing(stream)) return;
-  auto *kept = new std::function<void()>(std::move(replay));
-  capture(stream, [](void *function) { (*(std::function<void()> *)function)(); }, kept);
+void preserve(cudaStream_t stream, const Tensor &view) {
+  if (!view.defined() || !view.numel() || !is_capturing(stream)) return;
+  int64_t last = 0; // element, from the first
+  for (int64_t dimension = 0; dimension < view.dim(); dimension++)
+    last += (view.size(dimension) - 1) * view.stride(dimension);
+  preserve((void *)stream, view.data_ptr(), (last + 1) * view.element_size());
 }
 
-std::vector<Tensor> compute_on_cpu(const std::string &kernel, int device,
-                                   std::function<std::vector<Tensor>()> compute) {
+std::vector<Tensor> compute_on_cpu(const std::string &kernel, int device, std::function<std::vector<Tensor>()> compute,
+                                   const std::vector<Tensor> &written) {
   c10::cuda::CUDAGuard guard(device);
   auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
-  int64_t start = now();
   CpuKernels cpu;
-  std::vector<Tensor> outputs;
+  for (auto &view : written) preserve(stream, view);
+  int64_t start = now();
+  std::vector<Tensor> outputs, targets;
   for (auto &result : compute()) outputs.push_back(result.defined() ? to_device(result, device) : Tensor());
-  std::vector<Tensor> targets;
+  if (!is_capturing(stream)) {
+    report_kernel(kernel, device, stream, start, now());
+    return outputs;
+  }
   for (auto &output : outputs) targets.push_back(on_cpu(output));
-  capture_replay(stream, [compute, targets]() mutable {
+  capture({KERNEL, kernel, device, stream}, [compute, targets] {
     CpuKernels cpu;
     auto results = compute();
     for (size_t i = 0; i < results.size(); i++)
       if (results[i].defined()) targets[i].copy_(results[i]);
   });
-  report_kernel(kernel.c_str(), device, stream, start, now());
   return outputs;
 }
 

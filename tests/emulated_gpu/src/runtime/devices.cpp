@@ -123,10 +123,6 @@ void report(const Activity &activity) {
   if (listener) listener(activity);
 }
 
-void report_kernel(const char *name, int device, void *stream, int64_t start, int64_t end) {
-  report({KERNEL, name, device, stream, start, end, 0, NO_DIRECTION, false});
-}
-
 int64_t now() {
   if (profiler_clock) return (int64_t)profiler_clock();
   timespec time;
@@ -181,6 +177,23 @@ cudaError_t cudaGetLastError() {
 cudaError_t cudaPeekAtLastError() { return last_error; }
 
 const char *cudaGetErrorName(cudaError_t error) {
+#define NAME(error)                                                                                                    \
+  case error: return #error
+  switch (error) {
+    NAME(cudaSuccess);
+    NAME(cudaErrorMemoryAllocation);
+    NAME(cudaErrorInitializationError);
+    NAME(cudaErrorInvalidDevice);
+    NAME(cudaErrorNoDevice);
+    NAME(cudaErrorInvalidValue);
+    NAME(cudaErrorInvalidResourceHandle);
+    NAME(cudaErrorNotSupported);
+    NAME(cudaErrorInvalidDeviceFunction);
+    NAME(cudaErrorStreamCaptureUnsupported);
+    NAME(cudaErrorStreamCaptureInvalidated);
+  default: break;
+  }
+#undef NAME
   static thread_local char name[32];
   snprintf(name, sizeof name, "cudaError%d", error);
   return name;

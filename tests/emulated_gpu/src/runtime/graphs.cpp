@@ -1,7 +1,7 @@
-// CUDA graphs: a list of functions, recorded while a stream is captured and called again by every launch.
+// CUDA graphs: a list of functions, recorded while a stream is captured and called by every launch.
 //
-// Unlike on a real GPU, what is captured is executed as well while it is captured; its results are overwritten by the
-// first launch.
+// Unlike on a real GPU, what is captured is executed while it is captured, because the operators learn the sizes of
+// their results by computing them. When the capture ends, memory that was written has its old values again.
 #include "runtime.h"
 
 namespace emu {
@@ -24,9 +24,33 @@ cudaError_t forbid_during_capture(const char *function) {
 
 bool is_capturing(void *stream) { return stream_of((cudaStream_t)stream)->graph != nullptr; }
 
-void capture(void *stream, void (*replay)(void *), void *context) {
+void capture(const Activity &activity, std::function<void()> replay) {
   Lock lock(state_lock());
-  if (auto *graph = stream_of((cudaStream_t)stream)->graph) graph->nodes.push_back([=] { replay(context); });
+  if (auto *graph = stream_of((cudaStream_t)activity.stream)->graph)
+    graph->nodes.push_back({activity, std::move(replay)});
+}
+
+void preserve(void *stream, void *memory, size_t bytes) {
+  Lock lock(state_lock());
+  auto *graph = stream_of((cudaStream_t)stream)->graph;
+  if (!graph || !bytes) return;
+  auto *begin = (const char *)memory;
+  graph->restore.push_back(
+      [memory, values = std::vector<char>(begin, begin + bytes)] { memcpy(memory, values.data(), values.size()); });
+}
+
+static void launch(Graph &graph, cudaStream_t stream) {
+  int64_t start = now();
+  for (auto &node : graph.nodes) {
+    Activity activity = node.activity;
+    activity.stream = stream;
+    activity.graph = graph.id;
+    activity.start = now();
+    node.work();
+    activity.end = now();
+    if (activity.kind != NOTHING) report(activity);
+  }
+  report({GRAPH_LAUNCH, "cudaGraphLaunch", current_device, stream, 0, NO_DIRECTION, false, graph.id, start, now()});
 }
 
 } // namespace emu
@@ -55,6 +79,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
   if (!graph) EMU_FAIL(cudaErrorIllegalState);
   for (auto *one : graph->streams) one->graph = nullptr;
   under_way().erase(graph);
+  for (auto restore = graph->restore.rbegin(); restore != graph->restore.rend(); ++restore) (*restore)();
+  graph->restore.clear();
   log("capture %llu ends: %zu nodes%s", graph->id, graph->nodes.size(), graph->invalid ? ", invalid" : "");
   *out = graph->invalid ? nullptr : (cudaGraph_t)graph;
   if (graph->invalid) EMU_FAIL(cudaErrorStreamCaptureInvalidated);
@@ -107,9 +133,9 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *executable, cudaGraph
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   EMU_CONTEXT();
-  execute(stream, [=] {
-    for (auto &node : ((Graph *)executable)->nodes) node();
-  });
+  auto &graph = *(Graph *)executable;
+  if (is_capturing(stream)) EMU_FAIL(cudaErrorStreamCaptureUnsupported); // a graph within a graph
+  launch(graph, stream);
   return cudaSuccess;
 }
 

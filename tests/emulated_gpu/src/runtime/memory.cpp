@@ -208,11 +208,11 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind
     state->graph->invalid = true;
     EMU_FAIL(cudaErrorStreamCaptureUnsupported);
   }
-  int64_t start = now();
-  execute(stream, [=] { memmove(to, from, bytes); });
   Direction direction = to_device && from_device ? DEVICE_TO_DEVICE : to_device ? HOST_TO_DEVICE : DEVICE_TO_HOST;
   int device = from_device ? source->device : to_device ? target->device : current_device;
-  report({COPY, async ? "cudaMemcpyAsync" : "cudaMemcpy", device, stream, start, now(), bytes, direction, !pageable});
+  preserve(stream, to, bytes);
+  execute({COPY, async ? "cudaMemcpyAsync" : "cudaMemcpy", device, stream, bytes, direction, !pageable},
+          [=] { memmove(to, from, bytes); });
   // The host waits for a copy into memory that is not pinned.
   if (pageable && !to_device) state->synchronized = last_order();
   return cudaSuccess;
@@ -242,9 +242,8 @@ cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t
   if (!bytes) return cudaSuccess;
   auto *block = block_of(pointer);
   if (!block || block->is_host()) EMU_FAIL(cudaErrorInvalidValue);
-  int64_t start = now();
-  execute(stream, [=] { memset(pointer, value, bytes); });
-  report({FILL, "cudaMemsetAsync", block->device, stream, start, now(), bytes, NO_DIRECTION, false});
+  preserve(stream, pointer, bytes);
+  execute({FILL, "cudaMemsetAsync", block->device, stream, bytes}, [=] { memset(pointer, value, bytes); });
   return cudaSuccess;
 }
 

@@ -18,9 +18,15 @@ namespace emu {
 std::recursive_mutex &state_lock();
 using Lock = std::lock_guard<std::recursive_mutex>;
 
+struct Node {
+  Activity activity;
+  std::function<void()> work;
+};
+
 struct Graph {
-  std::vector<std::function<void()>> nodes;
-  std::set<CUstream_st *> streams; // those that capture into it
+  std::vector<Node> nodes;
+  std::vector<std::function<void()>> restore; // memory that was written while capturing
+  std::set<CUstream_st *> streams;            // those that capture into it
   unsigned long long id;
   bool invalid = false;
 };
@@ -62,8 +68,8 @@ int64_t last_order();
 cudaError_t forbid_during_capture(const char *function);
 bool is_under_way(const Graph *graph);
 
-// Run now, and once more whenever a graph that is being captured is launched.
-void execute(cudaStream_t stream, const std::function<void()> &work);
+// Run now and tell the profiler; once more whenever a graph that is being captured is launched.
+void execute(Activity activity, const std::function<void()> &work);
 
 struct Block {
   size_t size;
@@ -72,8 +78,6 @@ struct Block {
 };
 const Block *block_of(const void *pointer); // null: memory that CUDA does not know
 void add_memory_used(int gpu, int64_t bytes);
-
-void report(const Activity &activity);
 
 } // namespace emu
 

@@ -23,13 +23,14 @@ CUstream_st *stream_of(cudaStream_t stream) {
   return found;
 }
 
-void execute(cudaStream_t stream, const std::function<void()> &work) {
-  auto *state = stream_of(stream);
-  if (state->graph) {
-    Lock lock(state_lock());
-    state->graph->nodes.push_back(work);
-  }
+void execute(Activity activity, const std::function<void()> &work) {
+  activity.start = now();
   work();
+  activity.end = now();
+  if (is_capturing(activity.stream))
+    capture(activity, work);
+  else
+    report(activity);
 }
 
 static int64_t monotonic_ns() {
@@ -113,7 +114,9 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t func
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
-  execute(stream, [=] { function(data); });
+  // No activity of the device: called now, and by every launch of a graph that captures it.
+  function(data);
+  if (is_capturing(stream)) capture({NOTHING, "", 0, stream}, [=] { function(data); });
   return cudaSuccess;
 }
 
