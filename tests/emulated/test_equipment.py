@@ -1,6 +1,7 @@
 """Emulated GPUs compute what the CPU computes, and refuse what real GPUs refuse."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -252,14 +253,49 @@ print(torch.equal(second, again), torch.equal(first, torch.rand(4, device="cuda"
     assert emulated.output(program, gpus=1).split() == ["True", "True", "False"]
 
 
-def test_nvidia_smi_lists_what_cuda_sees(emulated: EmulatedGpus) -> None:
-    program = """
-import subprocess, torch
+LISTED = """
+import subprocess
 print(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout)
-print(*[f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(torch.cuda.device_count())])
 """
-    listed, seen = emulated.output(program, gpus=2).rsplit("\n\n", 1)
-    assert [line.partition("(UUID: ")[2].rstrip(")") for line in listed.splitlines()] == seen.split()
+SEEN = """
+import ctypes
+cudart, count, properties = ctypes.CDLL("libcudart.so.13"), ctypes.c_int(), ctypes.create_string_buffer(4096)
+cudart.cudaGetDeviceCount(ctypes.byref(count))
+for device in range(count.value):
+    cudart.cudaGetDeviceProperties(properties, device)
+    print(properties.raw[256:272].hex())  # the UUID follows 256 bytes of name
+"""
+
+
+def test_cuda_sees_the_gpus_that_cuda_visible_devices_names(emulated: EmulatedGpus) -> None:
+    listed = emulated.output(LISTED, gpus=3)
+    assert re.findall(r"GPU (\d): Emulated GPU \(synthetic\) \(UUID: GPU-", listed) == ["0", "1", "2"]
+    uuids = re.findall(r"UUID: GPU-([0-9a-f-]+)", listed)
+    plain = [uuid.replace("-", "") for uuid in uuids]
+
+    def seen(visible: str) -> list[int]:
+        return [plain.index(uuid) for uuid in emulated.output(SEEN, gpus=3, CUDA_VISIBLE_DEVICES=visible).split()]
+
+    assert [plain.index(uuid) for uuid in emulated.output(SEEN, gpus=3).split()] == [0, 1, 2]
+    assert seen("2,0") == [2, 0]
+    assert seen(f"GPU-{uuids[1]},GPU-{uuids[0]}") == [1, 0]
+    # Up to what is not there, of another kind, or not unique; none if one comes twice.
+    assert seen("0,7,1") == [0]
+    assert seen(f"0,GPU-{uuids[1]}") == [0]
+    assert seen("GPU-e0") == seen("") == seen("1,1") == seen("MIG-e0") == []
+
+
+def test_of_partitioned_gpus_a_process_sees_one_instance(emulated: EmulatedGpus) -> None:
+    instances = re.findall(r"UUID: MIG-([0-9a-f-]+)", emulated.output(LISTED, gpus=2, mig=1))
+    assert len(set(instances)) == 4
+    plain = [uuid.replace("-", "") for uuid in instances]
+
+    def seen(**variables: str) -> list[str]:
+        return emulated.output(SEEN, gpus=2, mig=1, **variables).split()
+
+    assert seen() == seen(CUDA_VISIBLE_DEVICES="0,1") == [plain[0]]
+    assert seen(CUDA_VISIBLE_DEVICES="1") == [plain[2]]
+    assert seen(CUDA_VISIBLE_DEVICES=f"MIG-{instances[3]},MIG-{instances[0]}") == [plain[3]]
 
 
 def test_this_process_sees_no_emulated_gpu(emulated_python: Path) -> None:

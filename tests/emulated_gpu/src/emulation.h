@@ -33,7 +33,8 @@ inline void compute_capability(int *major, int *minor) {
   if (sscanf(setting("CC", "8.0").c_str(), "%d.%d", major, minor) != 2) *major = 8, *minor = 0;
 }
 
-// Whether the GPUs are partitioned (MIG): two instances each, of which a process sees one.
+// Whether the GPUs are partitioned (MIG): into two instances each, of which a process sees one.
+constexpr int INSTANCES = 2;
 inline bool partitioned() { return setting("MIG", "0") == "1"; }
 
 // UUIDs: "GPU-e0e1…" of GPU 0; an instance of a partitioned GPU has its own, "MIG-…".

@@ -90,7 +90,8 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *text, Handle *handle) {
 
 int nvmlDeviceGetIndex(Handle handle, unsigned *index) { return give(index, index_of(handle)); }
 int nvmlDeviceGetUUID(Handle handle, char *text, unsigned length) {
-  return give(text, length, gpu_uuid_text(index_of(handle)));
+  int index = index_of(handle), gpu = index % MAX_GPUS, instance = index / MAX_GPUS - 1;
+  return give(text, length, gpu_uuid_text(gpu, instance));
 }
 int nvmlDeviceGetName(Handle, char *text, unsigned length) { return give(text, length, gpu_name()); }
 
@@ -152,6 +153,30 @@ int nvmlDeviceGetMigMode(Handle, unsigned *current, unsigned *pending) {
   *current = *pending = 1;
   return SUCCESS;
 }
+int nvmlDeviceGetMaxMigDeviceCount(Handle, unsigned *count) { return give(count, partitioned() ? INSTANCES : 0); }
+// Handles of instances follow those of all GPUs.
+int nvmlDeviceGetMigDeviceHandleByIndex(Handle handle, unsigned instance, Handle *found) {
+  if (!partitioned() || instance >= INSTANCES) return NOT_FOUND;
+  *found = handle_of(index_of(handle) + MAX_GPUS * (instance + 1));
+  return SUCCESS;
+}
+
+// Memory without an error, ever.
+int nvmlDeviceGetEccMode(Handle, unsigned *current, unsigned *pending) {
+  *current = *pending = 1;
+  return SUCCESS;
+}
+int nvmlDeviceGetTotalEccErrors(Handle, unsigned, unsigned, unsigned long long *count) {
+  *count = 0;
+  return SUCCESS;
+}
+int nvmlDeviceGetRemappedRows(Handle, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+  *corrected = *uncorrected = *pending = *failed = 0;
+  return SUCCESS;
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(Handle, unsigned *) { return NOT_SUPPORTED; } // rows are remapped instead
+
+int nvmlDeviceGetNvLinkState(Handle, unsigned, unsigned *) { return NOT_SUPPORTED; }
 int nvmlDeviceGetComputeRunningProcesses(Handle, unsigned *count, void *) { return give(count, 0); }
 int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned, unsigned *) { return NOT_SUPPORTED; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned, void *) { return NOT_SUPPORTED; }

@@ -1,5 +1,5 @@
 // Devices, contexts and errors; the log; how the runtime tells a profiler what happens.
-#include <signal.h>
+#include <ctype.h>
 #include <stdarg.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,51 +31,61 @@ void log(const char *format, ...) {
 
 // ---- which GPUs this process sees
 
-static int total_of_instances() { return partitioned() ? 2 : 1; }
+static Visible whole_or_first_instance(int gpu) { return {gpu, partitioned() ? 0 : -1}; }
 
-// Index of the GPU that an entry of CUDA_VISIBLE_DEVICES names, -1 where there is none. CUDA accepts the beginning of a
-// UUID.
-static int find_gpu(const std::string &entry) {
-  int count = gpu_count();
-  if (entry.empty()) return -1;
-  if (entry.find_first_not_of("0123456789") == std::string::npos) {
-    int index = atoi(entry.c_str());
-    return index < count ? index : -1;
+// What an entry of CUDA_VISIBLE_DEVICES names: an index, or the beginning of a UUID that no other has.
+static std::vector<Visible> find(const std::string &entry) {
+  std::vector<Visible> found;
+  auto add_if_named = [&](int gpu, int instance) {
+    if (gpu_uuid_text(gpu, instance).rfind(entry, 0) == 0)
+      found.push_back(instance < 0 ? whole_or_first_instance(gpu) : Visible{gpu, instance});
+  };
+  if (entry.rfind("GPU-", 0) == 0) {
+    for (int gpu = 0; gpu < gpu_count(); gpu++) add_if_named(gpu, -1);
+  } else if (entry.rfind("MIG-", 0) == 0) {
+    for (int gpu = 0; partitioned() && gpu < gpu_count(); gpu++)
+      for (int instance = 0; instance < INSTANCES; instance++) add_if_named(gpu, instance);
+  } else if (!entry.empty() && isdigit(entry[0])) {
+    int gpu = atoi(entry.c_str());
+    if (gpu < gpu_count()) found.push_back(whole_or_first_instance(gpu));
   }
-  for (int gpu = 0; gpu < count; gpu++) {
-    if (gpu_uuid_text(gpu).rfind(entry, 0) == 0) return gpu;
-    for (int instance = 0; partitioned() && instance < total_of_instances(); instance++)
-      if (gpu_uuid_text(gpu, instance).rfind(entry, 0) == 0) return gpu;
-  }
-  return -1;
+  return found;
 }
 
-// CUDA's rule: the entries before the first that names no GPU. Of a partitioned machine a process sees one instance.
-static std::vector<int> list_visible_gpus() {
-  std::vector<int> visible;
-  const char *stated = getenv("CUDA_VISIBLE_DEVICES");
-  if (!stated) {
-    for (int gpu = 0; gpu < gpu_count(); gpu++) visible.push_back(gpu);
-  } else {
-    std::string rest = std::string(stated) + ",";
+static std::string kind_of(const std::string &entry) {
+  std::string prefix = entry.substr(0, 4);
+  return prefix == "GPU-" || prefix == "MIG-" ? prefix : "index";
+}
+
+// CUDA's rules: the entries before the first that names nothing, or is of another kind; none if one comes twice. Of a
+// partitioned machine a process sees one instance ("MIG User Guide", "CUDA Device Enumeration").
+static std::vector<Visible> list_visible() {
+  std::vector<Visible> visible;
+  if (const char *stated = getenv("CUDA_VISIBLE_DEVICES")) {
+    std::string rest = std::string(stated) + ",", kind;
     for (size_t comma; (comma = rest.find(',')) != std::string::npos; rest.erase(0, comma + 1)) {
       std::string entry = rest.substr(0, comma);
       entry.erase(0, entry.find_first_not_of(' '));
-      int gpu = find_gpu(entry);
-      if (gpu < 0) break;
-      visible.push_back(gpu);
+      if (kind.empty()) kind = kind_of(entry);
+      auto found = find(entry);
+      if (found.size() != 1 || kind_of(entry) != kind) break;
+      for (auto &other : visible)
+        if (other.gpu == found[0].gpu && other.instance == found[0].instance) return {};
+      visible.push_back(found[0]);
     }
+  } else {
+    for (int gpu = 0; gpu < gpu_count(); gpu++) visible.push_back(whole_or_first_instance(gpu));
   }
   if (partitioned() && visible.size() > 1) visible.resize(1);
   return visible;
 }
 
-const std::vector<int> &visible_gpus() {
-  static auto *gpus = new std::vector<int>(list_visible_gpus());
+const std::vector<Visible> &visible_gpus() {
+  static auto *gpus = new std::vector<Visible>(list_visible());
   return *gpus;
 }
 
-int gpu_of(int device) { return visible_gpus()[device]; }
+int gpu_of(int device) { return visible_gpus()[device].gpu; }
 
 // ---- contexts and errors
 
@@ -230,7 +240,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
   auto &p = *properties;
   memset(&p, 0, sizeof p);
   int gpu = gpu_of(device);
-  gpu_uuid(gpu, partitioned() ? 0 : -1, (unsigned char *)&p.uuid);
+  gpu_uuid(gpu, visible_gpus()[device].instance, (unsigned char *)&p.uuid);
   snprintf(p.name, sizeof p.name, "%s", gpu_name().c_str());
   p.totalGlobalMem = memory_total(gpu);
   compute_capability(&p.major, &p.minor);

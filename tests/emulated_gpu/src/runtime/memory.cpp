@@ -69,7 +69,7 @@ int64_t memory_used(int gpu) {
 int64_t memory_total(int gpu) {
   std::string rest = setting("GPU_GIB", "16");
   for (size_t comma; gpu > 0 && (comma = rest.find(',')) != std::string::npos; gpu--) rest.erase(0, comma + 1);
-  return (int64_t)(atof(rest.c_str()) * (1ll << 30)) / (partitioned() ? 2 : 1);
+  return (int64_t)(atof(rest.c_str()) * (1ll << 30)) / (partitioned() ? INSTANCES : 1);
 }
 
 // ---- what this process holds

@@ -51,7 +51,10 @@ struct CUevent_st {
 
 namespace emu {
 
-const std::vector<int> &visible_gpus();
+struct Visible {
+  int gpu, instance; // -1: the whole GPU
+};
+const std::vector<Visible> &visible_gpus();
 extern thread_local int current_device;
 
 // Note the error for cudaGetLastError and the log, and return it.
