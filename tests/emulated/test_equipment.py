@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,63 +12,104 @@ from emulated_gpu.fixtures import NOTHING_COMPUTES, EmulatedGpus
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
-REFUSED = """
-import torch
-
-def refused(what, error=RuntimeError):
-    try:
-        what()
-    except error as found:
-        return " ".join(str(found).split())
-    raise AssertionError("not refused")
-"""
-
-
-def test_as_many_gpus_are_seen_as_are_set_and_their_names_say_synthetic(emulated: EmulatedGpus) -> None:
-    program = "import torch; print(*[torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())], sep=';')"
-    assert emulated.output(program, gpus=3).strip().split(";") == ["Emulated GPU (synthetic)"] * 3
-    assert emulated.output(program, gpus=3, CUDA_VISIBLE_DEVICES="2,0").strip().count(";") == 1
-
-
-def test_a_small_network_learns_as_on_the_cpu(emulated: EmulatedGpus) -> None:
-    program = """
-import copy, json, torch
-from torch import nn
+# Programs for two GPUs, of which the second is small; each puts what it found into `found`.
+PROGRAMS = {
+    "names": """
+found = [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())]
+""",
+    "learning": """
 torch.manual_seed(0)
 model = nn.Sequential(
     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU6(), nn.Flatten(), nn.RMSNorm(8 * 36), nn.Linear(8 * 36, 10)
 )
-images, labels, losses = torch.randn(16, 3, 8, 8), torch.randint(10, (16,)), {}
+images, labels, found = torch.randn(16, 3, 8, 8), torch.randint(10, (16,)), {}
 for device, net in (("cpu", model), ("cuda", copy.deepcopy(model).cuda())):
     steps = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True)
-    losses[device] = []
+    found[device] = []
     for _ in range(5):
         loss = nn.functional.cross_entropy(net(images.to(device)), labels.to(device))
         loss.backward()
         steps.step()
         steps.zero_grad()
-        losses[device].append(loss.item())
-print(json.dumps(losses))
-"""
-    losses = json.loads(emulated.output(program, gpus=1))
-    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
-    assert losses["cuda"][-1] < losses["cuda"][0]
+        found[device].append(loss.item())
+""",
+    "refusals": """
+first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+x = torch.ones(4, device="cuda")
 
+def read_early():
+    for _ in range(1000):  # the GPU is at work for some microseconds, in which this process may be held up
+        first.record(), last.record()
+        first.elapsed_time(last)
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_a_replayed_graph_trains_as_eager_steps_do(emulated: EmulatedGpus, precision: str) -> None:
-    program = """
-import copy, json, sys, torch
-from torch import nn
+def wait():
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        (x * 2).sum().item()
+
+found = {
+    "early reading": refused(read_early),
+    "two devices": refused(lambda: torch.ones(2, device="cuda:0") + torch.ones(2, device="cuda:1")),
+    "waiting while capturing": refused(wait),
+    "memory": refused(lambda: bytes_of(1 << 40, "cuda:0"), torch.OutOfMemoryError),
+    "memory of the second": refused(lambda: bytes_of(1 << 29, "cuda:1"), torch.OutOfMemoryError),
+}
+bytes_of(1 << 29, "cuda:0")
+""",
+    "trace": """
+x = torch.ones(64, 64).pin_memory()
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    y = x.to("cuda", non_blocking=True)
+    (y @ y).sum().item()
+found = events_of(seen)
+""",
+    "trace of a graph": """
+x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x.mul_(2)
+    y = x + 1
+captured = x.tolist()
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    graph.replay()
+    graph.replay()
+found = {"captured": captured, "x": x.tolist(), "y": y.tolist(), "events": events_of(seen)}
+""",
+    "energy": """
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(1).uuid}")
+began, clock = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu), time.monotonic()
+time.sleep(0.5)
+joules, seconds = (pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) - began) / 1000, time.monotonic() - clock
+found = {"watts": joules / seconds, "seconds": seconds}
+""",
+    "memory": """
+gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(1).uuid}")
+torch.cuda.empty_cache()
+kept = bytes_of(1 << 27, "cuda:1")
+free, total = torch.cuda.mem_get_info(1)
+found = {"used": pynvml.nvmlDeviceGetMemoryInfo(gpu).used, "free": free, "total": total}
+""",
+    "random numbers": """
+torch.manual_seed(7)
+first = torch.rand(4, device="cuda")
+state = torch.cuda.get_rng_state()
+second = torch.rand(4, device="cuda")
+torch.cuda.set_rng_state(state)
+again = torch.rand(4, device="cuda")
+torch.manual_seed(7)
+found = [torch.equal(second, again), torch.equal(first, torch.rand(4, device="cuda")), torch.equal(first, second)]
+""",
+}
+GRAPH = """
 torch.manual_seed(0)
-dtype = getattr(torch, PRECISION)
+dtype, found = getattr(torch, PRECISION), {}
 first = nn.Sequential(
     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.LayerNorm(8 * 36), nn.Linear(8 * 36, 10)
 ).cuda()
-images, labels, losses = torch.randn(16, 3, 8, 8).cuda(), torch.randint(10, (16,)).cuda(), {}
+images, labels = torch.randn(16, 3, 8, 8).cuda(), torch.randint(10, (16,)).cuda()
 for way in ("eager", "graph"):
     net = copy.deepcopy(first)
     steps = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+
     def step():
         steps.zero_grad(set_to_none=True)
         with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
@@ -75,8 +117,8 @@ for way in ("eager", "graph"):
         loss.backward()
         steps.step()
         return loss
-    stream, losses[way] = torch.cuda.Stream(), []
-    with torch.cuda.stream(stream):
+
+    with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(2):
             step()
     torch.cuda.synchronize()
@@ -84,48 +126,137 @@ for way in ("eager", "graph"):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             loss = step()
+    found[way] = []
     for _ in range(6):
         if way == "graph":
             graph.replay()
         else:
             loss = step()
-        losses[way].append(loss.item())
-print(json.dumps(losses))
+        found[way].append(loss.item())
 """
-    losses = json.loads(emulated.output(f"PRECISION = {precision!r}" + program, gpus=1))
+PRECISIONS = ("float32", "bfloat16", "float16")
+PROGRAMS |= {f"graph in {precision}": f"PRECISION = {precision!r}\n{GRAPH}" for precision in PRECISIONS}
+# Runs all of them in one process: PyTorch takes seconds to be imported.
+RUN_ALL = """
+import copy, json, sys, tempfile, time, traceback
+import pynvml, torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+def refused(what, error=RuntimeError):
+    try:
+        what()
+    except error as caught:
+        return " ".join(str(caught).split())
+    raise AssertionError("not refused")
+
+def bytes_of(size, device):
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+def events_of(seen):
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        seen.export_chrome_trace(file.name)
+        return json.load(open(file.name))["traceEvents"]
+
+outputs = {}
+for name, program in json.loads(sys.argv[1]).items():
+    names = dict(globals())
+    try:
+        exec(program, names)
+        outputs[name] = names["found"]
+    except Exception:
+        outputs[name] = {"failed": traceback.format_exc()}
+json.dump(outputs, open(sys.argv[2], "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What each program found, or its traceback as `failed`."""
+    answers = tmp_path_factory.mktemp("programs") / "found.json"
+    done = emulated_gpus.run("-c", RUN_ALL, json.dumps(PROGRAMS), answers, gpus=2, gpu_gib="16,0.5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(answers.read_text())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_for_a_gpu_runs(name: str, found: dict[str, Any]) -> None:
+    assert "failed" not in found[name], found[name]["failed"]
+
+
+def test_as_many_gpus_are_seen_as_are_set_and_their_names_say_synthetic(found: dict[str, Any]) -> None:
+    assert found["names"] == ["Emulated GPU (synthetic)"] * 2
+
+
+def test_a_small_network_learns_as_on_the_cpu(found: dict[str, Any]) -> None:
+    losses = found["learning"]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
+    assert losses["cuda"][-1] < losses["cuda"][0]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_replayed_graph_trains_as_eager_steps_do(precision: str, found: dict[str, Any]) -> None:
+    losses = found[f"graph in {precision}"]
     assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3)
     assert losses["graph"][-1] < losses["graph"][0]
 
 
-def test_streams_events_and_graphs_refuse_what_cuda_refuses(emulated: EmulatedGpus) -> None:
-    program = """
-first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-first.record(), last.record()
-print(refused(lambda: first.elapsed_time(last)))
-print(refused(lambda: torch.ones(2, device="cuda:0") + torch.ones(2, device="cuda:1")))
-x = torch.ones(4, device="cuda")
-def wait():
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        (x * 2).sum().item()
-print(refused(wait))
-print(refused(lambda: torch.empty(1 << 40, device="cuda"), torch.OutOfMemoryError))
-"""
-    early, devices, waiting, memory = emulated.output(REFUSED + program, gpus=2).splitlines()
-    assert "Both events must be completed" in early
-    assert "Expected all tensors to be on the same device" in devices
-    assert "during capture" in waiting
-    assert "CUDA out of memory. Tried to allocate 4096.00 GiB" in memory and "16.00 GiB" in memory
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("early reading", "Both events must be completed"),
+        ("two devices", "Expected all tensors to be on the same device"),
+        ("waiting while capturing", "during capture"),
+        ("memory", "Tried to allocate 1024.00 GiB. GPU 0 has a total capacity of 16.00 GiB"),
+        ("memory of the second", "GPU 1 has a total capacity of 512.00 MiB"),
+    ],
+)
+def test_what_cuda_refuses_is_refused(what: str, message: str, found: dict[str, Any]) -> None:
+    assert message in found["refusals"][what]
 
 
-def test_the_second_gpu_can_be_smaller(emulated: EmulatedGpus) -> None:
-    program = """
-half = (1 << 29) // 4
-print(torch.empty(half, device="cuda:0").numel() == half)
-print(refused(lambda: torch.empty(half, device="cuda:1"), torch.OutOfMemoryError))
-"""
-    first, second = emulated.output(REFUSED + program, gpus=2, gpu_gib="16,0.5").splitlines()
-    assert first == "True"
-    assert "GPU 1 has a total capacity of 512.00 MiB" in second
+def test_the_profiler_sees_kernels_copies_and_their_launches(found: dict[str, Any]) -> None:
+    events = found["trace"]
+    kernels = {event["name"]: event["args"]["correlation"] for event in events if event.get("cat") == "kernel"}
+    assert {"aten::mm", "aten::sum"} <= set(kernels)
+    assert "Memcpy HtoD (Pinned -> Device)" in {event["name"] for event in events if event.get("cat") == "gpu_memcpy"}
+    launches = {event["args"]["correlation"] for event in events if event.get("cat") == "cuda_runtime"}
+    assert set(kernels.values()) <= launches
+
+
+def test_the_profiler_sees_the_kernels_of_a_graph_under_its_launch(found: dict[str, Any]) -> None:
+    events = found["trace of a graph"]["events"]
+    launches = [event["args"]["correlation"] for event in events if event.get("name") == "cudaGraphLaunch"]
+    kernels = [(event["name"], event["args"]["correlation"]) for event in events if event.get("cat") == "kernel"]
+    assert kernels == [(name, launch) for launch in launches for name in ("aten::mul_", "aten::add")]
+    assert len(launches) == 2
+
+
+def test_capturing_changes_nothing_and_a_launch_does(found: dict[str, Any]) -> None:
+    values = found["trace of a graph"]
+    assert (values["captured"], values["x"], values["y"]) == ([1.0] * 4, [4.0] * 4, [5.0] * 4)
+
+
+def test_nvml_counts_a_hundred_watts(found: dict[str, Any]) -> None:
+    energy = found["energy"]
+    assert energy["watts"] == pytest.approx(100, abs=100 * 0.05 / energy["seconds"])  # its clock ticks every 20 ms
+
+
+def test_nvml_and_cuda_count_the_memory_in_use(found: dict[str, Any]) -> None:
+    memory = found["memory"]
+    assert memory["used"] == (128 + 300) << 20  # the tensor, and the context
+    assert memory["free"] + memory["used"] == memory["total"] == 512 << 20
+
+
+def test_equal_seeds_and_states_give_equal_random_numbers(found: dict[str, Any]) -> None:
+    assert found["random numbers"] == [True, True, False]
+
+
+def test_a_kernel_that_nothing_computes_is_an_error(emulated: EmulatedGpus) -> None:
+    emulated.computes_all = False
+    done = emulated.run("-c", "import torch; torch.cuda._sleep(1000)", gpus=1)  # a kernel, and no operator
+    assert "invalid device function" in done.stderr
+    assert len(emulated.logged(NOTHING_COMPUTES)) == 1
 
 
 def test_two_processes_reduce_over_nccl(emulated: EmulatedGpus, tmp_path: Path) -> None:
@@ -169,88 +300,6 @@ dist.all_reduce(torch.ones(1, device="cuda:0"))
     )
     assert done.returncode != 0
     assert "invalid usage" in done.stderr
-
-
-def test_the_profiler_sees_kernels_copies_and_their_launches(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    program = f"""
-import torch
-from torch.profiler import ProfilerActivity, profile
-x = torch.ones(64, 64).pin_memory()
-with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-    y = x.to("cuda", non_blocking=True)
-    (y @ y).sum().item()
-seen.export_chrome_trace({str(tmp_path / "trace.json")!r})
-"""
-    emulated.output(program, gpus=1)
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    found = {event["name"] for event in events if event.get("cat") == "kernel"}
-    assert {"aten::mm", "aten::sum"} <= found
-    copies = [event["name"] for event in events if event.get("cat") == "gpu_memcpy"]
-    assert "Memcpy HtoD (Pinned -> Device)" in copies
-    launches = {e["args"]["correlation"] for e in events if e.get("cat") == "cuda_runtime" and "args" in e}
-    kernels = {event["args"]["correlation"] for event in events if event.get("cat") == "kernel"}
-    assert kernels and kernels <= launches
-
-
-def test_the_profiler_sees_the_kernels_of_a_graph_under_its_launch(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    program = f"""
-import torch
-from torch.profiler import ProfilerActivity, profile
-x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    x.mul_(2)
-    y = x + 1
-captured = x.tolist()
-with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-    graph.replay()
-    graph.replay()
-seen.export_chrome_trace({str(tmp_path / "trace.json")!r})
-print(captured, x.tolist(), y.tolist())
-"""
-    assert emulated.output(program, gpus=1).strip() == f"{[1.0] * 4} {[4.0] * 4} {[5.0] * 4}"
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    launches = [event["args"]["correlation"] for event in events if event.get("name") == "cudaGraphLaunch"]
-    kernels = [(e["name"], e["args"]["correlation"]) for e in events if e.get("cat") == "kernel"]
-    assert kernels == [(name, launch) for launch in launches for name in ("aten::mul_", "aten::add")]
-    assert len(launches) == 2
-
-
-def test_nvml_counts_a_hundred_watts_and_the_memory_of_all_processes(emulated: EmulatedGpus) -> None:
-    program = """
-import time, pynvml, torch
-x = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
-began, clock = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle), time.monotonic()
-time.sleep(0.5)
-joules, seconds = (pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - began) / 1000, time.monotonic() - clock
-print(abs(joules - 100 * seconds) < 100 * 0.05, pynvml.nvmlDeviceGetMemoryInfo(handle).used >> 20)
-"""
-    right, used = emulated.output(program, gpus=2, CUDA_VISIBLE_DEVICES="1").split()
-    assert right == "True"
-    assert int(used) == 256 + 300  # the tensor, and the context
-
-
-def test_a_kernel_that_nothing_computes_is_an_error(emulated: EmulatedGpus) -> None:
-    emulated.computes_all = False
-    program = "print(refused(lambda: torch.cuda._sleep(1000)))"  # PyTorch's only kernel that is no operator
-    assert "invalid device function" in emulated.output(REFUSED + program, gpus=1)
-    assert len(emulated.logged(NOTHING_COMPUTES)) == 1
-
-
-def test_equal_seeds_give_equal_random_numbers(emulated: EmulatedGpus) -> None:
-    program = """
-import torch
-torch.manual_seed(7)
-first = torch.rand(4, device="cuda")
-state = torch.cuda.get_rng_state()
-second = torch.rand(4, device="cuda")
-torch.cuda.set_rng_state(state)
-again = torch.rand(4, device="cuda")
-torch.manual_seed(7)
-print(torch.equal(second, again), torch.equal(first, torch.rand(4, device="cuda")), torch.equal(first, second))
-"""
-    assert emulated.output(program, gpus=1).split() == ["True", "True", "False"]
 
 
 LISTED = """

@@ -4,6 +4,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,20 @@ def emulated_python() -> Path:
 @pytest.fixture
 def emulated(emulated_python: Path, tmp_path: Path) -> Iterator[EmulatedGpus]:
     """Emulated GPUs; an operator that nothing computes fails the test, whatever the program made of it."""
-    gpus = EmulatedGpus(emulated_python, tmp_path / "emulated-gpus.log")
+    with _machine(emulated_python, tmp_path) as gpus:
+        yield gpus
+
+
+@pytest.fixture(scope="module")
+def emulated_gpus(emulated_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedGpus]:
+    """The same for all tests of a module."""
+    with _machine(emulated_python, tmp_path_factory.mktemp("emulated")) as gpus:
+        yield gpus
+
+
+@contextmanager
+def _machine(python: Path, folder: Path) -> Iterator[EmulatedGpus]:
+    gpus = EmulatedGpus(python, folder / "emulated-gpus.log")
     yield gpus
     (Path("/dev/shm") / f"emulated-gpu-{os.getuid()}-{gpus.machine}").unlink(missing_ok=True)
     not_computed = gpus.logged(NOTHING_COMPUTES)
