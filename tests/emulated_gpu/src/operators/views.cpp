@@ -25,8 +25,12 @@ std::optional<Tensor> on_cpu(const std::optional<Tensor> &tensor) {
 Tensor to_device(const Tensor &tensor, int device) {
   auto options = tensor.options().device(c10::Device(c10::kCUDA, device)).pinned_memory(false);
   Tensor made = at::empty_strided(tensor.sizes(), tensor.strides(), options);
+  if (!tensor.numel()) return made;
   CpuKernels cpu;
-  if (tensor.numel()) on_cpu(made).copy_(tensor);
+  Tensor view = on_cpu(made);
+  // The memory may be that of an input which is freed while it is captured, and read when the graph is launched.
+  preserve(c10::cuda::getCurrentCUDAStream(device).stream(), view);
+  view.copy_(tensor);
   return made;
 }
 
