@@ -1,15 +1,26 @@
 #!/bin/sh
-# Install Nsight Systems 2023.4 on Debian 12, from Debian's own archive.  usage (as root): install-nsys.sh [PREFIX]
+# Install Nsight Systems on Debian 12.  usage (as root): install-nsys.sh [PREFIX]     2023.4, from Debian's own archive
+#                                                        install-nsys.sh --nvidia     the one of torch's CUDA, for GPUs
 #
 # Debian 12 itself has 2022.4, whose package draws in a driver library and a desktop. The newer one in Debian 13's
 # non-free section is unpacked into a prefix instead; nothing else of Debian 13 is used and the system's package
-# sources stay as they are. A machine with GPUs of a later generation wants a newer nsys, from NVIDIA.
+# sources stay as they are. It records what happens on CPUs; for the GPUs of this torch it is too old.
+#
+# NVIDIA's package comes from NVIDIA's repository for CUDA, which this adds to the system's, under NVIDIA's licence:
+# https://docs.nvidia.com/nsight-systems/CopyrightAndLicenses/
 set -eu
 prefix=${1:-/opt/nsys}
 version=2023.4.4.54~12.4.1-2
+of_cuda=2025.3.2 # came with CUDA 13.0
+repository=https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64
 
-if command -v nsys > /dev/null; then
-    echo "nsys is already there: $(nsys --version)"
+if [ "$prefix" = --nvidia ]; then
+    nsys=/opt/nvidia/nsight-systems/$of_cuda/bin/nsys
+else
+    nsys=$(command -v nsys || true)
+fi
+if [ -x "$nsys" ]; then
+    echo "nsys is already there: $("$nsys" --version)"
     exit 0
 fi
 [ "$(id -u)" = 0 ] || { echo "install-nsys.sh: must run as root" >&2; exit 1; }
@@ -20,6 +31,20 @@ fi
 
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -q
+
+if [ "$prefix" = --nvidia ]; then
+    apt-get install -q -y --no-install-recommends ca-certificates curl
+    keyring=$(mktemp --suffix=.deb)
+    trap 'rm -f "$keyring"' EXIT
+    curl -fsSL -o "$keyring" "$repository/cuda-keyring_1.1-1_all.deb"
+    dpkg -i "$keyring"
+    apt-get update -q
+    apt-get install -q -y --no-install-recommends "nsight-systems-$of_cuda"
+    ln -sfn "$nsys" /usr/local/bin/nsys
+    nsys --version
+    exit 0
+fi
+
 apt-get install -q -y --no-install-recommends libssh-4 libpfm4 libelf1 libsqlite3-0
 
 # An apt state of its own, with Debian 13's non-free section as the only source.

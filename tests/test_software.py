@@ -2,10 +2,13 @@
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
+import torch
 
 from conftest import ROOT
+from multicard.profilers.nsys import WITH_CUDA, older_than_cuda
 
 DEFINITION = (ROOT / "envs" / "apptainer.def").read_text(encoding="utf-8")
 # Sections of a definition file, as Apptainer's user guide lists them.
@@ -63,6 +66,39 @@ def test_the_definition_states_no_version_of_a_package() -> None:
 def test_the_container_is_of_the_debian_for_which_nsys_is_installed() -> None:
     script = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
     assert re.search(r'VERSION_ID="(\d+)"', script)[1] == re.search(r"^From: debian:(\d+)$", DEFINITION, re.M)[1]
+
+
+def test_the_container_has_an_nsys_as_new_as_the_cuda_of_torch() -> None:
+    script = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
+    [version] = re.findall(r"^of_cuda=([\d.]+)", script, re.M)
+    assert older_than_cuda(version, torch.version.cuda) is None
+    assert "install-nsys.sh --nvidia" in section("post")
+
+
+def test_the_documented_versions_of_nsys_are_those_that_are_asked_for() -> None:
+    page = (ROOT / "docs" / "software.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+\.\d+)[\d., ]* \| (\d+\.\d+\.\d+) \|", page, re.M)
+    assert {tuple(map(int, cuda.split("."))): tuple(map(int, nsys.split("."))) for cuda, nsys in rows} == WITH_CUDA
+
+
+SYSTEM = Path("/etc/os-release")
+DEBIAN_12 = SYSTEM.exists() and 'VERSION_ID="12"' in SYSTEM.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not DEBIAN_12, reason="the script is for Debian 12")
+def test_nvidias_nsys_is_installed_from_nvidias_repository(tmp_path: Path) -> None:
+    # No program that it calls is the real one: they write down what they are asked to do.
+    for name in ("apt-get", "curl", "dpkg", "ln", "nsys", "id"):
+        answer = {"id": "echo 0", "dpkg": "case $1 in --print*) echo amd64 ;; esac"}.get(name, "")
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/log\n{answer}\n')
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    script = ROOT / "envs" / "install-nsys.sh"
+    subprocess.run(["sh", script, "--nvidia"], env={"PATH": path}, check=True, capture_output=True)
+    asked = (tmp_path / "log").read_text()
+    assert "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/cuda-keyring" in asked
+    assert asked.index("dpkg -i") < asked.index("apt-get install -q -y --no-install-recommends nsight-systems-2025.3.2")
+    assert "trixie" not in asked
 
 
 @pytest.mark.parametrize("name", ["post", "test", "environment", "runscript"])

@@ -15,6 +15,7 @@ from multicard.doctor.checks import Check, torch_facts
 from multicard.launch import process
 from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Profiler
+from multicard.profilers.nsys import WITH_CUDA
 
 CPU = {"torch": "2.11.0", "cuda": "13.0", "gpus": []}
 GPU = CPU | {"gpus": [["H100", 1]], "started": True}
@@ -77,7 +78,7 @@ def test_without_nsys_the_other_profiler_is_named(tmp_path: Path, monkeypatch: p
         (OLD, "12.4", "2023.4.4.54"),
         (OLD, "12.7", "2023.4.4.54 is older than 2024.4.2, which came with CUDA 12.6; torch uses 12.7"),
         (OF_CUDA_13, "13.0", "2025.3.2.474"),
-        (OF_CUDA_13, "13.9", "2025.3.2.474 is older than 2025.5.2, which came with CUDA 13.1; torch uses 13.9"),
+        (OF_CUDA_13, "13.9", "2025.3.2.474 is older than 2026.1.3, which came with CUDA 13.3; torch uses 13.9"),
         (OF_CUDA_13, None, "2025.3.2.474"),
         (OF_CUDA_13, "10.2", "2025.3.2.474"),
     ],
@@ -87,6 +88,7 @@ def test_an_nsys_older_than_torchs_cuda_is_noted(
 ) -> None:
     found = looked(tmp_path, monkeypatch, CPU | {"cuda": cuda}, version)["nsys"]
     assert (found.found, found.verdict) == (says, "warning" if "older" in says else "ok")
+    assert ("profiler: auto uses PyTorch's" in found.do) == ("older" in says)
 
 
 @pytest.mark.parametrize("script", [GARBAGE, HANG, "exit 3"])
@@ -140,7 +142,7 @@ def test_the_installed_version_stands_in_the_table_of_versions() -> None:
     script = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
     nsys, cuda = re.search(r"^version=([\d.]+)~([\d.]+)", script, re.M).groups()
     of = tuple(map(int, cuda.split(".")))[:2]
-    assert profiler.WITH_CUDA[of] == tuple(map(int, nsys.split(".")))[:3]
+    assert WITH_CUDA[of] == tuple(map(int, nsys.split(".")))[:3]
 
 
 def test_other_profilers_that_are_programs_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,25 @@ def test_strategies_refuse_what_they_cannot_be_compiled_with(parameters: dict[st
     assert Run(run_id(chosen), chosen).unsupported_reason(Machine(cpus=8, gpus=2, compiler=True)) == reason
 
 
+def test_what_is_compiled_for_gpus_is_refused_where_triton_cannot_compile() -> None:
+    lacking = "a C compiler, none found (gcc, clang)"
+    bare = Machine(cpus=8, gpus=2, compiler=True, triton=lacking)
+    packed = f"packed: true on GPUs has its attention compiled, which needs {lacking}; or packed: false"
+    compiled = f"torch.compile on GPUs needs {lacking}"
+    for chosen, reason in (
+        (LlmParameters(device="cuda", packed=True), packed),
+        (LlmParameters(device="cuda"), None),
+        (LlmParameters(device="cpu", packed=True), None),
+        (LlmParameters(device="cuda", compile=True), compiled),
+        (VisionParameters(device="cuda", compile=True), compiled),
+        (VisionParameters(device="cuda", cuda_graphs=True), compiled),
+        (VisionParameters(device="cpu", compile=True), None),
+    ):
+        run = Run(run_id(chosen), chosen)
+        assert run.unsupported_reason(bare) == reason
+        assert run.unsupported_reason(dataclasses.replace(bare, triton=None)) is None
+
+
 def test_gpus_are_counted_on_a_machine_with_gpus() -> None:
     chosen = VisionParameters(strategy="ddp", devices=4)
     two_cards = dataclasses.replace(LAPTOP, gpus=2)

@@ -1,5 +1,6 @@
 """Figures show what the measures say, in every format."""
 
+import json
 import re
 import subprocess
 import sys
@@ -252,6 +253,11 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
     other = {"run": "run1", "machine": "1 × H$200$", "versions": "python 3.11, torch 2.11"}
     both = gathered(tmp_path / "both", measures, runs_info=[*info, other])
     assert notes(both) == ["2 machines: 4 × H100; 1 × H$200$", "2 sets of versions: torch 2.10, torch 2.11"]
+    plain = {"NCCL_DEBUG": "WARN"}
+    tuned = info[0] | {"variables": json.dumps(plain | {"NCCL_ALGO": "Ring"})}
+    untuned = info[0] | {"run": "run1", "variables": json.dumps(plain)}
+    set_apart = gathered(tmp_path / "apart", measures, runs_info=[tuned, untuned])
+    assert notes(set_apart) == ["2 sets of environment variables: NCCL_ALGO Ring or not set"]
     write("step_breakdown", both, tmp_path / "f")
     assert "2 machines: 4 × H100; 1 × H$200$" in words_of(tmp_path / "f.svg")
 

@@ -1,6 +1,17 @@
 """Command lines of torchrun and srun, and the environment that they get."""
 
-from multicard.launch.commands import Rendezvous, job_environment, training_command
+import getpass
+import os
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+from multicard.launch import environment as environment_module
+from multicard.launch.commands import Rendezvous, training_command
+from multicard.launch.environment import environment_of, gloo_interface, job_environment, settings, temporary_folder
 from multicard.launch.slurm import srun_command, srun_environment
 
 
@@ -31,3 +42,110 @@ def test_srun_gets_the_variables_of_slurm_that_it_needs_and_a_job_none() -> None
     there = {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x", "SLURM_NTASKS": "2", "SLURM_JWT": "secret", "PATH": "/bin"}
     assert srun_environment(there) == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x"}
     assert job_environment(there) == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "USER", "LOGNAME", "CUDA_MODULE_LOADING", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_DEVICE_MAX_CONNECTIONS",
+        "TORCH_CUDNN_V8_API_DISABLED", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDNN_LOGLEVEL_DBG", "CUBLASLT_LOG_LEVEL",
+        "OFI_NCCL_PROTOCOL", "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", "NCCL_IB_PKEY", "NVIDIA_TF32_OVERRIDE",
+    ],
+)  # fmt: skip
+def test_a_job_gets_what_cuda_torch_and_the_network_read(name: str) -> None:
+    assert job_environment({name: "1"}) == {name: "1"}
+
+
+def test_what_looks_like_a_secret_reaches_no_job_whatever_it_begins_with() -> None:
+    named = dict.fromkeys(("NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "CUDA_PASSWORD", "NCCL_AUTH", "UCX_SECRET"), "x")
+    formed = {"NVIDIA_LOGIN": "nvapi-0123456789abcdef", "TORCH_HUB": "hf_0123456789abcdef"}
+    kept = {"PATH": "/opt/sk-learn-1.2.3/bin:/bin", "NCCL_ALGO": "Ring"}
+    assert job_environment(named | formed | kept) == kept
+
+
+def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> None:
+    changing = {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_LAUNCH_BLOCKING": "1", "NCCL_ALGO": "Ring",
+        "NVIDIA_TF32_OVERRIDE": "0", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+    }  # fmt: skip
+    places = {
+        "CUDA_HOME": "/opt/cuda", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/home/ada", "LC_ALL": "C", "PATH": "/bin",
+        "TMPDIR": "/scratch", "TORCHINDUCTOR_CACHE_DIR": "/cache", "USER": "ada", "OMP_NUM_THREADS": "9",
+    }  # fmt: skip
+    assert settings(changing | places) == changing
+    assert settings({"NVIDIA_API_KEY": "x", "NCCL_HOST": "a?key=hf_0123456789abcdef"}) == {"NCCL_HOST": "a?key=removed"}
+
+
+class OneNode:
+    """What the environment of a job depends on."""
+
+    nodes, threads = 1, 2
+
+
+class TwoNodes(OneNode):
+    """The same, of several nodes."""
+
+    nodes = 2
+
+
+@pytest.mark.parametrize(
+    ("nccl", "gloo"),
+    [
+        # The examples of NCCL's user guide: all that begin so, this one, none that begins so, not this one.
+        ("eth", "eth0"),
+        ("=eth1", "eth1"),
+        ("=eth1,eth0", "eth0"),
+        ("ib,eth1", "eth1"),
+        ("^docker", "eth0"),
+        ("^=eth0", "eth1"),
+        ("^docker,eth", "ib0"),
+        ("wlan", None),
+        ("=eth", None),
+        ("", None),
+    ],
+)
+def test_of_nodes_gloo_takes_an_interface_that_nccl_is_told_to_take(nccl: str, gloo: str | None) -> None:
+    assert gloo_interface(nccl, ["lo", "eth0", "eth1", "ib0", "docker0"]) == gloo
+
+
+def test_an_interface_for_gloo_that_is_stated_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_module, "_interfaces", lambda: ["lo", "eth0", "ib0"])
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert environment_of(TwoNodes, "none")["GLOO_SOCKET_IFNAME"] == "ib0"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    assert environment_of(TwoNodes, "none")["GLOO_SOCKET_IFNAME"] == "eth0"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME")
+    assert "GLOO_SOCKET_IFNAME" not in environment_of(TwoNodes, "none")
+
+
+def test_interfaces_that_are_down_or_have_no_address_are_not_taken() -> None:
+    for name in environment_module._interfaces():
+        assert psutil.net_if_stats()[name].isup
+    assert set(environment_module._interfaces()) <= set(psutil.net_if_addrs())
+
+
+def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with temporary_folder() as folder:
+        found = environment_of(OneNode, "nsys", folder)
+        assert (found["TMPDIR"], folder.parent) == (str(folder), Path(tempfile.gettempdir()))
+        assert found["TORCHINDUCTOR_CACHE_DIR"] == default_cache_dir()
+    assert not folder.exists()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/cache")
+    assert environment_of(OneNode, "nsys", folder)["TORCHINDUCTOR_CACHE_DIR"] == "/cache"
+
+
+def test_a_user_that_the_system_does_not_know_gets_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a container that is started for a number of a user. PyTorch's compiler asks as getpass does.
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(getpass, "getuser", unknown)
+    for name in ("USER", "LOGNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert environment_of(OneNode, "none")["USER"] == f"uid-{os.getuid()}"
+    monkeypatch.setenv("USER", "ada")
+    assert environment_of(OneNode, "none")["USER"] == "ada"

@@ -84,7 +84,7 @@ def test_an_nsys_that_prints_no_version_is_not_used(
     fake_nsys(tmp_path / "fake", monkeypatch, program, head="")
     started = time.monotonic()
     why = "the nsys on the PATH does not work: nsys --version prints no version"
-    assert job.choose_profiler("auto") == ("kineto", why)
+    assert job.choose_profiler("auto", "cpu") == ("kineto", why, None)
     assert time.monotonic() - started < 10
 
 

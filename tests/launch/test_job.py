@@ -16,7 +16,7 @@ from multicard.core.errors import UserError
 from multicard.core.layout import PHASES
 from multicard.core.reasons import Reason, describe_reason
 from multicard.launch import job as job_module
-from multicard.launch.commands import LOOPBACK
+from multicard.launch.environment import LOOPBACK
 from multicard.launch.job import choose_profiler, run_job
 from multicard.launch.outcome import judge
 from multicard.launch.process import Ended
@@ -191,13 +191,50 @@ def test_nsys_records_both_ranks_in_one_report(digits: Path, tmp_path: Path) -> 
     assert (tmp_path / "trace" / "report.nsys-rep").stat().st_size > 10_000
 
 
+@pytest.mark.nsys
+def test_nsys_does_not_meet_temporary_files_of_another_user(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # nsys makes a folder $TMPDIR/nvidia; one of another user that it may not write to ends it as this file does.
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "nvidia").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    record = job(digits, tmp_path / "run", profiler="nsys")
+    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", None)
+    assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"nvidia"}
+
+
+def test_variables_that_may_change_results_are_in_the_record(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    monkeypatch.setenv("NVIDIA_API_KEY", "planted-key-of-a-user")
+    monkeypatch.setattr(job_module, "run", lambda *_, **__: Ended(1, False, 1.0))
+    assert job(digits, tmp_path)["variables"]["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert "planted-key-of-a-user" not in (tmp_path / "run.json").read_text()
+
+
 def test_a_configured_nsys_that_is_missing_is_an_error(without_nsys: None) -> None:
     with pytest.raises(UserError, match=r"^profiler: nsys cannot be used: no nsys on the PATH$"):
-        choose_profiler("nsys")
+        choose_profiler("nsys", "cpu")
 
 
 def test_auto_falls_back_to_pytorchs_profiler(without_nsys: None) -> None:
-    assert choose_profiler("auto") == ("kineto", "no nsys on the PATH")
+    assert choose_profiler("auto", "cpu") == ("kineto", "no nsys on the PATH", None)
+
+
+def test_why_auto_took_another_profiler_is_printed_and_recorded(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choice = job_module.Choice("none", "nsys 1 is older than 2, which came with CUDA 3; torch uses 3", "a caveat")
+    monkeypatch.setattr(job_module, "choose_profiler", lambda *_: choice)
+    monkeypatch.setattr(job_module, "run", lambda *_, **__: Ended(1, False, 1.0))
+    record = job(digits, tmp_path, profiler="auto")
+    assert f"starting, profiler none ({choice.why})\n" in capsys.readouterr().err
+    assert record["profiler"] == {
+        "used": "none", "why": choice.why, "caveat": "a caveat", "trace_missing": "no profiler was used",
+    }  # fmt: skip
 
 
 def ranks(*outcomes: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from multicard.launch import process
-from multicard.launch.commands import job_environment
+from multicard.launch.environment import job_environment
 
 # Starts a child in a session of its own, as the agent of nsys does, and says its id.
 DETACH = (

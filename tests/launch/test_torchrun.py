@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from multicard.launch.commands import LOOPBACK, job_environment, training_command
+from multicard.launch.commands import training_command
+from multicard.launch.environment import LOOPBACK, job_environment
 
 pytestmark = pytest.mark.slow
 

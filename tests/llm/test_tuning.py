@@ -284,10 +284,13 @@ def test_a_step_sums_up_its_batches(tune: Callable[..., Path]) -> None:
 
 
 def test_packed_sequences_are_full_and_hold_several_samples(tune: Callable[..., Path]) -> None:
-    steps = steps_of(tune(technique="lora", packed=True, sequence_length=512, batch_size=2, steps=4, dataset="grammar"))
+    folder = tune(technique="lora", packed=True, sequence_length=512, batch_size=2, steps=4, dataset="grammar")
+    steps = steps_of(folder)
     assert (steps["padded_tokens"] == 2 * 512).all()
     assert (steps["tokens"] > 0.8 * steps["padded_tokens"]).all()
     assert (steps["samples"] > 4).all()
+    attention = json.loads((folder / "run.json").read_text())["attention"]
+    assert attention == {"function": "scaled_dot_product_attention", "compiled": False}
 
 
 def test_the_data_are_passed_over_again_when_they_end(

@@ -4,12 +4,16 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
 from multicard.core.errors import TraceError
+from multicard.launch.job import choose_profiler
+from multicard.profilers import nsys
 from multicard.profilers.nsys import PROFILER, check_database
 
 RANGE = (
@@ -115,6 +119,19 @@ def test_a_damaged_report_leaves_no_database(report: Path, tmp_path: Path, damag
     assert [path.name for path in tmp_path.iterdir()] == ["bad.nsys-rep"]
 
 
+def test_an_export_does_not_meet_temporary_files_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = '#!/bin/sh\n[ "$2" = --help ] || mkdir "$TMPDIR/nvidia" || exit 1\n'
+    stands_in(tmp_path / "bin", f'{strict}exec {sys.executable} - "$@" <<"END"\n{NEWER}END\n', monkeypatch)
+    (tmp_path / "report.nsys-rep").write_bytes(b"x")
+    (tmp_path / "nvidia").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert PROFILER.export(tmp_path / "report.nsys-rep", tmp_path).name == "report.sqlite"
+    assert not list(tmp_path.glob("multicard-*"))
+
+
 def test_without_nsys_an_export_says_so(tmp_path: Path, without_nsys: None) -> None:
     with pytest.raises(TraceError, match="nsys is not on the PATH"):
         PROFILER.export(tmp_path / "x.nsys-rep", tmp_path)
@@ -166,6 +183,11 @@ def test_sampling_stays_off_and_the_job_outlives_its_capture() -> None:
         assert {"--sample=none", "--cpuctxsw=none", "--capture-range-end=stop"} <= set(command)
 
 
+def test_on_gpus_that_alone_is_traced_which_is_read() -> None:
+    # No table is made of calls of cuBLAS and cuDNN.
+    assert "--trace=cuda,nvtx" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
+
+
 def test_of_a_cuda_graph_every_kernel_is_recorded() -> None:
     assert "--cuda-graph-trace=node" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
     assert not any("graph" in part for part in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cpu"))
@@ -199,3 +221,38 @@ def test_nsys_knows_every_option_that_it_is_given(tmp_path: Path, device: str) -
     command = PROFILER.wrap([sys.executable, "-c", "print('ran')"], tmp_path / "r.nsys-rep", device)
     ended = subprocess.run(command, timeout=600, check=False, capture_output=True, text=True)
     assert "ran" in ended.stdout.splitlines(), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "too_old"),
+    [
+        ("2023.4.4.54-234433681190v0", "13.0", "nsys 2023.4.4.54 is older than 2025.3.2, which came with CUDA 13.0"),
+        ("2025.3.2.474-253236389321v0", "13.0", None),
+        ("2023.4.4.54-234433681190v0", "12.4", None),
+        ("2023.4.4.54-234433681190v0", None, None),  # a torch that is built without CUDA
+    ],
+)
+def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(
+    version: str, cuda: str | None, too_old: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands_in(tmp_path, f"#!/bin/sh\necho 'NVIDIA Nsight Systems version {version}'\n", monkeypatch)
+    monkeypatch.setattr(nsys, "cuda_of_torch", lambda: cuda)
+    found = f"nsys {version} is on the PATH"
+    auto, stated = choose_profiler("auto", "cuda"), choose_profiler("nsys", "cuda")
+    if too_old is None:
+        assert auto == ("nsys", found, None)
+        assert stated == ("nsys", f"as configured; {found}", None)
+    else:
+        why = f"{too_old}; torch uses {cuda}"
+        assert auto == ("kineto", why, None)
+        assert stated == ("nsys", f"as configured; {found}; {why}", why)
+    # What CPUs do, every version of it records.
+    assert choose_profiler("auto", "cpu") == ("nsys", found, None)
+
+
+def test_the_cuda_of_torch_is_found_without_importing_it() -> None:
+    program = (
+        "import sys; from multicard.profilers.nsys import cuda_of_torch; print(cuda_of_torch(), 'torch' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert answer.split() == [str(torch.version.cuda), "False"]

@@ -157,6 +157,10 @@ def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
     assert [(dict(pairs)["torch"], count) for pairs, count in found.versions] == [("2.11.0", 2), ("2.10.0", 1)]
     assert found.mixed == "2 sets of versions"
     assert environment(records[:2]).mixed is None
+    records[0]["variables"], records[1]["variables"] = {"NCCL_ALGO": "Ring"}, {}
+    found = environment(records)
+    assert found.variables == [([("NCCL_ALGO", "Ring")], 1), ([("Set", "none")], 1)]
+    assert found.mixed == "2 sets of versions and 2 sets of environment variables"
     assert not found.synthetic
     gpu = {"name": "synthetic GPU", "memory_bytes": 8e9, "capability": "9.0"}
     records[0]["hardware"] |= {"gpus": [gpu]}

@@ -1,5 +1,6 @@
 """Notes on a scenario's runs: which have no numbers, are synthetic, unlike in machine or versions, or doubtful."""
 
+import json
 from typing import Literal
 
 from multicard.analysis.evidence import SYNTHETIC
@@ -12,7 +13,7 @@ LONGEST = 90  # characters that one machine is named by
 
 
 def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
-    """Lines about runs without numbers, synthetic, different in machine or versions, disturbed, or not stationary.
+    """Lines about runs that have no numbers, are synthetic, unlike in where they ran, disturbed, or not stationary.
 
     Each is one line of plain text, in part from files. There is none where all runs completed, on one machine.
 
@@ -55,7 +56,7 @@ def _counted(tables: ScenarioTables, kind: str) -> list[str]:
 
 
 def _provenance(tables: ScenarioTables) -> list[str]:
-    """Lines about completed runs that are synthetic, or differ in machine or versions."""
+    """Lines about completed runs that are synthetic, or differ in machine, versions or environment variables."""
     info = tables.table("runs_info")
     machines = info["machine"].dropna().unique()
     lines = []
@@ -68,4 +69,11 @@ def _provenance(tables: ScenarioTables) -> list[str]:
     if len(each) > 1:
         differ = sorted(set.union(*each) - set.intersection(*each))
         lines.append(f"{len(each)} sets of versions: {', '.join(printable(version, LONGEST) for version in differ)}")
+    variables = [json.loads(text) for text in info["variables"].dropna().unique()]
+    if len(variables) > 1:
+        names = sorted({name for each in variables for name in each})
+        values = {name: list(dict.fromkeys(each.get(name, "not set") for each in variables)) for name in names}
+        unlike = [f"{name} {' or '.join(found)}" for name, found in values.items() if len(found) > 1]
+        listed = ", ".join(printable(each, LONGEST) for each in unlike)
+        lines.append(f"{len(variables)} sets of environment variables: {listed}")
     return lines

@@ -72,8 +72,8 @@ class ResultComparison:
     only_a, only_b
         Ids of runs that are not on the other side.
     environment
-        Machines, versions and data that differ: what it is, and its values in a and in b; and, if there are any, how
-        many runs were disturbed.
+        Machines, versions, environment variables and data that differ: what it is, and its values in a and in b; and,
+        if there are any, how many runs were disturbed.
     notices
         Completed runs whose numbers are in doubt: `a` or `b`, their id, and why.
     """
@@ -199,7 +199,8 @@ def _word(measure: str, ratio: Interval) -> str:
 
 
 def _environment(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    sides = [_facts(records) for records in (a, b)]
+    variables = sorted({name for record in [*a, *b] for name in record.get("variables") or {}})
+    sides = [_facts(records, variables) for records in (a, b)]
     names = dict.fromkeys(name for side in sides for name in side)
     rows = [(name, *(", ".join(sorted(side.get(name, ()))) or "not recorded" for side in sides)) for name in names]
     differing = [(name, before, after) for name, before, after in rows if before != after]
@@ -210,8 +211,8 @@ def _environment(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple
     return differing
 
 
-def _facts(records: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """Where and on what the runs ran: all values of each fact."""
+def _facts(records: list[dict[str, Any]], variables: Sequence[str]) -> dict[str, set[str]]:
+    """Where and on what the runs ran, and with which environment variables: all values of each fact."""
     facts: dict[str, set[str]] = {}
 
     def add(name: str, value: Any) -> None:
@@ -231,6 +232,8 @@ def _facts(records: list[dict[str, Any]]) -> dict[str, set[str]]:
             add("number of GPUs", len(hardware["gpus"]))
         for name, version in (record.get("versions") or {}).items():
             add(f"version of {name}", version)
+        for name in variables if record.get("variables") is not None else ():
+            add(f"variable {name}", record["variables"].get(name, "not set"))
         add("profiler", record["profiler"]["used"])
         for kind in ("data", "model"):
             source = record.get(kind) or {}

@@ -3,6 +3,7 @@
 Whoever draws or judges a scenario reads these and opens neither run directories nor traces.
 """
 
+import json
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +43,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         [
             ("machine", pa.string()),
             ("versions", pa.string()),
+            ("variables", pa.string()),
             ("traced_steps", pa.float64()),
             ("trace_missing", pa.string()),
             ("steps_per_pass", pa.float64()),
@@ -165,7 +167,7 @@ def versions(record: dict[str, Any]) -> str:
 
 
 def _info(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Where a run took place and how long, and how many steps a pass has, and its trace shows per process.
+    """Where a run took place, its variables as JSON, how long it took, steps of a pass, and of its trace per process.
 
     Of a run that resumed from a checkpoint, the wall time is that of its last attempt alone, so it is left out.
     """
@@ -174,6 +176,7 @@ def _info(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     return {
         "machine": machine(record.get("hardware") or {}),
         "versions": versions(record),
+        "variables": json.dumps(record["variables"]) if record.get("variables") is not None else None,
         "traced_steps": len(steps) / processes if processes else None,
         "trace_missing": record["profiler"].get("trace_missing"),
         "steps_per_pass": record.get("steps_per_pass"),

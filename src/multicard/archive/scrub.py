@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from multicard.analysis.evidence import SYNTHETIC
+from multicard.core.secrets import SECRET_VARIABLE, TOKEN
 
 REMOVED = "removed"
 # User names that many machines share name nobody.
 NOBODY = {"root", "user", "users", "admin", "nobody", "ubuntu", "debian", "runner", "guest", "home", "shared"}
 HOME = re.compile(r"(?:/home|/Users|\\Users)[/\\]+([A-Za-z_][\w.-]*)")
-SECRET_VARIABLE = re.compile(r"token|secret|passw|key|credential|auth", re.IGNORECASE)
 SHORTEST_SECRET = 8
 
 # In quotes a path may hold spaces. A slash after a word belongs to a ratio or a path below this folder, unless what it
@@ -41,7 +41,7 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\1={REMOVED}",
     ),
     (re.compile(r"(?i)\bbearer\s+\S+"), f"bearer {REMOVED}"),
-    (re.compile(r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|eyJ)[\w.-]{8,}"), REMOVED),
+    (TOKEN, REMOVED),
     (re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4,12}){2,4}\b"), "gpu"),  # serial numbers, as good as
     (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b"), "address"),
     (re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "address"),

@@ -11,27 +11,12 @@ from typing import Any
 from multicard.core.errors import TraceError
 from multicard.core.system import ask
 from multicard.doctor.checks import Check, version_of
-from multicard.launch.commands import job_environment
+from multicard.launch.environment import job_environment
 from multicard.launch.process import run
 from multicard.profilers import PROFILERS
-from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER
+from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, older_than_cuda
 
 RECORD_LIMIT_S = 90.0
-# The release of Nsight Systems that came with each CUDA toolkit: the folder nsight-systems-X that the toolkit installs
-# (cuda-X.Y/nsight-systems-…), for 11.8 and 12.5 Debian's package versions (2022.4.2~11.8.0, 2024.2.3~12.5.0).
-WITH_CUDA = {
-    (11, 8): (2022, 4, 2),
-    (12, 1): (2023, 1, 2),
-    (12, 2): (2023, 2, 3),
-    (12, 3): (2023, 3, 3),
-    (12, 4): (2023, 4, 4),
-    (12, 5): (2024, 2, 3),
-    (12, 6): (2024, 4, 2),
-    (12, 8): (2024, 6, 2),
-    (12, 9): (2025, 1, 3),
-    (13, 0): (2025, 3, 2),
-    (13, 1): (2025, 5, 2),
-}
 OF_CPU = "import torch; torch.cuda.nvtx.range_push('{range}'); torch.cuda.nvtx.range_pop()"
 OF_GPU = (
     "import torch; torch.cuda.cudart().cudaProfilerStart(); torch.ones(8, device='cuda').sum().item(); "
@@ -53,32 +38,26 @@ def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> lis
                 "nsys", f"cannot tell its version: {answer.problem or _short(answer.output)}", "error", "reinstall nsys"
             ),
         ]
-    return [_age(version, facts), _recording(facts, record_limit_s)]
+    return [_age(found[0], facts), _recording(facts, record_limit_s)]
 
 
 def other_checks() -> list[Check]:
     """Whether the programs of the other profilers can be used."""
     others = [entry for entry in PROFILERS.values() if entry.program and entry.name != PROFILER.name]
-    found = [(entry.name, entry.availability()) for entry in others]
-    return [Check(name, why or "on the PATH", "ok" if usable else "warning") for name, (usable, why) in found]
+    found = [(entry.name, entry.availability("cuda")) for entry in others]
+    return [Check(name, why or "on the PATH", "ok" if usable else "warning") for name, (usable, why, _) in found]
 
 
 def _short(text: str) -> str:
     return f"it printed {' '.join(text.split())[:80] or 'nothing'}"
 
 
-def _age(version: tuple[int, ...], facts: dict[str, Any]) -> Check:
-    found = ".".join(map(str, version))
-    cuda = version_of(facts.get("cuda") or "")
-    known = [(of, came) for of, came in sorted(WITH_CUDA.items()) if cuda and of <= cuda[:2]]
-    if not known:
-        return Check("nsys", found)
-    of, came = known[-1]
-    if version[:3] < came:
-        needed = ".".join(map(str, came))
-        found = f"{found} is older than {needed}, which came with CUDA {of[0]}.{of[1]}; torch uses {facts['cuda']}"
-        return Check("nsys", found, "warning", "on GPUs install a newer one from NVIDIA, or load a module")
-    return Check("nsys", found)
+def _age(version: str, facts: dict[str, Any]) -> Check:
+    older = older_than_cuda(version, facts.get("cuda"))
+    if older is None:
+        return Check("nsys", ".".join(map(str, version_of(version) or ())))
+    do = "on GPUs it may record nothing, so profiler: auto uses PyTorch's: install a newer one (docs/software.md)"
+    return Check("nsys", older, "warning", do)
 
 
 def _recording(facts: dict[str, Any], limit_s: float) -> Check:
@@ -89,14 +68,15 @@ def _recording(facts: dict[str, Any], limit_s: float) -> Check:
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
         report, database = Path(scratch, "report.nsys-rep"), Path(scratch, "report.sqlite")
         command = PROFILER.wrap([sys.executable, "-c", program], report, "cuda" if on_gpu else "cpu")
-        environment = job_environment(os.environ) | PROFILER.environment
+        environment = job_environment(os.environ) | {"TMPDIR": scratch} | PROFILER.environment
         ended = run(command, environment, Path(scratch, "log.txt"), limit_s, lambda line: None)
         try:
             if ended.timed_out:
                 raise TraceError(f"did not end within {limit_s:g} s")
             PROFILER.check(report)
             # Not its own export, which waits an hour for large reports.
-            exported = ask(["nsys", "export", "--type=sqlite", f"--output={database}", str(report)], limit_s)
+            export = ["nsys", "export", "--type=sqlite", f"--output={database}", str(report)]
+            exported = ask(export, limit_s, os.environ | {"TMPDIR": scratch})
             if not database.exists():
                 raise TraceError(exported.problem or "nsys export left no database")
             rows = _rows(database, table)

@@ -4,8 +4,10 @@ import importlib.util
 import itertools
 import os
 import shutil
+import sysconfig
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from multicard.core.system import Answer, ask, usable_cpus
 from multicard.profilers import PROFILERS
@@ -24,6 +26,7 @@ class Machine:
     compiler: bool = False
     dali: bool = False
     torchtune: str | None = None  # why torchtune cannot be used; None where it can
+    triton: str | None = None  # what Triton lacks to compile kernels for GPUs; None where it lacks nothing
     gpu_memory_bytes: int | None = None  # of the smallest GPU
     weights_needed: bool = True  # of language models; a machine that is only hypothetical needs none
     nodes: int = 1  # machines that one run may have
@@ -38,6 +41,7 @@ class Machine:
             compiler=True,
             dali=True,
             torchtune=None,
+            triton=None,
             profilers=tuple(PROFILERS),
             weights_needed=False,
             nodes=1024,
@@ -56,6 +60,7 @@ class Machine:
             compiler=_compiler(),
             dali=_dali(),
             torchtune=torchtune_unsupported_reason(),
+            triton=triton_unsupported_reason(),
             gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
             nodes=_count(nodes.lines),
             unanswered=next((answer.problem for answer in (gpus, memory, nodes) if answer.problem), None),
@@ -91,6 +96,25 @@ def _dali() -> bool:
         return importlib.util.find_spec("nvidia.dali") is not None
     except ModuleNotFoundError:
         return False
+
+
+def triton_unsupported_reason() -> str | None:
+    """What Triton lacks here to compile kernels for GPUs; None where it lacks nothing.
+
+    It builds a module of Python, with the compiler and the headers that Triton 3 looks for (`triton/runtime/build.py`).
+    """
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton, which is not installed"
+    stated = os.environ.get("CC")
+    if not any(shutil.which(name) for name in ([stated] if stated else ("gcc", "clang"))):
+        return f"a C compiler, {f'and CC={stated} is none' if stated else 'none found (gcc, clang)'}"
+    # As Triton, for Debian's own Python.
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
+    python = sysconfig.get_paths(scheme=scheme)["include"]
+    searched = ":".join(os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH")).split(":")
+    if not any(Path(folder, "Python.h").is_file() for folder in (python, *filter(None, searched))):
+        return f"the headers of Python, not found in {python} (Debian: apt install python3-dev)"
+    return None
 
 
 def torchtune_unsupported_reason() -> str | None:

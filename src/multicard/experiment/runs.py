@@ -41,6 +41,8 @@ class Run:
             return f"{_counted(p.devices, 'device')} cannot be shared equally by {p.nodes} nodes"
         if p.compile and not machine.compiler:
             return "torch.compile needs a C++ compiler, none found"
+        if p.compile and p.device == "cuda" and machine.triton:
+            return f"torch.compile on GPUs needs {machine.triton}"
         if p.device == "cuda" and machine.gpus == 0:
             return "needs a CUDA GPU, none found"
         if p.nodes > machine.nodes:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from multicard.core.errors import UserError
 from multicard.core.files import mentions_full_disk, read_json, report_full_disk, write_csv, write_json
@@ -36,8 +36,9 @@ from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, version_of
-from multicard.launch.commands import LOOPBACK, Rendezvous, job_environment, training_command
+from multicard.launch.commands import Rendezvous, training_command
 from multicard.launch.conditions import HostConditions
+from multicard.launch.environment import environment_of, settings, temporary_folder
 from multicard.launch.outcome import judge
 from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
@@ -45,7 +46,8 @@ from multicard.profilers import PROFILERS
 
 OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes")
 FROM_FIRST_RANK = (
-    "host", "hardware", "versions", "data", "model", "steps_per_pass", "profiled_window", "saved", "resumed",
+    "host", "hardware", "versions", "data", "model", "attention", "steps_per_pass", "profiled_window", "saved",
+    "resumed",
 )  # fmt: skip
 # Seconds of training after which a checkpoint is worth writing: restarting from scratch costs no more than this.
 CHECKPOINT_AFTER_S = 30.0
@@ -87,8 +89,13 @@ def run_job(
         If the configured profiler cannot be used, or a disk is full: that is no outcome of the job.
     """
     name, several = run_id(parameters), parameters.nodes > 1
-    profiler, why = choose_profiler(parameters.profiler)
-    with report_full_disk(folder), scratch_in(folder) as shared, _scratch_near(shared, several) as scratch:
+    profiler, why, caveat = choose_profiler(parameters.profiler, parameters.device)
+    with (
+        report_full_disk(folder),
+        scratch_in(folder) as shared,
+        _scratch_near(shared, several) as scratch,
+        temporary_folder() as temporary,
+    ):
         checkpoint = folder / CHECKPOINT
         before = version_of(checkpoint)
         write_json(
@@ -108,7 +115,8 @@ def run_job(
                 "resume": before is not None,
             },
         )
-        command, environment = node_command(parameters, profiler, scratch), environment_of(parameters, profiler)
+        command = node_command(parameters, profiler, scratch)
+        environment = environment_of(parameters, profiler, None if several else temporary)
         if several:
             program = [sys.executable, "-m", "multicard.launch.node", "--job", str((scratch / JOB).absolute())]
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
@@ -116,7 +124,8 @@ def run_job(
             environment |= slurm.srun_environment()
         host = None if several else HostConditions()
         start = datetime.now(UTC)
-        _print(f"{PROGRESS}{name}: starting, profiler {profiler}")
+        remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
+        _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
         watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
@@ -142,8 +151,9 @@ def run_job(
             "ended": end.isoformat(timespec="milliseconds"),
             "wall_time_s": round(ended.wall_time_s, 3),
             "exit_code": ended.exit_code,
-            "profiler": {"used": profiler, "why": why, "trace_missing": captured["missing"]},
+            "profiler": {"used": profiler, "why": why, "caveat": caveat, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
+            "variables": settings(),
             "conditions": conditions,
             **_from_ranks(ranks),
             **({"nodes": nodes} if several else {}),
@@ -195,8 +205,9 @@ def refuse_job(
             "ended": now,
             "wall_time_s": 0.0,
             "exit_code": None,
-            "profiler": {"used": "none", "why": "nothing ran", "trace_missing": captured["missing"]},
+            "profiler": {"used": "none", "why": "nothing ran", "caveat": None, "trace_missing": captured["missing"]},
             "command": [],
+            "variables": None,
             "conditions": [],
             **_from_ranks([]),
         }
@@ -211,8 +222,16 @@ def _from_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     return first | {"ranks": [{key: rank.get(key) for key in OF_EVERY_RANK} for rank in ranks]}
 
 
-def choose_profiler(wanted: str) -> tuple[str, str]:
-    """Resolve `auto` to the first profiler that can be used; return its name and the reason.
+class Choice(NamedTuple):
+    """Name of the profiler of a job, the reason for it, and why it may record too little."""
+
+    name: str
+    why: str
+    caveat: str | None = None
+
+
+def choose_profiler(wanted: str, device: str) -> Choice:
+    """Resolve `auto` to the first profiler that can be used, without a caveat, for jobs on `device` (cpu, cuda).
 
     Raises
     ------
@@ -220,16 +239,16 @@ def choose_profiler(wanted: str) -> tuple[str, str]:
         If a profiler is configured that cannot be used.
     """
     if wanted in PROFILERS:
-        usable, why = PROFILERS[wanted].availability()
+        usable, why, caveat = PROFILERS[wanted].availability(device)
         if not usable:
             raise UserError(f"profiler: {wanted} cannot be used: {why}")
-        return wanted, f"as configured{f'; {why}' if why else ''}"
+        return Choice(wanted, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
     reasons: list[str] = []
     for name, profiler in PROFILERS.items():
-        usable, why = profiler.availability()
-        if usable:
-            return name, why or "; ".join(reasons)
-        reasons.append(why)
+        usable, why, caveat = profiler.availability(device)
+        if usable and caveat is None:
+            return Choice(name, why or "; ".join(reasons))
+        reasons.append(caveat or why)
     raise UserError(f"profiler: none can be used: {'; '.join(reasons)}")
 
 
@@ -246,15 +265,6 @@ def node_command(
     )
     entry = PROFILERS[profiler]
     return entry.wrap(command, (scratch / (entry.node_file or "")).absolute(), parameters.device)
-
-
-def environment_of(parameters: JobParameters, profiler: str) -> dict[str, str]:
-    """Environment of the ranks of one node."""
-    # Ranks that are all on this machine talk inside it, unless the user chose otherwise.
-    inside = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    environment = {} if parameters.nodes > 1 else dict.fromkeys(inside, LOOPBACK)
-    environment |= job_environment() | {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
-    return environment | PROFILERS[profiler].environment
 
 
 def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:

@@ -21,7 +21,8 @@ from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import parameters_of
 from multicard.launch.commands import Rendezvous
 from multicard.launch.conditions import HostConditions
-from multicard.launch.job import environment_of, node_command, wrapped
+from multicard.launch.environment import environment_of, temporary_folder
+from multicard.launch.job import node_command, wrapped
 from multicard.launch.process import run
 from multicard.profilers import PROFILERS, Profiler
 
@@ -33,11 +34,11 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous) -> i
     """
     shared = Path(job["scratch"])
     ranks = range(rendezvous.node * p.ranks_per_node, (rendezvous.node + 1) * p.ranks_per_node)
-    with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
+    with tempfile.TemporaryDirectory(prefix="multicard-") as folder, temporary_folder() as temporary:
         scratch = Path(folder)
         write_json(scratch / JOB, job | {"scratch": folder})
         command = node_command(p, job["profiler"], scratch, rendezvous)
-        environment = environment_of(p, job["profiler"])
+        environment = environment_of(p, job["profiler"], temporary)
         host = HostConditions()
         try:
             ended = run(

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 class Availability(NamedTuple):
-    """Whether a profiler can be used on this machine, and how that is known."""
+    """Whether a profiler can be used on this machine, and how that is known.
+
+    `caveat`: why it may record too little of a job. `auto` leaves it out then; who states it gets it.
+    """
 
     usable: bool
     why: str = ""
+    caveat: str | None = None
 
 
 class Session:
@@ -79,8 +83,8 @@ class Profiler:
         """Whether its program is on the PATH."""
         return self.program is None or shutil.which(self.program) is not None
 
-    def availability(self) -> Availability:
-        """Whether it can be used here, and how that is known or what is missing."""
+    def availability(self, device: str) -> Availability:
+        """Whether it can be used here for jobs on `device` (cpu, cuda), and how that is known or what is missing."""
         return Availability(True) if self.is_installed() else Availability(False, f"no {self.program} on the PATH")
 
     def wrap(self, command: list[str], file: Path, device: str) -> list[str]:

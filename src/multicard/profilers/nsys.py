@@ -6,11 +6,13 @@ step here is judged by the file that it should have made.
 
 import contextlib
 import errno
+import importlib.util
 import os
 import re
 import signal
 import sqlite3
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -28,6 +30,24 @@ CAPTURE_RANGE = "profiled_window"
 
 VERSION_LIMIT_S = 30.0
 EXPORT_LIMIT_S = 3600.0
+# The release of Nsight Systems that came with each CUDA toolkit; those before it were made for an older CUDA. Sources:
+# `nsight_systems` in the version.json of the toolkits 11.8, 13.2 and 13.3, the version of Debian's package for 12.5
+# (2024.2.3~12.5.0), for the others the folder nsight-systems-X that the toolkit installs (cuda-X.Y/nsight-systems-…).
+WITH_CUDA = {
+    (11, 8): (2022, 4, 2),
+    (12, 1): (2023, 1, 2),
+    (12, 2): (2023, 2, 3),
+    (12, 3): (2023, 3, 3),
+    (12, 4): (2023, 4, 4),
+    (12, 5): (2024, 2, 3),
+    (12, 6): (2024, 4, 2),
+    (12, 8): (2024, 6, 2),
+    (12, 9): (2025, 1, 3),
+    (13, 0): (2025, 3, 2),
+    (13, 1): (2025, 5, 2),
+    (13, 2): (2025, 6, 3),
+    (13, 3): (2026, 1, 3),
+}
 NUMERIC = ("INTEGER", "REAL")  # types of columns in which nsys stores nothing else
 DOMAIN_CREATED = 75  # eventType in NVTX_EVENTS
 FULL = "disk is full"  # SQLite's message, which nsys prints too, exiting with 0
@@ -47,14 +67,15 @@ class Nsys(Profiler):
     readable = (".sqlite",)
     reader = "multicard.trace.nsys_sqlite"
 
-    def availability(self) -> Availability:
-        """Whether nsys answers when asked for its version."""
+    def availability(self, device: str) -> Availability:
+        """Whether nsys answers when asked for its version, and on GPUs is not older than the CUDA of torch."""
         if not self.is_installed():
             return Availability(False, "no nsys on the PATH")
         version = self.version()
         if version is None:
             return Availability(False, "the nsys on the PATH does not work: nsys --version prints no version")
-        return Availability(True, f"nsys {version} is on the PATH")
+        older = older_than_cuda(version, cuda_of_torch()) if device == "cuda" else None
+        return Availability(True, f"nsys {version} is on the PATH", older and f"nsys {older}")
 
     def version(self) -> str | None:
         """Version of the nsys on the PATH; None where there is none that prints it in time."""
@@ -72,7 +93,7 @@ class Nsys(Profiler):
         middle of training there are few.
         """
         if device == "cuda":
-            trace = ["--trace=cuda,nvtx,cublas,cudnn", "--cuda-graph-trace=node"]
+            trace = ["--trace=cuda,nvtx", "--cuda-graph-trace=node"]
             trace += _if_known("profile", "--cuda-memory-usage=true")
             capture = ["--capture-range=cudaProfilerApi"]
         else:
@@ -176,27 +197,62 @@ class NsysSession(Session):
 PROFILER = Nsys()
 
 
+def older_than_cuda(version: str, cuda: str | None) -> str | None:
+    """In words, that this version of nsys is older than the CUDA of torch; None where it is not, or that is unknown.
+
+    >>> older_than_cuda("2023.4.4.54-234433681190v0", "13.0")
+    '2023.4.4.54 is older than 2025.3.2, which came with CUDA 13.0; torch uses 13.0'
+    """
+    numbers = _numbers(version)
+    known = [of for of in sorted(WITH_CUDA) if cuda and of <= _numbers(cuda)[:2]]
+    if not known or not numbers or numbers[:3] >= WITH_CUDA[known[-1]]:
+        return None
+    found, needed, of = (".".join(map(str, each)) for each in (numbers, WITH_CUDA[known[-1]], known[-1]))
+    return f"{found} is older than {needed}, which came with CUDA {of}; torch uses {cuda}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def cuda_of_torch() -> str | None:
+    """Version of CUDA that the installed torch was built for, found without importing it; None where there is none."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        return None
+    try:
+        text = Path(torch.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b[^=\n]*= ['\"]([\d.]+)['\"]", text, re.M)
+    return found[1] if found else None
+
+
 def _run(command: list[str], limit_s: float) -> tuple[int, str]:
     """Exit code and output of a command; its children are killed with it when it takes too long."""
-    environment = os.environ | {"LC_ALL": "C"}
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=limit_s)
-        except BaseException:
-            # A child that lives on would hold the pipe open, which is read to its end.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return process.returncode, output
+    with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as temporary:
+        # nsys writes to $TMPDIR/nvidia, which on a shared machine may be another user's.
+        environment = os.environ | {"LC_ALL": "C", "TMPDIR": temporary}
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=limit_s)
+            except BaseException:
+                # A child that lives on would hold the pipe open, which is read to its end.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return process.returncode, output
 
 
 def check_database(database: Path) -> None:

@@ -1,4 +1,4 @@
-"""Machines, versions, profilers and inputs of the runs, each combination once."""
+"""Machines, versions, environment variables, profilers and inputs of the runs, each combination once."""
 
 import json
 from collections import Counter
@@ -19,6 +19,7 @@ class Environment:
 
     machines: list[tuple[Facts, int]]
     versions: list[tuple[Facts, int]]
+    variables: list[tuple[Facts, int]]
     profilers: list[tuple[str, int]]
     data: list[Facts]
     models: list[Facts]
@@ -31,10 +32,14 @@ class Environment:
         """What differs between the runs; None if nothing does."""
         found = [
             f"{len(kinds)} {word}"
-            for kinds, word in ((self.machines, "machines"), (self.versions, "sets of versions"))
+            for kinds, word in (
+                (self.machines, "machines"),
+                (self.versions, "sets of versions"),
+                (self.variables, "sets of environment variables"),
+            )
             if len(kinds) > 1
         ]
-        return " and ".join(found) or None
+        return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:]))) or None
 
     @property
     def synthetic(self) -> bool:
@@ -49,6 +54,7 @@ def environment(records: Iterable[Mapping[str, Any]]) -> Environment:
     return Environment(
         machines=_counted(_machine(record) for record in records),
         versions=_counted(_versions(record) for record in records),
+        variables=_counted(_variables(record) for record in records),
         profilers=Counter(_profiler(record) for record in records).most_common(),
         data=_each(_data(record) for record in records),
         models=_each(_model(record) for record in records),
@@ -80,6 +86,12 @@ def _machine(record: Mapping[str, Any]) -> Facts:
 
 def _versions(record: Mapping[str, Any]) -> Facts:
     return [(str(name), str(value or "none")) for name, value in (record.get("versions") or {}).items()]
+
+
+def _variables(record: Mapping[str, Any]) -> Facts:
+    """Variables that may change results; that there was none is a fact too."""
+    found = record.get("variables")
+    return [] if found is None else [(str(name), str(value)) for name, value in found.items()] or [("Set", "none")]
 
 
 def _profiler(record: Mapping[str, Any]) -> str:

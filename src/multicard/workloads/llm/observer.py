@@ -35,14 +35,16 @@ class Observer:
 
     A back end trains on the batches of `feed`, which opens and ends the steps; `watch` then sees the phases. A step
     lasts from the request for its first batch to the request for the next step's, so nothing is left out: phases are
-    `data` (until a batch is there), `transfer` (until the model begins), `forward` (until the backward pass begins, so
-    with the loss), `backward`, and `optimizer` (from the last backward pass to the end of the update, so with what
-    ranks exchange about it). What comes after, such as logging, is in no phase.
+    `data` (until a batch is there), `transfer` (until the model begins, so with the making of masks), `forward` (until
+    the backward pass begins, so with the loss), `backward`, and `optimizer` (from the last backward pass to the end of
+    the update, so with what ranks exchange about it). What comes after, such as logging, is in no phase.
 
     Attributes
     ----------
     held
         Bytes that the model and its optimizer hold on this rank, after the first update.
+    attention
+        Function that the back end computes attention with, and whether it is compiled; None until there is a batch.
     saved
         Seconds that writing the weights took, by the wall clock.
     """
@@ -51,14 +53,20 @@ class Observer:
         self.p, self.rank, self.recorder, self.capture, self.meter = p, rank, recorder, capture, meter
         self.held: ModelState | None = None
         self.save_time_s: float | None = None
+        self.attention: dict[str, Any] | None = None
         self._open: dict[str, AbstractContextManager[Any]] = {}  # the window, the step and the phase that are open
         self._phase: str | None = None
         self._step: Any = None
         self._contents: Contents | None = None
         self._last_batch = False
 
-    def feed(self, loader: Iterable[Any], contents: Callable[[Any], Contents]) -> Iterator[Any]:
-        """Give the batches of all steps, passing over the data as often as they need."""
+    def feed(
+        self, loader: Iterable[Any], contents: Callable[[Any], Contents], prepare: Callable[[Any], None]
+    ) -> Iterator[Any]:
+        """Give the batches of all steps, passing over the data as often as they need.
+
+        `prepare` does to a batch what is no wait for data.
+        """
         batches = self._passes(loader)
         for number in range(1, self.p.total_steps + 1):
             self._end_step()
@@ -74,6 +82,7 @@ class Observer:
                     )
                 self._last_batch = part == self.p.gradient_accumulation_steps
                 self._enter("transfer")
+                prepare(batch)
                 yield batch
         self._end_step()
         self._close("window")

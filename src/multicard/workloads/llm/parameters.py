@@ -59,7 +59,8 @@ class LlmParameters(JobParameters):
     packed: Annotated[
         bool,
         Field(
-            description="Pack several samples into each sequence instead of padding.",
+            description="Pack several samples into each sequence instead of padding. On GPUs torchtune then uses "
+            "PyTorch's flex attention, compiled whatever `compile` says.",
             json_schema_extra={"label": "packed"},
         ),
     ] = False

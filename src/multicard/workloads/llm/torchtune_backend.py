@@ -3,7 +3,7 @@
 docs/backends.md states what a back end does. This one loads a stock recipe from torchtune's installation, subclasses it
 to let an `Observer` feed and watch it, and runs it as torchtune would; no recipe is copied. What the recipes need
 beside that to run here is patched: `_patch_torchao` renames what torchao renamed since, `_patch_for_cpu` replaces
-three functions that have no CPU side.
+three functions that have no CPU side, `_patch_collate` takes the making of masks out of the loading.
 """
 
 import gc
@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 import torchtune
 from omegaconf import OmegaConf
+from torch.nn.attention.flex_attention import BlockMask
 from torchtune import config, training
 from torchtune._recipe_registry import get_all_recipes
-from torchtune.data import CROSS_ENTROPY_IGNORE_IDX
+from torchtune.data import CROSS_ENTROPY_IGNORE_IDX, _collate
+from torchtune.modules import attention_utils
 
 from multicard.core.errors import UserError
 from multicard.experiment.machine import torchtune_unsupported_reason
@@ -78,6 +80,7 @@ def tune(
     if unsupported := torchtune_unsupported_reason():
         raise UserError(unsupported)
     _patch_torchao()
+    _patch_collate()
     settings = OmegaConf.create(_settings(p, model, texts, train_file, output))
     recipe = _load_recipe(TECHNIQUES[p.technique].recipe_name(p))
     if p.device == "cpu":
@@ -276,7 +279,18 @@ class _Feed:
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._observer.feed(self._loader, self._contents)
+        return self._observer.feed(self._loader, self._contents, self._prepare)
+
+    def _prepare(self, batch: Any) -> None:
+        """Make the mask of a batch of packed sequences, in place of their lengths; note which attention is used."""
+        mask = None
+        if isinstance(batch, dict) and "input_pos" in batch:
+            with self._observer.capture.range("attention_mask"):
+                mask = batch["mask"] = attention_utils.packed_block_causal_mask(batch["mask"])
+        # torchtune 0.6.1 asks for flex attention by the type of the mask, and has it compiled always.
+        flex = isinstance(mask, BlockMask)
+        name = "flex_attention" if flex else "scaled_dot_product_attention"
+        self._observer.attention = {"function": name, "compiled": flex or self._p.compile}
 
     def _contents(self, batch: Any) -> Contents:
         """Count a batch while it is on the host: a dict of (b, s) tensors, or DPO's (2b, s) tokens and labels."""
@@ -300,6 +314,14 @@ def _patch_torchao() -> None:
 
     api.FakeQuantizeConfig = IntxFakeQuantizeConfig
     fake_quantizer.FakeQuantizer = IntxFakeQuantizer
+
+
+def _patch_collate() -> None:
+    """Have the loader leave lengths of packed samples in place of their mask, which is then made apart from loading.
+
+    torchtune makes the mask while it loads, on a GPU there, which would count as a wait for data.
+    """
+    _collate.packed_block_causal_mask = lambda seq_lens: seq_lens
 
 
 def _patch_for_cpu(recipe: types.ModuleType) -> None:

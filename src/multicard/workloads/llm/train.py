@@ -55,6 +55,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
             "profiled_steps": p.profiled_steps,
             "crosses_pass": len(epochs) > 1,
         },
+        "attention": observer.attention,
         "held_bytes": observer.held.record() if observer.held else None,
         "energy": [meter.record()],
         "gpu_conditions": [meter.conditions.record()],

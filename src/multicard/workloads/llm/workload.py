@@ -56,10 +56,15 @@ class Llm(Workload):
         return not owners or technique in owners
 
     def unsupported_reason(self, p: LlmParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Ask for torchtune, then the technique, then for the weights."""
+        """Ask for torchtune and what it compiles with, then the technique, then for the weights."""
         model = inputs.get("model")
-        if machine.torchtune or model is None:
+        if machine.torchtune:
             return machine.torchtune
+        if p.packed and p.device == "cuda" and machine.triton:
+            # torchtune compiles the attention of packed sequences on GPUs, whatever `compile` says.
+            return f"packed: true on GPUs has its attention compiled, which needs {machine.triton}; or packed: false"
+        if model is None:
+            return None
         refused = TECHNIQUES[p.technique].unsupported_reason(p, model.shape)
         return refused or (model.missing_files() if machine.weights_needed else None)
 

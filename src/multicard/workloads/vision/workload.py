@@ -53,6 +53,8 @@ class Vision(Workload):
             return "CUDA graphs need a GPU"
         if p.cuda_graphs and not machine.compiler:
             return "torch.compile needs a C++ compiler, none found"
+        if p.cuda_graphs and machine.triton:
+            return f"torch.compile on GPUs needs {machine.triton}"
         if p.loader == "dali" and not machine.dali:
             return 'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
         return None

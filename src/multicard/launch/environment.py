@@ -1,0 +1,126 @@
+"""The environment variables of a training job."""
+
+import getpass
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from multicard.core.secrets import SECRET_VARIABLE, TOKEN
+from multicard.experiment.parameters import JobParameters
+from multicard.profilers import PROFILERS
+
+# Reports of Nsight Systems contain the environment of the job, so a job is started with these variables only.
+ALLOWED = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
+    # Set by environment modules so that compilers find headers and libraries, for torch.compile.
+    "CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
+    "IBV_FORK_SAFE", "RDMAV_FORK_SAFE",
+)  # fmt: skip
+ALLOWED_PREFIXES = (
+    "LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "PYTORCH_", "NVIDIA_",
+    "CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_",
+    "FI_", "UCX_", "OFI_NCCL_",  # networks of clusters, through plugins of NCCL that a module brings
+)  # fmt: skip
+
+# Of these, what says where things are, which GPUs a job got, or what a parameter of the run says: none of it is a
+# setting of its own. All others may change how fast a job is, or what it computes.
+NO_SETTINGS = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
+    "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_DIR",
+    "TORCH_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+)  # fmt: skip
+NO_SETTINGS_END = ("_CACHE_PATH", "_CACHE_DIR", "_DUMP_DIR")
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def job_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment of a job: what training needs, and nothing that could be a secret."""
+    return {
+        name: value
+        for name, value in source.items()
+        if (name in ALLOWED or name.startswith(ALLOWED_PREFIXES))
+        and not SECRET_VARIABLE.search(name)
+        and not TOKEN.fullmatch(value)
+    }
+
+
+def settings(source: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Those of a job's variables that may change how fast it is, or what it computes, for its record."""
+    return {
+        name: TOKEN.sub("removed", value)
+        for name, value in sorted(job_environment(source).items())
+        if name not in NO_SETTINGS and not name.startswith("LC_") and not name.endswith(NO_SETTINGS_END)
+    }
+
+
+def gloo_interface(nccl: str, present: Sequence[str]) -> str | None:
+    """First of a node's network interfaces that `NCCL_SOCKET_IFNAME` means; None where it means none of them.
+
+    NCCL takes names by how they begin, `=` before them asks for whole names, and `^` for all but these
+    (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). Gloo takes whole names only.
+    """
+    given = nccl
+    excluded, given = given.startswith("^"), given.removeprefix("^")
+    whole, given = given.startswith("="), given.removeprefix("=")
+    names = [name for name in given.split(",") if name]
+
+    def meant(interface: str) -> bool:
+        found = interface in names if whole else interface.startswith(tuple(names))
+        return found != excluded and (not excluded or interface != LOOPBACK)
+
+    return next(filter(meant, present), None) if names else None
+
+
+def environment_of(parameters: JobParameters, profiler: str, temporary: Path | None = None) -> dict[str, str]:
+    """Environment of the ranks of one node.
+
+    `temporary`: folder of this job alone for temporary files of its programs; None to leave them where the user's are.
+    """
+    environment = job_environment()
+    if parameters.nodes == 1:
+        # Ranks that are all on this machine talk inside it, unless the user chose otherwise.
+        environment = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK) | environment
+    elif chosen := gloo_interface(environment.get("NCCL_SOCKET_IFNAME", ""), _interfaces()):
+        # Jobs on GPUs use Gloo too, which would take the interface that the node's name resolves to.
+        environment = {"GLOO_SOCKET_IFNAME": chosen} | environment
+    environment |= {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
+    if temporary is not None:
+        # Nsight Systems writes to $TMPDIR/nvidia, which on a shared machine may be another user's. What the compiler
+        # caches outlives the job, in the folder where PyTorch would keep it.
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{_user()}")}
+        environment = cache | environment | {"TMPDIR": str(temporary)}
+    # PyTorch's compiler asks for the user's name, which a container need not know.
+    return {"USER": _user()} | environment | PROFILERS[profiler].environment
+
+
+def _user() -> str:
+    """Name of the user; made of the number of one who has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
+
+
+def _interfaces() -> list[str]:
+    """Names of this machine's network interfaces that are up and have an address, in the system's order."""
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    of_internet = (socket.AF_INET, socket.AF_INET6)
+    return [
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if name in up and any(address.family in of_internet for address in addresses)
+    ]
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Give a folder for temporary files of one job, on the machine; its path is short, since sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
