@@ -122,6 +122,16 @@ def test_status_says_what_disturbed_a_run(tmp_path: Path) -> None:
     assert "disturbed: other processes: 1.5 CPUs" in " ".join(shown.stdout.replace("│", " ").split())
 
 
+def test_status_says_that_a_profiler_may_record_too_little(tmp_path: Path) -> None:
+    run = tmp_path / "results/runs/vision_digits_32px_single_cpu1_fp32_r1"
+    run.mkdir(parents=True)
+    profiler = {"used": "nsys", "why": "as configured", "caveat": "nsys 1.0.0 is older", "trace_missing": None}
+    (run / "run.json").write_text(json.dumps({"outcome": "completed", "reason": None, "profiler": profiler}))
+    shown = multicard("status", "--config", config(tmp_path))
+    assert shown.returncode == 0
+    assert "nsys 1.0.0 is older" in " ".join(shown.stdout.replace("│", " ").split())
+
+
 def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:
     stopped = multicard("runs", "--config", config(tmp_path, repeats=0))
     assert stopped.returncode == 1

@@ -70,8 +70,9 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
     }  # fmt: skip
     places = {
-        "CUDA_HOME": "/opt/cuda", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/home/ada", "LC_ALL": "C", "PATH": "/bin",
-        "TMPDIR": "/scratch", "TORCHINDUCTOR_CACHE_DIR": "/cache", "USER": "ada", "OMP_NUM_THREADS": "9",
+        "CUDA_HOME": "/opt/cuda", "CUDA_MPS_PIPE_DIRECTORY": "/mps", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/somewhere",
+        "LC_ALL": "C", "OMP_NUM_THREADS": "9", "PATH": "/bin", "TMPDIR": "/scratch", "TORCHINDUCTOR_CACHE_DIR": "/cache",
+        "TRITON_LIBCUDA_PATH": "/opt/cuda", "USER": "ada",
     }  # fmt: skip
     assert settings(changing | places) == changing
     assert settings({"NVIDIA_API_KEY": "x", "NCCL_HOST": "a?key=hf_0123456789abcdef"}) == {"NCCL_HOST": "a?key=removed"}

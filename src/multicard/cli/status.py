@@ -53,7 +53,7 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
         return ("cannot run here", [cannot_run], True) if cannot_run else ("waiting", [], True)
     record = read_json(folder / RUN)
     remarks = [describe_reason(record["reason"])] if record["reason"] else []
-    if caveat := record["profiler"].get("caveat"):
+    if caveat := (record.get("profiler") or {}).get("caveat"):
         remarks.append(caveat)
     if record["outcome"] != "completed" or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
         remarks += notices({"disturbance": disturbance(record)})

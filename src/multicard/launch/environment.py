@@ -31,11 +31,10 @@ ALLOWED_PREFIXES = (
 # Of these, what says where things are, which GPUs a job got, or what a parameter of the run says: none of it is a
 # setting of its own. All others may change how fast a job is, or what it computes.
 NO_SETTINGS = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
-    "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_DIR",
-    "TORCH_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CPATH",
+    "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
 )  # fmt: skip
-NO_SETTINGS_END = ("_CACHE_PATH", "_CACHE_DIR", "_DUMP_DIR")
+PLACES = ("_PATH", "_HOME", "_ROOT", "_DIR", "_DIRECTORY")  # what their names end with
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -56,7 +55,7 @@ def settings(source: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         name: TOKEN.sub("removed", value)
         for name, value in sorted(job_environment(source).items())
-        if name not in NO_SETTINGS and not name.startswith("LC_") and not name.endswith(NO_SETTINGS_END)
+        if name not in NO_SETTINGS and not name.startswith("LC_") and not name.endswith(PLACES)
     }
 
 
