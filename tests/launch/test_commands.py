@@ -71,7 +71,8 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
     }  # fmt: skip
     places = {
         "CUDA_HOME": "/opt/cuda", "CUDA_MPS_PIPE_DIRECTORY": "/mps", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/somewhere",
-        "LC_ALL": "C", "OMP_NUM_THREADS": "9", "PATH": "/bin", "TMPDIR": "/scratch", "TORCHINDUCTOR_CACHE_DIR": "/cache",
+        "LC_ALL": "C", "OMP_NUM_THREADS": "9", "PATH": "/bin", "TMPDIR": "/scratch",
+        "TORCHINDUCTOR_CACHE_DIR": "/cache",
         "TRITON_LIBCUDA_PATH": "/opt/cuda", "USER": "ada",
     }  # fmt: skip
     assert settings(changing | places) == changing
