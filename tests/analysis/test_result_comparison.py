@@ -143,7 +143,7 @@ def test_another_machine_driver_version_and_outcome_are_listed(extracted_run: Pa
         record["hardware"]["gpus"] = [{"name": "NVIDIA H100", "memory_bytes": 80e9, "capability": "9.0"}] * 2
         record["versions"] |= {"torch": "9.9", "driver": "590.1"}
         record["data"]["files"][0]["sha256"] = "0" * 64
-        record["variables"] = {"NCCL_ALGO": "Ring"}
+        record["variables"] |= {"NCCL_ALGO": "Ring"}
 
     def lost(record: dict[str, Any]) -> None:
         other(record)

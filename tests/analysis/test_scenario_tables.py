@@ -73,11 +73,12 @@ def test_of_a_resumed_run_no_wall_time_is_kept(tmp_path: Path) -> None:
 
 
 def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_path: Path) -> None:
-    info = scenario(tmp_path / "s", run(tmp_path / "a")).table("runs_info")
+    info = scenario(tmp_path / "s", run(tmp_path / "a", variables={"NCCL_ALGO": "Ring"})).table("runs_info")
     assert info.drop(columns="trace_missing").to_dict("records") == [
         {
             "run": "a",
             "machine": "2 × GPU, CPU, 8 CPUs",
+            "variables": '{"NCCL_ALGO": "Ring"}',
             "versions": "torch 2.11.0, profiler nsys",
             "traced_steps": 2.0,
             "steps_per_pass": 44.0,
