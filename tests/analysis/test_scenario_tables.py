@@ -26,6 +26,7 @@ def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3
         "profiler": {"used": "nsys", "trace_missing": None},
         "hardware": {"gpus": [{"name": "GPU"}, {"name": "GPU"}], "processor": "CPU", "logical_cpus": 8},
         "versions": {"torch": "2.11.0", "nccl": None},
+        "variables": {"NCCL_ALGO": "Ring"},
         "steps_per_pass": 44,
         "wall_time_s": 20.5,
         "resumed": resumed,
@@ -73,7 +74,7 @@ def test_of_a_resumed_run_no_wall_time_is_kept(tmp_path: Path) -> None:
 
 
 def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_path: Path) -> None:
-    info = scenario(tmp_path / "s", run(tmp_path / "a", variables={"NCCL_ALGO": "Ring"})).table("runs_info")
+    info = scenario(tmp_path / "s", run(tmp_path / "a")).table("runs_info")
     assert info.drop(columns="trace_missing").to_dict("records") == [
         {
             "run": "a",
