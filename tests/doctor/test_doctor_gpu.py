@@ -1,4 +1,4 @@
-"""The driver and the GPUs are judged against torch's CUDA. No GPU is here: nvidia-smi is a fake."""
+"""The driver and the GPUs are judged against torch's CUDA. No GPU is here: nvidia-smi and NVML are fakes."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,10 @@ import pytest
 from faked_tools import GARBAGE, HANG, nvidia_smi, place
 
 from multicard.core import system
-from multicard.doctor import gpu
+from multicard.core.system import Answer
+from multicard.doctor import checks, gpu
 from multicard.doctor.checks import Check, torch_facts
+from multicard.doctor.probe import MARK
 
 H100 = "NVIDIA H100 80GB HBM3, 81559"
 GIB = 1024**3
@@ -21,8 +23,18 @@ def looked(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if script:
         fake("nvidia-smi", script)
-    seen = {"gpus": [["H100", 79 * GIB]] * 4}
+    seen = {"gpus": [["H100", 79 * GIB, "unknown"]] * 4}
     return {check.check: check for check in gpu.checks({"torch": "2.11.0", "cuda": cuda} | seen | facts)}
+
+
+def of_nvml(index: int, instances: list[str] | None = None) -> dict[str, Any]:
+    memory = 81559 * 1024**2
+    return {"index": index, "uuid": f"GPU-{index}", "name": "H100", "memory_bytes": memory, "instances": instances}
+
+
+def by_nvml(*gpus: dict[str, Any]) -> dict[str, Any]:
+    known = {"torch": "2.11.0", "cuda": "13.0", "driver": "580.82.07", "driver_cuda": 13000, "started": True}
+    return known | {"nvml_gpus": list(gpus)}
 
 
 def test_cards_with_a_driver_of_their_time_are_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +109,86 @@ def test_cards_that_torch_does_not_see_are_wrong(tmp_path: Path, monkeypatch: py
     assert (fails.verdict, fails.found) == ("error", "RuntimeError: unknown error")
 
 
-def test_cards_hidden_from_torch_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_nothing_hides_and_torch_does_not_see_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = looked(tmp_path, monkeypatch, nvidia_smi("580.82.07", "13.0", [H100] * 8))["GPUs in torch"]
-    assert (found.verdict, found.found) == ("warning", "4, the smallest with 79.0 GiB, of 8")
+    assert (found.verdict, found.found) == ("error", "4, the smallest with 79.0 GiB, of 8")
+
+
+# What CUDA makes of CUDA_VISIBLE_DEVICES on 8 GPUs (CUDA C++ Programming Guide, "CUDA Environment Variables"): entries
+# before the first that is not there.
+@pytest.mark.parametrize(
+    ("visible", "seen", "verdict", "says"),
+    [
+        ("0,1,2,3", 4, "warning", "4, the smallest with 79.0 GiB (CUDA_VISIBLE_DEVICES=0,1,2,3), of 8: 0, 1, 2, 3"),
+        ("GPU-1", 1, "warning", "1, the smallest with 79.0 GiB (CUDA_VISIBLE_DEVICES=GPU-1), of 8: 1"),
+        ("0,1,8,3", 2, "error", "2, but 4 named in CUDA_VISIBLE_DEVICES=0,1,8,3"),
+        ("", 0, "error", "torch sees no GPU (CUDA_VISIBLE_DEVICES=)"),
+    ],
+)
+def test_gpus_in_torch_are_compared_with_those_named_and_those_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, seen: int, verdict: str, says: str
+) -> None:
+    first = 1 if visible == "GPU-1" else 0
+    facts = by_nvml(*[of_nvml(index) for index in range(8)])
+    gpus = [["H100", 79 * GIB, str(first + index)] for index in range(seen)]
+    place(tmp_path, monkeypatch, "nvidia-smi")("nvidia-smi", nvidia_smi("580.82.07", "13.0", [H100] * 8))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = {check.check: check for check in gpu.checks(facts | {"gpus": gpus})}
+    assert (found["GPUs in torch"].verdict, found["GPUs in torch"].found) == (verdict, says)
+
+
+def test_a_partitioned_gpu_is_no_place_for_runs_on_several_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = by_nvml(of_nvml(0, instances=["MIG-a", "MIG-b"]), of_nvml(1))
+    place(tmp_path, monkeypatch, "nvidia-smi")("nvidia-smi", nvidia_smi("580.82.07", "13.0", [H100] * 2))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = {check.check: check for check in gpu.checks(facts | {"gpus": [["H100 MIG 1g.10gb", 9 * GIB, "a"]]})}
+    assert "partitioned (MIG), instances: 2" in found["GPU"].found
+    assert (found["MIG"].verdict, found["MIG"].found.partition(";")[0]) == ("warning", "partitioned: GPU 0")
+    assert (found["GPUs in torch"].verdict, found["GPUs in torch"].found[-4:]) == ("warning", "of 2")
+
+
+def test_a_gpu_that_fell_off_the_bus_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = by_nvml(of_nvml(0), {"index": 1, "problem": "GPU is lost"}) | {"gpus": [["H100", 79 * GIB, "0"]]}
+    place(tmp_path, monkeypatch, "nvidia-smi")("nvidia-smi", nvidia_smi("580.82.07", "13.0", [H100]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = {check.check: check for check in gpu.checks(facts)}
+    assert found["GPUs that do not answer"].found == "GPU 1: GPU is lost"
+    assert {found[name].verdict for name in ("GPUs that do not answer", "nvidia-smi", "GPUs in torch")} == {"error"}
+
+
+def test_parts_of_the_driver_that_differ_are_an_error_and_torch_is_asked_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # nvidia-smi's words and exit code where the driver was updated under a loaded kernel module (NVML error 18).
+    said = "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo 'NVML library version: 550.90'"
+    nvml = "NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch."
+    why = "RuntimeError: Unexpected error from cudaGetDeviceCount()"
+    monkeypatch.setattr(gpu, "KERNEL_MODULE", tmp_path / "version")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\n")
+    for script, facts in ((f"{said}; exit 18", {}), ("exit 9", {"nvml_problem": nvml})):
+        found = looked(tmp_path, monkeypatch, script, gpus=[], cuda_init_problem=why, **facts)
+        assert found["driver"].verdict == "error"
+        assert "Driver/library version mismatch" in found["driver"].found
+        assert "kernel module is 550.54.14" in found["driver"].found
+        assert ("libraries are 550.90" in found["driver"].found) == (script != "exit 9")
+        assert (found["GPUs in torch"].verdict, found["GPUs in torch"].found) == ("error", f"torch sees no GPU: {why}")
+
+
+def test_what_torch_hangs_in_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hung = "python did not end within 120 s, asked for started"
+    found = looked(tmp_path, monkeypatch, nvidia_smi("580.82.07", "13.0", [H100] * 4), unanswered=hung)
+    assert (found["GPUs in torch"].verdict, found["GPUs in torch"].found) == ("error", hung)
+
+
+def test_facts_known_before_a_hang_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = f'{MARK}{{"asking": "torch"}}\n{MARK}{{"torch": "2.11.0"}}\nnoise\n{MARK}{{"asking": "gpus"}}'
+    monkeypatch.setattr(checks, "ask", lambda *_: Answer(said, "python did not end within 120 s"))
+    hung = "python did not end within 120 s, asked for gpus"
+    assert torch_facts() == {"asking": "gpus", "torch": "2.11.0", "unanswered": hung}
 
 
 def test_a_machine_without_a_driver_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,12 +216,13 @@ def test_an_nvidia_smi_that_is_of_no_use_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
 ) -> None:
     monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
-    [only] = looked(tmp_path, monkeypatch, script).values()
-    assert (only.check, only.verdict, only.found) == ("GPU", "warning", says)
+    gpus, in_torch = looked(tmp_path, monkeypatch, script).values()
+    assert (gpus.check, gpus.verdict, gpus.found) == ("GPU", "warning", says)
+    assert (in_torch.check, in_torch.verdict) == ("GPUs in torch", "ok")
 
 
 @pytest.mark.gpu
 def test_the_cards_of_this_machine_are_told() -> None:
     found = {check.check: check for check in gpu.checks(torch_facts())}
-    assert set(found) == {"GPU", "driver", "GPUs in torch"}
+    assert set(found) >= {"GPU", "driver", "GPUs in torch"}
     assert found["GPUs in torch"].verdict in ("ok", "warning"), found

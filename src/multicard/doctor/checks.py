@@ -7,45 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from multicard.core.system import Answer, ask
+from multicard.doctor.probe import MARK
 
 Verdict = Literal["ok", "warning", "error"]
 TORCH_LIMIT_S = 120.0  # a first import from a shared file system takes long
-FACTS = "multicard-facts: "
-
-# Run by another process: a broken driver or library can hang or end the process that asks it.
-PROBE = f"""
-import json
-facts = {{}}
-def attempt(name, ask):
-    try:
-        facts[name] = ask()
-    except BaseException as error:
-        facts[name + "_problem"] = type(error).__name__ + ": " + " ".join(str(error).split())[:200]
-def dali():
-    import nvidia.dali
-    return nvidia.dali.__version__
-def driver(name):
-    import pynvml
-    pynvml.nvmlInit()
-    return getattr(pynvml, name)()
-attempt("dali", dali)
-attempt("driver", lambda: str(driver("nvmlSystemGetDriverVersion")))
-attempt("driver_cuda", lambda: driver("nvmlSystemGetCudaDriverVersion_v2"))
-def pytorch():
-    import torch
-    facts["cuda"] = torch.version.cuda
-    attempt("nccl", lambda: ".".join(map(str, torch.cuda.nccl.version())))
-    attempt("distributed", torch.distributed.is_available)
-    attempt("distributed_nccl", lambda: torch.distributed.is_available() and torch.distributed.is_nccl_available())
-    attempt("gpus", lambda: [
-        [p.name, p.total_memory] for p in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    ])
-    if facts.get("gpus"):
-        attempt("started", lambda: torch.zeros(1, device="cuda").item() == 0)
-    return torch.__version__
-attempt("torch", pytorch)
-print("{FACTS}" + json.dumps(facts), flush=True)
-"""
 
 
 @dataclass(frozen=True)
@@ -59,13 +24,23 @@ class Check:
 
 
 def torch_facts() -> dict[str, Any]:
-    """What PyTorch, NVML and DALI report of themselves; `torch_problem` where PyTorch cannot be imported."""
+    """What PyTorch, NVML and DALI report of themselves; `torch_problem` where PyTorch cannot be imported.
+
+    `unanswered`: which of them hung or ended the process that asked.
+    """
     # Without warnings, which would be mixed with the answer.
-    answer = ask([sys.executable, "-W", "ignore", "-c", PROBE], TORCH_LIMIT_S, dict(os.environ))
-    answers = [line.removeprefix(FACTS) for line in answer.lines if line.startswith(FACTS)]
-    if answers:
-        return json.loads(answers[-1])
-    return {"torch_problem": (answer.problem or "no answer").replace(sys.executable, "python", 1)}
+    command = [sys.executable, "-W", "ignore", "-m", "multicard.doctor.probe"]
+    answer = ask(command, TORCH_LIMIT_S, dict(os.environ))
+    facts: dict[str, Any] = {}
+    for line in answer.lines:
+        if line.startswith(MARK):
+            facts |= json.loads(line.removeprefix(MARK))
+    if not facts.get("all"):
+        said = (answer.problem or "no answer").replace(sys.executable, "python", 1)
+        facts["unanswered"] = f"{said}, asked for {facts['asking']}" if "asking" in facts else said
+    if "torch" not in facts:
+        facts["torch_problem"] = facts.get("import_torch_problem") or facts.get("unanswered", "no answer")
+    return facts
 
 
 def cannot_tell(check: str, answer: Answer, do: str = "") -> Check:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from multicard.archive.matrix import Matrix
 from multicard.core.terminal import plain
-from multicard.doctor import disk, gpu, profiler, runs, slurm, software
+from multicard.doctor import all_reduce, compiler, disk, gpu, gpu_health, profiler, runs, slurm, software
 from multicard.doctor.checks import Check, torch_facts
 from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
@@ -37,12 +37,15 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     found = [
         *software.checks(facts),
         *gpu.checks(facts),
+        *gpu_health.checks(facts),
+        *all_reduce.checks(facts),
         *profiler.checks(facts),
         *profiler.other_checks(),
         *slurm.checks(values, demanded=profile is not None, fits=partial(runs.on_nodes, matrix=on_cluster)),
         *disk.checks(Path(matrix.experiment.results if matrix else "results"), *_planned(matrix)),
     ]
     if matrix:
+        found += compiler.checks(facts, matrix.runs.values())
         found += runs.checks(matrix, slurm.here())
     return found
 

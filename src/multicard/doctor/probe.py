@@ -1,0 +1,122 @@
+"""What NVML, PyTorch and DALI report, printed fact by fact: `python -m multicard.doctor.probe`.
+
+A process of its own, since a broken driver or library can hang or end the one that asks it. A fact that raises is
+printed as `<name>_problem`; `asking` names the one that is being asked for, so that a hang can be put down to it.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from multicard.core.system import read_or_none
+from multicard.record.conditions import GpuConditions
+
+MARK = "multicard-fact: "
+TEXT_LIMIT = 300  # of an error's message
+
+
+def attempt(name: str, ask: Callable[[], Any]) -> Any:
+    """Print what `ask` returns, or why it cannot; return it, or None."""
+    print(MARK + json.dumps({"asking": name}), flush=True)
+    fact: dict[str, Any]
+    try:
+        fact = {name: ask()}
+    except BaseException as error:
+        fact = {f"{name}_problem": f"{type(error).__name__}: {' '.join(str(error).split())[:TEXT_LIMIT]}"}
+    print(MARK + json.dumps(fact), flush=True)
+    return fact.get(name)
+
+
+def of_dali() -> str:
+    """Version of DALI."""
+    import nvidia.dali
+
+    return nvidia.dali.__version__
+
+
+def of_nvml() -> bool:
+    """Facts of the driver and its GPUs; an error of NVML means that the driver cannot be used."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    attempt("driver", lambda: str(pynvml.nvmlSystemGetDriverVersion()))
+    attempt("driver_cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    attempt("nvml_gpus", lambda: [of_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())])
+    return True
+
+
+def of_gpu(nvml: Any, index: int) -> dict[str, Any]:
+    """What NVML says of a GPU; None for what it does not, or only `problem` where the GPU does not answer.
+
+    Memory errors are counts; `remapped_rows` are those after corrected and after uncorrected errors, whether one
+    waits for a reset, and whether one has failed.
+    """
+    try:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = nvml.nvmlDeviceGetUUID(gpu)
+    except nvml.NVMLError as error:  # "GPU is lost": it fell off the bus
+        return {"index": index, "problem": str(error)}
+
+    def asked(function: str, *arguments: Any) -> Any:
+        return read_or_none(lambda: getattr(nvml, function)(gpu, *arguments))
+
+    mig, ecc = asked("nvmlDeviceGetMigMode"), asked("nvmlDeviceGetEccMode")
+    remapped, pages = asked("nvmlDeviceGetRemappedRows"), asked("nvmlDeviceGetRetiredPagesPendingStatus")
+    links = [asked("nvmlDeviceGetNvLinkState", link) for link in range(nvml.NVML_NVLINK_MAX_LINKS)]
+    return {
+        "index": index,
+        "uuid": uuid,
+        "name": asked("nvmlDeviceGetName"),
+        "memory_bytes": read_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(gpu).total),
+        "instances": _instances(nvml, gpu) if mig and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE else None,
+        "conditions": GpuConditions(nvml, gpu).before,
+        "max_sm_clock_mhz": asked("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        "ecc": None if ecc is None else ecc[0] == nvml.NVML_FEATURE_ENABLED,
+        # Volatile: since the driver was loaded; aggregate: in the GPU's life.
+        "uncorrected_now": asked("nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 0),
+        "uncorrected_ever": asked("nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 1),
+        "remapped_rows": None if remapped is None else [int(number) for number in remapped],
+        "pages_pending": None if pages is None else bool(pages),
+        "nvlinks": sum(state == nvml.NVML_FEATURE_ENABLED for state in links),
+    }
+
+
+def _instances(nvml: Any, gpu: Any) -> list[str]:
+    """UUIDs of the MIG instances of a GPU."""
+    most = read_or_none(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)) or 0
+    found = [
+        read_or_none(lambda slot=slot: nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)))
+        for slot in range(most)
+    ]
+    return [uuid for uuid in found if uuid]
+
+
+def of_torch() -> str:
+    """Facts of PyTorch, and its version last: whether it could be imported and asked."""
+    import torch
+
+    attempt("cuda", lambda: torch.version.cuda)
+    attempt("nccl", lambda: ".".join(map(str, torch.cuda.nccl.version())))
+    attempt("distributed", torch.distributed.is_available)
+    attempt("distributed_nccl", lambda: torch.distributed.is_available() and torch.distributed.is_nccl_available())
+    attempt("torch", lambda: str(torch.__version__))
+    gpus = attempt("gpus", lambda: list(map(_of_torch_gpu, range(torch.cuda.device_count()))))
+    if gpus:
+        attempt("started", lambda: torch.zeros(1, device="cuda").item() == 0)
+    elif torch.version.cuda:
+        attempt("cuda_init", torch.cuda.init)  # its error says why there is none
+    return "asked"
+
+
+def _of_torch_gpu(index: int) -> tuple[str, int, str]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    return properties.name, properties.total_memory, str(properties.uuid)
+
+
+if __name__ == "__main__":
+    attempt("nvml", of_nvml)
+    attempt("import_torch", of_torch)
+    attempt("dali", of_dali)
+    attempt("all", lambda: True)

@@ -1,0 +1,61 @@
+"""Doctor compiles a small function where runs of an experiment do."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from multicard.core.system import Answer
+from multicard.doctor import compiler
+from multicard.doctor.checks import Check
+
+ON_GPU = {"torch": "2.11.0", "started": True}
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], *runs: Any) -> tuple[list[Check], list[str]]:
+    """Checks for such runs, and the devices that were compiled for, with a program that leaves a kernel on a GPU."""
+    devices = []
+
+    def fake(command: list[str], _limit_s: float, environment: dict[str, str]) -> Answer:
+        devices.append(command[-1])
+        if command[-1] == "cuda":
+            Path(environment["TRITON_CACHE_DIR"]).mkdir()
+            Path(environment["TRITON_CACHE_DIR"], "kernel.cubin").touch()
+        return Answer(compiler.DONE)
+
+    monkeypatch.setattr(compiler, "ask", fake)
+    return compiler.checks(facts, [SimpleNamespace(parameters=SimpleNamespace(**run)) for run in runs]), devices
+
+
+@pytest.mark.parametrize(
+    ("run", "devices"),
+    [
+        ({"device": "cuda", "compile": True}, ["cuda"]),
+        ({"device": "cuda", "compile": False, "cuda_graphs": True}, ["cuda"]),
+        ({"device": "cuda", "compile": False, "packed": True}, ["cuda"]),  # flex attention
+        ({"device": "cpu", "compile": True}, ["cpu"]),
+        ({"device": "cpu", "compile": False, "packed": True}, []),
+        ({"device": "cuda", "compile": False}, []),
+    ],
+)
+def test_it_compiles_for_the_devices_of_runs_that_compile(
+    monkeypatch: pytest.MonkeyPatch, run: dict[str, Any], devices: list[str]
+) -> None:
+    found, asked = looked(monkeypatch, ON_GPU, run)
+    assert asked == devices
+    assert [check.verdict for check in found] == ["ok"] * len(devices)
+
+
+def test_without_a_gpu_that_starts_nothing_is_compiled_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked(monkeypatch, {"torch": "2.11.0", "gpus": []}, {"device": "cuda", "compile": True}) == ([], [])
+
+
+@pytest.mark.slow
+def test_a_machine_without_compiler_is_told_so_and_one_with_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimpleNamespace(parameters=SimpleNamespace(device="cpu", compile=True))
+    [found] = compiler.checks({"torch": "2.11.0"}, [run], limit_s=1200)
+    assert (found.check, found.verdict) == ("torch.compile on CPUs", "ok")
+    monkeypatch.setenv("CXX", "missing-compiler")
+    [found] = compiler.checks({"torch": "2.11.0"}, [run], limit_s=1200)
+    assert (found.verdict, found.found.partition(":")[0]) == ("error", "cannot be compiled")
