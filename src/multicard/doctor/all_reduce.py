@@ -10,7 +10,8 @@ from typing import Any
 from multicard.core.units import BYTES, BYTES_PER_S, SECONDS, with_unit
 from multicard.doctor.checks import TORCH_LIMIT_S, Check
 from multicard.doctor.probe import MARK
-from multicard.launch.commands import LOOPBACK, job_environment, training_command
+from multicard.launch.commands import training_command
+from multicard.launch.environment import LOOPBACK, job_environment
 from multicard.launch.process import run
 from multicard.trace.collectives import bus_bandwidth
 

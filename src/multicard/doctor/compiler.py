@@ -10,7 +10,7 @@ from typing import Any
 from multicard.core.system import ask
 from multicard.doctor.checks import Check
 from multicard.experiment.runs import Run
-from multicard.launch.commands import job_environment
+from multicard.launch.environment import job_environment
 
 LIMIT_S = 300.0  # a cold compilation on few CPUs and a shared file system
 DONE = "multicard: compiled"
