@@ -1,5 +1,6 @@
 """The all-reduce between the GPUs of a node: between two processes over gloo here, and its judgement without any."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from multicard.doctor import all_reduce
 from multicard.doctor.all_reduce import Exchange, exchange
 from multicard.doctor.checks import Check
+from multicard.doctor.probe import MARK
+from multicard.launch.process import Ended
 
 PATIENT_S = 1200.0  # on a busy machine two processes take long to import PyTorch
 # Put before a rank's own program by Python itself.
@@ -58,6 +61,18 @@ def test_a_hang_and_a_wrong_sum_are_told_as_what_they_are(
 
 def test_the_bus_bandwidth_of_four_ranks_is_one_and_a_half_of_bytes_over_time() -> None:
     assert Exchange(4, result={"bytes": 8000, "time_s": 0.001}).bus_bandwidth_bytes_per_s == pytest.approx(12e6)
+
+
+def test_lines_of_two_ranks_that_are_mixed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(*arguments: Any) -> Ended:
+        done = [MARK + json.dumps({"rank": rank, "stage": "done", "time_s": 1.0 + rank, "bytes": 4}) for rank in (0, 1)]
+        for line in ("a warning", f"{done[0]}{done[1]}", "", f'{MARK}{{"rank": 0, "sta'):
+            arguments[4](line)
+        return Ended(0, False, 1.0)
+
+    monkeypatch.setattr(all_reduce, "run", fake)
+    ended = exchange("cpu", 2, 4, 60.0)
+    assert (ended.problem, ended.stages, ended.result["time_s"]) == (None, {"done": {0, 1}}, 2.0)
 
 
 def test_ranks_that_did_not_come_as_far_are_named() -> None:

@@ -50,6 +50,18 @@ class Exchange:
     problem: str | None = None
     hung: bool = False
 
+    def read(self, report: str) -> None:
+        """Take in what a rank printed, and leave what follows it on its line."""
+        try:
+            fact, _ = json.JSONDecoder().raw_decode(report)
+        except ValueError:
+            return
+        self.stages.setdefault(fact["stage"], set()).add(fact["rank"])
+        if fact["stage"] == "failed":
+            self.problem = self.problem or f"rank {fact['rank']}: {fact['error']}"
+        if fact["stage"] == "done" and fact["time_s"] > self.result.get("time_s", 0.0):
+            self.result = fact
+
     @property
     def bus_bandwidth_bytes_per_s(self) -> float:
         """2 (n - 1) / n · bytes / time: nccl-tests, doc/PERFORMANCE.md."""
@@ -109,17 +121,11 @@ def exchange(
     ended, said = Exchange(ranks), []
 
     def follow(line: str) -> None:
-        _, mark, text = line.partition(MARK)
-        if not mark:
-            said.append(line)
-            return
-        fact = json.loads(text)
-        ended.stages.setdefault(fact["stage"], set()).add(fact["rank"])
-        if fact["stage"] == "failed":
-            ended.problem = ended.problem or f"rank {fact['rank']}: {fact['error'][:300]}"
-        if fact["stage"] == "done":
-            slower = fact["time_s"] > ended.result.get("time_s", 0.0)
-            ended.result = fact if slower else ended.result
+        first, *reports = line.split(MARK)
+        if first:
+            said.append(first)
+        for report in reports:  # several where the lines of two ranks are mixed
+            ended.read(report)
 
     command = training_command(JOB, [device, str(size), str(limit_s)], ranks, distributed=True)
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:

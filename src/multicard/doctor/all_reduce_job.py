@@ -38,8 +38,9 @@ def main(device: str, size: int, limit_s: float) -> None:
 
 
 def report(stage: str, **facts: Any) -> None:
-    """Print a line for the process that started this."""
-    print(MARK + json.dumps({"rank": int(os.environ["RANK"]), "stage": stage, **facts}), flush=True)
+    """Print a line for the process that started this, in one piece: all ranks write to one pipe, unbuffered."""
+    sys.stdout.write(MARK + json.dumps({"rank": int(os.environ["RANK"]), "stage": stage, **facts}) + "\n")
+    sys.stdout.flush()
 
 
 def seconds(buffer: torch.Tensor, repeats: int) -> float:
@@ -75,5 +76,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
     except Exception as error:
-        report("failed", error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+        report("failed", error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300])
         raise
