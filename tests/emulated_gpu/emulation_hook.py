@@ -81,9 +81,14 @@ def dali_imported(pipeline):
             return torch.from_dlpack(self.made.as_tensor()).clone().to(f"cuda:{self.device}")
 
     plain, outputs = pipeline.Pipeline.__init__, pipeline.Pipeline._outputs
-    decode = fn.decoders.image
+
+    @functools.cache
+    def decode_on_host():  # operators are there when the first pipeline is made
+        decode = fn.decoders.image
+        fn.decoders.image = lambda *inputs, device="cpu", **options: decode(*inputs, device="cpu", **options)
 
     def init(self, batch_size=None, num_threads=None, device_id=None, *others, **options):
+        decode_on_host()
         self.emulated_device = device_id
         plain(self, batch_size, num_threads, None, *others, **options)
 
@@ -94,7 +99,6 @@ def dali_imported(pipeline):
         types._raw_cuda_stream_ptr(stream)  # refuses what is no stream
         return tuple(OnDevice(one, self.emulated_device) for one in made)
 
-    fn.decoders.image = lambda *inputs, device="cpu", **options: decode(*inputs, device="cpu", **options)
     pipeline.Pipeline.__init__, pipeline.Pipeline._outputs = init, given
     data_node.DataNode.gpu = lambda node: node
 
