@@ -50,6 +50,8 @@ class Capture:
     licence: str
 
 
+NSYS_AI_FILES = "https://github.com/GindaChen/nsys-ai/blob/main/tests/fixtures"
+HTA_FILES = "https://github.com/facebookresearch/HolisticTraceAnalysis/blob/main/tests/data"
 NSYS_AI = "[nsys-ai](https://github.com/GindaChen/nsys-ai)"
 HTA = "[HolisticTraceAnalysis](https://github.com/facebookresearch/HolisticTraceAnalysis)"
 TRACELENS = "[TraceLens](https://github.com/AMD-AGI/TraceLens)"
@@ -57,25 +59,25 @@ CAPTURES = {
     "before": Capture(
         "nsys/nsys-ai_mfu_2gpu_before_schema3.25.0.sqlite",
         "training of a video model (FastVideo), 2 × H100, 0.3 s; Nsight Systems 2026.2.1",
-        f"{NSYS_AI}, `tests/fixtures/mfu_2gpu_before.sqlite`",
+        f"{NSYS_AI}, [mfu_2gpu_before.sqlite]({NSYS_AI_FILES}/mfu_2gpu_before.sqlite)",
         "MIT",
     ),
     "after": Capture(
         "nsys/nsys-ai_mfu_2gpu_after_schema3.25.0.sqlite",
         "the same after a change",
-        f"{NSYS_AI}, `tests/fixtures/mfu_2gpu_after.sqlite`",
+        f"{NSYS_AI}, [mfu_2gpu_after.sqlite]({NSYS_AI_FILES}/mfu_2gpu_after.sqlite)",
         "MIT",
     ),
     "inference": Capture(
         "nsys/nsys-ai_h100_2gpu_1s_schema3.25.0.sqlite",
         "a second of FastVideo's inference test `wan-t2v-1.3b-h100-sp2`, 2 × H100; Nsight Systems 2026.2.1",
-        f"{NSYS_AI}, `tests/fixtures/h100_2gpu_1s.sqlite`",
+        f"{NSYS_AI}, [h100_2gpu_1s.sqlite]({NSYS_AI_FILES}/h100_2gpu_1s.sqlite)",
         "MIT",
     ),
     "a100": Capture(
         "kineto/hta_nccl_allreduce_broadcast.json.gz",
         "training of a ResNet, rank 0 of 2, A100; PyTorch's profiler",
-        f"{HTA}, `tests/data/nccl_parser_config/nccl_data.json.gz`",
+        f"{HTA}, [nccl_data.json.gz]({HTA_FILES}/nccl_parser_config/nccl_data.json.gz)",
         "MIT",
     ),
     "v100": Capture(
