@@ -111,16 +111,16 @@ def test_of_nodes_gloo_takes_an_interface_that_nccl_is_told_to_take(nccl: str, g
     assert gloo_interface(nccl, ["lo", "eth0", "eth1", "ib0", "docker0"]) == gloo
 
 
-def test_an_interface_for_gloo_that_is_stated_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_for_gloo_that_is_stated_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_module, "_interfaces", lambda: ["lo", "eth0", "ib0"])
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert environment_of(TwoNodes, "none")["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert environment_of(TwoNodes, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "ib0"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    assert environment_of(TwoNodes, "none")["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert environment_of(TwoNodes, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "eth0"
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     monkeypatch.delenv("NCCL_SOCKET_IFNAME")
-    assert "GLOO_SOCKET_IFNAME" not in environment_of(TwoNodes, "none")
+    assert "GLOO_SOCKET_IFNAME" not in environment_of(TwoNodes, "none", tmp_path)
 
 
 def test_interfaces_that_are_down_or_have_no_address_are_not_taken() -> None:
@@ -140,7 +140,7 @@ def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(mon
     assert environment_of(OneNode, "nsys", folder)["TORCHINDUCTOR_CACHE_DIR"] == "/cache"
 
 
-def test_a_user_that_the_system_does_not_know_gets_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a container that is started for a number of a user. PyTorch's compiler asks as getpass does.
     def unknown() -> str:
         raise KeyError("getpwuid(): uid not found: 12345")
@@ -148,6 +148,6 @@ def test_a_user_that_the_system_does_not_know_gets_a_name(monkeypatch: pytest.Mo
     monkeypatch.setattr(getpass, "getuser", unknown)
     for name in ("USER", "LOGNAME"):
         monkeypatch.delenv(name, raising=False)
-    assert environment_of(OneNode, "none")["USER"] == f"uid-{os.getuid()}"
+    assert environment_of(OneNode, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"
     monkeypatch.setenv("USER", "ada")
-    assert environment_of(OneNode, "none")["USER"] == "ada"
+    assert environment_of(OneNode, "none", tmp_path)["USER"] == "ada"

@@ -134,6 +134,24 @@ def test_ranks_talk_on_the_loopback_address_unless_configured_otherwise(
     assert seen == [LOOPBACK, LOOPBACK, "eth7"]
 
 
+def test_of_several_nodes_each_finds_its_own_interface_and_temporary_folder(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    def run(_command: list[str], environment: dict[str, str], *_: Any) -> Ended:
+        seen.append(environment)
+        return Ended(1, False, 1.0)
+
+    monkeypatch.setattr(job_module, "run", run)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", LOOPBACK)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    job(digits, tmp_path / "run", strategy="ddp", devices=2, nodes=2)
+    # What srun passes on is the user's own; names of interfaces and folders need not be those of another node.
+    assert ("GLOO_SOCKET_IFNAME" in seen[0], seen[0]["TMPDIR"]) == (False, str(tmp_path))
+
+
 def test_data_that_changed_since_it_was_prepared_is_refused(digits: Path, tmp_path: Path) -> None:
     shutil.copytree(digits, tmp_path / "data")
     with (tmp_path / "data" / "test_labels.npy").open("ab") as file:

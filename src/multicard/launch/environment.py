@@ -78,11 +78,8 @@ def gloo_interface(nccl: str, present: Sequence[str]) -> str | None:
     return next(filter(meant, present), None) if names else None
 
 
-def environment_of(parameters: JobParameters, profiler: str, temporary: Path | None = None) -> dict[str, str]:
-    """Environment of the ranks of one node.
-
-    `temporary`: folder of this job alone for temporary files of its programs; None to leave them where the user's are.
-    """
+def environment_of(parameters: JobParameters, profiler: str, temporary: Path) -> dict[str, str]:
+    """Environment of the ranks of this node; `temporary`: folder of this job alone for their temporary files."""
     environment = job_environment()
     if parameters.nodes == 1:
         # Ranks that are all on this machine talk inside it, unless the user chose otherwise.
@@ -90,14 +87,17 @@ def environment_of(parameters: JobParameters, profiler: str, temporary: Path | N
     elif chosen := gloo_interface(environment.get("NCCL_SOCKET_IFNAME", ""), _interfaces()):
         # Jobs on GPUs use Gloo too, which would take the interface that the node's name resolves to.
         environment = {"GLOO_SOCKET_IFNAME": chosen} | environment
-    environment |= {"OMP_NUM_THREADS": str(parameters.threads), "PYTHONUNBUFFERED": "1"}
-    if temporary is not None:
-        # Nsight Systems writes to $TMPDIR/nvidia, which on a shared machine may be another user's. What the compiler
-        # caches outlives the job, in the folder where PyTorch would keep it.
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{_user()}")}
-        environment = cache | environment | {"TMPDIR": str(temporary)}
-    # PyTorch's compiler asks for the user's name, which a container need not know.
-    return {"USER": _user()} | environment | PROFILERS[profiler].environment
+    otherwise = {
+        "USER": _user(),  # PyTorch's compiler asks for it, and a container need not know it
+        # What the compiler caches outlives the job, in the folder where PyTorch would keep it.
+        "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{_user()}"),
+    }
+    always = {
+        "OMP_NUM_THREADS": str(parameters.threads),
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(temporary),  # nsys writes to $TMPDIR/nvidia, which on a shared machine may be another user's
+    }
+    return otherwise | environment | always | PROFILERS[profiler].environment
 
 
 def _user() -> str:

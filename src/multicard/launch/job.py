@@ -38,7 +38,7 @@ from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, version_of
 from multicard.launch.commands import Rendezvous, training_command
 from multicard.launch.conditions import HostConditions
-from multicard.launch.environment import environment_of, settings, temporary_folder
+from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
 from multicard.launch.outcome import judge
 from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
@@ -116,12 +116,12 @@ def run_job(
             },
         )
         command = node_command(parameters, profiler, scratch)
-        environment = environment_of(parameters, profiler, None if several else temporary)
+        environment = environment_of(parameters, profiler, temporary)
         if several:
             program = [sys.executable, "-m", "multicard.launch.node", "--job", str((scratch / JOB).absolute())]
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
             command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus)
-            environment |= slurm.srun_environment()
+            environment = job_environment() | slurm.srun_environment()  # each node makes that of its own ranks
         host = None if several else HostConditions()
         start = datetime.now(UTC)
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
