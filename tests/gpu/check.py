@@ -1,131 +1,229 @@
-"""Everything that needs a GPU, in one call: `make gpu-check`.
+"""Everything that needs a GPU, in one call: `make gpu-check` (docs/gpu-check.md).
 
-Runs the vision matrix in small through the real launcher, each run in a folder of its own; then language models, with
-the estimate of their memory beside its measured peak; prints a table of each, and runs the tests that are marked `gpu`.
-`--part` runs one of these (the first takes less than 10 minutes on one GPU), `--device cpu` tries the script itself
-where there is no GPU.
+Runs config/gpu-check.yaml by Snakemake, so that a second call resumes where the first one ended, judges every run, and
+runs the tests that are marked `gpu`. What is to be sent lies in one folder: a table (Markdown, CSV), and the archive.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from once import ROOT, run_once, show
+import pandas as pd
+from rich.console import Console
 from rich.table import Table
-from tuning import check_tuning
+from rows import COLUMNS, judge
+from safetensors.torch import save_file
+from snakemake.utils import update_config
 
-from multicard.core.reasons import describe_reason
-from multicard.core.units import BYTES, SECONDS, with_unit
-from multicard.experiment.datasets import Digits, Synthetic
-from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import run_id
-from multicard.experiment.runs import Run
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.prepare import prepare
+from multicard.analysis.run_files import read_record
+from multicard.archive.matrix import Matrix
+from multicard.archive.pack import pack
+from multicard.archive.scrub import Scrubber
+from multicard.core.errors import UserError, reported
+from multicard.core.files import atomic_write, write_json
+from multicard.core.layout import NOT_RUN, RUN
+from multicard.core.system import read_or_none
+from multicard.experiment.load import check, read_yaml
+from multicard.experiment.models import Architecture
+from multicard.experiment.parameters import JobParameters
+from multicard.record.conditions import POLICIES
+from multicard.workloads.llm.prepare_model import LLAMA3_SPECIAL_TOKENS
+from multicard.workloads.llm.tiny import config_of, random_weights
+from multicard.workloads.llm.vocabulary import BYTES, write_vocabulary
+from multicard.workloads.llm.weights import ONE_FILE
 
-SMALL: dict[str, Any] = {
-    "image_size": 64, "batch_size": 32, "epochs": 1, "steps_per_epoch": 12, "warmup_steps": 4, "profiled_steps": 3,
-}  # fmt: skip
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "config" / "gpu-check.yaml"
+OUT_OF_MEMORY = "out_of_memory"  # the scenario in which the last GPU is occupied
+SPARED_MIB = 2048  # of it: for CUDA, NCCL and the model, not for the activations
 
-# Two ranks on one GPU talk over gloo, since NCCL refuses to.
-ON_ONE_GPU = "ddp-ds, two ranks on one GPU"
-
-# What differs from a single GPU in fp32.
-MATRIX: dict[str, dict[str, Any]] = {
-    "single": {},
-    "fp64": {"precision": "fp64"},
-    "224 px": {"image_size": 224},
-    "fp16": {"precision": "fp16"},
-    "bf16": {"precision": "bf16"},
-    "ddp, one rank": {"strategy": "ddp"},
-    "ddp-ds, one rank": {"strategy": "ddp-ds"},
-    "fsdp, one rank": {"strategy": "fsdp"},
-    ON_ONE_GPU: {"strategy": "ddp-ds", "devices": 2},
-    "dp, two GPUs": {"strategy": "dp", "devices": 2},
-    "dp, two GPUs, bf16": {"strategy": "dp", "devices": 2, "precision": "bf16"},
-    "pinned memory": {"pin_memory": True, "num_workers": 2},
-    "nhwc": {"layout": "nhwc"},
-    "DALI": {"loader": "dali"},
-    "synthetic batches": {"dataset": "synthetic"},
-    "tuned": {"preset": "tuned"},
-    "fsdp, tuned": {"strategy": "fsdp", "preset": "tuned"},
-    "compiled": {"compile": True},
-    "CUDA graphs": {"cuda_graphs": True},
-    "bound to NUMA node": {"binding": "numa"},
-    "PyTorch's profiler": {"profiler": "kineto"},
-}
+# Assumed, in seconds, of four GPUs and 16 cores: a run from its start to its end, what compiling adds, and all else:
+# creating weights, reading traces, drawing, the tests.
+RUN_S = {"vision": 24, "llm": 30}
+COMPILING_S = 40
+AROUND_S = 300
 
 
 def main() -> None:
-    """Run the parts, print their tables; exit with 1 if anything failed."""
+    """Run what has not run yet, judge all, and leave what is to be sent; exit with 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--part", choices=["vision", "llm", "tests"], help="all by default")
-    parser.add_argument("--only", nargs="*", help="names of rows to run, all by default")
+    parser.add_argument("--config", type=Path, nargs="+", default=[CONFIG], help="later files change earlier ones")
+    parser.add_argument("--spared-mib", type=int, default=SPARED_MIB, help="memory left where a rank is to lack it")
+    parser.add_argument("--no-tests", action="store_true", help="leave out the tests that are marked gpu")
     chosen = parser.parse_args()
-    machine = Machine.here()
-    if chosen.device == "cuda" and machine.gpus == 0:
-        parser.error("no CUDA GPU found")
-    started, sound = time.monotonic(), True
-    with tempfile.TemporaryDirectory() as scratch:
-        if chosen.part in (None, "vision"):
-            sound &= check_vision(chosen.device, chosen.only, machine, Path(scratch))
-        if chosen.part in (None, "llm"):
-            sound &= check_tuning(chosen.device, chosen.only, machine, Path(scratch))
-    print(f"{time.monotonic() - started:.0f} s")
-    if chosen.device == "cuda" and chosen.part in (None, "tests"):
+    started = time.monotonic()
+    matrix = plan(chosen.config)
+    results = Path(matrix.experiment.results)
+    ahead = [run for run in matrix.planned() if not (results / "runs" / run / RUN).exists()]
+    minutes = estimated_s(matrix.runs[run].parameters for run in ahead) / 60
+    print(f"{len(matrix.planned())} runs, {len(ahead)} to do, about {minutes:.0f} minutes", flush=True)
+    sound = True
+    for run in matrix.scenarios.get(OUT_OF_MEMORY, []):
+        if run.id in ahead:
+            with occupied(run.parameters.devices - 1, chosen.spared_mib):
+                sound &= snakemake(chosen.config, results / "runs" / run.id / RUN)
+    sound &= snakemake(chosen.config)
+    table = judge_all(matrix)
+    sound &= not table["result"].eq("FAILED").any()
+    folder = results / "send"
+    leave(folder, table, matrix)
+    show(table)
+    if not chosen.no_tests:
         tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", ROOT / "tests"], check=False)
         sound &= tests.returncode == 0
+    print(f"{time.monotonic() - started:.0f} s. A failed run is repeated once its folder in {results}/runs is deleted.")
+    print(f"Send the files in {folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
     sys.exit(0 if sound else 1)
 
 
-def check_vision(device: str, only: list[str] | None, machine: Machine, scratch: Path) -> bool:
-    """Run the vision matrix and print its table; return whether all that could run did."""
-    table = Table("Run", "Outcome", "Iteration time", "Peak memory", "Estimate", "Kernels", "Remarks")
-    data = {name: scratch / name for name in ("digits", "synthetic")}
-    prepare("digits", Digits(source="digits"), data["digits"])
-    prepare("synthetic", Synthetic(source="synthetic", samples=2000), data["synthetic"])
-    sound = True
-    for name, changes in MATRIX.items():
-        if only and name not in only:
-            continue
-        p = VisionParameters(**(SMALL | {"device": device} | changes))
-        run = Run(run_id(p), p)
-        reason = run.unsupported_reason(machine)
-        if reason and not (reason.startswith("needs 2 devices") and name == ON_ONE_GPU):
-            table.add_row(name, "not run", "", "", "", "", reason)
-            continue
-        with first_gpu_only() if name == ON_ONE_GPU else nullcontext():
-            record, found, kernels = run_once(p, data[p.dataset], scratch)
-        sound &= record["outcome"] == "completed" and (device == "cpu" or bool(kernels))
-        times = (with_unit(found["iteration_time_s"], SECONDS), with_unit(found["peak_memory_bytes"], BYTES))
-        remarks = describe_reason(record["reason"]) or record["profiler"]["trace_missing"] or ""
-        estimate = run.device_memory_bytes()  # without what cuDNN takes to compute, so it is only shown
-        shown = with_unit(estimate, BYTES) if estimate else ""
-        table.add_row(name, record["outcome"], *times, shown, str(kernels or ""), remarks)
-    show(table)
-    return sound
+def plan(files: list[Path]) -> Matrix:
+    """The runs of the merged configurations, for this machine; random weights are created where they are missing."""
+    config: dict[str, Any] = {}
+    for file in files:
+        update_config(config, read_yaml(file))
+    matrix = Matrix.plan(check(config, " + ".join(map(str, files))))
+    if matrix.machine.gpus == 0:
+        raise UserError("found no CUDA GPU")
+    missing = [model for model in matrix.experiment.models.values() if model.missing_files()]
+    for model in missing:
+        make_random(Path(model.folder), model.shape)
+    return plan(files) if missing else matrix
+
+
+def make_random(folder: Path, shape: Architecture) -> None:
+    """Create a checkpoint of random weights, with a tokenizer of as many tokens as the shape asks for."""
+    base = shape.vocabulary - LLAMA3_SPECIAL_TOKENS
+    longer = (bytes(parts) for length in (2, 3) for parts in product(range(256), repeat=length))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        made = Path(scratch, folder.name)
+        made.mkdir()
+        write_vocabulary(made / "tokenizer.model", [*BYTES, *(next(longer) for _ in range(base - len(BYTES)))])
+        write_json(made / "config.json", config_of(shape, base))
+        save_file(random_weights(shape), made / ONE_FILE, metadata={"format": "pt"})
+        made.replace(folder)
+
+
+def estimated_s(parameters: Iterable[JobParameters]) -> float:
+    """Seconds that runs take one after another, by what is assumed of each."""
+    seconds = AROUND_S
+    for p in parameters:
+        compiles = p.compile or getattr(p, "cuda_graphs", False) or getattr(p, "packed", False)
+        seconds += RUN_S[p.workload] + (COMPILING_S if compiles else 0)
+    return seconds
 
 
 @contextmanager
-def first_gpu_only() -> Iterator[None]:
-    """Let the jobs of the block see the first GPU only."""
-    before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = (before or "0").split(",")[0]
+def occupied(gpu: int, spared_mib: int) -> Iterator[None]:
+    """Keep other programs from all but so much of a GPU's memory."""
+    command = [sys.executable, str(ROOT / "tests" / "gpu" / "occupy.py"), str(gpu), str(spared_mib)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        try:
+            yield
+        finally:
+            holder.stdin.close()
+
+
+def snakemake(config: list[Path], *targets: Path) -> bool:
+    """Make the targets, by default everything; whether all could be made."""
+    command = [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "--configfile", *config]
+    return subprocess.run([*command, "--", *targets] if targets else command, cwd=ROOT, check=False).returncode == 0
+
+
+def judge_all(matrix: Matrix) -> pd.DataFrame:
+    """One row per run of each scenario, by `COLUMNS`; runs that this machine cannot run say why."""
+    rows = []
+    for scenario, runs in matrix.scenarios.items():
+        for run in runs:
+            folder = Path(matrix.experiment.results) / "runs" / run.id
+            if (folder / RUN).exists():
+                try:
+                    row = judge(run, folder, scenario == OUT_OF_MEMORY)
+                except UserError as error:  # a file that is missing or damaged
+                    row = {"run": run.id, "result": "FAILED", "remarks": str(error)}
+            elif reason := matrix.reasons[run.id]:
+                row = {"run": run.id, "result": NOT_RUN, "remarks": reason}
+            else:
+                row = {"run": run.id, "result": "FAILED", "remarks": "it did not run"}
+            rows.append({"scenario": scenario, **row})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
+    """Write the table and the archive, without names of people, machines and places."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = []
+    for run in matrix.runs:
+        with suppress(UserError):  # of a run that is missing or damaged, as the table says
+            records.append(read_record(Path(matrix.experiment.results) / "runs" / run))
+    if not records:
+        return
+    table = table.assign(remarks=table["remarks"].map(Scrubber.of(records).text))
+    counts = ", ".join(f"{count} {result}" for result, count in table["result"].value_counts().items())
+    about = next((record for record in records if record["hardware"]), records[0])
+    gpus = [f"{gpu['name']} ({gpu['capability']})" for gpu in (about["hardware"] or {}).get("gpus", [])]
+    versions = ", ".join(f"{name} {version}" for name, version in (about["versions"] or {}).items() if version)
+    parts = [
+        f"# GPU check: {counts}",
+        f"{len(gpus)} × {', '.join(sorted(set(gpus)))}; {versions}",
+        table.to_markdown(index=False, floatfmt=".4g"),
+        "## Counters of NVML",
+        counters().to_markdown(index=False, floatfmt=".4g"),
+    ]
+    with atomic_write(folder / "check.md") as temporary:
+        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    with atomic_write(folder / "check.csv") as temporary:
+        table.to_csv(temporary, index=False)
+    pack(matrix.experiment, folder / "runs.tar.gz")
+
+
+def counters() -> pd.DataFrame:
+    """Of each GPU its energy counter, the seconds that each policy has held back its clocks, and what reading takes."""
+    import pynvml
+
     try:
-        yield
-    finally:
-        del os.environ["CUDA_VISIBLE_DEVICES"]
-        if before is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return pd.DataFrame([{"NVML": str(error)}])
+    rows = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        began = time.perf_counter()
+        energy = read_or_none(lambda gpu=gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000)
+        between = time.perf_counter()
+        held_back = {
+            f"{name}_s": read_or_none(
+                lambda gpu=gpu, policy=policy: pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime / 1e9
+            )
+            for policy, name in POLICIES.items()
+        }
+        times = {
+            "energy_reading_ms": 1000 * (between - began),
+            "violations_reading_ms": 1000 * (time.perf_counter() - between),
+        }
+        rows.append({"gpu": index, "energy_j": energy, **held_back, **times})
+    return pd.DataFrame(rows)
+
+
+def show(table: pd.DataFrame) -> None:
+    """Print what failed or did not run, and how many passed; wide where it goes to a file."""
+    shown = Table("Scenario", "Run", "Result", "Remarks")
+    for row in table[table["result"] != "passed"].itertuples():
+        shown.add_row(row.scenario, row.run, row.result, row.remarks)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    if shown.row_count:
+        console.print(shown)
+    console.print(f"{table['result'].eq('passed').sum()} of {len(table)} passed", highlight=False)
 
 
 if __name__ == "__main__":
-    main()
+    with reported():
+        main()

@@ -1,0 +1,108 @@
+"""What a run of the GPU check must show to pass: the expected outcome, and a record that agrees with its trace."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from multicard.analysis.conditions import condition_columns
+from multicard.analysis.consistency import check_run
+from multicard.analysis.measures import measure_run
+from multicard.analysis.run_files import read_record
+from multicard.analysis.traced_steps import trace_steps
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
+from multicard.core.reasons import describe_reason
+from multicard.experiment.parameters import JobParameters
+from multicard.experiment.runs import Run
+from multicard.workloads.vision.strategy import STRATEGIES
+
+MEMORY_TOLERANCE = 0.25  # of the estimate for language models, against the measured peak
+COLUMNS = (
+    "scenario", "run", "result", "outcome", "wall_time_s", "iteration_time_s", "trace_to_record", "steps",
+    "traced_steps", "kernels_per_step", "communication_per_step", "energy_per_sample_j", "throttled_share",
+    "peak_memory_bytes", "estimated_memory_bytes", "remarks",
+)  # fmt: skip
+
+
+def judge(run: Run, folder: Path, runs_out_of_memory: bool = False) -> dict[str, Any]:
+    """One row of the table, by `COLUMNS`; its result is `passed` or `FAILED`, and its remarks say why.
+
+    `runs_out_of_memory`: whether the last rank is to run out of memory.
+    """
+    record = read_record(folder)
+    row = {"run": run.id, "outcome": record["outcome"], "wall_time_s": record["wall_time_s"]}
+    if runs_out_of_memory:
+        faults = _memory_faults(record, run.parameters)
+    elif record["outcome"] != "completed":
+        faults = [describe_reason(record["reason"]) or "no reason is recorded"]
+    else:
+        shown, faults = _completed(run, folder, record)
+        row |= shown
+    return row | {"result": "FAILED" if faults else "passed", "remarks": "; ".join(faults)}
+
+
+def _memory_faults(record: Mapping[str, Any], p: JobParameters) -> list[str]:
+    reason = record["reason"] or {}
+    if record["outcome"] != "out_of_memory":
+        return [f"expected out_of_memory; {describe_reason(record['reason']) or 'nothing failed'}"]
+    last = p.devices - 1
+    return (
+        [] if reason.get("rank") == last else [f"expected rank {last} to run out of memory: {describe_reason(reason)}"]
+    )
+
+
+def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What is shown of a completed run, and what is wrong with it."""
+    p = run.parameters
+    missing = record["profiler"]["trace_missing"]
+    if missing or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
+        return {}, [f"no trace: {missing or 'it was not read'}"]
+    found, consistency = measure_run(folder), check_run(folder)
+    steps = pd.read_csv(folder / STEPS)
+    recorded = steps[steps["window"] == "profiled"].groupby("rank").size()
+    traced = trace_steps(folder).groupby(["report", "process"]).size()
+    kernels = _calls(folder, "kernel_classes").groupby(["process", "device"])["calls"].sum()
+    of_kinds = _calls(folder, "collectives", "collective")
+    communication = of_kinds.groupby(["process", "device"])["calls"].sum()
+    per_step = 1 / max(1, traced.max() if len(traced) else 1)
+    estimate = found.get("estimated_memory_bytes") or run.device_memory_bytes()
+    row = {
+        **{name: found[name] for name in ("iteration_time_s", "energy_per_sample_j", "peak_memory_bytes")},
+        "trace_to_record": consistency.trace_to_record,
+        "steps": int(recorded.sum()),
+        "traced_steps": int(traced.sum()),
+        "kernels_per_step": kernels.mean() * per_step if len(kernels) else 0.0,
+        "communication_per_step": communication.mean() * per_step if len(communication) else 0.0,
+        "throttled_share": condition_columns(record)["gpu_throttled_share"],
+        "estimated_memory_bytes": estimate,
+    }
+    faults = consistency.faults()
+    if sorted(traced) != sorted(recorded):
+        faults.append(f"steps of the processes: {sorted(traced)} in the trace, {sorted(recorded)} in the record")
+    if len(kernels) != p.devices:
+        faults.append(f"kernels on {len(kernels)} GPUs, expected {p.devices}")
+    for kind in sorted(required_collectives(p)):
+        gpus = len(of_kinds.loc[of_kinds["collective"] == kind, ["process", "device"]].drop_duplicates())
+        if gpus != p.devices:
+            faults.append(f"kernels of {kind} on {gpus} GPUs, expected {p.devices}")
+    if not row["energy_per_sample_j"]:
+        reasons = {meter["reason"] for rank in record["ranks"] for meter in rank.get("energy") or []}
+        faults.append(f"no energy: {', '.join(sorted(filter(None, reasons))) or 'the counter stood still'}")
+    if p.workload == "llm" and abs(estimate / row["peak_memory_bytes"] - 1) > MEMORY_TOLERANCE:
+        faults.append(f"the memory estimate is {estimate / row['peak_memory_bytes']:.2f} of the peak")
+    return row, faults
+
+
+def _calls(folder: Path, table: str, *others: str) -> pd.DataFrame:
+    """An activity table, which is of the profiled steps."""
+    return pd.read_parquet(folder / ACTIVITY / f"{table}.parquet", columns=["process", "device", *others, "calls"])
+
+
+def required_collectives(p: JobParameters) -> set[str]:
+    """Collectives whose kernels each GPU must show: of FSDP, of DDP's buckets, or of nn.DataParallel."""
+    if p.devices == 1:
+        return set()
+    if p.workload == "llm" or STRATEGIES[p.strategy].shards_model:
+        return {"all_gather", "reduce_scatter"}
+    return {"all_reduce"} if STRATEGIES[p.strategy].has_buckets else {"broadcast"}

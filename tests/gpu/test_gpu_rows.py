@@ -1,0 +1,192 @@
+"""The GPU check judges runs of known truth; its configuration has all strategies and techniques, in 40 minutes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from check import CONFIG, estimated_s, judge_all, leave
+from rows import judge, required_collectives
+from snakemake.utils import update_config
+
+from multicard.archive.matrix import Matrix
+from multicard.core.files import write_json
+from multicard.core.layout import PHASES
+from multicard.experiment.load import check, read_yaml
+from multicard.experiment.machine import Machine
+from multicard.experiment.parameters import JobParameters, run_id
+from multicard.experiment.runs import Run, distinct, expand
+from multicard.trace.extract import extract_run
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.strategy import STRATEGIES
+from synthetic import OTHER, PID, training_trace
+
+GEMM, ALL_REDUCE = "gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+# Milliseconds of the host's steps, of kernels with the call that launches each, and of the steps by CUDA events.
+HOST = [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, 34.0)]
+STARTS = [1.0, 9.0, 17.0, 25.0]
+WORK = [
+    work
+    for number, start in enumerate(STARTS)
+    for work in (
+        (2 * number + 0.5, start, start + 6, GEMM),
+        (2 * number + 0.8, start + 6, start + 8, ALL_REDUCE),
+    )
+]
+DEVICE_MS = [9.0, 8.0, 8.0, 9.0]
+METER = {"energy_j": 3.0, "duration_s": 0.1, "reason": None}
+P = VisionParameters(strategy="ddp-ds", devices=2, epochs=1, batch_size=4)
+
+
+def judged(
+    folder: Path,
+    p: JobParameters = P,
+    work: dict[int, Any] | None = None,
+    marks: dict[int, Any] | None = None,
+    longer: float = 1.0,
+    meter: dict[str, Any] = METER,
+    runs_out_of_memory: bool = False,
+    **record: Any,
+) -> dict[str, Any]:
+    """The row of a run on two GPUs with a trace; its parameters set what the record has in other ways."""
+    (folder / "trace").mkdir(parents=True)
+    pids = (PID, OTHER)
+    marks, work = marks or dict.fromkeys(pids, HOST), work or dict.fromkeys(pids, WORK)
+    training_trace(folder / "trace" / "report.sqlite", marks, work)
+    exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
+    write_json(folder / "trace" / "exported.json", exported)
+    ranks = [{"rank": rank, "pid": pid, "energy": [meter]} for rank, pid in enumerate(pids)]
+    facts = {"run": run_id(p), "outcome": "completed", "reason": None, "parameters": p.model_dump(), "wall_time_s": 9.0}
+    facts |= {"profiler": {"used": "nsys", "trace_missing": None}, "steps_per_pass": 9, "ranks": ranks}
+    write_json(folder / "run.json", facts | record)
+    seconds = [each / 1e3 for each in (8.0, 8.0, *(longer * each for each in DEVICE_MS))]
+    windows = ["measured"] * 2 + ["profiled"] * len(DEVICE_MS)
+    starts = [sum(seconds[:number]) for number in range(len(seconds))]
+    steps = pd.DataFrame({"step": range(1, 7), "window": windows, "start_s": starts, "duration_s": seconds, "epoch": 1})
+    steps = steps.assign(**{f"{phase}_s": seconds if phase == "forward" else 0.0 for phase in PHASES})
+    steps = steps.assign(samples=4, loss=1.0, peak_memory_bytes=1e9, peak_reserved_bytes=1e9)
+    pd.concat([steps.assign(rank=rank) for rank in range(2)]).to_csv(folder / "steps.csv", index=False)
+    epoch = {"epoch": 1, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "epoch_time_s": 1.0}
+    pd.DataFrame([epoch]).to_csv(folder / "epochs.csv", index=False)
+    extract_run(folder)
+    return judge(Run(run_id(p), p), folder, runs_out_of_memory)
+
+
+def test_a_run_whose_record_agrees_with_its_trace_passes(tmp_path: Path) -> None:
+    row = judged(tmp_path)
+    assert (row["result"], row["remarks"]) == ("passed", "")
+    assert (row["steps"], row["traced_steps"]) == (8, 8)
+    assert (row["kernels_per_step"], row["communication_per_step"]) == (2, 1)
+    assert row["trace_to_record"] == pytest.approx(1)
+    assert row["energy_per_sample_j"] == pytest.approx(2 * 3.0 / (2 * 2 * 4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"work": {PID: WORK, OTHER: []}}, "kernels on 1 GPUs, expected 2"),
+        (
+            {"work": {pid: [each for each in WORK if each[3] == GEMM] for pid in (PID, OTHER)}},
+            "kernels of all_reduce on 0 GPUs, expected 2",
+        ),
+        ({"marks": {PID: HOST, OTHER: HOST[:3]}}, "steps of the processes: [3, 4] in the trace, [4, 4] in the record"),
+        ({"longer": 1.2}, "the trace's steps last 83.3% of the record's"),
+        ({"meter": METER | {"energy_j": None, "reason": "Not Supported"}}, "no energy: Not Supported"),
+        ({"meter": METER | {"energy_j": 0.0}}, "no energy: the counter stood still"),
+        ({"profiler": {"used": "nsys", "trace_missing": "the report is empty"}}, "no trace: the report is empty"),
+        ({"outcome": "failed", "reason": {"code": "exit_code", "rank": 1}}, "rank 1"),
+        ({"runs_out_of_memory": True}, "expected out_of_memory; nothing failed"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_whatever_is_wrong_with_a_run_fails_it_and_is_said(
+    changes: dict[str, Any], remark: str, tmp_path: Path
+) -> None:
+    row = judged(tmp_path, **changes)
+    assert row["result"] == "FAILED"
+    assert remark in row["remarks"]
+
+
+@pytest.mark.parametrize(("rank", "result"), [(1, "passed"), (0, "FAILED")])
+def test_the_rank_that_lacked_memory_must_be_the_one_that_ran_out_of_it(rank: int, result: str, tmp_path: Path) -> None:
+    reason = {"code": "out_of_memory", "rank": rank, "message": "CUDA out of memory."}
+    row = judged(tmp_path, outcome="out_of_memory", reason=reason, runs_out_of_memory=True)
+    assert row["result"] == result
+
+
+def test_what_is_to_be_sent_holds_the_table_and_the_archive_and_names_no_host(tmp_path: Path) -> None:
+    runs = tmp_path / "results" / "runs"
+    judged(runs / run_id(P), host={"name": "a-host-of-somebody"}, versions={"torch": "2.11.0"}, hardware={"gpus": []})
+    damaged = runs / run_id(P.model_copy(update={"devices": 4}))
+    damaged.mkdir()
+    (damaged / "run.json").write_text("{}")
+    fixed = {name: value for name, value in P.stated().items() if name != "devices"}
+    scenario = {"question": "?", "fixed": fixed, "vary": {"devices": [1, 2, 4]}, "figures": ["step_breakdown"]}
+    matrix = Matrix.plan(check({"results": str(runs.parent), "scenarios": {"strategies": scenario}}, "test"))
+    reasons = dict.fromkeys(matrix.reasons) | {matrix.scenarios["strategies"][0].id: "needs a CUDA GPU, none found"}
+    table = judge_all(replace(matrix, reasons=reasons))
+    assert table["result"].tolist() == ["not run", "passed", "FAILED"]
+    table.loc[2, "remarks"] += " on a-host-of-somebody"
+    leave(tmp_path / "send", table, matrix)
+    assert {path.name for path in (tmp_path / "send").iterdir()} == {"check.md", "check.csv", "runs.tar.gz"}
+    assert pd.read_csv(tmp_path / "send" / "check.csv")["run"].tolist() == table["run"].tolist()
+    text = (tmp_path / "send" / "check.md").read_text()
+    assert "1 passed" in text and "torch 2.11.0" in text
+    assert "somebody" not in text and str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    ("p", "kinds"),
+    [
+        (VisionParameters(strategy="fsdp", devices=1), set()),
+        (VisionParameters(strategy="dp", devices=2), {"broadcast"}),
+        (VisionParameters(strategy="ddp", devices=2), {"all_reduce"}),
+        (VisionParameters(strategy="fsdp", devices=2), {"all_gather", "reduce_scatter"}),
+        (LlmParameters(technique="lora", devices=2), {"all_gather", "reduce_scatter"}),
+    ],
+    ids=lambda value: run_id(value) if isinstance(value, JobParameters) else None,
+)
+def test_several_gpus_must_show_the_collectives_of_their_strategy(p: JobParameters, kinds: set[str]) -> None:
+    assert required_collectives(p) == kinds
+
+
+def on_four_gpus(*files: Path) -> dict[str, list[Run]]:
+    """The runs of each scenario that a node with four GPUs can run."""
+    config: dict[str, Any] = {}
+    for file in files:
+        update_config(config, read_yaml(file))
+    node = Machine(cpus=16, gpus=4, compiler=True, dali=True, weights_needed=False)
+    runs = expand(check(config, "test", outside=False))
+    return {name: [run for run in own if run.unsupported_reason(node) is None] for name, own in runs.items()}
+
+
+def test_every_strategy_and_technique_runs_on_one_two_and_four_gpus() -> None:
+    runs = on_four_gpus(CONFIG)
+    found = {(run.parameters.strategy, run.parameters.devices) for run in runs["strategies"]}
+    possible = {
+        (name, devices)
+        for name, strategy in STRATEGIES.items()
+        for devices in (1, 2, 4)
+        if strategy.unsupported_reason(VisionParameters(strategy=name, devices=devices)) is None
+    }
+    assert found == possible
+    tuned = {(run.parameters.technique, run.parameters.devices) for run in runs["techniques"]}
+    assert tuned == {(name, devices) for name in TECHNIQUES for devices in (1, 2, 4)}
+    assert not any(run.parameters.packed for run in runs["techniques"])
+
+
+def test_four_gpus_are_checked_within_forty_minutes_by_the_estimate() -> None:
+    runs = distinct(on_four_gpus(CONFIG)).values()
+    assert estimated_s(run.parameters for run in runs) <= 40 * 60
+
+
+def test_emulated_gpus_run_as_many_runs_of_smaller_networks() -> None:
+    small = on_four_gpus(CONFIG, Path(__file__).parent / "emulated.yaml")
+    assert {name: len(runs) for name, runs in small.items()} == {
+        name: len(runs) for name, runs in on_four_gpus(CONFIG).items()
+    }
+    models = {run.inputs["model"].architecture for run in distinct(small).values() if "model" in run.inputs}
+    assert models == {"tiny"}
