@@ -52,6 +52,13 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
     assert {order for _, _, order, _, here, *_ in rows if here != "runs"} == {""}
 
 
+def test_figures_prints_the_catalog_with_or_without_list() -> None:
+    listed = [multicard("figures", *options) for options in ([], ["--list"])]
+    assert [done.returncode for done in listed] == [0, 0]
+    assert listed[0].stdout == listed[1].stdout
+    assert all(name in listed[0].stdout for name in ("step_breakdown", "speedup", "dpo_rewards"))
+
+
 def test_more_workers_than_cpus_are_warned_of(tmp_path: Path) -> None:
     listed = multicard("runs", "--config", config(tmp_path, fixed={"device": "cpu", "num_workers": 999}))
     assert listed.returncode == 0

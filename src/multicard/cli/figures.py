@@ -7,7 +7,7 @@ from multicard.cli._command import Command
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to print."""
-    parser.add_argument("--list", action="store_true", required=True, help="print the catalog of figures")
+    parser.add_argument("--list", action="store_true", help="print the catalog of figures, as without arguments")
 
 
 def run(arguments: argparse.Namespace) -> None:
