@@ -198,7 +198,7 @@ def test_a_precision_that_did_not_complete_keeps_its_place() -> None:
     measures = pictures()[lambda m: m["strategy"] == "ddp-ds"].reset_index(drop=True)
     measures.loc[measures["precision"] == "fp64", "outcome"] = "diverged"
     left, right = closed(precision(measures)[0]).axes
-    assert group_names(left) == group_names(right) == ["FP32", "FP64"]
+    assert group_names(left) == group_names(right) == ["fp32", "fp64"]
     assert words(left) == words(right) == ["diverged"]
 
 

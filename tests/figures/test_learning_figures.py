@@ -64,6 +64,13 @@ def test_losses_that_cannot_be_compared_have_a_panel_each(tmp_path: Path) -> Non
     assert data["technique"].tolist()[::4] == ["lora", "dpo", "full"]
 
 
+def test_panels_of_techniques_are_in_the_order_of_their_registry(tmp_path: Path) -> None:
+    measures = measured("llm", *({"technique": name} for name in ("full", "dpo", "lora")))
+    rows = [row for number in range(3) for row in steps(f"run{number}", [2, 1])]
+    figure, _ = draw("loss", gathered(tmp_path, measures, steps=rows))
+    assert [heading(axes).split(", ")[1] for axes in closed(figure).axes] == ["LoRA", "DPO", "full"]
+
+
 def test_only_qat_is_named_by_what_is_quantized(tmp_path: Path) -> None:
     kinds = [{"technique": name} for name in ("lora", "full", "qat")] + [{"technique": "qat", "qat_of": "weights"}]
     rows = [row for number in range(4) for row in steps(f"run{number}", [2, 1])]

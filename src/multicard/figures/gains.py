@@ -41,13 +41,12 @@ def precision(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Iteration time and test accuracy per precision, one group of bars per precision."""
     data = configurations(measures, ["iteration_time_s", "test_accuracy"])
     data.insert(0, "series", device_labels(data, varied(measures, besides=("precision", "devices", "repeat"))))
-    shown = data.assign(precision=data["precision"].str.upper())
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.0))
     scale, unit = unit_for(data["iteration_time_s"], SECONDS)
-    grouped(left, shown, "precision", "iteration_time_s", scale)
+    grouped(left, data, "precision", "iteration_time_s", scale)
     left.set(title="Iteration time", ylabel=f"Time per step ({unit})")
-    grouped(right, shown, "precision", "test_accuracy")
+    grouped(right, data, "precision", "test_accuracy")
     right.set(title="Test accuracy", ylabel="After the last epoch", ylim=(0, 1.04))
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
     if data["series"].nunique() > 1:

@@ -13,6 +13,7 @@ from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.workload import workload_of
 from multicard.figures.series import device_labels, unit
 from multicard.figures.style import DASHES, MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
+from multicard.workloads.llm.technique import TECHNIQUES
 
 # Title and label of each panel of the rewards.
 REWARDS = {
@@ -40,7 +41,8 @@ def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     if apart:
         value = steps["run"].map(tables.measures.set_index("run")[apart])
         steps.insert(0, apart, value)
-        panels = {f"Training loss, {unit(apart, each)}": steps[value == each] for each in dict.fromkeys(value)}
+        panels = {f"Training loss, {unit(apart, each)}": steps[value == each] for each in _ordered(apart, tables)}
+        panels = {title: rows for title, rows in panels.items() if len(rows)}
     count = len(panels) + (len(tests) > 0)
     rows = -(-count // 2)
     figure, places = plt.subplots(
@@ -68,6 +70,12 @@ def _panel_parameter(tables: ScenarioTables) -> str | None:
     if workload_of(tables.measures).name != "llm":
         return None
     return next((name for name in ("technique", "dataset") if name in varied(tables.measures, besides=())), None)
+
+
+def _ordered(parameter: str, tables: ScenarioTables) -> list[str]:
+    """Values of a parameter among the runs: techniques in the order of their registry, others in that of the runs."""
+    found = list(dict.fromkeys(tables.measures[parameter]))
+    return sorted(found, key=list(TECHNIQUES).index) if parameter == "technique" else found
 
 
 def dpo_rewards(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
