@@ -1,6 +1,6 @@
 """The best measured configuration for a goal per job and number of devices, if the data decide it."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +9,7 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
+from multicard.analysis.observation import observed_once
 from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 
 Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
@@ -96,21 +97,13 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
 def _candidates(
     valued: Sequence[tuple[Configuration, dict[int, float]]],
 ) -> list[tuple[Configuration, dict[int, float]]]:
-    """One of the configurations that differ only in what is no choice.
-
-    It is the one that was observed as most are, so that candidates differ in nothing else; then that with the most
-    repeats; then the first.
-    """
-
-    def observed(configuration: Configuration) -> tuple[Any, ...]:
-        return tuple(configuration[name] for name in NO_CHOICE)
-
-    groups: dict[Any, list[tuple[Configuration, dict[int, float]]]] = defaultdict(list)
-    for each in valued:
-        chosen = [(name, value) for name, value in each[0].parameters.items() if name not in (*NO_CHOICE, "repeat")]
-        groups[tuple(chosen)].append(each)
-    common = Counter(observed(configuration) for configuration, _ in valued)
-    return [max(same, key=lambda each: (common[observed(each[0])], len(each[1]))) for same in groups.values()]
+    """One of the configurations that differ only in what is no choice."""
+    jobs = [
+        tuple((name, value) for name, value in each.parameters.items() if name not in (*NO_CHOICE, "repeat"))
+        for each, _ in valued
+    ]
+    once = observed_once([[each] for each, _ in valued], jobs, [len(own) for _, own in valued], observation=NO_CHOICE)
+    return [valued[index] for index in once]
 
 
 def _best(

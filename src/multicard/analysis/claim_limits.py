@@ -1,7 +1,6 @@
 """What all tests of claims share: the runs that one is about, its limits, and the comparisons that it makes."""
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -183,33 +182,6 @@ class Test(Strict):
             sides,
             next((reason for side in sides if (reason := why_not(side))), ""),
         )
-
-
-def observed_once(
-    sides: Sequence[Sequence[Configuration]], jobs: Sequence[Hashable], blocks: Sequence[int], judged: Sequence[bool]
-) -> set[int]:
-    """Indices of the numbers that count where several are of jobs that differ only in how their runs are observed.
-
-    Of such one counts, or the job would have more weight than others: one that may be judged, of these one with the
-    most blocks, of these the one with the most defaults of `OBSERVATION`.
-
-    Parameters
-    ----------
-    sides, jobs
-        The configurations that each number is of, and what tells their jobs apart (`job_of`).
-    blocks, judged
-        How many blocks each has, and whether it may be judged.
-    """
-    alike: dict[Hashable, list[int]] = defaultdict(list)
-    for index, job in enumerate(jobs):
-        alike[job].append(index)
-
-    def rank(index: int) -> tuple[bool, int, int, str]:
-        stated = [(side[name], side.default(name)) for side in sides[index] for name in OBSERVATION]
-        changed = sum(value != default for value, default in stated)
-        return not judged[index], -blocks[index], changed, str(stated)
-
-    return {min(indices, key=rank) for indices in alike.values()}
 
 
 def job_of(*sides: Configuration) -> Hashable:

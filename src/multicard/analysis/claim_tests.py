@@ -20,11 +20,11 @@ from multicard.analysis.claim_limits import (
     WhyNot,
     fits,
     job_of,
-    observed_once,
 )
 from multicard.analysis.claim_verdicts import same_blocks
 from multicard.analysis.device_time import PARTS, device_time, overall
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
+from multicard.analysis.observation import observed_once
 from multicard.analysis.scaling import BASELINE_DIFFERS, speedups_of
 from multicard.analysis.statistics import ratio_by_block
 
@@ -335,7 +335,7 @@ def _each_once(
     judged = [not _reason(pair, why_not) for pair in pairs]
     jobs = [job(one, base) for one, base, _ in pairs]
     once = observed_once([pair[:2] for pair in pairs], jobs, [len(ratio) for *_, ratio in pairs], judged)
-    return [pair for index, pair in enumerate(pairs) if index in once]
+    return [pairs[index] for index in once]
 
 
 def _ends(pairs: Sequence[Pair]) -> tuple[Pair, Pair] | None:

@@ -13,12 +13,13 @@ from typing import Annotated, Literal
 import pandas as pd
 from pydantic import Field, TypeAdapter, ValidationError
 
-from multicard.analysis.claim_limits import Comparison, Number, Where, fits, observed_once, quantity_words
+from multicard.analysis.claim_limits import Comparison, Number, Where, fits, quantity_words
 from multicard.analysis.claim_tests import KINDS, AnyTest
 from multicard.analysis.claim_verdicts import Pooled, Verdict, interval, judge_together
 from multicard.analysis.conditions import how_many
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
 from multicard.analysis.notices import DISTURBED, NOT_STATIONARY, disturbance_notice
+from multicard.analysis.observation import observed_once
 from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.errors import UserError
 from multicard.core.units import percent
