@@ -1,18 +1,21 @@
 """A run's measures against a record small enough to work out by hand."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from multicard.analysis.consistency import check_run
-from multicard.analysis.measures import measure_run, measure_scenario, outcome_table
+from multicard.analysis.measures import measure_run, outcome_of, outcome_table, runs_table
+from multicard.analysis.outputs import write_scenario
 from multicard.cli.status import _run_status
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
-from multicard.core.layout import PHASES, STEP_COLUMNS
+from multicard.core.layout import GATHERED_ACTIVITIES, PHASES, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.measures import time_to_accuracy
@@ -196,11 +199,26 @@ def test_energy_is_that_of_all_cards_or_none(tmp_path: Path, second: float | Non
 
 
 def test_a_scenario_table_keeps_its_columns_without_runs() -> None:
-    assert "iteration_time_s" in measure_scenario([])
+    assert "iteration_time_s" in runs_table([])
+
+
+def test_a_scenario_opens_each_table_of_a_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, opened = record(tmp_path / "a", "ddp"), Counter[str]()
+    for name in GATHERED_ACTIVITIES:
+        pq.write_table(ACTIVITIES[name].schema.empty_table(), folder / "activity" / f"{name}.parquet")
+
+    class Counted(pq.ParquetFile):
+        def __init__(self, path: Path, **options: Any):
+            opened[path.name] += 1
+            super().__init__(path, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", Counted)
+    write_scenario([folder], {}, tmp_path / "scenario")
+    assert opened == {f"{name}.parquet": 1 for name in (*GATHERED_ACTIVITIES, "phases")}
 
 
 def test_runs_that_could_not_run_are_listed_with_the_reason(tmp_path: Path) -> None:
-    table = outcome_table([record(tmp_path / "a", "ddp")], {"b": "needs 4 devices, 2 found"})
+    table = outcome_table([outcome_of(record(tmp_path / "a", "ddp"))], {"b": "needs 4 devices, 2 found"})
     assert table["outcome"].tolist() == ["completed", "not run"]
     assert table["reason"].tolist()[1] == "needs 4 devices, 2 found"
 
@@ -210,7 +228,7 @@ def test_the_table_of_runs_has_the_planned_and_the_real_order(tmp_path: Path) ->
     for name, position, minute in (("a", 2, 30), ("b", 5, 10)):
         order = {"seed": 3, "group": ["sizes", "layouts"], "block": 1, "position": position}
         folders.append(record(tmp_path / name, "ddp", order=order, started=f"2026-01-01T00:{minute}:00+00:00"))
-    rows = outcome_table(folders, {"c": "needs 4 devices, 2 found"})
+    rows = outcome_table(map(outcome_of, folders), {"c": "needs 4 devices, 2 found"})
     columns = ["order_group", "order_seed", "planned_position", "start_position"]
     assert rows[columns].values.tolist()[:2] == [["sizes layouts", 3, 2, 2], ["sizes layouts", 3, 5, 1]]
     assert rows[columns].isna().all(axis=1).tolist() == [False, False, True]

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from multicard.analysis.measures import MEASURES_OF, measure_scenario
+from multicard.analysis.measures import MEASURES_OF, runs_table
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.table_files import latex, markdown, write_table
 from multicard.analysis.tables import measures_table, scaling_models_table, speedup_table, write_scenario_tables
@@ -222,7 +222,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
         "speedup": speedup_table(synthetic()),
         "models": scaling_models_table(synthetic()),
         "hostile": pd.DataFrame({"name": [HOSTILE, "[x]", "*"], HOSTILE: [1.5, -2.5, None]}),
-        "empty": scaling_models_table(add_scaling(measure_scenario([]))),
+        "empty": scaling_models_table(add_scaling(runs_table([]))),
     }
     document = [r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}"]
     for name, table in tables.items():
@@ -235,7 +235,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 
 def test_a_table_without_rows_has_its_headings() -> None:
-    none = add_scaling(measure_scenario([]))
+    none = add_scaling(runs_table([]))
     for table in (measures_table(none, ["iteration_time_s"]), speedup_table(none), scaling_models_table(none)):
         assert table.empty
         [headings] = cells(markdown(table, "Nothing"))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, gather, store
+from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, joined, store, tables_of
 from multicard.core.errors import UserError
 from multicard.core.files import write_csv, write_json
 from multicard.core.layout import EPOCH_COLUMNS, SCENARIO_TABLES, STEP_COLUMNS
@@ -47,7 +47,7 @@ def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3
 
 def scenario(folder: Path, *runs: Path) -> ScenarioTables:
     """Gather runs, and read what that left."""
-    store(gather(runs), folder)
+    store(joined(map(tables_of, runs)), folder)
     return ScenarioTables(folder)
 
 
@@ -110,7 +110,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
 
 
 def test_every_table_is_written_also_without_runs(tmp_path: Path) -> None:
-    store(gather([]), tmp_path)
+    store(joined([]), tmp_path)
     assert {path.stem for path in tmp_path.glob("*.parquet")} == set(SCHEMAS)
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from multicard.analysis.consistency import check_run
-from multicard.analysis.traced_steps import trace_steps
+from multicard.analysis.run_files import RunFiles
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
 from multicard.trace.extract import extract_run
@@ -40,7 +40,7 @@ def recorded(folder: Path, steps_ms: list[float]) -> Path:
 
 
 def test_steps_last_as_long_as_the_cuda_events_of_the_record_say(tmp_path: Path) -> None:
-    steps = trace_steps(run(tmp_path))
+    steps = RunFiles(run(tmp_path)).traced_steps
     assert (steps["duration_s"] * 1e3).tolist() == pytest.approx(DEVICE_MS)
     assert (steps["start_s"] * 1e3).tolist() == pytest.approx([0, 9, 17, 25])
     assert steps["rank"].tolist() == [0] * 4
@@ -53,7 +53,7 @@ def test_a_trace_on_which_the_host_runs_ahead_agrees_with_its_record(tmp_path: P
 
 
 def test_without_recorded_launches_steps_are_those_of_the_host(tmp_path: Path) -> None:
-    steps = trace_steps(run(tmp_path, calls=False))
+    steps = RunFiles(run(tmp_path, calls=False)).traced_steps
     assert (steps["duration_s"] * 1e3).tolist() == pytest.approx([2, 2, 2, 28])
 
 
@@ -66,6 +66,6 @@ def test_a_loader_on_a_stream_of_its_own_does_not_make_trace_and_record_differ(t
     path = tmp_path / "trace" / "report.sqlite"
     training_trace(path, {PID: host}, {PID: [*compute, *loader]}, lanes={"resize": (20, 2)})
     folder = recorded(tmp_path, [10.0] * 8)
-    assert (trace_steps(folder)["duration_s"] * 1e3).tolist() == pytest.approx([10] * 8)
+    assert (RunFiles(folder).traced_steps["duration_s"] * 1e3).tolist() == pytest.approx([10] * 8)
     assert check_run(folder).trace_to_record == pytest.approx(1)
     assert check_run(folder).faults() == []

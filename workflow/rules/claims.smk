@@ -1,25 +1,18 @@
 # Conclusions from all scenarios: the papers' claims checked, and recommendations.
 
 
-MEASURED = dict(
-    measures=expand(
-        "{results}/scenarios/{scenario}/measures.csv",
-        results=RESULTS,
-        scenario=MATRIX.scenarios,
-    ),
-    tables=expand(
-        "{results}/scenarios/{scenario}/{table}.parquet",
-        results=RESULTS,
-        scenario=MATRIX.scenarios,
-        table=SCENARIO_TABLES,
-    ),
+MEASURED = expand(
+    "{results}/scenarios/{scenario}/{file}",
+    results=RESULTS,
+    scenario=MATRIX.scenarios,
+    file=["measures.csv", SCENARIO_INDEX],
 )
 
 
 rule judge_claims:
     input:
         **program("judge_claims.py", "analysis"),
-        **MEASURED,
+        measured=MEASURED,
         claims=near(RESOURCES / "claims.yaml"),
     output:
         verdicts=report(
@@ -48,7 +41,7 @@ rule judge_claims:
 rule recommend:
     input:
         **program("recommend.py", "analysis"),
-        **MEASURED,
+        measured=MEASURED,
     output:
         report(
             f"{RESULTS}/recommendations.md",

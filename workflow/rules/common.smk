@@ -11,7 +11,7 @@ import multicard
 from multicard.archive.matrix import Matrix
 from multicard.archive.recorded import archives_in
 from multicard.core.errors import UserError, reported
-from multicard.core.layout import SCENARIO_TABLES, WRITTEN_TABLES
+from multicard.core.layout import SCENARIO_INDEX
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.prepared import folder_name

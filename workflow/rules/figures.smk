@@ -21,15 +21,8 @@ rule measure_scenario:
             category="{scenario}",
             labels={"what": "runs and their outcomes"},
         ),
-        tables=expand(
-            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
-            table=SCENARIO_TABLES,
-        ),
-        written=expand(
-            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.{{suffix}}",
-            table=WRITTEN_TABLES,
-            suffix=["csv", "md", "tex"],
-        ),
+        # Written last, so it stands for the tables: Snakemake takes the checksum of every input again for each output.
+        tables=f"{RESULTS}/scenarios/{{scenario}}/{SCENARIO_INDEX}",
     log:
         f"{RESULTS}/logs/measure_scenario/{{scenario}}.txt",
     benchmark:
@@ -57,10 +50,7 @@ rule draw_figures:
         **program("draw_figures.py", "figures"),
         measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
         outcomes=f"{RESULTS}/scenarios/{{scenario}}/runs.csv",
-        tables=expand(
-            f"{RESULTS}/scenarios/{{{{scenario}}}}/{{table}}.parquet",
-            table=SCENARIO_TABLES,
-        ),
+        tables=f"{RESULTS}/scenarios/{{scenario}}/{SCENARIO_INDEX}",
     output:
         report(
             directory(f"{RESULTS}/figures/{{scenario}}"),

@@ -5,15 +5,10 @@ rule write_report:
     input:
         **program("make_report.py", "report"),
         tables=expand(
-            "{results}/scenarios/{scenario}/{table}.csv",
+            "{results}/scenarios/{scenario}/{file}",
             results=RESULTS,
             scenario=MATRIX.scenarios,
-            table=["measures", "runs"],
-        ),
-        info=expand(
-            "{results}/scenarios/{scenario}/runs_info.parquet",
-            results=RESULTS,
-            scenario=MATRIX.scenarios,
+            file=["measures.csv", "runs.csv", SCENARIO_INDEX],
         ),
         figures=all_figures(),
         claims=f"{RESULTS}/claims.csv",

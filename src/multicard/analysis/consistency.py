@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.traced_steps import trace_steps
+from multicard.analysis.run_files import RunFiles
 from multicard.core.layout import PHASES, STEPS
 
 TOLERANCE = 0.05
@@ -43,7 +43,7 @@ def check_run(folder: Path) -> Consistency:
     coverage = measured[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / measured["duration_s"]
 
     profiled = steps[steps["window"] == "profiled"]
-    ratios = (_in_order(trace_steps(folder)) / _in_order(profiled)).dropna()
+    ratios = (_in_order(RunFiles(folder).traced_steps) / _in_order(profiled)).dropna()
     return Consistency(_judged(coverage), _judged(ratios) if len(ratios) else None)
 
 

@@ -1,6 +1,6 @@
 """One row of measures per run, from its record and its activity tables."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +8,12 @@ import pandas as pd
 
 from multicard.analysis import stationarity
 from multicard.analysis.conditions import condition_columns, disturbance
-from multicard.analysis.run_files import read_activity, read_record, read_table
-from multicard.analysis.traced_steps import has_host_extents, trace_steps
+from multicard.analysis.run_files import RunFiles, read_table
 from multicard.analysis.warmup import without_transient
 from multicard.analysis.window_comparison import TOLERANCE, block_length, windows_differ
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
+from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS, Workload
@@ -82,15 +81,21 @@ _OF_STEPS = (
 )
 
 
-def measure_run(folder: Path) -> dict[str, Any]:
+def measure_run(run: Path | RunFiles) -> dict[str, Any]:
     """Give outcome, parameters and measures of one run; what was not recorded is None.
+
+    Parameters
+    ----------
+    run
+        The run directory, or its files.
 
     Raises
     ------
     UserError
         If a file of the run is missing or damaged.
     """
-    record = read_record(folder)
+    run = RunFiles.of(run)
+    folder, record = run.folder, run.record
     work = WORKLOADS[record["parameters"]["workload"]]
     row: dict[str, Any] = {
         "run": record["run"],
@@ -104,7 +109,7 @@ def measure_run(folder: Path) -> dict[str, Any]:
     if record["outcome"] == "completed":
         steps = _read_steps(folder / STEPS, work)
         try:
-            row |= _measures(folder, record, steps, work)
+            row |= _measures(run, steps, work)
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
@@ -121,14 +126,14 @@ def _read_steps(path: Path, work: Workload) -> pd.DataFrame:
     return steps
 
 
-def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: Workload) -> dict[str, Any]:
+def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload) -> dict[str, Any]:
     """Measures of a completed run."""
+    folder, record = run.folder, run.record
     metered = steps[steps["window"] == "measured"]
     steps = without_transient(steps, record["parameters"])
     measured = steps[steps["window"] == "measured"]
     window, distinct = Window(measured), work.distinct_share(record["parameters"])
     phases = measured[[f"{phase}_s" for phase in PHASES]]
-    traced = trace_steps(folder)
     row = {
         "elapsed_s": window.elapsed_s,
         "iteration_time_s": window.iteration_time_s,
@@ -141,7 +146,7 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
         "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
-        **_copies(folder, traced),
+        **_copies(run),
         "energy_per_sample_j": energy_per(record, metered["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
         "device_memory_used_bytes": _highest(
@@ -151,8 +156,8 @@ def _measures(folder: Path, record: dict[str, Any], steps: pd.DataFrame, work: W
         "measured_steps": window.count,
         **stationarity.stationarity(window.pace_s),
         **_profiled(steps[steps["window"] == "profiled"], window, distinct, work, record),
-        "trace_host_extents": has_host_extents(folder),
-        "trace_iteration_time_s": _iteration_time_of_trace(traced),
+        "trace_host_extents": run.has_host_extents,
+        "trace_iteration_time_s": _iteration_time_of_trace(run.traced_steps),
     }
     epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
     if epochs is not None and epochs.empty:
@@ -201,12 +206,12 @@ def _highest(values: pd.Series) -> int | None:
     return int(known.max()) if len(known) else None
 
 
-def _copies(folder: Path, steps: pd.DataFrame) -> dict[str, float]:
+def _copies(run: RunFiles) -> dict[str, float]:
     """Time and bytes of copies from the host, per traced step and GPU; empty without a trace."""
-    path = folder / ACTIVITY / "memory_operations.parquet"
-    if not path.exists() or steps.empty:
+    steps = run.traced_steps
+    if not run.has_activity("memory_operations") or steps.empty:
         return {}
-    rows = read_activity(path, ["process", "device", "operation", "total_s", "bytes"]).to_pandas()
+    rows = run.activity("memory_operations", ["process", "device", "operation", "total_s", "bytes"]).to_pandas()
     if rows.empty:
         return {}
     gpus = len(rows[["process", "device"]].drop_duplicates())
@@ -215,46 +220,53 @@ def _copies(folder: Path, steps: pd.DataFrame) -> dict[str, float]:
     return {"host_to_device_s": copies["total_s"], "host_to_device_bytes": copies["bytes"]}
 
 
-def measure_scenario(folders: list[Path]) -> pd.DataFrame:
-    """One row per run, in the order given. Columns: run, outcome, parameters and measures of the runs' workload.
+def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows by `measure_run` as a table. Columns: run, outcome, parameters and measures of the runs' workload.
 
-    Without runs there are the columns of all workloads.
+    Without rows there are the columns of all workloads.
     """
-    rows = [measure_run(folder) for folder in folders]
     named = [name for name in (*PARAMETERS, *MEASURES) if not rows or any(name in row for row in rows)]
     return pd.DataFrame(rows, columns=["run", "outcome", "reason", "profiler_used", "disturbance", *named])
 
 
-def outcome_table(folders: list[Path], not_run: dict[str, str]) -> pd.DataFrame:
+def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
+    """The row of one run in the table of outcomes, but for its `start_position`."""
+    record = RunFiles.of(run).record
+    order = record.get("order") or {}
+    return {
+        "run": record["run"],
+        "outcome": record["outcome"],
+        "reason": describe_reason(record.get("reason")),
+        "started": record.get("started"),
+        "wall_time_s": record.get("wall_time_s"),
+        "host": (record.get("host") or {}).get("name"),
+        "profiler": record["profiler"]["used"],
+        "trace_missing": record["profiler"].get("trace_missing"),
+        "block": record["parameters"].get("repeat"),
+        "order_group": " ".join(order["group"]) if "group" in order else None,
+        "order_seed": order.get("seed"),
+        "planned_position": order.get("position"),
+        "disturbance": disturbance(record),
+        **condition_columns(record),
+    }
+
+
+def outcome_table(rows: Iterable[Mapping[str, Any]], not_run: Mapping[str, str]) -> pd.DataFrame:
     """One row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran.
 
     `block` is its repeat; `planned_position` its place among the runs of `order_group`, the scenarios that ran
     in common blocks, shuffled by `order_seed`; `start_position` its place among the runs of this table by the time of
     their start.
     What follows is about the machine while it ran, see `multicard.analysis.conditions`.
+
+    Parameters
+    ----------
+    rows
+        Of the runs, by `outcome_of`.
+    not_run
+        Reasons by run id, of those that have none.
     """
-    rows = []
-    for folder in folders:
-        record = read_record(folder)
-        order = record.get("order") or {}
-        rows.append(
-            {
-                "run": record["run"],
-                "outcome": record["outcome"],
-                "reason": describe_reason(record.get("reason")),
-                "started": record.get("started"),
-                "wall_time_s": record.get("wall_time_s"),
-                "host": (record.get("host") or {}).get("name"),
-                "profiler": record["profiler"]["used"],
-                "trace_missing": record["profiler"].get("trace_missing"),
-                "block": record["parameters"].get("repeat"),
-                "order_group": " ".join(order["group"]) if "group" in order else None,
-                "order_seed": order.get("seed"),
-                "planned_position": order.get("position"),
-                "disturbance": disturbance(record),
-                **condition_columns(record),
-            }
-        )
+    rows = [dict(row) for row in rows]
     starts = sorted(str(row["started"]) for row in rows if row["started"] is not None)
     for row in rows:
         row["start_position"] = starts.index(str(row["started"])) + 1 if row["started"] is not None else None

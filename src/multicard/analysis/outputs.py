@@ -7,17 +7,19 @@ import pandas as pd
 
 from multicard.analysis.claims import claims_table, comparisons_table, judge, pooled_table, read_claims
 from multicard.analysis.evidence import read_evidence
-from multicard.analysis.measures import measure_scenario, outcome_table
+from multicard.analysis.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.recommend import as_markdown
+from multicard.analysis.run_files import RunFiles
 from multicard.analysis.scaling import add_scaling
-from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, gather, store
+from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, joined, store, tables_of
 from multicard.analysis.tables import write_scenario_tables
-from multicard.core.files import atomic_write
+from multicard.core.files import atomic_write, described, write_json
+from multicard.core.layout import SCENARIO_INDEX, SCENARIO_TABLES, WRITTEN_TABLES
 
 
 def write_scenario(folders: Sequence[Path], not_run: Mapping[str, str], out: Path) -> None:
-    """Write measures.csv, runs.csv and the tables of a scenario to the folder `out`.
+    """Write measures.csv, runs.csv and the tables of a scenario to the folder `out`, and last an index of the tables.
 
     Parameters
     ----------
@@ -31,12 +33,21 @@ def write_scenario(folders: Sequence[Path], not_run: Mapping[str, str], out: Pat
     UserError
         If a file of a run is missing or damaged.
     """
-    store(gather(folders), out)
-    measures = add_scaling(measure_scenario(list(folders)))
-    _write(outcome_table(list(folders), dict(not_run)), out / OUTCOME_TABLE)
+    parts, measured, outcomes = [], [], []
+    for folder in folders:
+        run = RunFiles(folder)  # of one run at a time, since a run may have many steps
+        parts.append(tables_of(run))
+        measured.append(measure_run(run))
+        outcomes.append(outcome_of(run))
+    store(joined(parts), out)
+    measures = add_scaling(runs_table(measured))
+    _write(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     _write(measures, out / MEASURES)
     tables = ScenarioTables(out)
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))
+    written = [f"{name}.parquet" for name in SCENARIO_TABLES]
+    written += [f"{name}.{suffix}" for name in WRITTEN_TABLES for suffix in ("csv", "md", "tex")]
+    write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
 
 
 def write_claims(

@@ -47,12 +47,11 @@ def _not_shown(tables: ScenarioTables) -> list[str]:
 
 def _counted(tables: ScenarioTables, kind: str) -> list[str]:
     """A line with the number of completed runs that have a notice of a kind, and the first of these; or none."""
-    completed = tables.measures[tables.measures["outcome"] == "completed"]
-    found = [how for row in completed.to_dict("records") if (how := NOTICES[kind](row)) is not None]
+    found = [how for row in tables.completed if (how := NOTICES[kind](row)) is not None]
     if not found:
         return []
     which = "" if len(found) == 1 else "the first: "
-    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {len(completed)} runs ({which}{found[0]})"]
+    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {len(tables.completed)} runs ({which}{found[0]})"]
 
 
 def _provenance(tables: ScenarioTables) -> list[str]:

@@ -1,20 +1,26 @@
 """The files of a run directory, read so that a damaged one is named in one line."""
 
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import read_json
-from multicard.core.layout import OUTCOMES, RUN
+from multicard.core.layout import ACTIVITY, OUTCOMES, RUN
 from multicard.experiment.workload import WORKLOADS
+from multicard.trace.steps import DEVICE, HOST
+from multicard.trace.tables import STEP, STEPS
 
 Section = dict[str, Any] | None
+
+_PLACE = ["report", "process", "rank"]
 
 
 class _Profiler(BaseModel):
@@ -128,20 +134,88 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     return table
 
 
-def read_activity(path: Path, columns: list[str]) -> pa.Table:
-    """Read columns of an activity table.
+class RunFiles:
+    """The record and the activity tables of a run directory, each read once, when it is first asked for.
 
-    Raises
-    ------
-    UserError
-        If it is not there, cannot be read or has no such column.
+    Attributes
+    ----------
+    folder
+        The run directory.
     """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._activities: dict[str, pa.Table] = {}
+
+    @classmethod
+    def of(cls, run: "Path | RunFiles") -> "RunFiles":
+        """The files of a run directory, or these themselves."""
+        return run if isinstance(run, cls) else cls(run)
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """As `read_record`."""
+        return read_record(self.folder)
+
+    def has_activity(self, name: str) -> bool:
+        """Whether there is an activity table of that name."""
+        return self._path(name).exists()
+
+    def activity(self, name: str, columns: list[str]) -> pa.Table:
+        """Columns of an activity table.
+
+        Raises
+        ------
+        UserError
+            If it is not there, cannot be read or has no such column.
+        """
+        if name not in self._activities:
+            self._activities[name] = _read_parquet(self._path(name))
+        table = self._activities[name]
+        missing = [column for column in columns if column not in table.column_names]
+        if missing:
+            raise UserError(f"{self._path(name)}: found no column {missing[0]}")
+        return table.select(columns)
+
+    @cached_property
+    def traced_steps(self) -> pd.DataFrame:
+        """Steps as the trace shows them: by each device where the launches tell, else by the host's ranges.
+
+        Columns `report`, `process`, `rank`, `step`, `start_s`, `duration_s`; of several devices of a process the mean.
+        On a GPU these are the extents of steps on the device, which the record's CUDA events time, too; a range on the
+        host ends when the last kernel is launched, which may be long before it runs. Starts count from the first step
+        of the report, and are to be compared within a process.
+        """
+        times = ["start_s", "duration_s"]
+        phases = self.activity("phases", [*_PLACE, "step", "phase", *times])
+        host = phases.filter(pc.field("phase") == STEP).drop_columns("phase").to_pandas()
+        if not self.has_activity("timeline"):
+            return host
+        rows = self.activity("timeline", [*_PLACE, "step", "scope", "extent", "start_s", "span_s"])
+        of_devices = (pc.field("scope") == STEP) & (pc.field("extent") == DEVICE)
+        rows = rows.filter(of_devices).drop_columns(["scope", "extent"]).to_pandas()
+        rows = rows.rename(columns={"span_s": "duration_s"})
+        device = rows.groupby([*_PLACE, "step"], dropna=False)[times].mean().reset_index()
+        owners = pd.MultiIndex.from_frame(host[_PLACE[:2]])
+        return pd.concat((device, host[~owners.isin(pd.MultiIndex.from_frame(device[_PLACE[:2]]))]), ignore_index=True)
+
+    @property
+    def has_host_extents(self) -> bool | None:
+        """Whether steps of a device are those of the host, as too few launches were recorded; None without such."""
+        if not self.has_activity("timeline"):
+            return None
+        rows = self.activity("timeline", ["scope", "extent"])
+        extents = rows.filter(pc.field("scope") == STEPS)["extent"]
+        return None if len(extents) == 0 else pc.any(pc.equal(extents, HOST)).as_py() is True
+
+    def _path(self, activity: str) -> Path:
+        return self.folder / ACTIVITY / f"{activity}.parquet"
+
+
+def _read_parquet(path: Path) -> pa.Table:
     try:
         with pq.ParquetFile(path) as file:
-            missing = [name for name in columns if name not in file.schema_arrow.names]
-            if missing:
-                raise UserError(f"{path}: found no column {missing[0]}")
-            return file.read(columns)
+            return file.read()
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
     except (OSError, pa.ArrowException) as error:

@@ -4,7 +4,7 @@ Whoever draws or judges a scenario reads these and opens neither run directories
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from multicard.analysis.run_files import read_activity, read_record
-from multicard.analysis.traced_steps import trace_steps
-from multicard.analysis.warmup import without_transient
+from multicard.analysis.run_files import RunFiles
+from multicard.analysis.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
-from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, STEP_COLUMNS
+from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
@@ -86,6 +85,11 @@ class ScenarioTables:
         return pd.read_csv(path)
 
     @cached_property
+    def completed(self) -> list[dict[Hashable, Any]]:
+        """Rows of the measures, of the completed runs."""
+        return self.measures[self.measures["outcome"] == "completed"].to_dict("records")
+
+    @cached_property
     def not_run(self) -> int:
         """Number of the scenario's runs that cannot run here; 0 where the table of outcomes is not there."""
         path = self.folder / OUTCOME_TABLE
@@ -114,32 +118,39 @@ class ScenarioTables:
         return self.measures.merge(values, how="left", left_on="run", right_index=True)
 
 
-def gather(folders: Iterable[Path]) -> dict[str, pa.Table]:
-    """Tables of the completed ones among some runs, by name.
+def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
+    """Tables of one run, by name, `run` in the first column; none of a run that did not complete.
 
     Raises
     ------
     UserError
-        If a file of a run is missing or damaged.
+        If a file of the run is missing or damaged.
     """
-    parts: dict[str, list[pa.Table]] = {name: [_with_run(schema).empty_table()] for name, schema in SCHEMAS.items()}
-    for folder in folders:
-        record = read_record(folder)
-        if record["outcome"] != "completed":
-            continue
-        found = {
-            name: read_activity(folder / ACTIVITY / f"{name}.parquet", SCHEMAS[name].names)
-            for name in GATHERED_ACTIVITIES
-        }
-        found |= {name: _csv(folder / f"{name}.csv", SCHEMAS[name]) for name in ("steps", "epochs")}
+    run = RunFiles.of(run)
+    record = run.record
+    if record["outcome"] != "completed":
+        return {}
+    found = {name: run.activity(name, SCHEMAS[name].names) for name in GATHERED_ACTIVITIES}
+    found |= {name: _csv(run.folder / f"{name}.csv", SCHEMAS[name]) for name in ("steps", "epochs")}
+    if warmup_is_found(record["parameters"]):
         steps = without_transient(found["steps"].to_pandas(), record["parameters"])
         found["steps"] = pa.Table.from_pandas(steps, SCHEMAS["steps"], preserve_index=False)
-        found["runs_info"] = pa.Table.from_pylist([_info(folder, record)], SCHEMAS["runs_info"])
-        for name, table in found.items():
-            names = pa.array([record["run"]] * table.num_rows, pa.string())
-            own = table.replace_schema_metadata(None).select(SCHEMAS[name].names)
-            parts[name].append(own.add_column(0, "run", names))
-    return {name: pa.concat_tables(tables) for name, tables in parts.items()}
+    found["runs_info"] = pa.Table.from_pylist([_info(run)], SCHEMAS["runs_info"])
+    named = {}
+    for name, table in found.items():
+        ids = pa.array([record["run"]] * table.num_rows, pa.string())
+        own = table.replace_schema_metadata(None).select(SCHEMAS[name].names)
+        named[name] = own.add_column(0, "run", ids)
+    return named
+
+
+def joined(parts: Iterable[dict[str, pa.Table]]) -> dict[str, pa.Table]:
+    """Tables of several runs by name, by `tables_of`, joined."""
+    every: dict[str, list[pa.Table]] = {name: [_with_run(schema).empty_table()] for name, schema in SCHEMAS.items()}
+    for part in parts:
+        for name, table in part.items():
+            every[name].append(table)
+    return {name: pa.concat_tables(tables) for name, tables in every.items()}
 
 
 def store(tables: dict[str, pa.Table], folder: Path) -> None:
@@ -166,12 +177,12 @@ def versions(record: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
 
 
-def _info(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+def _info(run: RunFiles) -> dict[str, Any]:
     """Where a run took place, its variables as JSON, how long it took, steps of a pass, and of its trace per process.
 
     Of a run that resumed from a checkpoint, the wall time is that of its last attempt alone, so it is left out.
     """
-    steps = trace_steps(folder)
+    record, steps = run.record, run.traced_steps
     processes = len(steps[["report", "process"]].drop_duplicates())
     return {
         "machine": machine(record.get("hardware") or {}),
@@ -203,7 +214,9 @@ def _csv(path: Path, schema: pa.Schema) -> pa.Table:
 
 def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:
     expected = _with_run(schema)
-    if not path.exists():  # results of a version that did not write it yet
+    if not path.exists():
+        if (path.parent / SCENARIO_INDEX).exists():
+            raise UserError(f"{path}: missing; delete {path.parent / MEASURES} to have the tables made again")
         return expected.empty_table().to_pandas()
     try:
         table = pq.read_table(path)

@@ -1,5 +1,6 @@
 """Where the warm-up of a run ends that leaves this to its step times (`warmup_steps: auto`)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,11 @@ def transient_steps(times: np.ndarray) -> int:
     return BATCH * int(np.argmin([rest.var() / len(rest) for rest in rests])) if rests else 0
 
 
+def warmup_is_found(parameters: Mapping[str, Any]) -> bool:
+    """Whether a run with these parameters leaves its warm-up to its step times."""
+    return parameters.get("warmup_steps") == "auto"
+
+
 def without_transient(steps: pd.DataFrame, parameters: dict[str, Any]) -> pd.DataFrame:
     """Steps of a run with those of its warm-up said to be `warmup`; as they are unless the run leaves it to them.
 
@@ -41,7 +47,7 @@ def without_transient(steps: pd.DataFrame, parameters: dict[str, Any]) -> pd.Dat
     parameters
         Of the run, as run.json has them.
     """
-    if parameters.get("warmup_steps") != "auto":
+    if not warmup_is_found(parameters):
         return steps
     measured = steps[steps["window"] == "measured"]
     times = step_pitches(measured).groupby("step")["pitch_s"].max().sort_index()

@@ -24,6 +24,7 @@ GATHERED_ACTIVITIES = (
 )  # fmt: skip
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
+SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
 WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
 
 JOB = "job.json"  # in the scratch folder only
