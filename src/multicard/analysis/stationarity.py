@@ -8,7 +8,6 @@ is tested here is this project's choice.
 from typing import Any
 
 import numpy as np
-from scipy.stats import linregress, median_abs_deviation
 
 DRIFT = 0.05  # change from the first half to the second that matters
 LEVEL = 0.01  # rate at which independent step times are called not stationary, at most
@@ -48,16 +47,24 @@ def stationarity(times: np.ndarray) -> dict[str, Any]:
         found["drift"] = float(times[-half:].mean() / times[:half].mean() - 1)
     if len(times) >= FEWEST:
         fewer = np.array([part.mean() for part in np.array_split(times, min(len(times), MOST))])
-        line = linregress(np.linspace(0, 1, len(fewer)), fewer / fewer.mean())
+        slope, error = _line(np.linspace(0, 1, len(fewer)), fewer / fewer.mean())
         p_value = change_p_value(fewer)
-        found |= {"trend": float(line.slope), "trend_error": float(line.stderr), "drift_p_value": p_value}
+        found |= {"trend": slope, "trend_error": error, "drift_p_value": p_value}
         found["stationary"] = not (abs(found["drift"]) > DRIFT and p_value < LEVEL)
     return found
 
 
 def outlying_steps(times: np.ndarray) -> int:
     """Number of values that are farther than `FAR` median absolute deviations from the median."""
-    return int((np.abs(times - np.median(times)) > FAR * median_abs_deviation(times)).sum())
+    distances = np.abs(times - np.median(times))
+    return int((distances > FAR * np.median(distances)).sum())
+
+
+def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Slope of a line of least squares, and its standard error."""
+    (of_x, of_both), (_, of_y) = np.cov(x, y, bias=True)
+    correlation = np.clip(of_both / np.sqrt(of_x * of_y), -1, 1) if of_y else 0.0
+    return float(of_both / of_x), float(np.sqrt((1 - correlation**2) * of_y / of_x / (len(x) - 2)))
 
 
 def change_p_value(times: np.ndarray) -> float:

@@ -21,11 +21,11 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
-from scipy.stats import binom
 
 LEVEL = 0.95
 ROUNDING = 1e-9  # how far from the expected ratio one of equals may come out
@@ -242,10 +242,10 @@ def _p_value(difference: float, error: float, freedom: float) -> float:
 @cache
 def _order_statistics(n: int) -> tuple[int, float | None]:
     """How many values are outside at each end, and the coverage of what is inside; None where even all cover less."""
-    outside = int(binom.ppf((1 - LEVEL) / 2, n, 0.5)) if n >= 6 else 0
-    while outside and 2 * binom.cdf(outside, n, 0.5) > 1 - LEVEL:
-        outside -= 1
-    coverage = 1 - 2 * float(binom.cdf(outside, n, 0.5))
+    # Probability that at most 0, 1, … of the values are below the median, for a value is so with one half.
+    tails = [count / 2**n for count in accumulate(math.comb(n, below) for below in range(n // 2))]
+    outside = max((below for below, tail in enumerate(tails) if 2 * tail <= 1 - LEVEL), default=0)
+    coverage = 1 - 2 * tails[outside]
     return outside, coverage if coverage >= LEVEL else None
 
 
