@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from multicard.analysis.conditions import condition_columns, disturbance
@@ -69,6 +70,32 @@ def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, 
 )
 def test_what_disturbed_a_run_in_words(record: dict[str, Any], words: str | None) -> None:
     assert disturbance(record) == words
+
+
+@pytest.mark.parametrize(
+    ("run_s", "steps_s", "words"),
+    [
+        (60.0, 0.0, None),  # before and after its measured steps, of 100 s
+        (1.0, 2.0, "other processes: 0.2 CPUs"),  # of 10 s of these
+        (1.0, None, None),
+        (60.0, None, "other processes: 0.6 CPUs"),
+    ],
+)
+def test_only_measured_steps_are_disturbed_where_they_were_metered(
+    run_s: float, steps_s: float | None, words: str | None
+) -> None:
+    measured = None if steps_s is None else {"others_cpu_s": steps_s, "stolen_cpu_s": 0.0, "wall_s": 10.0}
+    record = {"conditions": [host(others=run_s) | {"measured_steps": measured}]}
+    assert disturbance(record) == words
+    assert condition_columns(record)["others_cpus"] == (run_s / 100 if steps_s is None else steps_s / 10)
+
+
+def test_what_ticks_of_the_clock_cannot_tell_disturbs_nothing() -> None:
+    # Two CPUs idle or busy at random: the ticks of 1 s count as much busy time that was not, or miss as much that was.
+    rng = np.random.default_rng(0)
+    errors_s = 0.01 * (rng.binomial(200, 0.5, 10_000) - 100)
+    marked = [disturbance({"conditions": [host(others=each, wall=1.0)]}) is not None for each in np.abs(errors_s)]
+    assert 0 < np.mean(marked) < 0.006
 
 
 def test_of_several_nodes_and_gpus_a_table_has_the_worst() -> None:

@@ -105,6 +105,16 @@ def test_a_job_over_its_time_limit_is_the_outcome_timed_out(digits: Path, tmp_pa
     assert describe_reason(record["reason"]) == "exceeded its time limit of 0.025 min"
 
 
+def test_others_are_metered_by_one_rank_while_measured_steps_run(digits: Path, tmp_path: Path) -> None:
+    [host] = job(digits, tmp_path, strategy="ddp-ds", devices=2, epochs=2)["conditions"]
+    metered, steps = host["measured_steps"], pd.read_csv(tmp_path / "steps.csv")
+    measured = steps[(steps["window"] == "measured") & (steps["rank"] == 0)]
+    last_warmup = steps[(steps["window"] == "warmup") & (steps["rank"] == 0) & (steps["epoch"] == 1)].iloc[-1]
+    least = measured["duration_s"].sum() + last_warmup["duration_s"]
+    assert least <= metered["wall_s"] < host["wall_s"]
+    assert 0 <= metered["others_cpu_s"] <= metered["wall_s"] * host["usable_cpus"]
+
+
 def test_what_ranks_were_bound_to_is_recorded(digits: Path, tmp_path: Path, two_rank_run: Path) -> None:
     unbound = [rank["binding"] for rank in json.loads((two_rank_run / "run.json").read_text())["ranks"]]
     assert [binding["note"] for binding in unbound] == [None, None]

@@ -1,14 +1,17 @@
 """Whether the machine was the run's alone and ran at its own speed, from what run.json holds of its conditions."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from multicard.core.cpu_time import TICK_S
 from multicard.core.units import number, percent
 
 # What others use on average of a node's CPUs, above both of which a run counts as disturbed: the services of a large
 # node use more than 0.1 of one, and find an idle one.
 OTHERS_CPUS = 0.1
 OTHERS_SHARE = 0.01  # of those that the run may use
+SURE = 3
 THROTTLED_SHARE = 0.01  # of the measured time, likewise
 
 # Policies that hold a GPU below the clocks that it would reach by itself. Power does only where the limit was lowered:
@@ -25,11 +28,13 @@ SLOWDOWNS = {
 def disturbance(record: Mapping[str, Any]) -> str | None:
     """In words, what disturbed or throttled a run; None where nothing did, or nothing is known.
 
-    A run counts as disturbed if on one of its nodes, from its start to its end,
+    A run counts as disturbed if on one of its nodes, while measured steps ran (from the start of the run to its end
+    where only that is known, as without a warm-up),
 
     - other processes took more than `OTHERS_CPUS` of a CPU and `OTHERS_SHARE` of the usable CPUs on average:
-      `others_cpu_s` / `wall_s` (see `multicard.launch.conditions.HostConditions`), or the hypervisor did:
-      `stolen_cpu_s` / `wall_s`;
+      `others_cpu_s` / `wall_s` (see `multicard.record.others.OthersMeter` and
+      `multicard.launch.conditions.HostConditions`), or the hypervisor did: `stolen_cpu_s` / `wall_s`; and by more than
+      `SURE` standard errors of a time that is sampled at the ticks of the kernel's clock;
 
     or if one of its GPUs, while measured steps ran,
 
@@ -80,8 +85,14 @@ def _by_others(record: Mapping[str, Any]) -> list[str]:
 
 
 def _most_of_others(host: Mapping[str, Any]) -> float:
-    """CPUs of a node that others may use of a run that counts as undisturbed."""
-    return max(OTHERS_CPUS, OTHERS_SHARE * (_number(host.get("usable_cpus")) or 0))
+    """CPUs of a node that others may use of a run that counts as undisturbed.
+
+    At each tick of the kernel's clock a CPU counts as busy or not, for the time since the last: of n ticks the number
+    of busy ones has a standard error of at most half the root of n.
+    """
+    cpus, wall_s = _number(host.get("usable_cpus")) or 0, _number(_watched(host).get("wall_s")) or 0
+    error = 0.5 * math.sqrt(cpus * TICK_S / wall_s) if wall_s else 0
+    return max(OTHERS_CPUS, OTHERS_SHARE * cpus, SURE * error)
 
 
 def _throttled(record: Mapping[str, Any]) -> list[str]:
@@ -124,8 +135,13 @@ def _gpus(record: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
     return [(rank.get("rank"), gpu) for rank in ranks for gpu in rank.get("gpu_conditions") or [] if gpu]
 
 
+def _watched(host: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is known of others while measured steps ran, else during the whole run."""
+    return host.get("measured_steps") or host
+
+
 def _per_second(host: Mapping[str, Any], name: str) -> float | None:
-    spent, wall = _number(host.get(name)), _number(host.get("wall_s"))
+    spent, wall = _number(_watched(host).get(name)), _number(_watched(host).get("wall_s"))
     return spent / wall if spent is not None and wall else None
 
 

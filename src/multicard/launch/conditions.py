@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multicard.core.cpu_time import PROC, busy_and_stolen
 from multicard.core.system import read_or_none
-
-PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -80,21 +79,8 @@ class HostConditions:
 def _cpu_times(proc: Path) -> _CpuTimes:
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own = sum(each.ru_utime + each.ru_stime for each in usage)
-    busy, stolen = read_or_none(lambda: _busy_and_stolen(proc)) or (None, None)
+    busy, stolen = read_or_none(lambda: busy_and_stolen(proc)) or (None, None)
     return _CpuTimes(time.monotonic(), busy, stolen, own)
-
-
-def _busy_and_stolen(proc: Path) -> tuple[float, float] | None:
-    """Seconds of the usable CPUs in processes, and taken by the hypervisor; None where none of them is listed."""
-    usable = os.sched_getaffinity(0)
-    ticks = []
-    for line in (proc / "stat").read_text(encoding="ascii").splitlines():
-        name, *values = line.split()
-        if (number := re.fullmatch(r"cpu(\d+)", name)) and int(number[1]) in usable:
-            user, nice, system, _idle, _iowait, _irq, _softirq, steal, *_ = map(int, values)
-            ticks.append((user + nice + system, steal))
-    per_second = os.sysconf("SC_CLK_TCK")
-    return tuple(sum(column) / per_second for column in zip(*ticks, strict=True)) if ticks else None
 
 
 def _cpu_frequency(proc: Path) -> float | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import os
 import socket
 import sys
 import tempfile
@@ -108,6 +109,7 @@ def run_job(
                 "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
                 "shared": str(shared.absolute()),
+                "launcher": os.getpid(),
                 "time_limit_s": time_limit_s,
                 "port": slurm.free_port() if several else None,
                 "checkpoint": str(checkpoint.absolute()),
@@ -154,7 +156,7 @@ def run_job(
             "profiler": {"used": profiler, "why": why, "caveat": caveat, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
-            "conditions": conditions,
+            "conditions": _with_measured_steps(conditions, ranks),
             **_from_ranks(ranks),
             **({"nodes": nodes} if several else {}),
         }
@@ -309,6 +311,14 @@ def _node_conditions(scratch: Path, nodes: int) -> list[dict[str, Any] | None]:
     """Conditions of every node, None of one that did not report."""
     files = [scratch / node_file(CONDITIONS, node) for node in range(nodes)]
     return [read_json(file) if file.exists() else None for file in files]
+
+
+def _with_measured_steps(
+    conditions: list[dict[str, Any] | None], ranks: list[dict[str, Any]]
+) -> list[dict[str, Any] | None]:
+    """Conditions of every node with those of its `measured_steps`, from its rank that metered them."""
+    metered = {rank["node"]: found for rank in ranks if (found := rank.get("host_conditions"))}
+    return [own and own | {"measured_steps": metered.get(node)} for node, own in enumerate(conditions)]
 
 
 def _join_parts(scratch: Path, folder: Path, count: int) -> None:

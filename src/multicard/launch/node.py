@@ -36,7 +36,7 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous) -> i
     ranks = range(rendezvous.node * p.ranks_per_node, (rendezvous.node + 1) * p.ranks_per_node)
     with tempfile.TemporaryDirectory(prefix="multicard-") as folder, temporary_folder() as temporary:
         scratch = Path(folder)
-        write_json(scratch / JOB, job | {"scratch": folder})
+        write_json(scratch / JOB, job | {"scratch": folder, "launcher": os.getpid()})
         command = node_command(p, job["profiler"], scratch, rendezvous)
         environment = environment_of(p, job["profiler"], temporary)
         host = HostConditions()

@@ -10,6 +10,7 @@ import torch
 from multicard.core.layout import STEPS, rank_file
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
+from multicard.record.others import OthersMeter
 from multicard.record.rank import bind_rank, run_rank
 from multicard.record.recorder import Recorder
 from multicard.workloads.llm.observer import Observer
@@ -37,7 +38,8 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
 
     capture, meter = Capture(job["profiler"], scratch, rank, device), EnergyMeter(device)
     recorder = Recorder(rank, device, capture)
-    observer = Observer(p, rank, recorder, capture, meter)
+    others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
+    observer = Observer(p, rank, recorder, capture, meter, others)
     train_file, output = Path(job["data"]) / texts["files"][0]["name"], scratch / "output"
     if rank == 0:
         record["data"]["tokens_per_sample"] = torchtune_backend.tokens_per_sample(p, model, texts, train_file)
@@ -59,6 +61,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
         "held_bytes": observer.held.record() if observer.held else None,
         "energy": [meter.record()],
         "gpu_conditions": [meter.conditions.record()],
+        "host_conditions": others.record(),
         "device_memory_used_bytes": [device_memory_used_bytes(device)],
     }
     if rank == 0 and p.save != "none":

@@ -16,6 +16,7 @@ from multicard.core.files import write_csv
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
+from multicard.record.others import OthersMeter
 from multicard.record.rank import bind_rank, log_progress, run_rank
 from multicard.record.recorder import Recorder
 from multicard.workloads.vision.checkpoint import Checkpoints, State
@@ -72,6 +73,7 @@ def train(
 
     gpus = [torch.device("cuda", i) for i in range(p.devices)] if p.devices > p.ranks else [device]
     meters = [EnergyMeter(gpu) for gpu in gpus]
+    others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     capture = Capture(job["profiler"], scratch, rank, device, gpus)
     recorder = Recorder(rank, device, capture, gpus)
     epochs: list[dict[str, float]] = []
@@ -105,6 +107,8 @@ def train(
             model.train()
             batches = shuffled(training, epoch)
             for number in range(1, steps_per_epoch + 1):
+                if done == warm - 1:  # the last step of the warm-up makes up for the time that this takes
+                    others.start()
                 if done == max(warm, (epoch - 1) * steps_per_epoch):  # the first measured step of an epoch
                     for meter in meters:
                         meter.start()
@@ -115,10 +119,13 @@ def train(
             losses = [row["loss"] for row in recorder.settle()]
             for meter in meters:
                 meter.stop()
+            others.stop()
             epoch_time = time.perf_counter() - started
             if epoch == 1:  # of training alone: what a test takes, PyTorch keeps
                 memory_used += [device_memory_used_bytes(gpu) for gpu in gpus]
             test_loss, test_accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
+            if done >= warm and epoch < p.epochs:
+                others.start()
             train_loss, count, due = sum_over_ranks([sum(losses), len(losses), checkpoints.due()], device)
             epochs.append(
                 {
@@ -155,6 +162,7 @@ def train(
         "profiled_window": window._asdict(),
         "energy": [meter.record() for meter in meters],
         "gpu_conditions": [meter.conditions.record() for meter in meters],
+        "host_conditions": others.record(),
         "device_memory_used_bytes": memory_used,
         "resumed": resumed,
     }
