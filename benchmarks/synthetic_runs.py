@@ -1,7 +1,8 @@
-"""Made-up runs of an experiment, as cards would leave them; every name that tells where they ran says "synthetic".
+"""Synthetic runs of an experiment, as GPUs would leave them; every name that tells where they ran says "synthetic".
 
 Times follow a simple law: one device computes a batch in a time that grows with its pixels or tokens, devices share
-the work perfectly, and each device but the first adds a constant for communication. Nothing was measured.
+the work perfectly, and each device but the first adds a constant for communication. Memory is the estimate of the run,
+collectives have a latency and a bandwidth, and what DPO learns approaches a limit. Nothing was measured.
 """
 
 import tempfile
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 from generate import generate
 from nsys_export import FIRST_PID
@@ -33,14 +35,18 @@ from multicard.core.layout import (
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters
-from multicard.experiment.runs import distinct, expand
+from multicard.experiment.runs import Run, distinct, expand
+from multicard.trace.collectives import bus_bandwidth
 from multicard.trace.extract import extract_run
+from multicard.trace.tables import ACTIVITIES
 
 KERNELS_PER_STEP = 300  # of a device, about those of MobileNet v2 forward and backward
 SAMPLES = 60_000
-CARD = {"name": "synthetic card", "memory_bytes": 80_000_000_000, "capability": "9.0"}
+GPU = {"name": "synthetic GPU", "memory_bytes": 80_000_000_000, "capability": "9.0"}
 PRECISION = {"fp64": 3.0, "fp32": 1.0, "fp16": 0.6, "bf16": 0.6}
 PHASE_SHARES = dict(zip(PHASES, (0.1, 0.05, 0.3, 0.45, 0.1, 0.0), strict=True))
+LATENCY_S, BYTES_PER_S = 20e-6, 150e9  # of a message, and of a rank's link
+OUTSIDE_PYTORCH = 600_000_000  # bytes of a GPU that its context and NCCL take
 Tables = dict[str, Any]
 
 
@@ -54,7 +60,7 @@ def write_runs(experiment: Experiment, results: Path, seed: int = 0) -> int:
             for devices in {run.parameters.devices for run in runs.values()}
         }
     for number, (name, run) in enumerate(runs.items()):
-        _write_run(results / "runs" / name, run.parameters, tables[run.parameters.devices], [seed, number])
+        _write_run(results / "runs" / name, run, tables[run.parameters.devices], [seed, number])
     return len(runs)
 
 
@@ -73,20 +79,22 @@ def _activity(folder: Path, devices: int, steps: int = 20) -> Tables:
     return tables
 
 
-def _write_run(folder: Path, p: JobParameters, tables: Tables, seed: list[int]) -> None:
-    rng = np.random.default_rng(seed)
+def _write_run(folder: Path, run: Run, tables: Tables, seed: list[int]) -> None:
+    p, rng = run.parameters, np.random.default_rng(seed)
+    memory = run.device_memory_bytes() or 500_000_000
     step_s = _step_time(p) * rng.normal(1, 0.01)
     (folder / TRACE).mkdir(parents=True)
     for name in (CAPTURED, EXPORTED):
         write_json(folder / TRACE / name, {"profiler": "nsys", "missing": "synthetic", "files": []})
     (folder / LOG).write_text("synthetic\n")
-    steps = pd.concat(_steps(p, step_s, rng))
+    steps = pd.concat(_steps(p, step_s, memory, rng))
     steps.to_csv(folder / STEPS, index=False)
     _epochs(p, step_s).to_csv(folder / EPOCHS, index=False)
-    write_json(folder / RUN, _record(folder.name, p))
+    write_json(folder / RUN, _record(folder.name, p, memory))
     # Last, as the workflow makes them: what is older than what it is made of is made again.
     (folder / ACTIVITY).mkdir()
-    for name, table in tables.items():
+    sizes = _message_sizes(p, tables["collectives.parquet"])
+    for name, table in (tables | {"message_sizes.parquet": sizes}).items():
         path = folder / ACTIVITY / name
         if name == ACTIVITY_INDEX:
             path.write_text(table)
@@ -103,12 +111,33 @@ def _step_time(p: JobParameters) -> float:
     return work * PRECISION[p.precision] + 0.002 * (p.devices - 1)
 
 
-def _steps(p: JobParameters, step_s: float, rng: np.random.Generator) -> Iterator[pd.DataFrame]:
+def _message_sizes(p: JobParameters, collectives: pa.Table) -> pa.Table:
+    """Messages of each device in the profiled steps: buckets of gradients, or the sharded weights and their parts."""
+    schema, rows = ACTIVITIES["message_sizes"].schema, []
+    bucket = 25_000_000 if p.workload == "llm" else p.bucket_cap_mb * 1_000_000
+    is_sharded = p.workload == "llm" or p.strategy == "fsdp"
+    sizes = {"all_gather": (bucket, bucket // 10), "reduce_scatter": (bucket,)} if is_sharded else {}
+    sizes |= {} if is_sharded else {"all_reduce": (bucket, bucket // 4, 4)}
+    places = collectives.select(["report", "process", "rank", "device"]).to_pandas().drop_duplicates()
+    for place in places.to_dict("records") if p.devices > 1 else []:
+        for collective, each in sizes.items():
+            for size in each:
+                on_bus = bus_bandwidth(collective, size, p.devices, 1.0)
+                seconds = LATENCY_S * p.devices + on_bus / BYTES_PER_S
+                times = {"calls": p.profiled_steps, "total_s": p.profiled_steps * seconds, "median_s": seconds}
+                rows.append(place | {"collective": collective, "size_bytes": size, "ranks": p.devices, **times})
+    return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
+
+
+def _steps(p: JobParameters, step_s: float, memory: int, rng: np.random.Generator) -> Iterator[pd.DataFrame]:
     per_epoch = (p.steps if p.workload == "llm" else p.steps_per_epoch) or SAMPLES // (p.batch_size * p.devices)
     count = per_epoch * p.epochs if p.workload == "vision" else per_epoch
     number = np.arange(1, count + 1)
     window = np.where(number <= p.least_warmup_steps, "warmup", "measured").astype(object)
     window[p.least_warmup_steps : p.least_warmup_steps + p.profiled_steps] = "profiled"
+    # The first step allocates the optimizer's state when it ends.
+    peak = np.where(number == 1, 0.9, 1.0) * memory
+    learned = 1 - np.exp(-number / 30) if p.workload == "llm" and p.technique == "dpo" else np.full(count, np.nan)
     for rank in range(p.devices):
         duration = step_s * rng.normal(1, 0.02, count)
         yield pd.DataFrame(
@@ -118,7 +147,10 @@ def _steps(p: JobParameters, step_s: float, rng: np.random.Generator) -> Iterato
                 **{f"{phase}_s": duration * part for phase, part in PHASE_SHARES.items()},
                 "samples": p.batch_size, "tokens": 512 * p.batch_size if p.workload == "llm" else None,
                 "padded_tokens": 600 * p.batch_size if p.workload == "llm" else None, "loss": 2 / np.sqrt(number),
-                "peak_memory_bytes": 10_000_000_000, "peak_reserved_bytes": 12_000_000_000,
+                "reward_chosen": 0.3 * learned + rng.normal(0, 0.05, count),
+                "reward_rejected": -0.9 * learned + rng.normal(0, 0.05, count),
+                "reward_accuracy": 0.5 + 0.3 * learned + rng.normal(0, 0.05, count),
+                "peak_memory_bytes": peak.astype(int), "peak_reserved_bytes": (1.15 * peak).astype(int),
             },
             columns=STEP_COLUMNS,
         )  # fmt: skip
@@ -134,7 +166,7 @@ def _epochs(p: JobParameters, step_s: float) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(EPOCH_COLUMNS, values, strict=True)))
 
 
-def _record(name: str, p: JobParameters) -> dict[str, Any]:
+def _record(name: str, p: JobParameters, memory: int) -> dict[str, Any]:
     tuning = p.workload == "llm"
     meter = {"energy_j": 1e4, "duration_s": 30.0, "reason": None}
     held = {"weights": 16e9, "adapters": 4e7, "gradients": 4e7, "optimizer": 8e7, "buffers": 1e6}
@@ -148,7 +180,7 @@ def _record(name: str, p: JobParameters) -> dict[str, Any]:
         "host": {"name": "synthetic", "system": "Linux"},
         "hardware": {
             "processor": "synthetic processor", "logical_cpus": 64, "usable_cpus": 64, "memory_bytes": 512 << 30,
-            "gpus": [CARD] * 4,
+            "gpus": [GPU] * 4,
         },
         "versions": {"multicard": "synthetic", "torch": "2.11.0"}, "data": data,
         "model": {"model": p.model, "architecture": "llama3_8b", "files": []} if tuning else None,
@@ -158,7 +190,7 @@ def _record(name: str, p: JobParameters) -> dict[str, Any]:
             {
                 "rank": rank, "pid": 4000 + rank,
                 "binding": {"cpus": "0-63", "numa_nodes": [rank % 2], "memory_policy": "default", "note": None},
-                "energy": [meter], "device_memory_used_bytes": [14_000_000_000],
+                "energy": [meter], "device_memory_used_bytes": [int(1.15 * memory) + OUTSIDE_PYTORCH],
                 "held_bytes": {key: int(value) for key, value in held.items()} if tuning else None,
             }
             for rank in range(p.devices)
