@@ -75,7 +75,7 @@ def test_only_qat_is_named_by_what_is_quantized(tmp_path: Path) -> None:
     kinds = [{"technique": name} for name in ("lora", "full", "qat")] + [{"technique": "qat", "qat_of": "weights"}]
     rows = [row for number in range(4) for row in steps(f"run{number}", [2, 1])]
     figure, data = draw("loss", gathered(tmp_path, measured("llm", *kinds), steps=rows))
-    assert legend(closed(figure)) == [["LoRA", "full", "QAT of adapters", "QAT of weights"]]
+    assert legend(closed(figure)) == [["LoRA", "QAT of adapters", "QAT of weights", "full"]]  # as the panels
     assert data["series"].tolist()[::2] == ["LoRA", "full", "QAT of adapters", "QAT of weights"]
 
 

@@ -1,9 +1,10 @@
 """Units and legends that figures share."""
 
 import matplotlib.pyplot as plt
+import pytest
 
 from figures.measured import closed, legend
-from multicard.figures.style import legend_below
+from multicard.figures.style import legend_below, styled
 
 
 def test_a_legend_has_one_entry_per_label_of_all_its_panels() -> None:
@@ -33,3 +34,14 @@ def test_without_anything_to_name_there_is_no_legend() -> None:
     figure, axes = plt.subplots()
     legend_below(figure, axes)
     assert closed(figure).legends == []
+
+
+@pytest.mark.parametrize("values", [(0, 5e6), (1e6, 1e6 + 1), (0, 3e-6)])
+def test_no_factor_of_an_axis_is_where_the_title_is(values: tuple[float, float]) -> None:
+    with styled():
+        figure, axes = plt.subplots()
+        axes.plot([0, 1], values)
+        axes.set_title("Throughput")
+        figure.draw_without_rendering()
+        plt.close(figure)
+    assert axes.yaxis.get_offset_text().get_text() == ""

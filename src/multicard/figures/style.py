@@ -96,7 +96,8 @@ def styled() -> Iterator[None]:
         # A title at the top of its axes: to find out at every drawing that nothing is in its way takes a tenth of the
         # time. So no axis has ticks or a factor (1e6) up there.
         "axes.titley": 1.0,
-        "axes.formatter.limits": (-5, 9),
+        "axes.formatter.limits": (-9, 9),
+        "axes.formatter.useoffset": False,
         "axes.titlesize": "medium",
         "axes.axisbelow": True,
         "legend.frameon": False,
@@ -121,7 +122,7 @@ def colours(count: int) -> list[Colour]:
 
 def ordered_colours(count: int) -> list[Colour]:
     """Colours for series that have an order, from light to dark."""
-    return [colour[:3] for colour in mpl.colormaps["viridis_r"](np.linspace(0, 1, count + 2)[1:-1]).tolist()]
+    return [tuple(colour[:3]) for colour in mpl.colormaps["viridis_r"](np.linspace(0, 1, count + 2)[1:-1]).tolist()]
 
 
 def say(axes: Axes, why: str) -> None:
