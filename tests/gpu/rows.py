@@ -9,8 +9,7 @@ import pandas as pd
 from multicard.analysis.conditions import condition_columns
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run
-from multicard.analysis.run_files import read_record
-from multicard.analysis.traced_steps import trace_steps
+from multicard.analysis.run_files import RunFiles, read_record
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.parameters import JobParameters
@@ -61,7 +60,7 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
     found, consistency = measure_run(folder), check_run(folder)
     steps = pd.read_csv(folder / STEPS)
     recorded = steps[steps["window"] == "profiled"].groupby("rank").size()
-    traced = trace_steps(folder).groupby(["report", "process"]).size()
+    traced = RunFiles(folder).traced_steps.groupby(["report", "process"]).size()
     kernels = _calls(folder, "kernel_classes").groupby(["process", "device"])["calls"].sum()
     of_kinds = _calls(folder, "collectives", "collective")
     communication = of_kinds.groupby(["process", "device"])["calls"].sum()
