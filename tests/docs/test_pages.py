@@ -41,7 +41,7 @@ SHELL = ("sh", "bash", "console", "")  # an indented block has no language
 RUN_HERE = (
     r"source \.venv/bin/activate",
     r"multicard (runs|status)( --config config/[\w-]+\.yaml)?( --profile slurm)?",
-    r"multicard figures --list",
+    r"multicard figures",
     r"multicard (claims|recommend) results.*",
     r"multicard analyze \S+ --out \S+",
     r"multicard compare \S+\.sqlite \S+\.sqlite",
