@@ -49,16 +49,24 @@ def results(runs: pd.DataFrame, measures: pd.DataFrame) -> Results:
 def test_a_run_without_doubts_or_measures_has_no_notice() -> None:
     assert notices({}) == notices({"stationary": True, "windows_differ": False}) == []
     assert notices({"stationary": None, "windows_differ": float("nan"), "disturbance": float("nan")}) == []
+    assert notices({"deviation": float("nan")}) == []
 
 
 def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
-    assert notices(DRIFTING | PILED_UP | CROSSING | HOST_EXTENTS | {"disturbance": "other processes: 1.6 CPUs"}) == [
+    told = {"disturbance": "other processes: 1.6 CPUs", "deviation": "compiled in part only"}
+    assert notices(DRIFTING | PILED_UP | CROSSING | HOST_EXTENTS | told) == [
         "disturbed: other processes: 1.6 CPUs",
+        "not as configured: compiled in part only",
         f"not stationary: {DRIFT}",
         f"profiled window unlike the measured one: {WINDOW}",
         f"profiled window crosses the end of a pass: {RESTART}",
         f"steps of a GPU timed on the host: {LAUNCHES}",
     ]
+
+
+def test_figures_say_which_runs_are_not_as_configured(tmp_path: Path) -> None:
+    tables = scenario(tmp_path, table({}, {"deviation": "2 devices shared 1 distinct GPU"}))
+    assert notes(tables) == ["Not as configured: 1 of 2 runs (2 devices shared 1 distinct GPU)"]
 
 
 def test_figures_of_the_profiled_window_say_where_it_is_another_job(tmp_path: Path) -> None:

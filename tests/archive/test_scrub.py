@@ -37,7 +37,7 @@ HOMES = "/home"  # named apart: no file of the project holds a whole path of a m
         ("key Zm9vYmFyMTIzNDU2Nzg5QUJDRA", "key removed"),
         ("opensesame42!", "removed!"),
         ("me@example.org at 10.1.2.3 and fe80:0:0:1:2:3:4:5", "address at address and address"),
-        ("GPU-2f0b5a3c-1111-2222-3333-444455556666", "gpu"),
+        ("GPU-2f0b5a3c-1111-2222-3333-444455556666", "gpu-1"),
         ("nsys 2023.4.4.54-234433681190v0 is on the PATH", "nsys 2023.4.4.54-234433681190v0 is on the PATH"),
         ("tokens_per_sample: 3", "tokens_per_sample: 3"),
         ("nsys export of report ended with 1, saying: anything at all", "nsys export of report ended with 1"),
@@ -71,15 +71,33 @@ def test_names_of_kernels_stay(kernel: str) -> None:
     assert SCRUBBER.name(kernel) == kernel
 
 
+def test_gpus_can_be_told_apart_but_not_found() -> None:
+    first, second = "GPU-2f0b5a3c-1111-2222-3333-44445555aaaa", "GPU-2f0b5a3c-1111-2222-3333-44445555bbbb"
+    ranks = [{"gpus": [{"uuid": uuid}]} for uuid in (first, second, first)]
+    scrubbed = Scrubber([], []).record({"run": "r", "parameters": {}, "ranks": ranks})
+    assert [rank["gpus"][0]["uuid"] for rank in scrubbed["ranks"]] == ["gpu-1", "gpu-2", "gpu-1"]
+
+
+# As PyTorch 2.11 words it, without its advice.
+NUMBERS = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 79.15 GiB of "
+    "which 1.20 GiB is free. Process 77 has 3.00 GiB memory in use. Including non-PyTorch memory, this process has "
+    "74.93 GiB memory in use. 76.00 GiB allowed; Of the allocated memory 72.00 GiB is allocated by PyTorch, with "
+    "1.25 GiB allocated in private pools (e.g., CUDA Graphs), and 1.50 GiB is reserved by PyTorch but unallocated."
+)
+
+
 @pytest.mark.parametrize(
     ("message", "becomes"),
     [
         (
             "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB "
             "of which 1.1 GiB is free. Process 77 has 3 GiB",
-            "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB: "
-            "text removed",
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB "
+            "of which 1.1 GiB is free.: text removed",
         ),
+        (NUMBERS, NUMBERS),
+        (f"{NUMBERS} Something else.", f"{NUMBERS}: text removed"),
         ("RuntimeError: no password for xyzzy", "RuntimeError: text removed"),
         ("KeyboardInterrupt", "KeyboardInterrupt"),
         ("anything else", "text removed"),
@@ -98,6 +116,7 @@ REASONS = [
     Reason("killed", rank=0, signal="SIGKILL"),
     Reason("killed", signal="SIGTERM", unreported=[{"rank": 0, "node": "n1"}, {"rank": 1, "node": "n2"}]),
     Reason("exited", exit_code=3, unreported=[{"rank": 0}]),
+    Reason("wrong_gpus", devices=4, gpus=2),
     Reason("error", rank=1),
     Reason("cannot_run"),
 ]

@@ -2,24 +2,42 @@
 
 import os
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from multicard.experiment import machine
 from multicard.experiment.machine import Machine, triton_unsupported_reason
+from multicard.experiment.runs import Run
+from multicard.workloads.vision.parameters import VisionParameters
 
-LISTING = """\
+PLAIN = """\
 GPU 0: NVIDIA H100 (UUID: GPU-aaaa1111-0000)
 GPU 1: NVIDIA H100 (UUID: GPU-bbbb2222-0000)
+"""
+SLICES = """\
   MIG 1g.12gb     Device  0: (UUID: MIG-cccc3333-0000)
   MIG 1g.12gb     Device  1: (UUID: MIG-dddd4444-0000)
 """
+MIXED = PLAIN + SLICES  # slices of the second
+SLICED = PLAIN.splitlines()[0] + "\n" + SLICES
+
+ONE_SLICE = "CUDA shows a process one slice of a partitioned GPU (MIG) and no other GPU; select whole GPUs"
+
+
+def selects(value: str, how: str) -> str:
+    return f'CUDA_VISIBLE_DEVICES is "{value}", which selects {how}'
+
+
+def nowhere(value: str, entry: str) -> str:
+    return selects(value, f'up to "{entry}", of which nvidia-smi -L lists none; correct it')
 
 
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in that lists two GPUs, one of them in parts."""
-    (tmp_path / "listing").write_text(LISTING)
+    """A stand-in that lists what is in the file `listing` beside it."""
+    (tmp_path / "listing").write_text(PLAIN)
     program = tmp_path / "nvidia-smi"
     program.write_text(f'#!/bin/sh\n[ "$1" = -L ] && cat {tmp_path}/listing\n')
     program.chmod(0o755)
@@ -27,34 +45,79 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
+# Counts as PyTorch's own tests have them (test_cuda.py, test_parse_visible_devices and the two after
+# it), of slices as in NVIDIA's "MIG User Guide", "CUDA Device Enumeration".
 @pytest.mark.parametrize(
-    ("visible", "count"),
+    ("listing", "visible", "count", "why"),
     [
-        (None, 2),
-        ("", 0),
-        ("-1", 0),
-        ("0", 1),
-        ("1, 0", 2),
-        ("0,1,2,3", 2),
-        ("2,0", 0),  # CUDA looks no further than the first that is not there
-        ("0,-1,1", 1),
-        ("0,0", 1),
-        ("GPU-bbbb2222-0000", 1),
-        ("GPU-bbbb,GPU-aaaa", 2),
-        ("GPU-eeee", 0),
-        ("MIG-cccc3333-0000,MIG-dddd4444-0000", 2),
-        ("MIG-eeee", 0),
-        ("none", 0),
+        (PLAIN, None, 2, None),
+        (PLAIN, "", 0, selects("", "none; unset it")),
+        (PLAIN, "-1", 0, nowhere("-1", "-1")),
+        (PLAIN, "0", 1, selects("0", "no more; extend it")),
+        (PLAIN, "1, 0", 2, None),
+        (PLAIN, "1gpu2,0ampere", 2, None),
+        (PLAIN, "0,1,2,3", 2, None),
+        (PLAIN, "2,0", 0, nowhere("2,0", "2")),  # CUDA looks no further than the first that is not there
+        (PLAIN, "0,-1,1", 1, nowhere("0,-1,1", "-1")),
+        (PLAIN, "0,0", 0, selects("0,0", 'none, as it repeats "0"; correct it')),
+        (PLAIN, "GPU-bbbb2222-0000", 1, selects("GPU-bbbb2222-0000", "no more; extend it")),
+        (PLAIN, "GPU-bbbb,GPU-aaaa", 2, None),
+        (PLAIN, "GPU-bbbb,0", 1, nowhere("GPU-bbbb,0", "0")),
+        (PLAIN, "GPU-", 0, selects("GPU-", 'up to "GPU-", of which nvidia-smi -L lists 2; correct it')),
+        (PLAIN, "GPU-eeee", 0, nowhere("GPU-eeee", "GPU-eeee")),
+        (PLAIN, "MIG-cccc3333-0000", 0, nowhere("MIG-cccc3333-0000", "MIG-cccc3333-0000")),
+        (PLAIN, "none", 0, nowhere("none", "none")),
+        (SLICED, None, 1, ONE_SLICE),
+        (SLICED, "0", 1, ONE_SLICE),
+        (SLICED, "GPU-aaaa", 1, ONE_SLICE),
+        (SLICED, "MIG-cccc3333-0000,MIG-dddd4444-0000", 1, ONE_SLICE),
+        (SLICED, "MIG-eeee", 0, nowhere("MIG-eeee", "MIG-eeee")),
+        (SLICED, "1", 0, nowhere("1", "1")),
+        (SLICED, "", 0, selects("", "none; unset it")),
+        (MIXED, None, 1, ONE_SLICE),
+        (MIXED, "0", 1, selects("0", "no more; extend it")),
+        (MIXED, "0,1", 1, ONE_SLICE),
+        (MIXED, "GPU-bbbb", 1, ONE_SLICE),
+        (MIXED, "MIG-dddd", 1, ONE_SLICE),
+        ("", None, 0, None),
+        ("", "0,1", 0, None),
     ],
 )
-@pytest.mark.usefixtures("nvidia_smi")
 def test_gpus_count_that_are_there_and_may_be_seen(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, listing: str, visible: str | None, count: int, why: str | None
 ) -> None:
+    nvidia_smi.with_name("listing").write_text(listing)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert Machine.here().gpus == count
+    found = Machine.here()
+    assert (found.gpus, found.hidden_gpus) == (count, why)
+
+
+@pytest.mark.parametrize("visible", [None, "", "0", "0,1", "GPU-aaaa", "MIG-cccc"])
+def test_gpus_that_no_nvidia_smi_lists_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(machine, "DEVICES", tmp_path)
+    assert (Machine.here().gpus, Machine.here().hidden_gpus) == (0, None)
+    (tmp_path / "nvidia0").touch()  # as the driver makes one for each GPU
+    found = Machine.here()
+    assert (found.gpus, found.hidden_gpus) == (0, "nvidia-smi, which lists them, is not on the PATH; add it")
+
+
+def test_a_run_that_needs_hidden_gpus_is_told_what_to_do() -> None:
+    one = Machine(cpus=8, gpus=1, hidden_gpus="they are hidden; unhide them")
+    two = VisionParameters(strategy="ddp", devices=2)
+    assert Run("r", two).unsupported_reason(one) == "needs 2 devices, 1 found: they are hidden; unhide them"
+    assert Run("r", VisionParameters()).unsupported_reason(one) is None
+    on_cpus = VisionParameters(strategy="ddp", devices=16, device="cpu")
+    assert Run("r", on_cpus).unsupported_reason(one) == "needs 16 devices, 8 found"
+    none = replace(one, gpus=0)
+    assert Run("r", two).unsupported_reason(none) == "needs a CUDA GPU, none found: they are hidden; unhide them"
 
 
 def test_a_machine_without_gpus_has_none_whatever_may_be_seen(

@@ -14,9 +14,10 @@ from multicard.core.errors import UserError
 from multicard.core.reasons import Reason, describe_reason
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
-from multicard.launch.outcome import judge
+from multicard.launch.outcome import judge, judge_gpus
 from multicard.launch.process import Ended
-from multicard.record.rank import LONGEST_MESSAGE, _message, is_out_of_memory
+from multicard.record.out_of_memory import is_out_of_memory
+from multicard.record.rank import LONGEST_MESSAGE, _message
 from multicard.workloads.vision.parameters import VisionParameters
 
 pytestmark = pytest.mark.slow
@@ -31,17 +32,39 @@ from multicard.core.errors import UserError
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.record.rank import run_rank
 from multicard.record.recorder import Diverged
-from multicard.workloads.vision.ranks import joined
+from multicard.workloads.vision.ranks import join
 
 def train(job, p, record):
-    with joined(p) as (rank, device):
-        if rank == p.ranks - 1:
-            dist.destroy_process_group = lambda: time.sleep(1000)
-            atexit.register(time.sleep, 1000)
-            {fault}
-        dist.barrier()
+    rank, device = join(p)
+    if rank == p.ranks - 1:
+        dist.destroy_process_group = lambda: time.sleep(1000)
+        atexit.register(time.sleep, 1000)
+        {fault}
+    dist.barrier()
     return {{}}
 
+run_rank(VisionParameters.model_validate, train)
+"""
+# Another, whose ranks finish; the end of the last one's process group has a fault.
+FINISHES = """
+import time
+import torch.distributed as dist
+from multicard.record import tear_down
+from multicard.record.rank import run_rank
+from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.ranks import join
+
+def fault():
+    {fault}
+
+def train(job, p, record):
+    rank, device = join(p)
+    dist.barrier()
+    if rank == p.ranks - 1:
+        dist.destroy_process_group = fault
+    return {{}}
+
+tear_down.LIMIT_S = 1.0
 run_rank(VisionParameters.model_validate, train)
 """
 # Real training, with little more memory than its imports take.
@@ -102,6 +125,25 @@ def test_a_rank_that_the_system_kills_is_named_with_its_signal(run_instead: Any,
     record = run_instead(program, strategy=strategy, devices=devices)
     assert record["outcome"] == "failed"
     assert record["reason"] == {"code": "killed", "rank": devices - 1, "signal": "SIGKILL"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("time.sleep(1000)", "the process did not exit within 1 s after it had finished"),
+        (
+            "raise dist.DistBackendError('ncclUnhandledCudaError')",
+            "the process group could not be taken down: DistBackendError: ncclUnhandledCudaError",
+        ),
+    ],
+)
+def test_a_rank_that_has_finished_is_completed_whatever_becomes_of_its_process_group(
+    run_instead: Any, fault: str, problem: str
+) -> None:
+    record = run_instead(FINISHES.format(fault=fault), strategy="ddp", devices=2)
+    assert (record["outcome"], record["reason"], record["exit_code"]) == ("completed", None, 0)
+    assert [rank["tear_down_problem"] for rank in record["ranks"]] == [None, problem]
+    assert not record["ended_at_time_limit"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a limit of the address space that holds")
@@ -220,6 +262,23 @@ def test_without_the_list_of_torchrun_the_exit_code_decides(
 ) -> None:
     _, output = judged(Ended(exit_code, timed_out=False, wall_time_s=1.0), records, 2, 60.0, tmp_path / "log.txt")
     assert output == reason
+
+
+def on_gpus(*uuids: str) -> list[dict[str, Any]]:
+    return [{"rank": rank, "gpus": [{"uuid": uuid}]} for rank, uuid in enumerate(uuids)]
+
+
+def test_a_completed_job_on_fewer_gpus_than_its_devices_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judge_gpus(on_gpus("a", "b"), 2) == ("completed", None)
+    assert judge_gpus([{"rank": 0, "gpus": [{"uuid": "a"}, {"uuid": "b"}]}], 2) == ("completed", None)  # dp
+    for ranks, found in ((on_gpus("a", "a"), 1), ([{"rank": 0}, {"rank": 1}], 0)):
+        assert judge_gpus(ranks, 2) == ("failed", Reason("wrong_gpus", devices=2, gpus=found))
+    assert describe_reason(Reason("wrong_gpus", devices=4, gpus=2).record()) == (
+        "its 4 devices were 2 distinct GPUs, so its numbers are not those of 4; see `gpus` of the ranks in run.json, "
+        "and `nvidia-smi -L`"
+    )
+    monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
+    assert judge_gpus(on_gpus("a", "a"), 2) == ("completed", None)
 
 
 def test_a_rank_out_of_memory_is_the_outcome_though_the_others_wait_for_it_to_the_end(tmp_path: Path) -> None:

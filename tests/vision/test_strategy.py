@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torchvision.models.mobilenetv2 import MobileNetV2
@@ -28,7 +29,7 @@ from multicard.workloads.vision.loaders import training_loader
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import autocast
 from multicard.workloads.vision.prepare import prepare
-from multicard.workloads.vision.ranks import joined
+from multicard.workloads.vision.ranks import join
 from multicard.workloads.vision.strategy import STRATEGIES
 
 pytestmark = pytest.mark.slow
@@ -80,15 +81,16 @@ def train_rank(rank: int, strategy: str, port: int, out: str) -> None:
     become(rank, port)
     torch.set_num_threads(1)
     parameters = VisionParameters(device="cpu", strategy=strategy, devices=2)
-    with joined(parameters) as (_, device):
-        wrapped = STRATEGIES[parameters.strategy].wrap(model(), parameters, device)
-        trained(wrapped, slice(rank * BATCH // 2, (rank + 1) * BATCH // 2))
-        weights = {
-            name.removeprefix("module."): value.full_tensor() if hasattr(value, "full_tensor") else value.detach()
-            for name, value in wrapped.named_parameters()
-        }
-        if rank == 0:
-            torch.save(weights, out)
+    _, device = join(parameters)
+    wrapped = STRATEGIES[parameters.strategy].wrap(model(), parameters, device)
+    trained(wrapped, slice(rank * BATCH // 2, (rank + 1) * BATCH // 2))
+    weights = {
+        name.removeprefix("module."): value.full_tensor() if hasattr(value, "full_tensor") else value.detach()
+        for name, value in wrapped.named_parameters()
+    }
+    if rank == 0:
+        torch.save(weights, out)
+    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("strategy", ["ddp-ds", "fsdp"])
@@ -135,14 +137,14 @@ def run_program(p: VisionParameters, digits: Path, scratch: Path) -> None:
     """Run the training program's own loop on one rank."""
     scratch.mkdir(exist_ok=True)
     job = {"data": digits, "scratch": scratch, "profiler": "none"}
-    with joined(p) as (rank, device):
-        training_program.train(job, p, rank, device, read_provenance(digits))
+    training_program.train(job, p, *join(p), read_provenance(digits))
 
 
 def run_program_as(rank: int, port: int, digits: Path, scratch: Path) -> None:
     become(rank, port)
     training_program.MobileNetV2 = SAME_MODEL
     run_program(VisionParameters(**SHARED), digits, scratch)
+    dist.destroy_process_group()
 
 
 def column(path: Path, name: str) -> list[float]:

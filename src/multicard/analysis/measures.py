@@ -8,6 +8,7 @@ import pandas as pd
 
 from multicard.analysis import stationarity
 from multicard.analysis.conditions import condition_columns, disturbance
+from multicard.analysis.deviations import deviation
 from multicard.analysis.run_files import RunFiles, read_table
 from multicard.analysis.warmup import without_transient
 from multicard.analysis.window_comparison import TOLERANCE, block_length, windows_differ
@@ -60,6 +61,9 @@ COMMON: dict[str, str] = {
     **stationarity.MEASURES,
 }
 
+# Columns before parameters and measures.
+ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation")
+
 # Of each workload, by its name; and of all.
 MEASURES_OF = {
     name: COMMON
@@ -103,6 +107,7 @@ def measure_run(run: Path | RunFiles) -> dict[str, Any]:
         "reason": describe_reason(record.get("reason")),
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
+        "deviation": deviation(record),
         **{name: record["parameters"].get(name) for name in work.parameters.model_fields},
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
@@ -226,7 +231,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     Without rows there are the columns of all workloads.
     """
     named = [name for name in (*PARAMETERS, *MEASURES) if not rows or any(name in row for row in rows)]
-    return pd.DataFrame(rows, columns=["run", "outcome", "reason", "profiler_used", "disturbance", *named])
+    return pd.DataFrame(rows, columns=[*ABOUT, *named])
 
 
 def outcome_of(run: Path | RunFiles) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from multicard.core.units import percent
 Notice = Callable[[Mapping[str, Any]], str | None]
 
 DISTURBED = "disturbed"
+DEVIATES = "not as configured"
 NOT_STATIONARY = "not stationary"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 CROSSES_PASS = "profiled window crosses the end of a pass"
@@ -20,6 +21,12 @@ PROFILED = (WINDOW_DIFFERS, CROSSES_PASS, HOST_EXTENTS)  # what is the matter wi
 def disturbance_notice(values: Mapping[str, Any]) -> str | None:
     """What disturbed or throttled a run, see `multicard.analysis.conditions`; None where that is nothing or unknown."""
     found = values.get("disturbance")
+    return None if pd.isna(found) else found
+
+
+def deviation_notice(values: Mapping[str, Any]) -> str | None:
+    """How a run was executed otherwise than its parameters say, see `multicard.analysis.deviations`; or None."""
+    found = values.get("deviation")
     return None if pd.isna(found) else found
 
 
@@ -59,6 +66,7 @@ def extent_notice(values: Mapping[str, Any]) -> str | None:
 # By what is the matter.
 NOTICES: dict[str, Notice] = {
     DISTURBED: disturbance_notice,
+    DEVIATES: deviation_notice,
     NOT_STATIONARY: drift_notice,
     WINDOW_DIFFERS: window_notice,
     CROSSES_PASS: pass_notice,

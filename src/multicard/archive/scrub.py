@@ -42,7 +42,6 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"(?i)\bbearer\s+\S+"), f"bearer {REMOVED}"),
     (TOKEN, REMOVED),
-    (re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4,12}){2,4}\b"), "gpu"),  # serial numbers, as good as
     (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b"), "address"),
     (re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "address"),
     (re.compile(r"(?<![\w:])[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{0,4}){3,7}(?![\w:])"), "address"),
@@ -50,12 +49,19 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])\w{24,}\b|\b(?=\w*[a-f])(?=\w*\d)[0-9a-f]{32,}\b"), REMOVED),
 )
 
+SIZE = r"[\d.]+ (?:[KMGT]i?B|bytes)"
 # The kind of an error, and what PyTorch's allocator prints of sizes.
 KNOWN_MESSAGE = re.compile(
-    r"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ [KMGT]?i?B\.)?"
-    r"(?: GPU \d+ has a total capacity of [\d.]+ [KMGT]?i?B)?"
+    rf"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate {SIZE}\.)?"
+    rf"(?: GPU \d+ has a total capacity of {SIZE}(?: of which {SIZE} is free\.)?)?"
+    rf"(?: Process \d+ has {SIZE} memory in use\.)*"
+    rf"(?: Including non-PyTorch memory, this process has {SIZE} memory in use\.)?(?: {SIZE} allowed;)?"
+    rf"(?: Of the allocated memory {SIZE} is allocated by PyTorch,"
+    rf"(?: with {SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),)?"
+    rf" and {SIZE} is reserved by PyTorch but unallocated\.)?"
     r"|[A-Z][A-Za-z]{2,40}(?:Error|Exception|Interrupt|Exit)(?=: |$)"
 )
+UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4,12}){2,4}\b")  # as good as a serial number
 CODE = re.compile(r"[A-Za-z_]+")  # of a reason's fields `code` and `signal`
 
 KEPT = ("run", "parameters")  # checked against each other: the id is made of the parameters
@@ -84,6 +90,7 @@ class Scrubber:
                     words.setdefault(name.lower(), f"host-{number}")
         self._words = words
         longest_first = sorted(words, key=len, reverse=True)
+        self._gpus: dict[str, str] = {}
         self._word = _any(longest_first, r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])", re.IGNORECASE)
         self._secret = _any(sorted(secrets, key=len, reverse=True), "{}")
 
@@ -126,9 +133,14 @@ class Scrubber:
     def text(self, text: str) -> str:
         """Free text: known words, paths and all that has the form of an address, an assignment or a key."""
         text = self._secret.sub(REMOVED, text)
+        text = UUID.sub(self._gpu, text)
         for form, instead in FORMS:
             text = form.sub(instead, text)
         return self.name(text.partition(", saying: ")[0])  # what follows is the output of another program
+
+    def _gpu(self, uuid: re.Match[str]) -> str:
+        """A name for a GPU, by which it can be told from others but not found."""
+        return self._gpus.setdefault(uuid[0].lower(), f"gpu-{len(self._gpus) + 1}")
 
     def reason(self, reason: dict[str, Any] | str | None) -> dict[str, Any] | str | None:
         """Why a run failed: all but the message, of which the kind of the error is kept. An old reason is a message."""

@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], bool]:
     """Outcome of a run, remarks on it, and whether nothing is wrong; `cannot_run`: why it cannot run here."""
     from multicard.analysis.conditions import disturbance
+    from multicard.analysis.deviations import deviation, tear_down_problem
     from multicard.analysis.notices import notices
     from multicard.core.files import read_json
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
@@ -55,8 +56,10 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
     remarks = [describe_reason(record["reason"])] if record["reason"] else []
     if caveat := (record.get("profiler") or {}).get("caveat"):
         remarks.append(caveat)
+    if problem := tear_down_problem(record):
+        remarks.append(problem)
     if record["outcome"] != "completed" or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
-        remarks += notices({"disturbance": disturbance(record)})
+        remarks += notices({"disturbance": disturbance(record), "deviation": deviation(record)})
         return record["outcome"], remarks, record["outcome"] != "failed"
 
     from multicard.analysis.consistency import check_run

@@ -12,6 +12,8 @@ WORDINGS = {
     "error": "{message}",  # of a rank
     "killed": "killed by {signal}",
     "exited": "exit code {exit_code}",  # of the launcher, where no rank reported an error
+    "wrong_gpus": "its {devices} devices were {gpus} distinct GPUs, so its numbers are not those of {devices}; see "
+    "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",
 }
 HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
@@ -31,6 +33,8 @@ class Reason:
         What a program printed, which may be anything.
     unreported
         Ranks that exited without writing their record, each with its node.
+    devices, gpus
+        GPUs that the job was to have, and had.
     """
 
     code: str
@@ -42,6 +46,8 @@ class Reason:
     step: int | None = None
     time_limit_s: float | None = None
     unreported: list[dict[str, Any]] = field(default_factory=list)
+    devices: int | None = None
+    gpus: int | None = None
     message: str | None = None
 
     def record(self) -> dict[str, Any]:

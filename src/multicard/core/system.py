@@ -14,6 +14,7 @@ from typing import BinaryIO, TypeVar
 LIMIT_S = 20.0
 READ_BYTES = 1 << 20  # of an endless answer
 FILE_BYTES = 1 << 28  # that one file of the program may take: an endless answer must not fill the disk
+SHARED_GPU = "MULTICARD_SHARED_GPU"  # set to 1 by checks of this project that try several ranks on one GPU
 
 T = TypeVar("T")
 
@@ -68,6 +69,11 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
     # The last line that says something: what comes before is often only how it got there.
     last = next((" ".join(line.split()) for line in reversed([*output.split("\n"), *said]) if line.strip()), "nothing")
     return Answer(output, f"{name} ended with {code}, saying: {last[:200]}")
+
+
+def ranks_may_share_gpus() -> bool:
+    """Whether several ranks may run on one GPU, over gloo: only where a check of this project asks for it."""
+    return os.environ.get(SHARED_GPU) == "1"
 
 
 def usable_cpus() -> int:

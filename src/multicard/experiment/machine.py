@@ -1,8 +1,8 @@
 """What this machine can run, found without importing torch."""
 
 import importlib.util
-import itertools
 import os
+import re
 import shutil
 import sysconfig
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ from multicard.profilers import PROFILERS
 
 # torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
+DEVICES = Path("/dev")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Machine:
     nodes: int = 1  # machines that one run may have
     runs_ask_for_cpus: bool = False  # as jobs of Slurm do, which starts none that asks for more than a node has
     unanswered: str | None = None  # why a tool that is installed could not list GPUs or nodes; None where none failed
+    hidden_gpus: str | None = None  # why CUDA shows fewer than the machine has, and what to do; else None
 
     def hypothetical(self) -> "Machine":
         """Add to this machine whatever it does not have, to plan for."""
@@ -46,16 +48,18 @@ class Machine:
             weights_needed=False,
             nodes=1024,
             runs_ask_for_cpus=False,
+            hidden_gpus=None,
         )
 
     @classmethod
     def here(cls) -> "Machine":
         """Look at the machine that this process runs on, and at its job of Slurm if it is in one."""
         gpus, nodes = _asked("nvidia-smi", "-L"), _allocated_nodes()
+        visible, hidden = _visible_gpus(gpus.lines)
         memory = _asked("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
         return cls(
             cpus=usable_cpus(),
-            gpus=_gpus(gpus.lines),
+            gpus=visible,
             profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
             compiler=_compiler(),
             dali=_dali(),
@@ -64,6 +68,7 @@ class Machine:
             gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
             nodes=_count(nodes.lines),
             unanswered=next((answer.problem for answer in (gpus, memory, nodes) if answer.problem), None),
+            hidden_gpus=hidden or _unlisted_gpus(),
         )
 
 
@@ -133,23 +138,58 @@ def torchtune_unsupported_reason() -> str | None:
     return "; ".join(wrong) or None
 
 
-def _gpus(listing: list[str]) -> int:
-    """Count the GPUs that a CUDA program would see: of CUDA_VISIBLE_DEVICES, those before the first that is not there.
+def _visible_gpus(listing: list[str]) -> tuple[int, str | None]:
+    """Number of GPUs that CUDA shows a process, and why these are not all that `nvidia-smi -L` lists.
 
-    An entry is a GPU's index, or the beginning of the UUID of a GPU or of a part of one (MIG).
+    CUDA_VISIBLE_DEVICES is read as PyTorch and CUDA do: indices or UUIDs (or their beginnings), up to the first that is
+    not there, and nothing if one is repeated. Of GPUs that are partitioned (MIG) a process is shown one slice, and then
+    no other GPU: NVIDIA's "MIG User Guide", "CUDA Device Enumeration".
     """
-    gpus = sum(line.startswith("GPU ") for line in listing)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return gpus
-    uuids = [line.rpartition("(UUID: ")[2].rstrip(")") for line in listing]
+    slices_of: dict[str, list[str]] = {}  # by the UUID of the GPU
+    for line in listing:
+        uuid = line.rpartition("(UUID: ")[2].rstrip(")")
+        if line.startswith("GPU "):
+            slices_of[uuid] = []
+        elif line.startswith("MIG ") and slices_of:
+            slices_of[next(reversed(slices_of))].append(uuid)
+    gpus, selection = list(slices_of), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if selection is None or not gpus:
+        selected, problem = gpus, None
+    else:
+        selected, problem = _selected(selection, gpus, [uuid for slices in slices_of.values() for uuid in slices])
+        problem = f'CUDA_VISIBLE_DEVICES is "{selection}", which {problem}'
+    if any(uuid not in slices_of or slices_of[uuid] for uuid in selected):
+        return 1, "CUDA shows a process one slice of a partitioned GPU (MIG) and no other GPU; select whole GPUs"
+    return len(selected), problem if len(selected) < len(gpus) else None
 
-    def is_there(entry: str) -> bool:
-        if entry.isdecimal():
-            return int(entry) < gpus
-        return entry.startswith(("GPU-", "MIG-")) and any(uuid.startswith(entry) for uuid in uuids)
 
-    return len(set(itertools.takewhile(is_there, map(str.strip, visible.split(",")))))
+def _selected(selection: str, gpus: list[str], slices: list[str]) -> tuple[list[str], str]:
+    """UUIDs that a value of CUDA_VISIBLE_DEVICES selects, and how it comes that they are no more."""
+    if not selection.strip():
+        return [], "selects none; unset it"
+    entries = [entry.strip() for entry in selection.split(",")]
+    kind = next((prefix for prefix in ("GPU-", "MIG-") if entries[0].startswith(prefix)), None)
+    found: list[str] = []
+    for entry in entries:
+        if kind:
+            matching = [uuid for uuid in (gpus if kind == "GPU-" else slices) if uuid.startswith(entry)]
+            matching = matching if entry.startswith(kind) else []
+        else:  # as C's strtoul, which stops at what is no digit
+            number = re.match(r"\+?\d+", entry)
+            matching = gpus[int(number[0]) :][:1] if number else []
+        if len(matching) != 1:
+            return found, f'selects up to "{entry}", of which nvidia-smi -L lists {len(matching) or "none"}; correct it'
+        if matching[0] in found:
+            return [], f'selects none, as it repeats "{entry}"; correct it'
+        found += matching
+    return found, "selects no more; extend it"
+
+
+def _unlisted_gpus() -> str | None:
+    """Why GPUs of which there are device files are not listed; None where there are none, or nvidia-smi lists them."""
+    if shutil.which("nvidia-smi") or not any(DEVICES.glob("nvidia[0-9]*")):
+        return None
+    return "nvidia-smi, which lists them, is not on the PATH; add it"
 
 
 def _gpu_memory_bytes(totals: list[str]) -> int | None:

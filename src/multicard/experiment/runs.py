@@ -43,8 +43,9 @@ class Run:
             return "torch.compile needs a C++ compiler, none found"
         if p.compile and p.device == "cuda" and machine.triton:
             return f"torch.compile on GPUs needs {machine.triton}"
+        hidden = f": {machine.hidden_gpus}" if p.device == "cuda" and machine.hidden_gpus else ""
         if p.device == "cuda" and machine.gpus == 0:
-            return "needs a CUDA GPU, none found"
+            return f"needs a CUDA GPU, none found{hidden}"
         if p.nodes > machine.nodes:
             if machine.nodes == 1:
                 return f"needs a Slurm allocation of {p.nodes} nodes"
@@ -52,7 +53,7 @@ class Run:
         found = machine.gpus if p.device == "cuda" else machine.cpus
         if p.devices_per_node > found:
             on_each = " on each node" if p.nodes > 1 else ""
-            return f"needs {p.devices_per_node} devices{on_each}, {found} found"
+            return f"needs {p.devices_per_node} devices{on_each}, {found} found{hidden}"
         if machine.runs_ask_for_cpus and p.cpus_per_node > machine.cpus:
             return f"needs {p.cpus_per_node} CPUs of a node for its ranks and loader workers, {machine.cpus} found"
         if p.profiler in PROFILERS and p.profiler not in machine.profilers:

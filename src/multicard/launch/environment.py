@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from multicard.core.secrets import SECRET_VARIABLE, TOKEN
+from multicard.core.system import SHARED_GPU
 from multicard.experiment.parameters import JobParameters
 from multicard.profilers import PROFILERS
 
@@ -20,7 +21,7 @@ ALLOWED = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
     # Set by environment modules so that compilers find headers and libraries, for torch.compile.
     "CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
-    "IBV_FORK_SAFE", "RDMAV_FORK_SAFE",
+    "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", SHARED_GPU,
 )  # fmt: skip
 ALLOWED_PREFIXES = (
     "LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "PYTORCH_", "NVIDIA_",

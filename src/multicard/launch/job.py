@@ -40,12 +40,15 @@ from multicard.launch.attempts import is_spent, scratch_in, version_of
 from multicard.launch.commands import Rendezvous, training_command
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
-from multicard.launch.outcome import judge
+from multicard.launch.outcome import judge, judge_gpus
 from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
 
-OF_EVERY_RANK = ("rank", "node", "pid", "binding", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes")
+OF_EVERY_RANK = (
+    "rank", "node", "pid", "binding", "gpus", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes",
+    "compile_limits_hit", "tear_down_problem",
+)  # fmt: skip
 FROM_FIRST_RANK = (
     "host", "hardware", "versions", "data", "model", "attention", "steps_per_pass", "profiled_window", "saved",
     "resumed",
@@ -139,6 +142,8 @@ def run_job(
         nodes = _nodes(scratch, parameters, ranks) if several else []
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
+        if outcome == "completed" and parameters.device == "cuda":
+            outcome, reason = judge_gpus(ranks, parameters.devices)
         if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
             raise UserError(f"{folder}: cannot be written: No space left on device; free space and start again")
         _join_parts(scratch, folder, parameters.ranks)
@@ -153,6 +158,7 @@ def run_job(
             "ended": end.isoformat(timespec="milliseconds"),
             "wall_time_s": round(ended.wall_time_s, 3),
             "exit_code": ended.exit_code,
+            "ended_at_time_limit": ended.timed_out,
             "profiler": {"used": profiler, "why": why, "caveat": caveat, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
@@ -207,6 +213,7 @@ def refuse_job(
             "ended": now,
             "wall_time_s": 0.0,
             "exit_code": None,
+            "ended_at_time_limit": False,
             "profiler": {"used": "none", "why": "nothing ran", "caveat": None, "trace_missing": captured["missing"]},
             "command": [],
             "variables": None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.reasons import Reason
+from multicard.core.system import ranks_may_share_gpus
 from multicard.launch.process import Ended
 
 # A rank and its exit code in the list of failures with which torchrun ends.
@@ -63,6 +64,17 @@ def judge(
     if signal_name:
         return "failed", Reason("killed", signal=signal_name, unreported=unreported)
     return "failed", Reason("exited", exit_code=ended.exit_code, unreported=unreported)
+
+
+def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason | None]:
+    """Outcome of a job whose ranks completed on GPUs: failed unless each device was a GPU of its own.
+
+    GPUs are told apart by their UUIDs, which each rank recorded.
+    """
+    distinct = {gpu["uuid"] for rank in ranks for gpu in rank.get("gpus") or []}
+    if len(distinct) >= devices or ranks_may_share_gpus():
+        return "completed", None
+    return "failed", Reason("wrong_gpus", devices=devices, gpus=len(distinct))
 
 
 def _lost_a_peer(reason: Reason) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from multicard import __version__
+from multicard.record.visible import visible_gpus
 
 PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "numpy")
 
@@ -41,17 +42,14 @@ def _driver() -> str | None:
 
 def hardware() -> dict[str, Any]:
     """Processor, memory and GPUs of this machine."""
-    gpus = []
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            properties = torch.cuda.get_device_properties(index)
-            gpus.append(
-                {
-                    "name": properties.name,
-                    "memory_bytes": properties.total_memory,
-                    "capability": f"{properties.major}.{properties.minor}",
-                }
-            )
+    gpus = [
+        {
+            "name": properties.name,
+            "memory_bytes": properties.total_memory,
+            "capability": f"{properties.major}.{properties.minor}",
+        }
+        for properties in visible_gpus()
+    ]
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
         "processor": _processor(),

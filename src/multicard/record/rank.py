@@ -1,7 +1,6 @@
 """The entry point of every training program: run one rank, and record its outcome."""
 
 import argparse
-import errno
 import os
 import sys
 import traceback
@@ -16,9 +15,12 @@ from multicard.core.errors import UserError
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import PROGRESS, rank_file
 from multicard.core.reasons import Reason
-from multicard.record import environment
+from multicard.record import environment, visible
 from multicard.record.binding import bind, bound
+from multicard.record.compilation import limits_hit
+from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory, speaks_of_memory, without_advice
 from multicard.record.recorder import Diverged
+from multicard.record.tear_down import leave_group, leave_now
 
 P = TypeVar("P")
 # Trains as one rank: takes the job, its parameters and the record so far, to which it may add as it goes; returns what
@@ -28,21 +30,12 @@ Training = Callable[[dict[str, Any], P, dict[str, Any]], dict[str, Any]]
 KNOWN = (Diverged, UserError)  # errors whose message is enough, without their type and traceback
 LONGEST_MESSAGE = 300  # characters
 
-# Parts of error messages about memory that ran out, in lower case.
-OUT_OF_MEMORY = (
-    "out of memory",  # CUDA, NCCL
-    "can't allocate memory",  # PyTorch on a CPU
-    "cannot allocate memory",  # Linux
-    "bad_alloc",  # C++
-    "status_alloc_failed",  # cuBLAS and others
-    "allocation_failed",  # cuDNN 9
-)
-
 
 def run_rank(parse: Callable[[dict[str, Any]], P], training: Training[P]) -> None:
     """Run this process as a rank of a job: read `--job FILE`, train, and leave rank.json whatever happens.
 
-    Exits with code 1 where training raises an error. Training leaves its process group up then.
+    Training leaves its process group up: the record is written first, and how long its end may take is limited. A rank
+    whose training raises an error exits with code 1 and leaves the group as it is.
 
     Parameters
     ----------
@@ -60,7 +53,9 @@ def run_rank(parse: Callable[[dict[str, Any]], P], training: Training[P]) -> Non
         "rank": int(os.environ.get("RANK", "0")),
     }
     failure = None
+    path = Path(job["scratch"]) / rank_file("rank.json", record["rank"])
     try:
+        record["gpus"] = visible.identities(visible.rank_devices(p))
         record |= {
             "host": environment.host(),
             "hardware": environment.hardware(),
@@ -69,30 +64,40 @@ def run_rank(parse: Callable[[dict[str, Any]], P], training: Training[P]) -> Non
         record |= training(job, p, record)
     except BaseException as error:
         failure = error
-        record |= {"outcome": _outcome(error), "reason": _reason(error, record["rank"]).record()}
-    write_json(Path(job["scratch"]) / rank_file("rank.json", record["rank"]), record)
+        memory = fullest_gpu()  # while the traceback holds what was allocated
+        outcome = _outcome(error, memory)
+        record |= {"outcome": outcome, "reason": _reason(error, outcome, memory, record["rank"]).record()}
+    record["compile_limits_hit"] = limits_hit()
+    write_json(path, record)
     if failure is not None:
         _leave(failure)
+    if dist.is_initialized():
+        leave_group(lambda problem: write_json(path, record | {"tear_down_problem": problem}))
 
 
-def _outcome(error: BaseException) -> str:
-    if is_out_of_memory(error):
+def _outcome(error: BaseException, memory: GpuMemory | None) -> str:
+    if is_out_of_memory(error, memory):
         return "out_of_memory"
     return "diverged" if isinstance(error, Diverged) else "failed"
 
 
-def _reason(error: BaseException, rank: int) -> Reason:
+def _reason(error: BaseException, outcome: str, memory: GpuMemory | None, rank: int) -> Reason:
     if isinstance(error, Diverged):
         return Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
-    code = "out_of_memory" if is_out_of_memory(error) else "error"
-    return Reason(code, rank=rank, message=_message(error))
+    code = "out_of_memory" if outcome == "out_of_memory" else "error"
+    return Reason(code, rank=rank, message=_message(error, memory))
 
 
-def _message(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if len(text) > LONGEST_MESSAGE:  # the end of a worker's traceback has the error, its beginning the place
+def _message(error: BaseException, memory: GpuMemory | None = None) -> str:
+    """One line of an error; of one about memory with its numbers, else with those of the fullest GPU."""
+    text = without_advice(" ".join(str(error).split()))
+    has_numbers = isinstance(error, torch.OutOfMemoryError)
+    if len(text) > LONGEST_MESSAGE and not has_numbers:
+        # The end of a worker's traceback has the error, its beginning the place.
         half = LONGEST_MESSAGE // 2
         text = f"{text[:half]} … {text[-half:]}"
+    if memory is not None and not has_numbers and speaks_of_memory(error):
+        text += f"; {memory.describe()}"
     return text if isinstance(error, KNOWN) else f"{type(error).__name__}: {text}"
 
 
@@ -103,28 +108,20 @@ def _leave(error: BaseException) -> NoReturn:
     else:
         traceback.print_exception(error)
     if dist.is_initialized():
-        # Python's own end would take the process group down, and may wait for ranks that wait for this one.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        leave_now(1)
     sys.exit(1)
 
 
-class Placement(Protocol):
+class Placement(visible.Placement, Protocol):
     """The parameters of a job that say where its ranks run."""
 
-    device: str
     binding: str
-    ranks_per_node: int
 
 
-def bind_rank(p: Placement, gpus: list[int] | None = None) -> dict[str, Any]:
-    """Bind this rank as its parameters ask, next to `gpus` or to its own; return what it is bound to."""
+def bind_rank(p: Placement) -> dict[str, Any]:
+    """Bind this rank as its parameters ask, next to its GPUs; return what it is bound to."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if p.device == "cpu":
-        gpus = []
-    elif gpus is None:
-        gpus = [local_rank]
+    gpus = [device.index for device in visible.rank_devices(p) if device.type == "cuda"]
     note = bind(local_rank, p.ranks_per_node, gpus) if p.binding == "numa" else None
     return bound() | {"note": note}
 
@@ -132,12 +129,3 @@ def bind_rank(p: Placement, gpus: list[int] | None = None) -> dict[str, Any]:
 def log_progress(text: str) -> None:
     """Print a line of progress."""
     print(f"{PROGRESS}  {text}", flush=True)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out, on the GPU or on the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in OUT_OF_MEMORY)

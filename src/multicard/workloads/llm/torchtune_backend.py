@@ -85,6 +85,8 @@ def tune(
     recipe = _load_recipe(TECHNIQUES[p.technique].recipe_name(p))
     if p.device == "cpu":
         _patch_for_cpu(recipe)
+    if hasattr(recipe, "destroy_process_group"):
+        recipe.destroy_process_group = lambda: None  # left to `run_rank`, after the record is written
     passes: list[int] = []
     observed = _observed(recipe, p, observer, passes)
     # The recipe's entry looks its class up by name; its decorator, which reads the command line, is left out.

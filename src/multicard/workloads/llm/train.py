@@ -13,6 +13,7 @@ from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.others import OthersMeter
 from multicard.record.rank import bind_rank, run_rank
 from multicard.record.recorder import Recorder
+from multicard.record.visible import rank_devices
 from multicard.workloads.llm.observer import Observer
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.prepare_model import read_model
@@ -29,9 +30,8 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
     record["model"] = {key: model[key] for key in ("model", "architecture", "parameters", "files")}
     record["binding"] = bind_rank(p)
     torch.set_num_threads(p.threads)
-    rank, device = record["rank"], torch.device("cpu")
-    if p.device == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    rank, [device] = record["rank"], rank_devices(p)
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     _stay_offline(scratch, rank)
     from multicard.workloads.llm import torchtune_backend

@@ -15,10 +15,12 @@ from multicard.core.errors import UserError
 from multicard.core.files import write_csv
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
 from multicard.record.capture import Capture
+from multicard.record.compilation import allow_compilations
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.others import OthersMeter
 from multicard.record.rank import bind_rank, log_progress, run_rank
 from multicard.record.recorder import Recorder
+from multicard.record.visible import rank_devices
 from multicard.workloads.vision.checkpoint import Checkpoints, State
 from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
@@ -32,7 +34,7 @@ from multicard.workloads.vision.precision import (
     to_device,
 )
 from multicard.workloads.vision.profiled_window import place_window, read_ahead
-from multicard.workloads.vision.ranks import joined, sum_over_ranks
+from multicard.workloads.vision.ranks import join, sum_over_ranks
 from multicard.workloads.vision.strategy import STRATEGIES
 
 
@@ -53,12 +55,14 @@ def train(
     dtype, layout = parameter_dtype(p.precision), memory_format(p.layout)
     choose_fp32(p.tf32)
     model = MobileNetV2(num_classes=len(facts["classes"]), width_mult=p.width_mult)
+    blocks = len(model.features)
     model = STRATEGIES[p.strategy].wrap(model.to(device, dtype, memory_format=layout), p, device)
     optimizer = make_optimizer(model, p)
     scaler = gradient_scaler(p.precision, device)
     loss_of = nn.CrossEntropyLoss()
     forward = model
     if p.compile or p.cuda_graphs:
+        allow_compilations(blocks)
         forward = torch.compile(model, mode="reduce-overhead" if p.cuda_graphs else None)
 
     data = Path(job["data"])
@@ -71,7 +75,7 @@ def train(
             f"warmup_steps: {p.least_warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps"
         )
 
-    gpus = [torch.device("cuda", i) for i in range(p.devices)] if p.devices > p.ranks else [device]
+    gpus = rank_devices(p)
     meters = [EnergyMeter(gpu) for gpu in gpus]
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     capture = Capture(job["profiler"], scratch, rank, device, gpus)
@@ -217,10 +221,9 @@ def _train_rank(job: dict[str, Any], p: VisionParameters, record: dict[str, Any]
     """Run one rank; give what is to be recorded of it."""
     facts = read_provenance(Path(job["data"]))
     record["data"] = {key: facts[key] for key in ("dataset", "source", "train_samples", "test_samples", "files")}
-    gpus = list(range(p.devices)) if p.devices > p.ranks else None
-    record["binding"] = bind_rank(p, gpus)
-    with joined(p) as (rank, device):
-        return train(job, p, rank, device, facts)
+    record["binding"] = bind_rank(p)
+    rank, device = join(p)
+    return train(job, p, rank, device, facts)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,75 @@
+"""The GPUs that CUDA shows this process, and those that a rank drives."""
+
+import os
+from typing import Any, Protocol
+
+import torch
+
+from multicard.core.errors import UserError
+from multicard.core.system import ranks_may_share_gpus
+
+
+class Placement(Protocol):
+    """The parameters of a job that say on what its ranks run."""
+
+    device: str
+    devices_per_node: int
+    ranks_per_node: int
+
+
+def visible_gpus() -> list[Any]:
+    """Properties of the GPUs that CUDA shows this process, by their index.
+
+    `torch.cuda.device_count` is no more than an upper bound: it asks NVML, which also counts what CUDA does not show,
+    such as the second of two GPUs that are partitioned (MIG).
+    """
+    found = []
+    for index in range(torch.cuda.device_count()):
+        try:
+            found.append(torch.cuda.get_device_properties(index))
+        except (AssertionError, RuntimeError):
+            break
+    return found
+
+
+def rank_devices(p: Placement) -> list[torch.device]:
+    """Devices that this rank drives: consecutive GPUs, each of one rank only, or the CPU.
+
+    Raises
+    ------
+    UserError
+        If CUDA shows fewer GPUs than the ranks of this machine drive, unless they may share them.
+    """
+    if p.device != "cuda":
+        return [torch.device("cpu")]
+    visible, needed = len(visible_gpus()), p.devices_per_node
+    if visible < needed and not (visible and ranks_may_share_gpus()):
+        raise UserError(_too_few(visible, needed))
+    each = needed // p.ranks_per_node
+    first = int(os.environ.get("LOCAL_RANK", "0")) * each
+    return [torch.device("cuda", number % visible) for number in range(first, first + each)]
+
+
+def identities(devices: list[torch.device]) -> list[dict[str, str]] | None:
+    """UUID and name of GPUs, for run.json; None of a CPU."""
+    if devices[0].type != "cuda":
+        return None
+    return [
+        {"uuid": f"GPU-{found.uuid}", "name": found.name} for found in map(torch.cuda.get_device_properties, devices)
+    ]
+
+
+def _too_few(visible: int, needed: int) -> str:
+    """Which fault it is, and what to do about it."""
+    listed, selected = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    problem = f"this machine's ranks need {needed} {'GPU' if needed == 1 else 'GPUs'}, CUDA shows {visible}"
+    if selected is not None and selected.startswith("MIG-") and visible:
+        return f"{problem}: of slices of a GPU (MIG) a process gets one; use whole GPUs, or `devices: 1`"
+    if visible < listed:
+        return (
+            f"{problem} of the {listed} that the driver lists: the others are partitioned (MIG) or have failed; "
+            "see `nvidia-smi -L` and `multicard doctor`"
+        )
+    if selected is not None:
+        return f'{problem}: CUDA_VISIBLE_DEVICES is "{selected}"; select {needed}, or lower `devices`'
+    return f"{problem}: lower `devices`, or see `multicard doctor` if the machine has more"

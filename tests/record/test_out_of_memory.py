@@ -1,0 +1,95 @@
+"""Errors about memory are told from others, and keep the numbers that a reader needs."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from multicard.record.out_of_memory import GpuMemory, is_out_of_memory
+from multicard.record.rank import _message
+
+FULL = GpuMemory(1, free=20_000_000, total=80_000_000_000)
+ROOMY = GpuMemory(1, free=40_000_000_000, total=80_000_000_000)
+
+# As PyTorch 2.11 and the libraries of CUDA word them.
+NOT_INITIALIZED = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+NO_ENGINE = RuntimeError("GET was unable to find an engine to execute this computation")
+OF_NCCL = dist.DistBackendError(
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.28.9\nncclUnhandledCudaError: Call to CUDA function failed.\n"
+    "Last error:\nCuda failure 2 'out of memory'"
+)
+DISGUISED = [
+    NOT_INITIALIZED,
+    NO_ENGINE,
+    OF_NCCL,
+    RuntimeError("FIND was unable to find an engine to execute this computation after trying 6 plans"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
+    RuntimeError("cusolver error: CUSOLVER_STATUS_NOT_INITIALIZED, when calling `cusolverDnCreate(handle)`"),
+    dist.DistBackendError("ncclUnhandledCudaError: Call to CUDA function failed."),
+]
+
+
+@pytest.mark.parametrize("error", DISGUISED, ids=str)
+def test_what_a_full_gpu_makes_of_a_library_is_out_of_memory_and_no_other_fault_of_it(error: RuntimeError) -> None:
+    assert is_out_of_memory(error, FULL)
+    assert not is_out_of_memory(error, ROOMY)
+
+
+@pytest.mark.parametrize("error", [NOT_INITIALIZED, NO_ENGINE], ids=str)
+def test_an_ambiguous_error_is_not_called_so_where_the_memory_is_unknown(error: RuntimeError) -> None:
+    assert not is_out_of_memory(error)
+
+
+def test_other_errors_on_a_full_gpu_are_not_called_so() -> None:
+    for error in (
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        dist.DistBackendError("ncclSystemError: System call (e.g. socket, malloc) or external library call failed"),
+        ValueError("unable to find an engine"),
+    ):
+        assert not is_out_of_memory(error, FULL)
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "scarce"),
+    [
+        (1_000_000_000, 80_000_000_000, True),
+        (1_100_000_000, 80_000_000_000, False),
+        (390_000_000, 8_000_000_000, True),  # 5% of a small one
+        (410_000_000, 8_000_000_000, False),
+    ],
+)
+def test_memory_is_scarce_below_what_a_library_takes(free: int, total: int, scarce: bool) -> None:
+    assert GpuMemory(0, free, total).is_scarce is scarce
+
+
+NUMBERS = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.20 GiB is "
+    "free. Including non-PyTorch memory, this process has 77.93 GiB memory in use. Of the allocated memory 75.00 GiB "
+    "is allocated by PyTorch, with 1.25 GiB allocated in private pools (e.g., CUDA Graphs), and 1.50 GiB is reserved "
+    "by PyTorch but unallocated."
+)
+ADVICE = (
+    " If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+    "fragmentation.  See documentation for Memory Management  "
+    "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+)
+
+
+def test_the_message_of_pytorch_keeps_all_numbers_and_loses_the_advice() -> None:
+    assert _message(torch.OutOfMemoryError(NUMBERS + ADVICE), FULL) == f"OutOfMemoryError: {NUMBERS}"
+    assert _message(torch.OutOfMemoryError("CUDA out of memory.")) == "OutOfMemoryError: CUDA out of memory."
+
+
+def test_a_message_without_numbers_has_those_of_the_gpu() -> None:
+    error = torch.AcceleratorError(
+        "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda for more "
+        "information.\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
+        "below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+    )
+    assert _message(error, FULL) == "AcceleratorError: CUDA error: out of memory; 20.0 MB of 80.0 GB free on GPU 1"
+    assert _message(error) == "AcceleratorError: CUDA error: out of memory"
+    # Of one that was something else, they show that it was.
+    assert _message(NO_ENGINE, ROOMY).endswith("this computation; 40.0 GB of 80.0 GB free on GPU 1")
+    assert _message(RuntimeError("shapes do not match"), ROOMY) == "RuntimeError: shapes do not match"

@@ -1,0 +1,108 @@
+"""Each rank drives GPUs of its own, or refuses in one line that says what to do."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from multicard.core.errors import UserError
+from multicard.record import visible
+from multicard.record.environment import hardware
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.vision.parameters import VisionParameters
+
+
+@pytest.fixture
+def torch_sees(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let torch see GPUs: some that the driver lists, of which CUDA starts the first ones."""
+
+    def see(listed: int, started: int, selected: str | None = None, local_rank: int = 0) -> None:
+        def properties(device: Any) -> SimpleNamespace:
+            index = torch.device(device).index if not isinstance(device, int) else device
+            if index >= listed:
+                raise AssertionError("Invalid device id")  # as torch.cuda
+            if index >= started:
+                raise RuntimeError("device >= 0 && device < num_gpus INTERNAL ASSERT FAILED")  # as its C++ side
+            return SimpleNamespace(name="H100", uuid=f"0000000{index}-1111", total_memory=85 * 10**9, major=9, minor=0)
+
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: listed)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.delenv("MULTICARD_SHARED_GPU", raising=False)
+        if selected is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", selected)
+
+    return see
+
+
+def gpus(*numbers: int) -> list[torch.device]:
+    return [torch.device("cuda", number) for number in numbers]
+
+
+FOUR = VisionParameters(strategy="ddp", devices=4)
+
+
+def test_each_rank_has_a_gpu_of_its_own_and_dp_all_of_them(torch_sees: Any) -> None:
+    for rank in range(4):
+        torch_sees(4, 4, local_rank=rank)
+        assert visible.rank_devices(FOUR) == gpus(rank)
+    torch_sees(4, 4)
+    assert visible.rank_devices(VisionParameters(strategy="dp", devices=3)) == gpus(0, 1, 2)
+    assert visible.rank_devices(VisionParameters()) == gpus(0)
+    assert visible.rank_devices(VisionParameters(device="cpu", strategy="ddp", devices=9)) == [torch.device("cpu")]
+    torch_sees(4, 4, local_rank=1)  # of the second of two nodes
+    assert visible.rank_devices(VisionParameters(strategy="ddp", devices=8, nodes=2)) == gpus(1)
+
+
+@pytest.mark.parametrize(
+    ("listed", "started", "selected", "found", "to_do"),
+    [
+        (0, 0, None, 0, "lower `devices`, or see `multicard doctor` if the machine has more"),
+        (2, 2, None, 2, "lower `devices`, or see `multicard doctor` if the machine has more"),
+        (4, 1, None, 1, "see `nvidia-smi -L` and `multicard doctor`"),  # MIG
+        (4, 3, None, 3, "see `nvidia-smi -L` and `multicard doctor`"),  # one fell off the bus
+        (4, 0, None, 0, "see `nvidia-smi -L` and `multicard doctor`"),  # CUDA does not start
+        (0, 0, "", 0, "select 4, or lower `devices`"),
+        (2, 2, "0,1", 2, "select 4, or lower `devices`"),
+        (2, 2, "GPU-aaaa,GPU-bbbb", 2, "select 4, or lower `devices`"),
+        (0, 0, "7", 0, "select 4, or lower `devices`"),
+        (4, 1, "0,1,2,3", 1, "see `nvidia-smi -L` and `multicard doctor`"),  # they are partitioned
+        (1, 1, "MIG-aaaa,MIG-bbbb,MIG-cccc,MIG-dddd", 1, "use whole GPUs, or `devices: 1`"),
+    ],
+)
+@pytest.mark.parametrize("p", [FOUR, VisionParameters(strategy="dp", devices=4), LlmParameters(devices=4)])
+def test_ranks_refuse_fewer_gpus_than_they_drive(
+    p: Any, listed: int, started: int, selected: str | None, found: int, to_do: str, torch_sees: Any
+) -> None:
+    torch_sees(listed, started, selected)
+    with pytest.raises(UserError) as refused:
+        visible.rank_devices(p)
+    [line] = str(refused.value).splitlines()
+    assert line.startswith(f"this machine's ranks need 4 GPUs, CUDA shows {found}")
+    assert line.endswith(to_do)
+
+
+def test_ranks_share_a_gpu_only_where_a_variable_of_the_checks_says_so(
+    torch_sees: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = VisionParameters(strategy="ddp", devices=2)
+    torch_sees(1, 1, local_rank=1)
+    for value in ("0", "true", ""):
+        monkeypatch.setenv("MULTICARD_SHARED_GPU", value)
+        with pytest.raises(UserError):
+            visible.rank_devices(two)
+    monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
+    assert visible.rank_devices(two) == gpus(0)
+    torch_sees(0, 0)
+    monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
+    with pytest.raises(UserError):
+        visible.rank_devices(two)
+
+
+def test_gpus_are_recorded_by_uuid_and_only_those_that_cuda_starts(torch_sees: Any) -> None:
+    torch_sees(8, 1, "MIG-aaaa,MIG-bbbb")
+    assert [gpu["name"] for gpu in hardware()["gpus"]] == ["H100"]
+    assert visible.identities(gpus(0)) == [{"uuid": "GPU-00000000-1111", "name": "H100"}]
+    assert visible.identities([torch.device("cpu")]) is None

@@ -1,0 +1,77 @@
+"""A compiled job is compiled as a whole, or says that it is not."""
+
+import json
+import os
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+from conftest import TINY
+from multicard.record.compilation import limits_hit
+from multicard.workloads.vision import train as training_program
+from multicard.workloads.vision.data import read_provenance
+from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.ranks import join
+
+pytestmark = pytest.mark.slow
+
+# Convolutions of MobileNet v2, by its paper's table 2: one, 17 blocks of three of which the first has two, one.
+CONVOLUTIONS = 1 + 2 + 16 * 3 + 1
+STEPS = 5
+
+
+def train_alone(_rank: int, port: int, strategy: str, raise_limit: bool, digits: str, scratch: str) -> None:
+    """Train as the only rank of a job, and count the convolutions that compiled code computes."""
+    os.environ |= {
+        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    computed = 0
+
+    def counting(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        found = sum(node.target is torch.conv2d for node in graph.graph.nodes)
+
+        def run(*inputs: Any) -> Any:
+            nonlocal computed
+            computed += found
+            return graph.forward(*inputs)
+
+        return run
+
+    torch.compile = partial(torch.compile, backend=counting)
+    if not raise_limit:
+        training_program.allow_compilations = lambda blocks: None
+    p = VisionParameters(
+        **TINY | {"strategy": strategy, "compile": True, "profiled_steps": 1, "steps_per_epoch": STEPS - 2}
+    )
+    facts = read_provenance(Path(digits))
+    job = {"data": digits, "scratch": scratch, "profiler": "none"}
+    training_program.train(job, p, *join(p), facts)
+    Path(scratch, "found.json").write_text(json.dumps([computed / STEPS, limits_hit()]))
+    dist.destroy_process_group()
+
+
+def trained(strategy: str, raise_limit: bool, digits: Path, scratch: Path) -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    mp.spawn(train_alone, (port, strategy, raise_limit, str(digits), str(scratch)))
+    return json.loads((scratch / "found.json").read_text())
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp-ds"])
+def test_every_block_is_compiled(strategy: str, digits: Path, tmp_path: Path) -> None:
+    model = training_program.MobileNetV2()
+    assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == CONVOLUTIONS
+    assert trained(strategy, True, digits, tmp_path) == [CONVOLUTIONS, []]
+
+
+def test_a_limit_that_leaves_blocks_uncompiled_is_recorded(digits: Path, tmp_path: Path) -> None:
+    convolutions, limits = trained("fsdp", False, digits, tmp_path)
+    assert convolutions < CONVOLUTIONS
+    assert limits == [{"limit": "recompile_limit", "value": 8, "functions": 1}]
