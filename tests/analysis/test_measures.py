@@ -298,7 +298,7 @@ def test_measures_and_status_tell_a_run_that_was_not_executed_as_configured(tmp_
     ranks = [{"rank": rank, "pid": 1 + rank, "compile_limits_hit": hit} for rank in (0, 1)]
     folder = record(tmp_path, "ddp", ranks=ranks, ended_at_time_limit=True)
     told = "compiled in part only: torch.compile hit its recompile_limit (8), and runs the rest uncompiled"
-    assert measure_scenario([folder])["deviation"].tolist() == [told]
+    assert runs_table([measure_run(folder)])["deviation"].tolist() == [told]
     assert _run_status(None, folder)[1] == [
         "its processes did not exit after all ranks had finished, and were ended at the time limit",
         f"not as configured: {told}",

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,9 @@ def train(
             epoch_time = time.perf_counter() - started
             if epoch == 1:  # of training alone: what a test takes, PyTorch keeps
                 memory_used += [device_memory_used_bytes(gpu) for gpu in gpus]
-            test_loss, test_accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
+            # To compile for other batches than those of training would cost more than it gains.
+            with torch.compiler.set_stance("force_eager") if forward is not model else nullcontext():
+                test_loss, test_accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
             if done >= warm and epoch < p.epochs:
                 others.start()
             train_loss, count, due = sum_over_ranks([sum(losses), len(losses), checkpoints.due()], device)

@@ -28,11 +28,16 @@ class FullyShardedDataParallel(Strategy):
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:
         """Shard the model block by block, so that one block is gathered while the one before it computes."""
+        import torch
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(device.type, (p.devices,))
         for block in model.features:
+            if p.compile:
+                # To compile the whole model is not enough: FSDP2's hooks end what is compiled, and torch.compile then
+                # skips blocks whose class leaves `forward` to nn.Sequential.
+                block.forward = torch.compile(block.forward)
             fully_shard(block, mesh=mesh)
         return fully_shard(model, mesh=mesh)
 
