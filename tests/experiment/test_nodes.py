@@ -63,6 +63,14 @@ def test_what_runs_meet_on_a_cluster_is_what_is_stated_of_it() -> None:
     assert machine_for(None).nodes == Machine.here().nodes
 
 
+def test_gpus_hidden_where_runs_are_planned_are_no_matter_of_the_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: cls(cpus=1, gpus=0, hidden_gpus="hidden; show them")))
+    assert machine_for(None).hidden_gpus == "hidden; show them"
+    assert machine_for(Cluster(nodes=3, cpus_per_node=64, gpus_per_node=8)).hidden_gpus is None
+
+
 def test_a_run_that_asks_for_more_cpus_than_a_node_has_is_not_runnable_there() -> None:
     node = Cluster(cpus_per_node=16, gpus_per_node=4)
     asked = {"device": "cuda", "strategy": "ddp", "devices": 4, "num_workers": 3}

@@ -95,6 +95,8 @@ def test_ranks_share_a_gpu_only_where_a_variable_of_the_checks_says_so(
             visible.rank_devices(two)
     monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
     assert visible.rank_devices(two) == gpus(0)
+    with pytest.raises(UserError):  # one rank that needs two
+        visible.rank_devices(VisionParameters(strategy="dp", devices=2))
     torch_sees(0, 0)
     monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
     with pytest.raises(UserError):

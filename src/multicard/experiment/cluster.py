@@ -52,4 +52,5 @@ def machine_for(cluster: Cluster | None) -> Machine:
         compiler=True,
         nodes=cluster.nodes,
         runs_ask_for_cpus=True,
+        hidden_gpus=None,
     )

@@ -43,9 +43,9 @@ def rank_devices(p: Placement) -> list[torch.device]:
     if p.device != "cuda":
         return [torch.device("cpu")]
     visible, needed = len(visible_gpus()), p.devices_per_node
-    if visible < needed and not (visible and ranks_may_share_gpus()):
-        raise UserError(_too_few(visible, needed))
     each = needed // p.ranks_per_node
+    if visible < needed and not (visible and each == 1 and ranks_may_share_gpus()):
+        raise UserError(_too_few(visible, needed))
     first = int(os.environ.get("LOCAL_RANK", "0")) * each
     return [torch.device("cuda", number % visible) for number in range(first, first + each)]
 

@@ -5,8 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from multicard.core.system import ranks_may_share_gpus
-from multicard.record.visible import rank_devices
+from multicard.record.visible import rank_devices, visible_gpus
 from multicard.workloads.vision.parameters import VisionParameters
 
 
@@ -17,10 +16,10 @@ def join(parameters: VisionParameters) -> tuple[int, torch.device]:
         torch.cuda.set_device(device)
     if not parameters.distributed:
         return rank, device
-    if device.type == "cuda" and not ranks_may_share_gpus():  # NCCL refuses two ranks on one GPU
+    if device.type == "cuda" and len(visible_gpus()) >= parameters.devices_per_node:
         dist.init_process_group("nccl", device_id=device)
     else:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo")  # also where ranks share a GPU, which NCCL refuses
     return rank, device
 
 
