@@ -90,7 +90,7 @@ def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
         monkeypatch.setattr(type(WORKLOADS["vision"]), "program", "stand_in")
         parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
-        return run_job(parameters, digits, tmp_path / "run", time_limit_s=120)
+        return run_job(parameters, digits, tmp_path / "run", time_limit_s=600)
 
     return run_program
 
