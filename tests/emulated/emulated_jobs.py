@@ -1,0 +1,70 @@
+"""Jobs and other programs of this project on emulated GPUs, and their references on a CPU."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from conftest import ROOT, path_without_nsys
+from emulated_gpu.fixtures import EmulatedGpus
+
+HERE = Path(__file__).parent
+GPU_NAME = "Emulated GPU (synthetic)"
+LIMIT_S = 3600  # of all jobs of a request
+VISION = ("multicard.workloads.vision.train", "same_numbers")
+# Not torchtune, whose import asks for the GPU, and a process that has done so cannot be forked.
+LLM = ("multicard.workloads.llm.train", "datasets", "omegaconf", "same_numbers")
+# This checkout, what the tests share, and what coverage.py has put before them.
+PATHS = [str(ROOT / "src"), str(ROOT / "tests"), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job for `run_jobs.py`; `program` is a module that takes the place of the workload's."""
+
+    parameters: Mapping[str, Any]
+    data: Path
+    folder: Path
+    model: Path | None = None
+    program: str | None = None
+
+
+def run_on_gpus(machine: EmulatedGpus, jobs: Sequence[Job], preload: Sequence[str] = VISION, **settings: Any) -> None:
+    """Run the jobs on emulated GPUs; without modules to preload, torchrun starts the ranks."""
+    _run(machine.python, jobs, preload, environment(machine, **settings))
+
+
+def run_on_cpu(jobs: Sequence[Job], preload: Sequence[str] = VISION) -> None:
+    """Run the jobs with the Python of the tests, where nothing is emulated."""
+    variables = {"PATH": path_without_nsys(), "PYTHONPATH": os.pathsep.join(PATHS)}
+    _run(sys.executable, jobs, preload, os.environ | variables)
+
+
+def environment(machine: EmulatedGpus, **settings: Any) -> dict[str, str]:
+    """Environment of a program on emulated GPUs, which finds this checkout and what the tests share."""
+    return machine.environment(**settings) | {"PYTHONPATH": os.pathsep.join(PATHS)}
+
+
+def run_program(machine: EmulatedGpus, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run the emulated Python with these arguments."""
+    command = [str(machine.python), *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment(machine, **settings), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
+def _run(python: Path | str, jobs: Sequence[Job], preload: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Run jobs one after the other; whatever their outcome, each leaves its run directory."""
+    with tempfile.TemporaryDirectory() as scratch:
+        request = Path(scratch) / "request.json"
+        request.write_text(json.dumps({"preload": preload, "jobs": [asdict(job) for job in jobs]}, default=str))
+        done = subprocess.run(
+            [str(python), str(HERE / "run_jobs.py"), str(request)],
+            env=dict(variables), capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -1,0 +1,170 @@
+"""Vision on emulated GPUs: every strategy on 1, 2 and 4 of them, and every precision, with the losses of a CPU."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from emulated_jobs import GPU_NAME, Job, run_on_cpu, run_on_gpus
+from same_numbers import BATCH_SIZE
+
+from conftest import TINY
+from emulated_gpu.fixtures import EmulatedGpus
+from multicard.core.files import read_json
+from multicard.core.layout import PHASES
+from multicard.core.reasons import describe_reason
+from multicard.experiment.datasets import Digits
+from multicard.workloads.vision.prepare import prepare
+
+pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+
+PROGRAM = "same_numbers"  # the program of the workload, without random numbers that differ between devices
+STEPS, WARMUP, PROFILED = 4, 1, 2
+SMALL: dict[str, Any] = TINY | {
+    "batch_size": BATCH_SIZE,
+    "steps_per_epoch": STEPS, "warmup_steps": WARMUP, "profiled_steps": PROFILED, "profiler": "none",
+}  # fmt: skip
+
+# The same on a CPU. Batches of 8 make this network amplify a difference of the last digit a thousandfold in each step:
+# where sums are taken in another order on GPUs, fp64 tells that from an error.
+FP64 = {"precision": "fp64"}
+REFERENCES: dict[str, dict[str, Any]] = {
+    "single": {},
+    "fp64": FP64,
+    "bf16": {"precision": "bf16"},
+    "fp16": {"precision": "fp16"},
+    "shares 1": {"strategy": "ddp-ds"},
+    "ddp 2": {"strategy": "ddp", "devices": 2},
+    "shares 2": {"strategy": "ddp-ds", "devices": 2},
+    "shares 2, fp64": {"strategy": "ddp-ds", "devices": 2} | FP64,
+    "halves": {"strategy": "ddp-ds", "devices": 2, "scaling": "strong"},
+    "ddp 4, fp64": {"strategy": "ddp", "devices": 4} | FP64,
+    "shares 4, fp64": {"strategy": "ddp-ds", "devices": 4} | FP64,
+    # nn.DataParallel has no side on a CPU: there the model takes the parts of a batch one after the other.
+    "dp 2": {"batch_size": 2 * BATCH_SIZE},
+    "dp 4, fp64": {"batch_size": 4 * BATCH_SIZE} | FP64,
+}
+
+# Runs on GPUs, each with the reference whose losses it has. FSDP2 computes what DDP with a distributed sampler does.
+RUNS: dict[str, tuple[dict[str, Any], str]] = {
+    "single": ({"profiler": "kineto", "epochs": 2}, "single"),
+    "fp64": (FP64, "fp64"),
+    "bf16": ({"precision": "bf16"}, "bf16"),
+    "fp16": ({"precision": "fp16"}, "fp16"),
+    "pinned": ({"pin_memory": True, "non_blocking": True, "num_workers": 1, "persistent_workers": False}, "single"),
+    "nhwc": ({"layout": "nhwc"} | FP64, "fp64"),
+    "tuned": ({"preset": "tuned"} | FP64, "fp64"),
+    "ieee": ({"tf32": "off", "strategy": "ddp", "bucket_cap_mb": 1}, "single"),
+    "ddp-ds 1": ({"strategy": "ddp-ds", "binding": "numa"}, "shares 1"),
+    "fsdp 1": ({"strategy": "fsdp"}, "shares 1"),
+    "dp 2": ({"strategy": "dp", "devices": 2, "profiler": "kineto"}, "dp 2"),
+    "ddp 2": ({"strategy": "ddp", "devices": 2}, "ddp 2"),
+    "ddp-ds 2": (
+        {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto", "preset": "tuned"} | FP64,
+        "shares 2, fp64",
+    ),
+    "strong 2": ({"strategy": "ddp-ds", "devices": 2, "scaling": "strong"}, "halves"),
+    "fsdp 2": ({"strategy": "fsdp", "devices": 2, "preset": "tuned"}, "shares 2"),
+    "dp 4": ({"strategy": "dp", "devices": 4} | FP64, "dp 4, fp64"),
+    "ddp 4": ({"strategy": "ddp", "devices": 4} | FP64, "ddp 4, fp64"),
+    "ddp-ds 4": ({"strategy": "ddp-ds", "devices": 4} | FP64, "shares 4, fp64"),
+    "fsdp 4": ({"strategy": "fsdp", "devices": 4, "profiler": "kineto"} | FP64, "shares 4, fp64"),
+}
+PROFILED_RUNS = [name for name, (changes, _) in RUNS.items() if "profiler" in changes]
+TOLERANCE = {"fp64": 1e-5, "fp32": 1e-4, "fp16": 1e-2, "bf16": 1e-2}  # relative
+# Steps that are compared. On a CPU torch.autocast keeps other operations in fp32 than on a GPU, and even the last digit
+# of fp64 is soon amplified beyond any tolerance.
+ALIKE_FOR = {"fp64": 3, "fp16": 1, "bf16": 1}
+
+
+@pytest.fixture(scope="module")
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    # Four ranks need STEPS batches each of 80 %; a test set of 40 is soon evaluated.
+    prepare("digits", Digits(source="digits", limit=200), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def references(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("cpu")
+    jobs = {
+        name: Job(SMALL | changes, few_digits, folder / name, program=PROGRAM) for name, changes in REFERENCES.items()
+    }
+    run_on_cpu([*jobs.values()])
+    return {name: job.folder for name, job in jobs.items()}
+
+
+@pytest.fixture(scope="module")
+def runs(emulated_gpus: EmulatedGpus, few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("gpus")
+    jobs = {
+        name: Job(SMALL | {"device": "cuda"} | changes, few_digits, folder / name, program=PROGRAM)
+        for name, (changes, _) in RUNS.items()
+    }
+    run_on_gpus(emulated_gpus, [*jobs.values()])
+    return {name: job.folder for name, job in jobs.items()}
+
+
+def steps_of(folder: Path) -> pd.DataFrame:
+    record = read_json(folder / "run.json")
+    log = (folder / "log.txt").read_text()
+    assert record["outcome"] == "completed", f"{describe_reason(record['reason'])}\n{log[-3000:]}"
+    return pd.read_csv(folder / "steps.csv")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_losses_of_a_run_on_gpus_are_those_of_the_cpu(
+    name: str, runs: dict[str, Path], references: dict[str, Path]
+) -> None:
+    changes, reference = RUNS[name]
+    found, expected = steps_of(runs[name]), steps_of(references[reference])
+    columns = ["rank", "step", "samples"]
+    first = found[found["step"] <= STEPS].reset_index(drop=True)  # a second epoch has no reference
+    whole = expected[expected["step"] <= STEPS].reset_index(drop=True)
+    assert first[columns].to_dict() == whole[columns].to_dict()
+    precision = changes.get("precision", "fp32")
+    alike = first["step"] <= ALIKE_FOR.get(precision, STEPS)
+    assert alike.any() and first["loss"].max() < 10
+    assert first["loss"][alike].tolist() == pytest.approx(whole["loss"][alike].tolist(), rel=TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_on_gpus_is_timed_by_events_and_recorded_with_memory_and_energy(name: str, runs: dict[str, Path]) -> None:
+    steps, record = steps_of(runs[name]), read_json(runs[name] / "run.json")
+    ranks, devices = steps["rank"].nunique(), RUNS[name][0].get("devices", 1)
+    epochs = RUNS[name][0].get("epochs", 1)
+    assert (steps["window"] == "measured").sum() == ranks * (epochs * STEPS - WARMUP)
+    assert (steps["window"] == "profiled").sum() >= ranks * PROFILED  # more, where a loader reads ahead
+    shares = steps[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / steps["duration_s"]
+    assert shares.between(0, 1.001).all() and shares.median() > 0.5
+    assert {gpu["name"] for gpu in record["hardware"]["gpus"]} == {GPU_NAME}
+    weights = 4 * 3 * 16 * 8  # fewer bytes than any model here has
+    assert (steps["peak_memory_bytes"] > weights).all()
+    assert (steps["peak_reserved_bytes"] >= steps["peak_memory_bytes"]).all()
+    energy = [meter for rank in record["ranks"] for meter in rank["energy"]]
+    used = [used for rank in record["ranks"] for used in rank["device_memory_used_bytes"]]
+    assert len(energy) == len(used) == devices
+    assert min(used) >= steps["peak_memory_bytes"].min()
+    for meter in energy:
+        assert meter["reason"] is None and meter["duration_s"] > 0
+        assert meter["energy_j"] % 2 == pytest.approx(0)  # an emulated GPU takes 100 W, counted every 20 ms
+
+
+@pytest.mark.parametrize("name", PROFILED_RUNS)
+def test_the_window_of_pytorchs_profiler_shows_every_gpu_at_work(name: str, runs: dict[str, Path]) -> None:
+    steps_of(runs[name])
+    record, devices = read_json(runs[name] / "run.json"), RUNS[name][0].get("devices", 1)
+    assert (record["profiler"]["used"], record["profiler"]["trace_missing"]) == ("kineto", None)
+    activity = runs[name] / "activity"
+    kernels = pd.read_parquet(activity / "kernels.parquet")
+    assert kernels["calls"].sum() >= devices * PROFILED * 100  # a MobileNet v2 has more operations than that
+    steps = pd.read_parquet(activity / "phases.parquet")
+    assert not steps.empty
+    measures = read_json(runs[name] / "measures.json")
+    assert measures["iteration_time_s"] > 0
+
+
+def test_a_rank_without_numa_nodes_says_why_it_is_not_bound(runs: dict[str, Path]) -> None:
+    [rank] = read_json(runs["ddp-ds 1"] / "run.json")["ranks"]
+    assert rank["binding"]["note"].startswith(("bound to CPUs", "not bound: "))
