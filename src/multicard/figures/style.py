@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
-import numpy as np
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
@@ -39,54 +38,10 @@ PHASE_COLOURS = {
 }
 
 
-# Style "whitegrid" in the context "paper", and palette "colorblind", of seaborn 0.13, which is not imported: that would
-# take longer than to draw a figure.
-GRID = {
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "axes.edgecolor": "0.8",
-    "axes.labelcolor": "0.15",
-    "text.color": "0.15",
-    "xtick.color": "0.15",
-    "ytick.color": "0.15",
-    "xtick.bottom": False,
-    "ytick.left": False,
-    "axes.grid": True,
-    "grid.color": "0.8",
-    "lines.solid_capstyle": "round",
-    "patch.edgecolor": "white",
-    "patch.force_edgecolor": True,
-    "axes.linewidth": 1.0,
-    "grid.linewidth": 0.8,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 4.8,
-    "patch.linewidth": 0.8,
-    "xtick.major.width": 1.0,
-    "ytick.major.width": 1.0,
-    "xtick.minor.width": 0.8,
-    "ytick.minor.width": 0.8,
-    "xtick.major.size": 4.8,
-    "ytick.major.size": 4.8,
-    "xtick.minor.size": 3.2,
-    "ytick.minor.size": 3.2,
-    "font.size": 9.6,
-    "axes.labelsize": 9.6,
-    "xtick.labelsize": 8.8,
-    "ytick.labelsize": 8.8,
-    "legend.fontsize": 8.8,
-    "legend.title_fontsize": 9.6,
-}
-COLOURBLIND = (
-    "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9",
-)  # fmt: skip
-
-Colour = tuple[float, float, float]
-
-
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the house style."""
-    parameters = GRID | {
+    parameters = {
         "figure.dpi": 100,
         "savefig.dpi": 200,
         "figure.constrained_layout.use": True,
@@ -107,7 +62,7 @@ def styled() -> Iterator[None]:
         "svg.fonttype": "none",
         "pdf.fonttype": 42,
     }
-    with mpl.rc_context(parameters):
+    with sns.axes_style("whitegrid"), sns.plotting_context("paper"), mpl.rc_context(parameters):
         yield
 
 
@@ -115,14 +70,14 @@ class NothingToShow(Exception):
     """A figure has nothing to show; the message says why, to its reader."""
 
 
-def colours(count: int) -> list[Colour]:
+def colours(count: int) -> list[tuple[float, float, float]]:
     """Colours for series, safe for colour-blind readers."""
-    return [to_rgb(COLOURBLIND[index % len(COLOURBLIND)]) for index in range(count)]
+    return sns.color_palette("colorblind", count)
 
 
-def ordered_colours(count: int) -> list[Colour]:
+def ordered_colours(count: int) -> list[tuple[float, float, float]]:
     """Colours for series that have an order, from light to dark."""
-    return [tuple(colour[:3]) for colour in mpl.colormaps["viridis_r"](np.linspace(0, 1, count + 2)[1:-1]).tolist()]
+    return sns.color_palette("viridis_r", count)
 
 
 def say(axes: Axes, why: str) -> None:
