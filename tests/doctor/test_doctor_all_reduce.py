@@ -75,6 +75,28 @@ def test_lines_of_two_ranks_that_are_mixed_are_read(monkeypatch: pytest.MonkeyPa
     assert (ended.problem, ended.stages, ended.result["time_s"]) == (None, {"done": {0, 1}}, 2.0)
 
 
+@pytest.mark.parametrize(
+    ("failed_first", "hung", "problem"),
+    [(True, False, "rank 1: RuntimeError: link down"), (False, True, "2 of 3 ranks (not 2) connected, and then hang")],
+)
+def test_what_came_first_is_told_a_failure_whose_process_does_not_end_or_a_hang_that_others_fail_of(
+    monkeypatch: pytest.MonkeyPatch, failed_first: bool, hung: bool, problem: str
+) -> None:
+    failed = MARK + json.dumps({"rank": 1, "stage": "failed", "error": "RuntimeError: link down"})
+    ended = [failed, "Timeout (0:00:05)!"]  # as faulthandler writes it, in each rank
+    connected = [MARK + json.dumps({"rank": rank, "stage": "connected"}) for rank in (0, 1)]
+
+    def fake(*arguments: Any) -> Ended:
+        for line in connected + (ended if failed_first else ended[::-1]):
+            arguments[4](line)
+        return Ended(1, False, 5.0)
+
+    monkeypatch.setattr(all_reduce, "run", fake)
+    found = exchange("cpu", 3, 4, 5.0)
+    assert found.hung == hung
+    assert found.problem.startswith(problem)
+
+
 def test_ranks_that_did_not_come_as_far_are_named() -> None:
     assert all_reduce._hang(Exchange(4, {"started": {0, 1, 3}}), 60.0) == (
         "3 of 4 ranks (not 2) hang in the first all-reduce: no end within 60 s"

@@ -1,5 +1,7 @@
 """Doctor compiles a small function where runs of an experiment do."""
 
+import getpass
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,3 +61,21 @@ def test_a_machine_without_compiler_is_told_so_and_one_with_it_compiles(monkeypa
     monkeypatch.setenv("CXX", "missing-compiler")
     [found] = compiler.checks({"torch": "2.11.0"}, [run], limit_s=1200)
     assert (found.verdict, found.found.partition(":")[0]) == ("error", "cannot be compiled")
+
+
+def test_a_user_that_the_system_does_not_know_compiles_as_in_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    # PyTorch's compiler asks for the user's name (torch._dynamo.config), which a container need not know.
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    def fake(_command: list[str], _limit_s: float, environment: dict[str, str]) -> Answer:
+        names.append(environment.get("USER"))
+        return Answer(compiler.DONE)
+
+    names: list[str | None] = []
+    monkeypatch.setattr(getpass, "getuser", unknown)
+    for name in ("USER", "LOGNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(compiler, "ask", fake)
+    compiler.checks({"torch": "2.11.0"}, [SimpleNamespace(parameters=SimpleNamespace(device="cpu", compile=True))])
+    assert names == [f"uid-{os.getuid()}"]

@@ -1,9 +1,11 @@
 """The driver and the GPUs are judged against torch's CUDA. No GPU is here: nvidia-smi and NVML are fakes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from faked_tools import GARBAGE, HANG, nvidia_smi, place
 
 from multicard.core import system
@@ -189,6 +191,29 @@ def test_facts_known_before_a_hang_are_kept(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(checks, "ask", lambda *_: Answer(said, "python did not end within 120 s"))
     hung = "python did not end within 120 s, asked for gpus"
     assert torch_facts() == {"asking": "gpus", "torch": "2.11.0", "unanswered": hung}
+
+
+def test_a_dali_that_ends_the_process_is_no_fault_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [{"torch": "2.11.0"}, {"gpus": [["H100", 1, "a"]]}, {"started": True}, {"asking": "dali"}]
+    output = "\n".join(MARK + json.dumps(fact) for fact in said)
+    monkeypatch.setattr(checks, "ask", lambda *_: Answer(output, "python ended with -11, saying: nothing"))
+    facts = torch_facts()
+    assert facts["dali_problem"] == "python ended with -11, saying: nothing"
+    assert "unanswered" not in facts
+
+
+@pytest.mark.slow
+def test_an_nvml_that_ends_the_process_leaves_what_torch_is_built_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text("import os\n\ndef nvmlInit():\n    os._exit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(checks, "TORCH_LIMIT_S", 1200.0)
+    facts = torch_facts()
+    assert (facts["torch"], facts["cuda"]) == (torch.__version__, torch.version.cuda)
+    assert facts["unanswered"].startswith("python ended with 7")
+    assert facts["unanswered"].endswith(", asked for nvml")
+    assert "torch_problem" not in facts
 
 
 def test_a_machine_without_a_driver_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from multicard.doctor import gpu_health
 from multicard.doctor.checks import Check
-from multicard.doctor.probe import of_gpu
+from multicard.doctor.probe import gpus_of, of_gpu
 
 WELL = {
     "nvmlDeviceGetHandleByIndex": 7, "nvmlDeviceGetUUID": "GPU-7", "nvmlDeviceGetName": "NVIDIA A100-SXM4-40GB",
@@ -25,7 +25,11 @@ class FakeNvml:
     NVML_DEVICE_MIG_ENABLE = NVML_FEATURE_ENABLED = NVML_CLOCK_SM = NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_NVLINK_MAX_LINKS = 18
 
-    NVMLError = RuntimeError
+    class NVMLError(RuntimeError):
+        """Any error."""
+
+    class NVMLError_NoPermission(NVMLError):  # noqa: N801
+        """Error 4: this process may not talk to the GPU."""
 
     def __init__(self, **answers: Any):
         self._answers = WELL | answers
@@ -123,3 +127,14 @@ def test_what_nvml_does_not_tell_is_no_fault() -> None:
     assert (
         gpu_health.checks({}) == gpu_health.checks({"nvml_gpus": [of_gpu(FakeNvml(nvmlDeviceGetUUID=None), 0)]}) == []
     )
+
+
+def test_gpus_that_a_cgroup_hides_from_a_job_are_none_of_its_own() -> None:
+    # NVML counts them and then refuses to open them (nvml.h, nvmlDeviceGetCount_v2); those of others are no fault.
+    def handle(index: int) -> int:
+        if index in (0, 3):
+            raise FakeNvml.NVMLError_NoPermission("Insufficient Permissions")
+        return index
+
+    gpus = gpus_of(FakeNvml(nvmlDeviceGetCount=4, nvmlDeviceGetHandleByIndex=handle))
+    assert [(gpu["index"], "problem" in gpu) for gpu in gpus] == [(1, False), (2, False)]

@@ -2,8 +2,10 @@
 
 import getpass
 import os
+import socket
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -49,7 +51,8 @@ def test_srun_gets_the_variables_of_slurm_that_it_needs_and_a_job_none() -> None
     [
         "USER", "LOGNAME", "CUDA_MODULE_LOADING", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_DEVICE_MAX_CONNECTIONS",
         "TORCH_CUDNN_V8_API_DISABLED", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDNN_LOGLEVEL_DBG", "CUBLASLT_LOG_LEVEL",
-        "OFI_NCCL_PROTOCOL", "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", "NCCL_IB_PKEY", "NVIDIA_TF32_OVERRIDE",
+        "OFI_NCCL_PROTOCOL", "SLINGSHOT_VNIS", "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", "NCCL_IB_PKEY",
+        "NVIDIA_TF32_OVERRIDE",
     ],
 )  # fmt: skip
 def test_a_job_gets_what_cuda_torch_and_the_network_read(name: str) -> None:
@@ -58,6 +61,7 @@ def test_a_job_gets_what_cuda_torch_and_the_network_read(name: str) -> None:
 
 def test_what_looks_like_a_secret_reaches_no_job_whatever_it_begins_with() -> None:
     named = dict.fromkeys(("NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "CUDA_PASSWORD", "NCCL_AUTH", "UCX_SECRET"), "x")
+    named |= {"CUDA_PKEY": "x"}  # of a login; a partition key of InfiniBand (NCCL_IB_PKEY) is none
     formed = {"NVIDIA_LOGIN": "nvapi-0123456789abcdef", "TORCH_HUB": "hf_0123456789abcdef"}
     kept = {"PATH": "/opt/sk-learn-1.2.3/bin:/bin", "NCCL_ALGO": "Ring"}
     assert job_environment(named | formed | kept) == kept
@@ -72,6 +76,7 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
     places = {
         "CUDA_HOME": "/opt/cuda", "CUDA_MPS_PIPE_DIRECTORY": "/mps", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/somewhere",
         "LC_ALL": "C", "OMP_NUM_THREADS": "9", "PATH": "/bin", "TMPDIR": "/scratch",
+        "SLINGSHOT_VNIS": "1310",  # of this step of a job
         "TORCHINDUCTOR_CACHE_DIR": "/cache",
         "TRITON_LIBCUDA_PATH": "/opt/cuda", "USER": "ada",
     }  # fmt: skip
@@ -123,10 +128,13 @@ def test_an_interface_for_gloo_that_is_stated_stays(tmp_path: Path, monkeypatch:
     assert "GLOO_SOCKET_IFNAME" not in environment_of(TwoNodes, "none", tmp_path)
 
 
-def test_interfaces_that_are_down_or_have_no_address_are_not_taken() -> None:
-    for name in environment_module._interfaces():
-        assert psutil.net_if_stats()[name].isup
-    assert set(environment_module._interfaces()) <= set(psutil.net_if_addrs())
+def test_interfaces_that_are_down_or_have_no_address_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_hardware, of_internet = SimpleNamespace(family=psutil.AF_LINK), SimpleNamespace(family=socket.AF_INET)
+    present = {"lo": [of_internet], "down": [of_internet], "bare": [of_hardware], "eth0": [of_hardware, of_internet]}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: present)
+    up = {name: SimpleNamespace(isup=name != "down") for name in present}
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: up)
+    assert environment_module._interfaces() == ["lo", "eth0"]
 
 
 def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from multicard.core.units import BYTES, BYTES_PER_S, SECONDS, with_unit
 from multicard.doctor.checks import TORCH_LIMIT_S, Check
 from multicard.doctor.probe import MARK
 from multicard.launch.commands import training_command
-from multicard.launch.environment import LOOPBACK, job_environment
+from multicard.launch.environment import inside_one_machine, job_environment
 from multicard.launch.process import run
 from multicard.trace.collectives import bus_bandwidth
 
@@ -124,19 +124,19 @@ def exchange(
         first, *reports = line.split(MARK)
         if first:
             said.append(first)
+            # faulthandler's words when its time is over; a failure after them is often that a rank has gone.
+            ended.hung = ended.hung or (ended.problem is None and first.startswith("Timeout ("))
         for report in reports:  # several where the lines of two ranks are mixed
             ended.read(report)
 
     command = training_command(JOB, [device, str(size), str(limit_s)], ranks, distributed=True)
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
-        inside = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK)  # as a run on one node has it
-        environment = inside | job_environment(os.environ) | (more or {})
+        environment = inside_one_machine(job_environment(os.environ)) | (more or {})
         process = run(command, environment, Path(scratch, "log.txt"), start_s + limit_s, follow, GRACE_S)
     done = ended.stages.get("done", set())
     if len(done) == ranks:  # whatever happened when the processes ended
-        ended.problem = None
-    # faulthandler's words when its time is over.
-    elif process.timed_out or any(line.startswith("Timeout (") for line in said):
+        ended.hung, ended.problem = False, None
+    elif ended.hung or (process.timed_out and ended.problem is None):
         ended.hung, ended.problem = True, _hang(ended, limit_s)
     elif ended.problem is None:
         last = next((" ".join(line.split()) for line in reversed(said) if line.strip()), "nothing")

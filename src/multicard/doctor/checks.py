@@ -26,7 +26,7 @@ class Check:
 def torch_facts() -> dict[str, Any]:
     """What PyTorch, NVML and DALI report of themselves; `torch_problem` where PyTorch cannot be imported.
 
-    `unanswered`: which of them hung or ended the process that asked.
+    `unanswered`: which of the first two hung or ended the process that asked.
     """
     # Without warnings, which would be mixed with the answer.
     command = [sys.executable, "-W", "ignore", "-m", "multicard.doctor.probe"]
@@ -37,7 +37,10 @@ def torch_facts() -> dict[str, Any]:
             facts |= json.loads(line.removeprefix(MARK))
     if not facts.get("all"):
         said = (answer.problem or "no answer").replace(sys.executable, "python", 1)
-        facts["unanswered"] = f"{said}, asked for {facts['asking']}" if "asking" in facts else said
+        if facts.get("asking") == "dali":  # all others have answered
+            facts["dali_problem"] = said
+        else:
+            facts["unanswered"] = f"{said}, asked for {facts['asking']}" if "asking" in facts else said
     if "torch" not in facts:
         facts["torch_problem"] = facts.get("import_torch_problem") or facts.get("unanswered", "no answer")
     return facts

@@ -10,7 +10,7 @@ from typing import Any
 from multicard.core.system import ask
 from multicard.doctor.checks import Check
 from multicard.experiment.runs import Run
-from multicard.launch.environment import job_environment
+from multicard.launch.environment import job_environment, user
 
 LIMIT_S = 300.0  # a cold compilation on few CPUs and a shared file system
 DONE = "multicard: compiled"
@@ -47,7 +47,7 @@ def _compiled(device: str, limit_s: float) -> Check:
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{scratch}/inductor", "TRITON_CACHE_DIR": f"{scratch}/triton"}
         command = [sys.executable, "-W", "ignore", "-c", PROGRAM, device]
-        answer = ask(command, limit_s, job_environment(os.environ) | caches)
+        answer = ask(command, limit_s, {"USER": user()} | job_environment(os.environ) | caches)
         kernels = list(Path(scratch).rglob("*.cubin"))
     if DONE not in answer.lines:
         problem = (answer.problem or "no answer").replace(sys.executable, "python", 1)

@@ -41,12 +41,20 @@ def of_nvml() -> bool:
     pynvml.nvmlInit()
     attempt("driver", lambda: str(pynvml.nvmlSystemGetDriverVersion()))
     attempt("driver_cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
-    attempt("nvml_gpus", lambda: [of_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())])
+    attempt("nvml_gpus", lambda: gpus_of(pynvml))
     return True
 
 
-def of_gpu(nvml: Any, index: int) -> dict[str, Any]:
+def gpus_of(nvml: Any) -> list[dict[str, Any]]:
+    """What NVML says of the GPUs that are not hidden from this process."""
+    found = [of_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    return [gpu for gpu in found if gpu is not None]
+
+
+def of_gpu(nvml: Any, index: int) -> dict[str, Any] | None:
     """What NVML says of a GPU; None for what it does not, or only `problem` where the GPU does not answer.
+
+    It counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them: None for such a one.
 
     Memory errors are counts; `remapped_rows` are those after corrected and after uncorrected errors, whether one
     waits for a reset, and whether one has failed.
@@ -54,6 +62,8 @@ def of_gpu(nvml: Any, index: int) -> dict[str, Any]:
     try:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = nvml.nvmlDeviceGetUUID(gpu)
+    except nvml.NVMLError_NoPermission:
+        return None
     except nvml.NVMLError as error:  # "GPU is lost": it fell off the bus
         return {"index": index, "problem": str(error)}
 
@@ -91,8 +101,8 @@ def _instances(nvml: Any, gpu: Any) -> list[str]:
     return [uuid for uuid in found if uuid]
 
 
-def of_torch() -> str:
-    """Facts of PyTorch, and its version last: whether it could be imported and asked."""
+def of_torch() -> bool:
+    """Facts of PyTorch that need no GPU, and its version last: whether it could be imported and asked."""
     import torch
 
     attempt("cuda", lambda: torch.version.cuda)
@@ -100,12 +110,19 @@ def of_torch() -> str:
     attempt("distributed", torch.distributed.is_available)
     attempt("distributed_nccl", lambda: torch.distributed.is_available() and torch.distributed.is_nccl_available())
     attempt("torch", lambda: str(torch.__version__))
+    return True
+
+
+def of_cuda() -> bool:
+    """Facts of the GPUs that PyTorch sees, and whether it starts on one."""
+    import torch
+
     gpus = attempt("gpus", lambda: list(map(_of_torch_gpu, range(torch.cuda.device_count()))))
     if gpus:
         attempt("started", lambda: torch.zeros(1, device="cuda").item() == 0)
     elif torch.version.cuda:
         attempt("cuda_init", torch.cuda.init)  # its error says why there is none
-    return "asked"
+    return True
 
 
 def _of_torch_gpu(index: int) -> tuple[str, int, str]:
@@ -116,7 +133,9 @@ def _of_torch_gpu(index: int) -> tuple[str, int, str]:
 
 
 if __name__ == "__main__":
+    imported = attempt("import_torch", of_torch)
     attempt("nvml", of_nvml)
-    attempt("import_torch", of_torch)
+    if imported:
+        attempt("cuda_asked", of_cuda)
     attempt("dali", of_dali)
     attempt("all", lambda: True)

@@ -27,6 +27,7 @@ ALLOWED_PREFIXES = (
     "LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "PYTORCH_", "NVIDIA_",
     "CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_",
     "FI_", "UCX_", "OFI_NCCL_",  # networks of clusters, through plugins of NCCL that a module brings
+    "SLINGSHOT_",  # set by Slurm for each step: the part of HPE's network that it may use
 )  # fmt: skip
 
 # Of these, what says where things are, which GPUs a job got, or what a parameter of the run says: none of it is a
@@ -36,6 +37,7 @@ NO_SETTINGS = (
     "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
     "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",  # set by scikit-learn and joblib wherever these are imported
 )  # fmt: skip
+NO_SETTINGS_PREFIXES = ("LC_", "SLINGSHOT_")
 PLACES = ("_PATH", "_HOME", "_ROOT", "_DIR", "_DIRECTORY")  # what their names end with
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -57,8 +59,13 @@ def settings(source: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         name: TOKEN.sub("removed", value)
         for name, value in sorted(job_environment(source).items())
-        if name not in NO_SETTINGS and not name.startswith("LC_") and not name.endswith(PLACES)
+        if name not in NO_SETTINGS and not name.startswith(NO_SETTINGS_PREFIXES) and not name.endswith(PLACES)
     }
+
+
+def inside_one_machine(environment: dict[str, str]) -> dict[str, str]:
+    """Have ranks that are all on this machine talk inside it, unless the user chose otherwise."""
+    return dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK) | environment
 
 
 def gloo_interface(nccl: str, present: Sequence[str]) -> str | None:
@@ -83,15 +90,14 @@ def environment_of(parameters: JobParameters, profiler: str, temporary: Path) ->
     """Environment of the ranks of this node; `temporary`: folder of this job alone for their temporary files."""
     environment = job_environment()
     if parameters.nodes == 1:
-        # Ranks that are all on this machine talk inside it, unless the user chose otherwise.
-        environment = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK) | environment
+        environment = inside_one_machine(environment)
     elif chosen := gloo_interface(environment.get("NCCL_SOCKET_IFNAME", ""), _interfaces()):
         # Jobs on GPUs use Gloo too, which would take the interface that the node's name resolves to.
         environment = {"GLOO_SOCKET_IFNAME": chosen} | environment
     otherwise = {
-        "USER": _user(),  # PyTorch's compiler asks for it, and a container need not know it
+        "USER": user(),  # PyTorch's compiler asks for it, and a container need not know it
         # What the compiler caches outlives the job, in the folder where PyTorch would keep it.
-        "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{_user()}"),
+        "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{user()}"),
     }
     always = {
         "OMP_NUM_THREADS": str(parameters.threads),
@@ -101,7 +107,7 @@ def environment_of(parameters: JobParameters, profiler: str, temporary: Path) ->
     return otherwise | environment | always | PROFILERS[profiler].environment
 
 
-def _user() -> str:
+def user() -> str:
     """Name of the user; made of the number of one who has none."""
     try:
         return getpass.getuser()

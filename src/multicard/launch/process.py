@@ -84,8 +84,9 @@ def run(
     """
     for _ in range(STARTS):
         ended = _run_once(command, environment, log, time_limit_s, on_line, grace_s, wrapped)
-        output = log.read_text(encoding="utf-8", errors="replace")
-        if ended.exit_code == 0 or wrapped is None or not wrapped.never_started(output):
+        if ended.exit_code == 0 or wrapped is None:
+            break
+        if not wrapped.never_started(log.read_text(encoding="utf-8", errors="replace")):
             break
     return ended
 
