@@ -77,6 +77,11 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
         "estimated_memory_bytes": estimate,
     }
     faults = consistency.faults()
+    if consistency.uncompared:
+        faults.append(f"ranks without a step that is in both the trace and the record: {list(consistency.uncompared)}")
+    fewest = recorded.reindex(range(p.ranks), fill_value=0).min()
+    if fewest < p.profiled_steps:
+        faults.append(f"the record has {fewest} profiled steps of a rank, expected {p.profiled_steps}")
     if sorted(traced) != sorted(recorded):
         faults.append(f"steps of the processes: {sorted(traced)} in the trace, {sorted(recorded)} in the record")
     if len(kernels) != p.devices:
@@ -85,11 +90,16 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
         gpus = len(of_kinds.loc[of_kinds["collective"] == kind, ["process", "device"]].drop_duplicates())
         if gpus != p.devices:
             faults.append(f"kernels of {kind} on {gpus} GPUs, expected {p.devices}")
-    if not row["energy_per_sample_j"]:
-        reasons = {meter["reason"] for rank in record["ranks"] for meter in rank.get("energy") or []}
-        faults.append(f"no energy: {', '.join(sorted(filter(None, reasons))) or 'the counter stood still'}")
-    if p.workload == "llm" and abs(estimate / row["peak_memory_bytes"] - 1) > MEMORY_TOLERANCE:
-        faults.append(f"the memory estimate is {estimate / row['peak_memory_bytes']:.2f} of the peak")
+    meters = [meter for rank in record["ranks"] for meter in rank.get("energy") or []]
+    metered = sum((meter["energy_j"] or 0) > 0 for meter in meters)
+    if metered != p.devices:
+        reasons = ", ".join(sorted({meter["reason"] for meter in meters} - {None})) or "the counter did not rise"
+        faults.append(f"energy of {metered} GPUs, expected {p.devices}: {reasons}")
+    peak = row["peak_memory_bytes"]
+    if p.workload == "llm" and not peak:
+        faults.append("no peak of memory is recorded")
+    elif p.workload == "llm" and abs(estimate / peak - 1) > MEMORY_TOLERANCE:
+        faults.append(f"the memory estimate is {estimate / peak:.2f} of the peak")
     return row, faults
 
 

@@ -1,5 +1,6 @@
 """The GPU check judges runs of known truth; its configuration has all strategies and techniques, in 40 minutes."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,12 @@ WORK = [
 ]
 DEVICE_MS = [9.0, 8.0, 8.0, 9.0]
 METER = {"energy_j": 3.0, "duration_s": 0.1, "reason": None}
-P = VisionParameters(strategy="ddp-ds", devices=2, epochs=1, batch_size=4)
+P = VisionParameters(strategy="ddp-ds", devices=2, epochs=1, batch_size=4, profiled_steps=4)
+
+
+def ranks_with(first: dict[str, Any], second: dict[str, Any], pid: int = OTHER) -> list[dict[str, Any]]:
+    """The record's ranks with these meters; the trace has the process of the second one as `OTHER`."""
+    return [{"rank": 0, "pid": PID, "energy": [first]}, {"rank": 1, "pid": pid, "energy": [second]}]
 
 
 def judged(
@@ -58,9 +64,12 @@ def judged(
     training_trace(folder / "trace" / "report.sqlite", marks, work)
     exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
     write_json(folder / "trace" / "exported.json", exported)
-    ranks = [{"rank": rank, "pid": pid, "energy": [meter]} for rank, pid in enumerate(pids)]
     facts = {"run": run_id(p), "outcome": "completed", "reason": None, "parameters": p.model_dump(), "wall_time_s": 9.0}
-    facts |= {"profiler": {"used": "nsys", "trace_missing": None}, "steps_per_pass": 9, "ranks": ranks}
+    facts |= {
+        "profiler": {"used": "nsys", "trace_missing": None},
+        "steps_per_pass": 9,
+        "ranks": ranks_with(meter, meter),
+    }
     write_json(folder / "run.json", facts | record)
     seconds = [each / 1e3 for each in (8.0, 8.0, *(longer * each for each in DEVICE_MS))]
     windows = ["measured"] * 2 + ["profiled"] * len(DEVICE_MS)
@@ -94,8 +103,20 @@ def test_a_run_whose_record_agrees_with_its_trace_passes(tmp_path: Path) -> None
         ),
         ({"marks": {PID: HOST, OTHER: HOST[:3]}}, "steps of the processes: [3, 4] in the trace, [4, 4] in the record"),
         ({"longer": 1.2}, "the trace's steps last 83.3% of the record's"),
-        ({"meter": METER | {"energy_j": None, "reason": "Not Supported"}}, "no energy: Not Supported"),
-        ({"meter": METER | {"energy_j": 0.0}}, "no energy: the counter stood still"),
+        (
+            {"meter": METER | {"energy_j": None, "reason": "Not Supported"}},
+            "energy of 0 GPUs, expected 2: Not Supported",
+        ),
+        *(
+            ({"meter": METER | {"energy_j": joules}}, "energy of 0 GPUs, expected 2: the counter did not rise")
+            for joules in (0.0, -3.0, math.nan)
+        ),
+        ({"ranks": ranks_with(METER, METER | {"energy_j": 0.0})}, "energy of 1 GPUs, expected 2"),
+        ({"ranks": ranks_with(METER, METER, OTHER + 1)}, "in both the trace and the record: [1]"),
+        (
+            {"p": P.model_copy(update={"profiled_steps": 5})},
+            "the record has 4 profiled steps of a rank, expected 5",
+        ),
         ({"profiler": {"used": "nsys", "trace_missing": "the report is empty"}}, "no trace: the report is empty"),
         ({"outcome": "failed", "reason": {"code": "exit_code", "rank": 1}}, "rank 1"),
         ({"runs_out_of_memory": True}, "expected out_of_memory; nothing failed"),

@@ -20,11 +20,13 @@ class Consistency:
 
     `phase_coverage`: sum of the phases over step time, of measured steps.
     `trace_to_record`: step time by the trace over the same by the record, of profiled steps, both by the GPU where
-    there is one; None when the trace shows no steps.
+    there is one; None when none can be compared.
+    `uncompared`: ranks of which no profiled step has a duration in both.
     """
 
     phase_coverage: float
     trace_to_record: float | None
+    uncompared: tuple[int, ...] = ()
 
     def faults(self) -> list[str]:
         """What is off by more than `TOLERANCE`, in words."""
@@ -44,7 +46,8 @@ def check_run(folder: Path) -> Consistency:
 
     profiled = steps[steps["window"] == "profiled"]
     ratios = (_in_order(RunFiles(folder).traced_steps) / _in_order(profiled)).dropna()
-    return Consistency(_judged(coverage), _judged(ratios) if len(ratios) else None)
+    uncompared = set(profiled["rank"]) - set(ratios.index.get_level_values("rank"))
+    return Consistency(_judged(coverage), _judged(ratios) if len(ratios) else None, tuple(sorted(uncompared)))
 
 
 def _in_order(steps: pd.DataFrame) -> pd.Series:
