@@ -54,7 +54,7 @@ RUN_HERE = (
 # What another program of the repository runs: a pattern, the program, and a text of it by which that is seen.
 RUN_ELSEWHERE = (
     (r"make (demo|test|lint|docs)", ".ci/run", "make {1}"),
-    (r"make test-fast", "Makefile", "test-fast: "),
+    (r"make (test-fast|emulated-gpu)", "Makefile", "{1}: "),
     (r"\.ci/run", ".ci/run", "make test"),
     (r"make demo CONFIG=\S+", "tests/workflow/test_pipeline.py", 'f"CONFIG={{CONFIG}}"'),
     (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
