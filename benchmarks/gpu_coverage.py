@@ -32,12 +32,12 @@ GPU_NAMES = {"gpu", "gpus", "on_gpu", "cuda_graphs"}
 OF_GPUS = re.compile(r"cuda|gpu", re.IGNORECASE)
 CALLS = re.compile(r"torch\.cuda\.(?!is_available$)\w+|(py)?nvml\.\w+|.*\.nvml[A-Z]\w+")
 
-# Python imports it in every process that has its folder on the path; coverage.py is told of forks and of os._exit.
+# The emulated environment of this run starts coverage.py in each of its processes, and no other Python does.
 START = """
 import sys
-if sys.prefix != {prefix!r}:
-    import coverage
-    coverage.Coverage(config_file={settings!r}).start()
+sys.path.append({packages!r})
+import coverage
+coverage.Coverage(config_file={settings!r}, auto_data=True).start()
 """
 SETTINGS = """
 [run]
@@ -48,6 +48,24 @@ patch = _exit, fork
 sigterm = true
 disable_warnings = no-data-collected, module-not-measured
 """
+HEAD = """# Lines for GPUs that emulated ones execute
+
+Counted by `benchmarks/gpu_coverage.py` on {day}, commit {commit}. A line, the first one of a statement, is for GPUs
+if it
+
+- is in a branch that is only taken where the device is a GPU, or after one that leaves the function where it is none,
+- calls `torch.cuda` or NVML itself, or
+- is in a function or class with "cuda" or "gpu" in its name,
+
+in {parts} of the library. It is executed if a process of the emulated Python
+(`tests/emulated_gpu`) executed it in one of the tests marked `emulated`; a process that is killed does not tell.
+
+Before there were [emulated GPUs](emulated.md), **0 of {total}** such lines had been executed with a GPU, emulated or
+real (tests with fakes of PyTorch, NVML and nvidia-smi, which execute some on a CPU, are not counted). Now **{done}**
+have been, {share}.
+
+| File | Lines | Before | Now |
+|---|---|---|---|"""
 
 
 def main() -> None:
@@ -59,7 +77,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         data = chosen.data or Path(scratch)
-        if not list(data.glob("lines*")):
+        if not list(data.glob("lines.*")):
             data.mkdir(parents=True, exist_ok=True)
             run_tests(data.absolute(), chosen.tests)
         chosen.out.write_text(table(executed(data)), encoding="utf-8")
@@ -70,9 +88,13 @@ def run_tests(data: Path, tests: list[str]) -> None:
     """Run the tests, each of whose emulated processes leaves its lines in the folder."""
     settings = data / "settings.ini"
     settings.write_text(SETTINGS.format(library=LIBRARY, data=data / "lines"))
-    (data / "sitecustomize.py").write_text(START.format(prefix=sys.prefix, settings=str(settings)))
-    paths = [str(data), str(Path(coverage.__file__).parents[1]), os.environ.get("PYTHONPATH")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    emulated = data / "emulated"
+    subprocess.run([sys.executable, ROOT / "tests/emulated_gpu/build.py", "--folder", emulated], check=True)
+    [packages] = emulated.glob("venv/lib/python*/site-packages")
+    start = START.format(packages=str(Path(coverage.__file__).parents[1]), settings=str(settings))
+    (packages / "start_coverage.py").write_text(start)
+    (packages / "start_coverage.pth").write_text("import start_coverage\n")  # read after emulation_hook.pth
+    environment = os.environ | {"MULTICARD_EMULATED": str(emulated)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "emulated", *tests]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
 
@@ -88,10 +110,9 @@ def executed(data: Path) -> dict[Path, set[int]]:
 
 
 def table(lines: dict[Path, set[int]]) -> str:
-    """Say how many of the lines were executed, by file, and list the others."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    """Say how many of the lines were executed, by file, and list the others; a Markdown page."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     rows, never, total, done = [], [], 0, 0
     for path in sorted(path for part in PARTS for path in (LIBRARY / part).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -103,17 +124,11 @@ def table(lines: dict[Path, set[int]]) -> str:
         rows.append(f"| `{name}` | {len(under)} | 0 | {len(hit)} |")
         never += [f"- `{name}:{line}` `` {text[line - 1].strip()} ``" for line in sorted(under - hit)]
         total, done = total + len(under), done + len(hit)
-    head = [
-        "# Lines under a `cuda` branch that the emulated tests execute",
-        "",
-        f"{date.today().isoformat()}, commit {commit}. `benchmarks/gpu_coverage.py` counted, and says what counts.",
-        f"Before there were emulated GPUs, 0 of {total} had been executed on any GPU (tests with fakes of CUDA aside).",
-        f"Now {done} are ({done / total:.0%}).",
-        "",
-        "| File | Lines | Before | Now |",
-        "|---|---|---|---|",
-    ]
-    return "\n".join([*head, *rows, "", "## Never executed", "", *never, ""])
+    head = HEAD.format(
+        day=date.today().isoformat(), commit=commit, parts=", ".join(f"`{part}`" for part in PARTS),
+        total=total, done=done, share=f"{done / total:.0%}",
+    )  # fmt: skip
+    return "\n".join([head, *rows, "", "## Never executed", "", *never, ""])
 
 
 def lines_of_gpus(source: str) -> set[int]:
