@@ -14,8 +14,8 @@ from faked_tools import GARBAGE, nvidia_smi, place, put, sinfo
 
 from multicard.archive.matrix import Matrix
 from multicard.core import system
-from multicard.doctor import runs, software
-from multicard.doctor.checks import version_of
+from multicard.doctor import examine, runs, software
+from multicard.doctor.checks import Check, version_of
 from multicard.experiment.load import read_experiment
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
@@ -123,6 +123,17 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for arguments in (("--config", "none.yaml"), ("--profile", "none")):
         stopped = doctor(tmp_path, *arguments)
         assert (stopped.returncode, stopped.stdout, len(stopped.stderr.splitlines())) == (1, "", 1)
+
+
+def test_no_check_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = {path.stem for path in Path(examine.__file__).parent.glob("*.py") if "\ndef checks(" in path.read_text()}
+    assert every >= {"all_reduce", "compiler", "gpu", "gpu_health", "profiler"}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(examine, "torch_facts", dict)
+    for name in every:
+        monkeypatch.setattr(getattr(examine, name), "checks", lambda *_, name=name, **__: [Check(name, "looked at")])
+    monkeypatch.setattr(examine.profiler, "other_checks", list)
+    assert {check.check for check in examine.examine(config(tmp_path, "cuda"), None)} == every
 
 
 def test_packages_are_held_against_the_lock(tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_it_compiles_for_the_devices_of_runs_that_compile(
     assert [check.verdict for check in found] == ["ok"] * len(devices)
 
 
+def test_a_gpu_for_which_no_kernel_was_compiled_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "ask", lambda *_: Answer(compiler.DONE))
+    [found] = compiler.checks(ON_GPU, [SimpleNamespace(parameters=SimpleNamespace(device="cuda", compile=True))])
+    assert (found.verdict, found.found) == ("warning", "compiled, but not by Triton")
+
+
 def test_without_a_gpu_that_starts_nothing_is_compiled_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looked(monkeypatch, {"torch": "2.11.0", "gpus": []}, {"device": "cuda", "compile": True}) == ([], [])
 

@@ -120,6 +120,18 @@ def test_a_recording_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     assert (found.verdict, found.found) == ("error", "fails: did not end within 0.5 s")
 
 
+def test_a_recording_does_not_meet_temporary_files_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "nvidia").touch()  # where nsys makes a folder, and this is none
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    strict = 'mkdir -p "$TMPDIR/nvidia" || exit 1; '
+    export = strict + exported(tmp_path / "made.sqlite", "NVTX_EVENTS", 1)
+    found = looked(tmp_path, monkeypatch, CPU, OLD, f'{strict}echo report > "$out"', export)["nsys recording"]
+    assert found.verdict == "ok", found
+
+
 @pytest.mark.parametrize(("rows", "verdict"), [(3, "ok"), (0, "error")])
 def test_on_gpus_the_kernels_must_be_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, verdict: str

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from check import CONFIG, estimated_s, judge_all, leave
+from check import CONFIG, OUT_OF_MEMORY, estimated_s, judge_all, leave
 from rows import judge, required_collectives
 from snakemake.utils import update_config
 
@@ -197,6 +197,21 @@ def test_every_strategy_and_technique_runs_on_one_two_and_four_gpus() -> None:
     tuned = {(run.parameters.technique, run.parameters.devices) for run in runs["techniques"]}
     assert tuned == {(name, devices) for name in TECHNIQUES for devices in (1, 2, 4)}
     assert not any(run.parameters.packed for run in runs["techniques"])
+
+
+def test_tuned_runs_are_compiled_in_fp16_under_ddp_and_packed_rows_and_a_lack_of_memory_are_tried() -> None:
+    runs = {name: [run.parameters for run in own] for name, own in on_four_gpus(CONFIG).items()}
+    for name in ("compiled", "cuda_graphs"):
+        assert [p.devices for p in runs[name]] == [1, 2, 4]
+        assert {(p.strategy, p.precision) for p in runs[name]} == {("ddp-ds", "fp16")}
+    assert all(p.compile for p in runs["compiled"])
+    assert all(p.cuda_graphs for p in runs["cuda_graphs"])
+    assert {(p.packed, p.devices) for p in runs["packed"]} == {(True, 1), (True, 2)}
+    assert [p.devices for p in runs[OUT_OF_MEMORY]] == [2]
+
+
+def test_a_run_has_time_for_a_cold_compilation_on_few_cores() -> None:
+    assert check(read_yaml(CONFIG), "test", outside=False).time_limit_min >= 10  # three minutes were too few
 
 
 def test_four_gpus_are_checked_within_forty_minutes_by_the_estimate() -> None:

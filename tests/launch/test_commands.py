@@ -52,7 +52,7 @@ def test_srun_gets_the_variables_of_slurm_that_it_needs_and_a_job_none() -> None
         "USER", "LOGNAME", "CUDA_MODULE_LOADING", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_DEVICE_MAX_CONNECTIONS",
         "TORCH_CUDNN_V8_API_DISABLED", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDNN_LOGLEVEL_DBG", "CUBLASLT_LOG_LEVEL",
         "OFI_NCCL_PROTOCOL", "SLINGSHOT_VNIS", "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", "NCCL_IB_PKEY",
-        "NVIDIA_TF32_OVERRIDE",
+        "NVIDIA_TF32_OVERRIDE", "MULTICARD_SHARED_GPU",
     ],
 )  # fmt: skip
 def test_a_job_gets_what_cuda_torch_and_the_network_read(name: str) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from conftest import TINY
 from multicard.core.errors import UserError
-from multicard.core.layout import PHASES
+from multicard.core.layout import PHASES, rank_file
 from multicard.core.reasons import Reason, describe_reason
 from multicard.launch import job as job_module
 from multicard.launch.environment import LOOPBACK
@@ -263,6 +264,39 @@ def test_why_auto_took_another_profiler_is_printed_and_recorded(
     assert record["profiler"] == {
         "used": "none", "why": choice.why, "caveat": "a caveat", "trace_missing": "no profiler was used",
     }  # fmt: skip
+
+
+def finishing(*facts: dict[str, Any]) -> Callable[..., Ended]:
+    """Stand in for the ranks of a job: each leaves its record, and they exit."""
+
+    def leave(command: list[str], *_: Any, **__: Any) -> Ended:
+        scratch = Path(command[command.index("--job") + 1]).parent
+        for rank, own in enumerate(facts):
+            record = {"rank": rank, "outcome": "completed", "reason": None} | own
+            (scratch / rank_file("rank.json", rank)).write_text(json.dumps(record))
+        return Ended(0, False, 1.0)
+
+    return leave
+
+
+@pytest.mark.parametrize(("uuids", "outcome"), [("ab", "completed"), ("aa", "failed")])
+def test_a_job_whose_ranks_finished_on_fewer_gpus_than_its_devices_is_recorded_as_failed(
+    uuids: str, outcome: str, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [[{"uuid": uuid, "name": "H100"}] for uuid in uuids]
+    monkeypatch.delenv("MULTICARD_SHARED_GPU", raising=False)
+    monkeypatch.setattr(job_module, "run", finishing(*({"gpus": own} for own in gpus)))
+    record = job(digits, tmp_path, device="cuda", strategy="ddp", devices=2)
+    assert record["outcome"] == outcome
+    assert [rank["gpus"] for rank in record["ranks"]] == gpus
+
+
+def test_what_a_rank_left_uncompiled_is_in_the_record_of_its_job(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hits = [{"limit": "recompile_limit", "value": 8, "functions": 1}]
+    monkeypatch.setattr(job_module, "run", finishing({"compile_limits_hit": hits}))
+    assert job(digits, tmp_path)["ranks"][0]["compile_limits_hit"] == hits
 
 
 def ranks(*outcomes: str) -> list[dict[str, Any]]:
