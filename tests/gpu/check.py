@@ -167,12 +167,11 @@ def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
     if not records:
         return
     table = table.assign(remarks=table["remarks"].map(Scrubber.of(records).text))
-    counts = ", ".join(f"{count} {result}" for result, count in table["result"].value_counts().items())
     about = next((record for record in records if record["hardware"]), records[0])
     gpus = [f"{gpu['name']} ({gpu['capability']})" for gpu in (about["hardware"] or {}).get("gpus", [])]
     versions = ", ".join(f"{name} {version}" for name, version in (about["versions"] or {}).items() if version)
     parts = [
-        f"# GPU check: {counts}",
+        f"# GPU check: {counted(table)}",
         f"{len(gpus)} × {', '.join(sorted(set(gpus)))}; {versions}",
         table.to_markdown(index=False, floatfmt=".4g"),
         "## Counters of NVML",
@@ -214,14 +213,19 @@ def counters() -> pd.DataFrame:
 
 
 def show(table: pd.DataFrame) -> None:
-    """Print what failed or did not run, and how many passed; wide where it goes to a file."""
+    """Print what failed or did not run, and how many did what; wide where it goes to a file."""
     shown = Table("Scenario", "Run", "Result", "Remarks")
     for row in table[table["result"] != "passed"].itertuples():
         shown.add_row(row.scenario, row.run, row.result, row.remarks)
     console = Console(width=None if sys.stdout.isatty() else 160)
     if shown.row_count:
         console.print(shown)
-    console.print(f"{table['result'].eq('passed').sum()} of {len(table)} passed", highlight=False)
+    console.print(counted(table), highlight=False)
+
+
+def counted(table: pd.DataFrame) -> str:
+    """How many runs passed, failed, or did not run."""
+    return ", ".join(f"{count} {result}" for result, count in table["result"].value_counts().items())
 
 
 if __name__ == "__main__":
