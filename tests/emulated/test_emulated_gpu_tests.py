@@ -20,6 +20,18 @@ NEEDS_A_REAL_GPU = {
 }
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["test_peaks_are_those_that_pytorch_reports", "test_a_real_gpu_holds_at_least_what_pytorch_reserved"],
+)
+def test_a_test_for_gpus_needs_no_other_one_before_it(name: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
+    done = run_program(emulated,
+        "-m", "pytest", f"{ROOT / 'tests/record/test_energy.py'}::{name}", "-q", "-p", "no:cacheprovider",
+        "-p", "no:xdist", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'tests'}",
+    )  # fmt: skip
+    assert "1 passed" in done.stdout, done.stdout[-3000:]
+
+
 def test_tests_for_gpus_pass_on_emulated_ones(emulated: EmulatedGpus, tmp_path: Path) -> None:
     files = [path for path in sorted(ROOT.glob("tests/*/test_*.py")) if "mark.gpu" in path.read_text(encoding="utf-8")]
     files = [path for path in files if path.parent != Path(__file__).parent]
