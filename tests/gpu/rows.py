@@ -95,12 +95,20 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
     if metered != p.devices:
         reasons = ", ".join(sorted({meter["reason"] for meter in meters} - {None})) or "the counter did not rise"
         faults.append(f"energy of {metered} GPUs, expected {p.devices}: {reasons}")
-    peak = row["peak_memory_bytes"]
-    if p.workload == "llm" and not peak:
-        faults.append("no peak of memory is recorded")
-    elif p.workload == "llm" and abs(estimate / peak - 1) > MEMORY_TOLERANCE:
-        faults.append(f"the memory estimate is {estimate / peak:.2f} of the peak")
+    if p.workload == "llm":
+        faults += estimate_faults(estimate, row["peak_memory_bytes"])
     return row, faults
+
+
+def estimate_faults(estimate: float, peak: float | None) -> list[str]:
+    """What is wrong with an estimate of memory, in bytes, where that peak was measured."""
+    if not peak:
+        return ["no peak of memory is recorded"]
+    return (
+        [f"the memory estimate is {estimate / peak:.2f} of the peak"]
+        if abs(estimate / peak - 1) > MEMORY_TOLERANCE
+        else []
+    )
 
 
 def _calls(folder: Path, table: str, *others: str) -> pd.DataFrame:

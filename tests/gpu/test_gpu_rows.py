@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from check import CONFIG, OUT_OF_MEMORY, estimated_s, judge_all, leave
-from rows import judge, required_collectives
+from rows import estimate_faults, judge, required_collectives
 from snakemake.utils import update_config
 
 from multicard.archive.matrix import Matrix
@@ -91,6 +91,21 @@ def test_a_run_whose_record_agrees_with_its_trace_passes(tmp_path: Path) -> None
     assert (row["kernels_per_step"], row["communication_per_step"]) == (2, 1)
     assert row["trace_to_record"] == pytest.approx(1)
     assert row["energy_per_sample_j"] == pytest.approx(2 * 3.0 / (2 * 2 * 4))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "peak", "faults"),
+    [
+        (100, 100, []),
+        (76, 100, []),
+        (124, 100, []),
+        (74, 100, ["the memory estimate is 0.74 of the peak"]),
+        (126, 100, ["the memory estimate is 1.26 of the peak"]),
+        (100, None, ["no peak of memory is recorded"]),
+    ],
+)
+def test_a_memory_estimate_must_be_near_the_peak(estimate: int, peak: int | None, faults: list[str]) -> None:
+    assert estimate_faults(estimate, peak) == faults
 
 
 @pytest.mark.parametrize(
