@@ -89,7 +89,8 @@ def test_an_nsys_that_prints_no_version_is_not_used(
 
 
 def test_an_export_that_hangs_is_killed_and_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys, "EXPORT_LIMIT_S", 1.0)
+    for limit in ("EXPORT_LIMIT_S", "VERSION_LIMIT_S"):
+        monkeypatch.setattr(nsys, limit, 1.0)
     fake_nsys(tmp_path / "fake", monkeypatch, "#!/bin/sh\nsleep 1000\n", head="")
     with pytest.raises(TraceError, match=r"nsys export of r\.nsys-rep took more than 1 s"):
         nsys.PROFILER.export(tmp_path / "r.nsys-rep", tmp_path)
