@@ -14,8 +14,9 @@ from faked_tools import GARBAGE, nvidia_smi, place, put, sinfo
 
 from multicard.archive.matrix import Matrix
 from multicard.core import system
+from multicard.core.system import version_of
 from multicard.doctor import examine, runs, software
-from multicard.doctor.checks import Check, version_of
+from multicard.doctor.checks import Check
 from multicard.experiment.load import read_experiment
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")

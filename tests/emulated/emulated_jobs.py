@@ -10,8 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from conftest import ROOT, path_without_nsys
 from emulated_gpu.fixtures import EmulatedGpus
+from multicard.core.files import read_json
+from multicard.core.reasons import describe_reason
 
 HERE = Path(__file__).parent
 GPU_NAME = "Emulated GPU (synthetic)"
@@ -43,6 +47,14 @@ def run_on_cpu(jobs: Sequence[Job], preload: Sequence[str] = VISION) -> None:
     """Run the jobs with the Python of the tests, where nothing is emulated."""
     variables = {"PATH": path_without_nsys(), "PYTHONPATH": os.pathsep.join(PATHS)}
     _run(sys.executable, jobs, preload, os.environ | variables)
+
+
+def steps_of(folder: Path) -> pd.DataFrame:
+    """The steps of a run, which must have completed."""
+    record = read_json(folder / "run.json")
+    log = (folder / "log.txt").read_text()
+    assert record["outcome"] == "completed", f"{describe_reason(record['reason'])}\n{log[-3000:]}"
+    return pd.read_csv(folder / "steps.csv")
 
 
 def environment(machine: EmulatedGpus, **settings: Any) -> dict[str, str]:

@@ -5,12 +5,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from emulated_jobs import LLM, Job, run_on_cpu, run_on_gpus
+from emulated_jobs import LLM, Job, run_on_cpu, run_on_gpus, steps_of
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
-from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import ShippedText
 from multicard.experiment.models import ARCHITECTURES, Model
 from multicard.workloads.llm.memory_estimate import estimate_memory
@@ -64,13 +63,6 @@ def runs(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) 
     run_on_cpu([*jobs["cpu"].values()], LLM)
     run_on_gpus(emulated_gpus, [*jobs["cuda"].values()], LLM)
     return {device: {name: job.folder for name, job in of.items()} for device, of in jobs.items()}
-
-
-def steps_of(folder: Path) -> pd.DataFrame:
-    record = read_json(folder / "run.json")
-    log = (folder / "log.txt").read_text()
-    assert record["outcome"] == "completed", f"{describe_reason(record['reason'])}\n{log[-3000:]}"
-    return pd.read_csv(folder / "steps.csv")
 
 
 @pytest.mark.parametrize("name", RUNS)

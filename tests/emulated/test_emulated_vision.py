@@ -5,14 +5,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from emulated_jobs import GPU_NAME, Job, run_on_cpu, run_on_gpus
+from emulated_jobs import GPU_NAME, Job, run_on_cpu, run_on_gpus, steps_of
 from same_numbers import BATCH_SIZE
 
 from conftest import TINY
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
-from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import Digits
 from multicard.workloads.vision.prepare import prepare
 
@@ -104,13 +103,6 @@ def runs(emulated_gpus: EmulatedGpus, few_digits: Path, tmp_path_factory: pytest
     }
     run_on_gpus(emulated_gpus, [*jobs.values()])
     return {name: job.folder for name, job in jobs.items()}
-
-
-def steps_of(folder: Path) -> pd.DataFrame:
-    record = read_json(folder / "run.json")
-    log = (folder / "log.txt").read_text()
-    assert record["outcome"] == "completed", f"{describe_reason(record['reason'])}\n{log[-3000:]}"
-    return pd.read_csv(folder / "steps.csv")
 
 
 @pytest.mark.parametrize("name", RUNS)

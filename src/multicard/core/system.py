@@ -71,6 +71,23 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
     return Answer(output, f"{name} ended with {code}, saying: {last[:200]}")
 
 
+def version_of(text: str) -> tuple[int, ...] | None:
+    """Numbers of a version, up to the first part that is none.
+
+    >>> version_of("2023.4.4.54-234433681190v0"), version_of("13.0"), version_of("?")
+    ((2023, 4, 4, 54), (13, 0), None)
+    """
+    numbers: list[int] = []
+    for part in text.strip().split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    return tuple(numbers) or None
+
+
 def ranks_may_share_gpus() -> bool:
     """Whether several ranks may run on one GPU, over gloo: only where a check of this project asks for it."""
     return os.environ.get(SHARED_GPU) == "1"

@@ -49,20 +49,3 @@ def torch_facts() -> dict[str, Any]:
 def cannot_tell(check: str, answer: Answer, do: str = "") -> Check:
     """Give the line for a tool that did not answer as it should."""
     return Check(check, f"cannot tell: {answer.problem or 'an answer that makes no sense'}", "warning", do)
-
-
-def version_of(text: str) -> tuple[int, ...] | None:
-    """Numbers of a version, up to the first part that is none.
-
-    >>> version_of("2023.4.4.54-234433681190v0"), version_of("13.0"), version_of("?")
-    ((2023, 4, 4, 54), (13, 0), None)
-    """
-    numbers: list[int] = []
-    for part in text.strip().split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    return tuple(numbers) or None

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from multicard.core.system import ask, read_or_none
-from multicard.doctor.checks import Check, cannot_tell, version_of
+from multicard.core.system import ask, read_or_none, version_of
+from multicard.doctor.checks import Check, cannot_tell
 
 # The first driver of each CUDA generation: docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility".
 FIRST_DRIVER = {11: 450, 12: 525, 13: 580}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import TraceError
-from multicard.core.system import ask
-from multicard.doctor.checks import Check, version_of
+from multicard.core.system import ask, version_of
+from multicard.doctor.checks import Check
 from multicard.launch.environment import job_environment
 from multicard.launch.process import run
 from multicard.profilers import PROFILERS

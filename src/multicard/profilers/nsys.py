@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from multicard.core.errors import TraceError
 from multicard.core.files import atomic_write
-from multicard.core.system import ask
+from multicard.core.system import ask, version_of
 from multicard.profilers.interface import Availability, Profiler, Session
 
 if TYPE_CHECKING:
@@ -203,18 +203,12 @@ def older_than_cuda(version: str, cuda: str | None) -> str | None:
     >>> older_than_cuda("2023.4.4.54-234433681190v0", "13.0")
     '2023.4.4.54 is older than 2025.3.2, which came with CUDA 13.0; torch uses 13.0'
     """
-    numbers = _numbers(version)
-    known = [of for of in sorted(WITH_CUDA) if cuda and of <= _numbers(cuda)[:2]]
+    numbers = version_of(version)
+    known = [of for of in sorted(WITH_CUDA) if cuda and of <= (version_of(cuda) or ())[:2]]
     if not known or not numbers or numbers[:3] >= WITH_CUDA[known[-1]]:
         return None
     found, needed, of = (".".join(map(str, each)) for each in (numbers, WITH_CUDA[known[-1]], known[-1]))
     return f"{found} is older than {needed}, which came with CUDA {of}; torch uses {cuda}"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def cuda_of_torch() -> str | None:
