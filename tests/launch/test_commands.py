@@ -11,8 +11,9 @@ import psutil
 import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from multicard.core.rendezvous import Rendezvous
 from multicard.launch import environment as environment_module
-from multicard.launch.commands import Rendezvous, training_command
+from multicard.launch.commands import training_command
 from multicard.launch.environment import environment_of, gloo_interface, job_environment, settings, temporary_folder
 from multicard.launch.slurm import srun_command, srun_environment
 

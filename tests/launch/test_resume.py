@@ -17,10 +17,10 @@ from filelock import FileLock
 from conftest import ROOT, TINY
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
+from multicard.core.rendezvous import free_port
 from multicard.launch import attempts
 from multicard.launch.attempts import is_spent
 from multicard.launch.job import run_job
-from multicard.launch.slurm import free_port
 from multicard.workloads.vision.parameters import VisionParameters
 
 pytestmark = pytest.mark.slow

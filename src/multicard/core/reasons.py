@@ -15,6 +15,15 @@ WORDINGS = {
     "wrong_gpus": "its {devices} devices were {gpus} distinct GPUs, so its numbers are not those of {devices}; see "
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",
+    # Of scripts that are observed.
+    "no_torch": "{message}; state the interpreter that your training uses as `python`",
+    "no_steps": "no optimizer step was seen: {message}",
+    "too_few_steps": "the script ended after {steps} of {expected_steps} steps: let it train for longer, or ask for "
+    "fewer (`steps`, `warmup_steps`, `profiled_steps`)",
+    "hidden_ranks": "{ranks} of its processes trained, where `devices` is {devices}: let the script start as many, by "
+    "{{devices}} in its command or another `launcher`",
+    "steps_disagree": "its ranks trained different numbers of steps, {message}: their times cannot be compared; give "
+    "each rank as many batches",
 }
 HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
 
@@ -33,8 +42,10 @@ class Reason:
         What a program printed, which may be anything.
     unreported
         Ranks that exited without writing their record, each with its node.
-    devices, gpus
-        GPUs that the job was to have, and had.
+    devices, gpus, ranks
+        GPUs, or processes on CPUs, that the job was to have; distinct GPUs that it had; processes that trained.
+    steps, expected_steps
+        That were trained, and that the windows of the run need.
     """
 
     code: str
@@ -48,6 +59,9 @@ class Reason:
     unreported: list[dict[str, Any]] = field(default_factory=list)
     devices: int | None = None
     gpus: int | None = None
+    ranks: int | None = None
+    steps: int | None = None
+    expected_steps: int | None = None
     message: str | None = None
 
     def record(self) -> dict[str, Any]:

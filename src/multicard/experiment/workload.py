@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from multicard.core.reasons import Reason
 from multicard.core.registry import Registry
+from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import DEFAULT_WORKLOAD, JobParameters
 
@@ -121,6 +123,58 @@ class Workload(ABC):
         UserError
             If the user's files are not what they should be.
         """
+
+    def refusal(self, p: Any) -> Reason | None:
+        """Why a job that is about to start here cannot run, as only this machine can tell."""
+        return None
+
+    def command(self, p: Any, job: Path, rendezvous: Rendezvous | None) -> list[str] | None:
+        """Command that starts the ranks of this node; None where they run `program`, under torchrun if distributed.
+
+        Parameters
+        ----------
+        job
+            job.json in the scratch folder of the node.
+        rendezvous
+            Of a job on several nodes, which of them this is.
+        """
+        return None
+
+    def folder(self, p: Any) -> Path | None:
+        """Working directory of a job, in which a user's own files lie; None where it matters nothing."""
+        return None
+
+    def script(self, p: Any) -> Path | None:
+        """The user's own file that a job runs; None where there is none, or it is not known."""
+        return None
+
+    def passed_variables(self, p: Any) -> tuple[str, ...]:
+        """Names of variables that a job gets if they are set, beside those that every job gets."""
+        return ()
+
+    def environment(self, p: Any, scratch: Path) -> Mapping[str, str]:
+        """Further variables of the ranks of this node; what they name is made in its folder `scratch`."""
+        return {}
+
+    def hidden_from_profilers(self, p: Any) -> str | None:
+        """Why a profiler that runs the job as its child would not see the ranks; None where it does."""
+        return None
+
+    def judge(
+        self, p: Any, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
+    ) -> tuple[str, Reason | None]:
+        """Outcome of a job, and the reason unless it completed, by what this workload alone knows.
+
+        Parameters
+        ----------
+        outcome, reason
+            By what holds for every workload.
+        ranks
+            Records of the ranks that are expected.
+        scratch
+            Where the ranks of all nodes left what they wrote.
+        """
+        return outcome, reason
 
     @abstractmethod
     def rank_memory_mb(self, p: Any, inputs: Inputs) -> float:

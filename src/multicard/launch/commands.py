@@ -1,17 +1,8 @@
 """Command lines of a training job."""
 
 import sys
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """One of the nodes that a job runs on, and where the first of them listens."""
-
-    node: int
-    nodes: int
-    address: str
-    port: int
+from multicard.core.rendezvous import Rendezvous, torchrun_options
 
 
 def training_command(
@@ -19,15 +10,7 @@ def training_command(
 ) -> list[str]:
     """Command that runs a module in one process, or under torchrun in `ranks` processes of this machine.
 
-    `rendezvous`: which of several nodes this machine is; its ranks follow those of the nodes before it.
+    `rendezvous`: of a job on several nodes, which of them this machine is.
     """
-    if not distributed:
-        return [sys.executable, "-m", module, *arguments]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    if rendezvous is None:
-        # A free port, so that jobs on one machine never meet.
-        torchrun += ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
-    else:
-        torchrun += [f"--nnodes={rendezvous.nodes}", f"--node-rank={rendezvous.node}"]
-        torchrun += [f"--master-addr={rendezvous.address}", f"--master-port={rendezvous.port}"]
-    return [*torchrun, "-m", module, *arguments]
+    torchrun = ["-m", "torch.distributed.run", *torchrun_options(ranks, rendezvous)] if distributed else []
+    return [sys.executable, *torchrun, "-m", module, *arguments]

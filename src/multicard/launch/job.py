@@ -32,12 +32,13 @@ from multicard.core.layout import (
     rank_file,
 )
 from multicard.core.reasons import Reason, describe_reason
+from multicard.core.rendezvous import Rendezvous, free_port
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, version_of
-from multicard.launch.commands import Rendezvous, training_command
+from multicard.launch.commands import training_command
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
 from multicard.launch.outcome import judge, judge_gpus
@@ -114,7 +115,7 @@ def run_job(
                 "shared": str(shared.absolute()),
                 "launcher": os.getpid(),
                 "time_limit_s": time_limit_s,
-                "port": slurm.free_port() if several else None,
+                "port": free_port() if several else None,
                 "checkpoint": str(checkpoint.absolute()),
                 "checkpoint_after_s": checkpoint_after_s,
                 "resume": before is not None,

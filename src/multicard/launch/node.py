@@ -17,9 +17,9 @@ from typing import Any
 
 from multicard.core.files import atomic_write, read_json, write_json
 from multicard.core.layout import CONDITIONS, JOB, LOG, NODE, node_file, rank_file
+from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import parameters_of
-from multicard.launch.commands import Rendezvous
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, temporary_folder
 from multicard.launch.job import node_command, wrapped

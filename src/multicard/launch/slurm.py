@@ -1,7 +1,6 @@
 """Slurm's part in a job on several nodes: one task on each, all ended when one of them is."""
 
 import os
-import socket
 from collections.abc import Mapping
 
 # Variables that srun needs beside those of any job: its job, and where Slurm's configuration is if not in the usual
@@ -27,10 +26,3 @@ def srun_command(command: list[str], nodes: int, cpus: int, gpus: int) -> list[s
         "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", *gres,
         "--kill-on-bad-exit=1", "--input=none", "--unbuffered", *command,
     ]  # fmt: skip
-
-
-def free_port() -> int:
-    """Find a port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]

@@ -1,0 +1,65 @@
+"""The interface of a launcher; the entries are the modules in `multicard.workloads.script.launchers`."""
+
+from typing import Any
+
+from multicard.core.registry import Registry
+from multicard.core.rendezvous import Rendezvous
+
+
+class Launcher:
+    """How the ranks of a user's script are started.
+
+    Attributes
+    ----------
+    name, order
+        As a registry asks.
+    description
+        What it does, for the schema and the documentation.
+    starts_ranks
+        Whether it starts a process for each device; else the script is started once.
+    several_nodes
+        Whether it can start the ranks of each of several nodes.
+    variables
+        Names of variables that it needs, beside those of every job.
+    hidden_from_profilers
+        Why a profiler that runs it as its child would not see the ranks; None where it does.
+    """
+
+    name: str
+    order: int
+    description: str
+    starts_ranks = True
+    several_nodes = True
+    variables: tuple[str, ...] = ()
+    hidden_from_profilers: str | None = None
+
+    def facts(self) -> list[str]:
+        """Further sentences for the documentation."""
+        return [] if self.several_nodes else ["One node."]
+
+    def unsupported_reason(self, p: Any) -> str | None:
+        """What of a run (ScriptParameters) it cannot start on any machine."""
+        if p.nodes > 1 and not self.several_nodes:
+            return f"launcher: {self.name} starts the ranks of one node, and nodes is {p.nodes}; use torchrun"
+        return None
+
+    def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
+        """Command that starts the ranks of this node.
+
+        Parameters
+        ----------
+        python
+            The interpreter.
+        arguments
+            What is run: a script, or `-m` and a module, and its own arguments.
+        rendezvous
+            Of a job on several nodes, which of them this is.
+        """
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        """Variables that its ranks need to find each other, where they take them from nowhere else."""
+        return {}
+
+
+LAUNCHERS: Registry[Launcher] = Registry("multicard.workloads.script.launchers", "LAUNCHER")

@@ -1,0 +1,34 @@
+"""Hugging Face Accelerate's launcher."""
+
+from typing import Any
+
+from multicard.core.rendezvous import Rendezvous
+from multicard.workloads.script.launcher import Launcher
+
+
+class Accelerate(Launcher):
+    """Starts a process for each device, by way of torchrun."""
+
+    name, order = "accelerate", 30
+    description = "`accelerate launch` starts a process for each device."
+
+    def facts(self) -> list[str]:
+        """What of Accelerate's own configuration does not hold."""
+        return ["Numbers of processes and machines are given; for a configuration file of its own use `command`."]
+
+    def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
+        """Run the script under `accelerate launch`."""
+        options = [f"--num_processes={p.ranks}", f"--num_machines={p.nodes}"]
+        if p.ranks > 1:
+            options.append("--multi_gpu")  # on CPUs too: without it, it starts one process there
+        elif p.device == "cpu":
+            options.append("--cpu")
+        if rendezvous is None:
+            options.append("--main_process_port=0")  # a free one
+        else:
+            options += [f"--machine_rank={rendezvous.node}", f"--main_process_ip={rendezvous.address}"]
+            options.append(f"--main_process_port={rendezvous.port}")
+        return [python, "-m", "accelerate.commands.launch", *options, *arguments]
+
+
+LAUNCHER = Accelerate()

@@ -1,0 +1,25 @@
+"""No launcher: the command starts its ranks itself."""
+
+from typing import Any
+
+from multicard.core.rendezvous import Rendezvous
+from multicard.workloads.script.launcher import Launcher
+
+
+class Command(Launcher):
+    """Starts the command once; what it does with several devices is its own affair."""
+
+    name, order = "command", 70
+    description = (
+        "The command is started once and starts its ranks itself, as with `mp.spawn`, Lightning or `tune run`: by the "
+        "interpreter where it begins with a file *.py or with `-m`, else as a program."
+    )
+    starts_ranks = several_nodes = False
+
+    def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
+        """Run it as it stands."""
+        by_python = arguments[0] == "-m" or arguments[0].endswith(".py")
+        return [python, *arguments] if by_python else arguments
+
+
+LAUNCHER = Command()

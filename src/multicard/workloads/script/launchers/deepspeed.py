@@ -1,0 +1,27 @@
+"""DeepSpeed's launcher."""
+
+from typing import Any
+
+from multicard.core.rendezvous import Rendezvous, free_port
+from multicard.workloads.script.launcher import Launcher
+
+
+class DeepSpeed(Launcher):
+    """Starts a process for each device, and gives each the argument `--local_rank`."""
+
+    name, order = "deepspeed", 40
+    description = "`deepspeed` starts a process for each device."
+    several_nodes = False  # it asks for a file of hosts
+
+    def facts(self) -> list[str]:
+        """What it does to the script's arguments."""
+        return [*super().facts(), "It adds `--local_rank=N` to the script's arguments."]
+
+    def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
+        """Run the script under deepspeed."""
+        module = ["--module"] if arguments[0] == "-m" else []
+        options = [f"--num_gpus={p.ranks}", "--master_addr=127.0.0.1", f"--master_port={free_port()}", *module]
+        return [python, "-m", "deepspeed.launcher.runner", *options, *arguments[len(module) :]]
+
+
+LAUNCHER = DeepSpeed()

@@ -1,0 +1,32 @@
+"""Slurm's launcher."""
+
+from typing import Any
+
+from multicard.core.rendezvous import Rendezvous, free_port
+from multicard.workloads.script.launcher import Launcher
+
+
+class Srun(Launcher):
+    """Starts a process for each device as tasks of a job step, which find their numbers in Slurm's variables."""
+
+    name, order = "srun", 50
+    description = "`srun` starts a task for each device, inside a job of Slurm."
+    several_nodes = False
+    variables = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
+    hidden_from_profilers = "Slurm starts the ranks outside of the process that it runs"
+
+    def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
+        """Run the script as a step of the job."""
+        gres = [f"--gres=gpu:{p.devices}"] if p.device == "cuda" else []
+        cpus = p.cpus_per_node // p.ranks_per_node
+        return [
+            "srun", "--nodes=1", f"--ntasks={p.ranks}", f"--cpus-per-task={cpus}", *gres, "--kill-on-bad-exit=1",
+            "--input=none", "--unbuffered", python, *arguments,
+        ]  # fmt: skip
+
+    def environment(self) -> dict[str, str]:
+        """Where `env://` looks for the first rank; the other variables scripts take from Slurm's."""
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
+LAUNCHER = Srun()

@@ -1,0 +1,21 @@
+"""PyTorch's own launcher."""
+
+from typing import Any
+
+from multicard.core.rendezvous import Rendezvous, torchrun_options
+from multicard.workloads.script.launcher import Launcher
+
+
+class Torchrun(Launcher):
+    """Starts a process for each device."""
+
+    name, order = "torchrun", 20
+    description = "torchrun starts a process for each device."
+
+    def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
+        """Run the script under torchrun."""
+        options = torchrun_options(p.ranks_per_node, rendezvous)
+        return [python, "-m", "torch.distributed.run", *options, *arguments]
+
+
+LAUNCHER = Torchrun()
