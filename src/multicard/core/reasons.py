@@ -15,15 +15,14 @@ WORDINGS = {
     "wrong_gpus": "its {devices} devices were {gpus} distinct GPUs, so its numbers are not those of {devices}; see "
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",
-    # Of scripts that are observed.
+    # Of scripts.
     "no_torch": "{message}; state the interpreter that your training uses as `python`",
     "no_steps": "no optimizer step was seen: {message}",
-    "too_few_steps": "the script ended after {steps} of {expected_steps} steps: let it train for longer, or ask for "
-    "fewer (`steps`, `warmup_steps`, `profiled_steps`)",
-    "hidden_ranks": "{ranks} of its processes trained, where `devices` is {devices}: let the script start as many, by "
-    "{{devices}} in its command or another `launcher`",
-    "steps_disagree": "its ranks trained different numbers of steps, {message}: their times cannot be compared; give "
-    "each rank as many batches",
+    "too_few_steps": "the script ended after {steps} steps, and {needed_steps} are needed; have it train longer, or "
+    "lower `steps`, `warmup_steps` or `profiled_steps`",
+    "steps_disagree": "another rank ended before step {step}; every rank has to make the same number of steps",
+    "hidden_ranks": "{ranks} of its processes trained, and `devices` is {devices}; have the script start as many "
+    "({{devices}} in its command), or use another `launcher`",
 }
 HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
 
@@ -44,8 +43,8 @@ class Reason:
         Ranks that exited without writing their record, each with its node.
     devices, gpus, ranks
         GPUs, or processes on CPUs, that the job was to have; distinct GPUs that it had; processes that trained.
-    steps, expected_steps
-        That were trained, and that the windows of the run need.
+    steps, needed_steps
+        That a script made, and that its windows need, as far as that was known when it ended.
     """
 
     code: str
@@ -61,7 +60,7 @@ class Reason:
     gpus: int | None = None
     ranks: int | None = None
     steps: int | None = None
-    expected_steps: int | None = None
+    needed_steps: int | None = None
     message: str | None = None
 
     def record(self) -> dict[str, Any]:
