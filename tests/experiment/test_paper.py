@@ -16,8 +16,8 @@ from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check
 from multicard.experiment.runs import Run
 from multicard.experiment.workload import WORKLOADS
+from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.profiled_window import place_window
 
 NAMES = ("quick", "vision", "llm")
 # A node of paper B: 2 AMD EPYC 9334 of 32 cores, 4 H100 of 94 GB.

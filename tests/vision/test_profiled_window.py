@@ -17,10 +17,10 @@ from torch.utils.data import Dataset
 from conftest import TINY
 from multicard.analysis.window_comparison import windows_differ
 from multicard.analysis.windows import Window
+from multicard.record.profiled_window import ProfiledWindow, place_window
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import open_split, read_provenance
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.profiled_window import ProfiledWindow, place_window, read_ahead
+from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 
 CPU = torch.device("cpu")
 

@@ -30,6 +30,7 @@ WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
 JOB = "job.json"  # in the scratch folder only
 NODE = "node.json"  # likewise, of each of several nodes
 CONDITIONS = "conditions.json"  # likewise
+PROCESS = "process.json"  # likewise, of each Python process of a script that is observed
 
 PROGRESS = "multicard: "  # prefix of the log lines that are shown while a job runs
 

@@ -221,3 +221,10 @@ def _tuned(strategy: Any) -> dict[str, Any]:
     """What the preset `tuned` turns on under a strategy."""
     excluded = STRATEGIES[strategy].not_in_preset if strategy in STRATEGIES else ()
     return {name: value for name, value in TUNED.items() if name not in excluded}
+
+
+def read_ahead(p: VisionParameters, synthetic: bool) -> int:
+    """Batches that the training loader of a rank prepares before they are asked for; `synthetic` ones are there."""
+    if synthetic:
+        return 0
+    return p.prefetch_factor * (1 if p.loader == "dali" else p.workers_of_rank)

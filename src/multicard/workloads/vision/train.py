@@ -19,13 +19,14 @@ from multicard.record.capture import Capture
 from multicard.record.compilation import allow_compilations
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.others import OthersMeter
+from multicard.record.profiled_window import place_window
 from multicard.record.rank import bind_rank, log_progress, run_rank
 from multicard.record.recorder import Recorder
 from multicard.record.visible import rank_devices
 from multicard.workloads.vision.checkpoint import Checkpoints, State
 from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
-from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 from multicard.workloads.vision.precision import (
     autocast,
     choose_fp32,
@@ -34,7 +35,6 @@ from multicard.workloads.vision.precision import (
     parameter_dtype,
     to_device,
 )
-from multicard.workloads.vision.profiled_window import place_window, read_ahead
 from multicard.workloads.vision.ranks import join, sum_over_ranks
 from multicard.workloads.vision.strategy import STRATEGIES
 

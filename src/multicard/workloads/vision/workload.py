@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Unit, Workload
+from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory
-from multicard.workloads.vision.parameters import TUNED, VisionParameters
-from multicard.workloads.vision.profiled_window import place_window, read_ahead
+from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategy import STRATEGIES
 
 # Assumed, not measured: what one current data-centre GPU trains of MobileNet v2 per second, in images of 224 px. Cost

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from multicard.workloads.vision.parameters import VisionParameters
-
 
 class ProfiledWindow(NamedTuple):
     """Steps of the pass that is profiled, in order, and whether it is long enough for them.
@@ -30,13 +28,6 @@ class ProfiledWindow(NamedTuple):
     def steps(self) -> int:
         """All of them."""
         return self.warmup_steps + self.settling_steps + self.profiled_steps
-
-
-def read_ahead(p: VisionParameters, synthetic: bool) -> int:
-    """Batches that the training loader of a rank prepares before they are asked for; `synthetic` ones are there."""
-    if synthetic:
-        return 0
-    return p.prefetch_factor * (1 if p.loader == "dali" else p.workers_of_rank)
 
 
 def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> ProfiledWindow:

@@ -1,0 +1,101 @@
+"""Python runs this file as it starts, before the script. See `multicard.record.observe`; any Python 3 can read it."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+# Arguments of processes that Python's multiprocessing starts, such as the workers of a DataLoader.
+HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+def note_process(**facts):
+    """Write process.json of this process, with what is known of it."""
+    scratch = json.loads(Path(os.environ["MULTICARD_OBSERVE"]).read_text(encoding="utf-8"))["scratch"]
+    rank, torch = os.environ.get("RANK", ""), sys.modules.get("torch")
+    arguments = getattr(sys, "orig_argv", ["", ""])[1:]
+    record = {
+        "pid": os.getpid(),
+        "ppid": os.getppid(),
+        "python": sys.version.split()[0],
+        "torch": str(getattr(torch, "__version__", "")) or None,
+        "program": next((argument for argument in arguments if not argument.startswith("-")), ""),
+        "rank": int(rank) if rank.isdigit() else None,
+        "steps": False,
+        "error": None,
+    }
+    record.update(facts)
+    file = Path(scratch) / "process.json.{}".format(os.getpid())  # noqa: UP032
+    part = file.with_suffix(file.suffix + ".part")
+    part.write_text(json.dumps(record), encoding="utf-8")
+    part.replace(file)
+
+
+class TorchFinder(importlib.abc.MetaPathFinder):
+    """Has the observer watch PyTorch as soon as the script has imported it."""
+
+    def find_spec(self, name, path=None, target=None):
+        """Find `torch` as Python does, and give it a loader that goes on to the observer; nothing else."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module):
+                load(module)
+                guarded(watch)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def watch():
+    """Hook into PyTorch."""
+    from multicard.record.observe import hooks
+
+    if not is_helper():
+        note_process()
+    hooks.install(note_process)
+
+
+def guarded(function):
+    """Run a function of the observer, whose failure must not be one of the script."""
+    try:
+        function()
+    except Exception as error:
+        message = "{}: {}".format(type(error).__name__, error)  # noqa: UP032
+        print("multicard: cannot observe this process:", message, file=sys.stderr)
+
+
+def is_helper():
+    """Whether Python's multiprocessing started this process; a rank may be one too."""
+    return any(helper in argument for argument in getattr(sys, "orig_argv", []) for helper in HELPERS)
+
+
+def run_next():
+    """Run the sitecustomize that this one hides, if there is one."""
+    others = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE.resolve()]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def begin():
+    """Note this process, and wait for it to import torch."""
+    if not is_helper():
+        note_process()
+    if sys.version_info >= (3, 10):  # noqa: UP036 - it is the script's Python
+        sys.meta_path.insert(0, TorchFinder())
+
+
+if os.environ.get("MULTICARD_OBSERVE"):
+    guarded(begin)
+run_next()
