@@ -43,7 +43,7 @@ $(READY): envs/requirements.lock pyproject.toml
 	envs/make-venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-# Resolve the dependencies anew (needs uv); commit the result. `make lock UPGRADE=--upgrade` takes newer versions.
+# Resolve the dependencies again (needs uv); commit the result. `make lock UPGRADE=--upgrade` takes newer versions.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --group docs \
 	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml

@@ -171,7 +171,7 @@ def _record(name: str, p: JobParameters, memory: int) -> dict[str, Any]:
     meter = {"energy_j": 1e4, "duration_s": 30.0, "reason": None}
     held = {"weights": 16e9, "adapters": 4e7, "gradients": 4e7, "optimizer": 8e7, "buffers": 1e6}
     held |= {"parameters": 8e9, "trainable_parameters": 2e7}
-    data = {"dataset": p.dataset, "source": "made up, synthetic", "train_samples": SAMPLES, "files": []}
+    data = {"dataset": p.dataset, "source": "synthetic", "train_samples": SAMPLES, "files": []}
     data |= {"tokens_per_sample": {"counted_samples": 1000, "mean": 500.0, "cut_share": 0.1}} if tuning else {}
     return {
         "run": name, "outcome": "completed", "reason": None, "parameters": p.model_dump(),

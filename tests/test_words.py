@@ -13,7 +13,10 @@ PRIVATE = (
     r"mend(?:s|ed)?", r"imagined", r"made on the spot", r"rooms?", r"goes on (?:after|from|where)", r"starts anew",
     r"no word from", r"not whole", r"any_will_do", r"of_texts", r"bucket_mb", r"table_laws",
 )  # fmt: skip
-SPOKEN = ("src", "workflow", "docs", "config", "profiles", "resources/claims.yaml", "README.md", "Snakefile", "tests")
+SPOKEN = (
+    "src", "workflow", "docs", "config", "profiles", "benchmarks", "resources/claims.yaml", "resources/*README.md",
+    "README.md", "Makefile", "Snakefile", "tests",
+)  # fmt: skip
 # A class of the report's style sheet, and this list.
 EXCEPT = ("src/multicard/report/page.css", "src/multicard/report/page.html.j2", "tests/test_words.py")
 

@@ -47,6 +47,20 @@ def test_steady_runs_whose_steps_are_correlated_are_called_not_stationary_as_rar
     assert np.mean(found) <= stated + 3 * np.sqrt(stated * (1 - stated) / simulated)  # three standard errors
 
 
+# What is stated there of slow fluctuations beneath independent scatter.
+@pytest.mark.parametrize(
+    ("correlation", "count", "least", "stated"), [(0.6, 60, 0, 0.06), (0.95, 60, 0.1, 0.4), (0.95, 200, 0.3, 0.6)]
+)
+def test_slow_fluctuations_are_called_not_stationary_as_often_as_stated(
+    correlation: float, count: int, least: float, stated: float
+) -> None:
+    rng = np.random.default_rng(9)
+    simulated = 200
+    steps = (autoregressive(correlation, count, rng) + rng.normal(0, 0.2, count) for _ in range(simulated))
+    found = np.mean([change_p_value(times) < LEVEL for times in steps])
+    assert least <= found <= stated + 3 * np.sqrt(stated * (1 - stated) / simulated)  # three standard errors
+
+
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
 def test_the_autocorrelation_is_not_underestimated(correlation: float) -> None:
     rng = np.random.default_rng(6)

@@ -160,7 +160,7 @@ def test_a_run_under_the_profiler_that_was_used_is_compared_with_one_without() -
     figure, _ = gain(measures, "profiler")
     assert heading(closed(figure).axes[0]) == "nsys over no profiler"
     # Where the machine has no profiler, both ran without.
-    with pytest.raises(NothingToShow, match="differ in profiler alone"):
+    with pytest.raises(NothingToShow, match="all completed runs used the same profiler: none"):
         gain(measures.assign(profiler_used="none"), "profiler")
 
 

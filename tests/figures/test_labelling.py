@@ -39,6 +39,17 @@ def test_names_of_neighbours_do_not_cover_each_other(step: float) -> None:
     assert not any(one.overlaps(other) for one, other in combinations(found, 2))
 
 
+def test_points_that_cover_each_other_share_a_label_if_there_is_a_limit() -> None:
+    figure, axes = plt.subplots(figsize=(4, 3))
+    axes.set(xlim=(0, 10), ylim=(0, 10))
+    points = [(5, 5, "2"), (5.01, 5, "4"), (5, 5, "4"), (8, 8, "2")]
+    label_points(axes, points, [], most=1)
+    assert not axes.texts
+    label_points(axes, points, [], most=2)
+    closed(figure)
+    assert [text.get_text() for text in axes.texts if text.get_text()] == ["2, 4", "2"]
+
+
 def test_names_stay_inside_the_plot() -> None:
     _, found, area = boxes([(0, 0, "a long name"), (10, 10, "another name"), (10, 0, "a third one"), (0, 10, "x")])
     for box in found:

@@ -79,6 +79,15 @@ def test_only_qat_is_named_by_what_is_quantized(tmp_path: Path) -> None:
     assert data["series"].tolist()[::2] == ["LoRA", "full", "QAT of adapters", "QAT of weights"]
 
 
+def test_where_panels_name_the_technique_the_legend_names_the_devices(tmp_path: Path) -> None:
+    kinds = [{"technique": "lora"}, {"technique": "qat"}, {"technique": "qat", "qat_of": "weights"}]
+    measures = measured("llm", *(kind | {"devices": n} for kind in kinds for n in (1, 2)))
+    rows = [row for number in range(6) for row in steps(f"run{number}", [2, 1])]
+    figure, _ = draw("loss", gathered(tmp_path, measures, steps=rows))
+    qat = [f"{n}, QAT of {what}" for what in ("adapters", "weights") for n in ("1 CPU process", "2 CPU processes")]
+    assert legend(closed(figure)) == [["1 CPU process", "2 CPU processes", *qat]]
+
+
 def test_of_a_long_run_neighbouring_steps_are_averaged(tmp_path: Path) -> None:
     falling = [float(1000 - n) for n in range(1000)]
     figure, data = draw("loss", gathered(tmp_path, measured("llm", {}), steps=steps("run0", falling)))

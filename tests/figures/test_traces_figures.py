@@ -179,27 +179,43 @@ def test_collectives_have_their_time_and_bus_bandwidth_over_the_size_of_messages
     [points] = [line for line in right.get_lines() if line.get_label() == "all-reduce"]
     # nccl-tests: 40 MB in 0.08 s and 10 MB in 0.02 s among 2 ranks, × 2 (n - 1) / n.
     assert [values.tolist() for values in points.get_data()] == [[4e6, 1e6], pytest.approx([500e6, 500e6])]
-    assert [text.get_text() for text in right.texts] == ["2", "2"]
+    assert not right.texts  # of two GPUs all: the bars say so
     assert (right.get_xlabel(), right.get_ylabel()) == ("Message size", "Bus bandwidth")
     assert legend(figure) == [["all-reduce", "all-gather", "unnamed"]]
     assert data["bus_bandwidth_bytes_per_s"].dropna().tolist() == pytest.approx([500e6, 500e6])
 
 
 def test_strategies_have_marks_of_their_own_among_bus_bandwidths(tmp_path: Path) -> None:
-    both = measured("vision", *({"device": "cuda", "strategy": s, "devices": 2} for s in ("ddp-ds", "fsdp")))
+    ways = {"ddp-ds": 2, "fsdp": 4}
+    both = measured("vision", *({"device": "cuda", "strategy": name, "devices": n} for name, n in ways.items()))
     of = {"collective": "all_reduce", "calls": 10, "total_s": 0.1}
     runs = ("run0", "run1")
     sums = [row for run in runs for row in rows(run, 2, **of)]
-    sizes = [row for run in runs for k in range(15) for row in rows(run, 2, **of, size_bytes=4**k)]
+    sizes = [row for run in runs for k in range(25) for row in rows(run, 2, **of, size_bytes=4**k)]
     facts = [each | {"run": run} for run in runs for each in info()[:1]]
     figure, _, right, _ = axes_of(
         "collectives", gathered(tmp_path, both, collectives=sums, message_sizes=sizes, runs_info=facts)
     )
     assert not right.texts  # too many points to write numbers of devices
     drawn = [line for line in right.get_lines() if len(line.get_xdata())]
-    assert sorted(len(line.get_xdata()) for line in drawn) == [15, 15]
+    assert sorted(len(line.get_xdata()) for line in drawn) == [25, 25]
     assert len({line.get_marker() for line in drawn}) == 2
     assert legend(figure) == [["all-reduce", "ddp-ds: all-reduce", "fsdp: all-reduce"]]
+
+
+def test_bus_bandwidths_tell_their_numbers_of_devices_and_no_two_series_look_alike(tmp_path: Path) -> None:
+    ways = [{"strategy": "fsdp", "image_size": 100 + k, "devices": n} for k in range(9) for n in (2, 4)]
+    measures = measured("vision", *({"device": "cuda", **way} for way in ways))
+    of = {"collective": "all_reduce", "calls": 10, "total_s": 0.1}
+    sums = [row for k, way in enumerate(ways) for row in rows(f"run{k}", way["devices"], **of)]
+    sizes = [row | {"size_bytes": 10**6} for row in sums]
+    facts = [{"run": f"run{k}", "traced_steps": 10} for k in range(len(ways))]
+    found = gathered(tmp_path, measures, collectives=sums, message_sizes=sizes, runs_info=facts)
+    _, _, right, _ = axes_of("collectives", found)
+    # × 2 (n - 1) / n: all on two GPUs are at one place, all on four at another.
+    assert [text.get_text() for text in right.texts if text.get_text()] == ["2", "4"]
+    drawn = [line for line in right.get_lines() if len(line.get_xdata())]
+    assert len({(line.get_marker(), line.get_markerfacecolor()) for line in drawn}) == len(drawn) == 9
 
 
 def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ MEASURES: dict[str, str] = {
     "drift_p_value": "how often steps in random order stray as far from a constant pace: the largest deviation of the "
     "time since the first step from that of steps of mean length, by permutation, after what each step has in common "
     "with the one before (autocorrelation) is taken out",
-    "stationary": f"no where the drift is more than {DRIFT:.0%} and its p-value below {LEVEL}; empty below {FEWEST} "
-    "steps",
+    "stationary": f"no where the drift is more than {DRIFT:.0%} and its p-value below {LEVEL}, which a slow "
+    f"fluctuation may cause as well; empty below {FEWEST} steps",
 }
 
 

@@ -97,6 +97,8 @@ def _why_empty(measures: pd.DataFrame, parameter: str) -> str:
     """Why nothing can be compared: there are no two such runs, or there are and their times were not recorded."""
     name = parameter.replace("_", " ")
     completed = measures[measures["outcome"] == "completed"]
+    if parameter == "profiler" and "profiler_used" in completed and completed["profiler_used"].nunique() == 1:
+        return f"all completed runs used the same profiler: {completed['profiler_used'].iloc[0]}"
     others = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
     if (completed.groupby(others, dropna=False)[parameter].nunique() > 1).any():
         return f"completed runs differ in {name} alone, but not both have recorded step times"

@@ -14,7 +14,9 @@ DISTANCES = (0.0, 8.0, 16.0, 26.0)
 DIRECTIONS = ((0, 1), (0, -1), (-1, 0), (1, 0), (-1, 1), (1, -1), (-1, -1), (1, 1))
 
 
-def label_points(axes: Axes, points: Iterable[tuple[float, float, str]], drawn: Iterable[Box]) -> None:
+def label_points(
+    axes: Axes, points: Iterable[tuple[float, float, str]], drawn: Iterable[Box], most: int | None = None
+) -> None:
     """Write the label of each point near it, in the first free place or else the one that covers least.
 
     The rest of the figure must be complete, since its layout decides where the points are.
@@ -27,9 +29,15 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str]], drawn: 
         Place of each point, in the units of the axes, and its label.
     drawn
         Boxes that labels should not cover, in the units of the axes; a box may be as narrow as a line.
+    most
+        If given, points that cover each other share a label, and none is written if that leaves more labels.
     """
     axes.figure.draw_without_rendering()
     point = axes.figure.dpi / 72  # in pixels
+    if most is not None:
+        points = _together(axes, points, GAP * point)
+        if len(points) > most:
+            return
     taken = [_pixels(axes, box).padded(GAP * point / 2) for box in drawn]
     for x, y, name in points:
         text = axes.annotate(name, (x, y), textcoords="offset points", xytext=(0, 0), fontsize="x-small", zorder=4)
@@ -46,6 +54,20 @@ def label_points(axes: Axes, points: Iterable[tuple[float, float, str]], drawn: 
             near = (np.clip(at, box.min, box.max) - at) / point
             line = {"arrowstyle": "-", "linewidth": 0.5, "color": "0.5", "shrinkA": 0}
             axes.annotate("", (x, y), near, textcoords="offset points", arrowprops=line).set_in_layout(False)
+
+
+def _together(axes: Axes, points: Iterable[tuple[float, float, str]], near: float) -> list[tuple[float, float, str]]:
+    """One point, with all of their labels, of those closer than `near` pixels to the first of them."""
+    found: list[tuple[tuple[float, float], dict[str, None]]] = []
+    for x, y, name in points:
+        at = axes.transData.transform((x, y))
+        places = (names for place, names in found if np.hypot(*(axes.transData.transform(place) - at)) < near)
+        names = next(places, None)
+        if names is None:
+            found.append(((x, y), {name: None}))
+        else:
+            names[name] = None
+    return [(*place, ", ".join(names)) for place, names in found]
 
 
 def _candidates(at: np.ndarray, width: float, height: float, point: float) -> Iterator[tuple[Bbox, bool]]:

@@ -11,7 +11,7 @@ from multicard.analysis import per_run
 from multicard.analysis.comparisons import varied
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.workload import workload_of
-from multicard.figures.series import device_labels, unit
+from multicard.figures.series import device_labels, only_count, unit
 from multicard.figures.style import DASHES, MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
 from multicard.workloads.llm.technique import TECHNIQUES
 
@@ -33,6 +33,12 @@ def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """
     apart = _panel_parameter(tables)
     names = run_names(tables, besides=(apart,) if apart else ())
+    if apart and only_count(tables.measures) is None:  # the panels name `apart`, the legend what varies within one
+        names = {
+            run: name
+            for value in _ordered(apart, tables)
+            for run, name in run_names(tables, besides=(apart,), **{apart: value}).items()
+        }
     steps = _named(per_run.over_steps(tables, ["loss"]), names).dropna(subset=["loss"])
     if steps.empty:
         raise NothingToShow("no losses were recorded")

@@ -18,7 +18,7 @@ def unit(name: str, value: object) -> str:
     worded = {
         "image_size": f"{value} px",
         "batch_size": f"batch {value}",
-        "num_workers": f"{value} workers",
+        "num_workers": f"{value} workers" if text != "1" else "1 worker",
         "width_mult": f"width {value}",
         "layout": text.upper(),
         "loader": {"torch": "DataLoader", "dali": "DALI"}.get(text),

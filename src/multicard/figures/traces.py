@@ -111,8 +111,8 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     right.set_title("Collectives: bus bandwidth")
     points = _draw_rates(right, rates, list(times), look)
     legend_below(figure, left, right)
-    if 0 < len(points) <= MOST_LABELS:
-        label_points(right, points, [(x, y, x, y) for x, y, _ in points])
+    if len({count for *_, count in points}) > 1:
+        label_points(right, points, [(x, y, x, y) for x, y, _ in points], MOST_LABELS)
     data = seconds.rename(columns={name: f"{name} (s)" for name in times})
     return figure, pd.concat([data, rates], ignore_index=True) if len(rates) else data
 
@@ -139,16 +139,19 @@ def _draw_rates(axes: Axes, rates: pd.DataFrame, names: Sequence[str], look: Loo
     drawn = [(each, name) for each, name in drawn if ((rates["series"] == each) & (rates["collective"] == name)).any()]
     for index, (each, name) in enumerate(drawn):
         own = (rates["series"] == each) & (rates["collective"] == name)
+        is_hollow = index // len(MARKERS) % 2  # so that twice as many stay apart
         axes.plot(
             x[own], y[own], linestyle="none", marker=MARKERS[index % len(MARKERS)], markersize=5, color=look[name][0],
-            markeredgecolor="0.2", markeredgewidth=0.5, label=name if len(series) == 1 else f"{each}: {name}",
+            label=name if len(series) == 1 else f"{each}: {name}",
+            **({"markerfacecolor": "white"} if is_hollow else {"markeredgecolor": "0.2", "markeredgewidth": 0.5}),
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
     axes.set(xlim=_decades(x), ylim=_decades(y))
     for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
         axis.set_major_formatter(EngFormatter(unit))
         axis.set_minor_formatter(NullFormatter())
-    return list(zip(x, y, map(str, rates["devices"]), strict=True))
+    known = rates.sort_values("devices", kind="stable")
+    return list(zip(known["size_bytes"], known[y.name], map(str, known["devices"]), strict=True))
 
 
 def _decades(values: pd.Series) -> tuple[float, float]:

@@ -74,9 +74,10 @@ FIGURES = (
         question="How long do collectives take, and how fast do they move data?",
         caption="Left: time of NCCL's kernels per profiled step and GPU, by collective; it includes waiting for other "
         f"ranks. {SUMMED} Right: bus bandwidth, as nccl-tests defines it, over the size of a collective's "
-        "messages, a point per configuration, collective and size, labelled with its number of devices (up to 24 "
-        "points), with marks of their own for each series and collective; over the time of the "
-        "GPU that waited least, so a lower bound of what the links can carry. Medians over repeats.",
+        "messages, a point per configuration, collective and size, with marks of their own for each series and "
+        "collective, labelled with its number of devices where that varies (points that cover each other share a "
+        "label, and more than 24 labels are left out); over the time of the GPU that waited least, so a lower bound "
+        "of what the links can carry. Medians over repeats.",
         limits="It does not show what the communication delays: it may overlap with computation (see `device_time`). "
         "Sizes are known where NCCL told them to the profiler: to Nsight Systems from versions on whose export has "
         "`--include-blobs`.",
