@@ -214,6 +214,7 @@ def test_bus_bandwidths_tell_their_numbers_of_devices_and_no_two_series_look_ali
     _, _, right, _ = axes_of("collectives", found)
     # × 2 (n - 1) / n: all on two GPUs are at one place, all on four at another.
     assert [text.get_text() for text in right.texts if text.get_text()] == ["2", "4"]
+    assert heading(right) == "Bus bandwidth (number: GPUs)"
     drawn = [line for line in right.get_lines() if len(line.get_xdata())]
     assert len({(line.get_marker(), line.get_markerfacecolor()) for line in drawn}) == len(drawn) == 9
 

@@ -19,7 +19,7 @@ from multicard.core.units import BYTES, SECONDS, unit_for
 from multicard.figures.bars import group_axis, stacked
 from multicard.figures.labelling import label_points
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
-from multicard.figures.series import configuration_names, labels
+from multicard.figures.series import configuration_names, device_axis, labels
 from multicard.figures.style import (
     HATCHES,
     MARKERS,
@@ -113,6 +113,8 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     legend_below(figure, left, right)
     if len({count for *_, count in points}) > 1:
         label_points(right, points, [(x, y, x, y) for x, y, _ in points], MOST_LABELS)
+        if right.texts:
+            right.set_title(f"Bus bandwidth (number: {device_axis(tables.measures)})")
     data = seconds.rename(columns={name: f"{name} (s)" for name in times})
     return figure, pd.concat([data, rates], ignore_index=True) if len(rates) else data
 
