@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
     "--parameters", required=True, help="workload and parameters that differ from the defaults, as JSON"
 )
-parser.add_argument("--data", type=Path, required=True, help="folder of the prepared data set")
+parser.add_argument("--data", type=Path, help="folder of the prepared data set, for a run that has one")
 parser.add_argument("--model", type=Path, help="folder of the prepared language model, for a run that tunes one")
 parser.add_argument("--out", type=Path, required=True, help="the run directory")
 parser.add_argument("--time-limit-min", type=float, default=60, help="minutes after which the job is ended")

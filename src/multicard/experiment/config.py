@@ -1,5 +1,6 @@
 """The configuration model: the single source of truth for what a configuration file may say."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, create_model, model_validator
@@ -10,7 +11,7 @@ from multicard.experiment.cluster import Cluster
 from multicard.experiment.datasets import Dataset, Digits, Strict
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.models import Model
-from multicard.experiment.parameters import DATASET_NAME
+from multicard.experiment.parameters import ARGS, DATASET_NAME, OWN, OwnName, OwnValue, flat
 from multicard.experiment.workload import WORKLOADS
 
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
@@ -25,6 +26,18 @@ FigureName = Literal[tuple(FIGURES)]
 
 # Names of all parameters, those of the first workload first.
 PARAMETERS = tuple(dict.fromkeys(name for work in WORKLOADS.values() for name in work.parameters.model_fields))
+
+
+def is_parameter(column: str) -> bool:
+    """Whether a column of a table is a parameter: one of multicard's, or one of the user's own (`args.batch_size`)."""
+    return column in PARAMETERS or column.startswith(OWN)
+
+
+def parameters_in(columns: Iterable[str]) -> list[str]:
+    """Those of the columns that are parameters: multicard's in their order, then the user's own."""
+    there = list(columns)
+    return [*(name for name in PARAMETERS if name in there), *(name for name in there if name.startswith(OWN))]
+
 
 # Parameters that workloads share under one name, with values of their own; each workload checks its own.
 SHARED: dict[str, Any] = {
@@ -61,7 +74,10 @@ def _described(name: str) -> dict[str, Any]:
             "description": " ".join(texts),
             "json_schema_extra": lambda schema: schema.pop("default", None),
         }
-    return {"default": fields[0][1].default, "description": texts[0]}
+    if fields[0][1].is_required():
+        return {"default": None, "description": texts[0], "json_schema_extra": lambda schema: schema.pop("default")}
+    extra = fields[0][1].json_schema_extra if name == ARGS else None
+    return {"default": fields[0][1].default, "description": texts[0], "json_schema_extra": extra}
 
 
 def _fixed_model() -> type[Strict]:
@@ -78,8 +94,16 @@ def _vary_model() -> type[Strict]:
             Field(default=None, min_length=1, description=f"Values of {name}, in order."),
         )
         for name in PARAMETERS
-        if name not in ("repeat", "workload")
+        if name not in ("repeat", "workload", ARGS)
     }
+    fields[ARGS] = (
+        dict[OwnName, Annotated[list[OwnValue], Field(min_length=1)]],
+        Field(
+            default={},
+            description="Values of the script's own parameters, by name.",
+            json_schema_extra={"additionalProperties": False},
+        ),
+    )
     return create_model("Vary", __base__=Strict, **fields)
 
 
@@ -100,7 +124,7 @@ class Scenario(Strict):
     def _has_something_to_run(self) -> "Scenario":
         if not self.fixed.model_fields_set and not self.varied:
             raise ValueError("an empty scenario: state parameters under fixed or vary")
-        both = sorted(self.fixed.model_fields_set & self.varied.keys())
+        both = sorted(flat(self.fixed.model_dump(exclude_unset=True)).keys() & self.varied.keys())
         if both:
             raise ValueError(f"{both[0]} is both fixed and varied")
         for name, values in self.varied.items():
@@ -118,8 +142,8 @@ class Scenario(Strict):
 
     @property
     def varied(self) -> dict[str, list[Any]]:
-        """Values per varied parameter, in the order of the parameters."""
-        return self.vary.model_dump(exclude_none=True)
+        """Values per varied parameter, in the order of the parameters; the user's own last, as `args.batch_size`."""
+        return flat(self.vary.model_dump(exclude_none=True))
 
 
 ScenarioName = Annotated[str, StringConstraints(pattern=SCENARIO_NAME)]
@@ -210,6 +234,8 @@ def json_schema() -> dict[str, Any]:
     """
     schema = Experiment.model_json_schema(schema_generator=_Schema)
     for name, listed in schema["$defs"]["Vary"]["properties"].items():
+        if name == ARGS:
+            continue
         listed["items"] = {"$ref": f"#/$defs/Fixed/properties/{name}"}
         del listed["default"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -15,7 +15,7 @@ from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import DEFAULT_WORKLOAD, JobParameters, run_id
+from multicard.experiment.parameters import ARGS, DEFAULT_WORKLOAD, OWN, JobParameters, run_id
 from multicard.experiment.runs import Run, expand_scenario
 from multicard.experiment.workload import WORKLOADS, parameters_of
 
@@ -124,7 +124,7 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
     return experiment
 
 
-def read_job(parameters: str, data: Path, model: Path | None, machine: Machine | None) -> JobParameters:
+def read_job(parameters: str, data: Path | None, model: Path | None, machine: Machine | None) -> JobParameters:
     """Read and check what one run is given: its parameters as JSON, and the folders that were prepared for it.
 
     Raises
@@ -153,11 +153,14 @@ def read_job(parameters: str, data: Path, model: Path | None, machine: Machine |
         p = parameters_of(values)
     except ValidationError as error:
         raise UserError(*(f"parameters: {_message(e)}" for e in error.errors())) from error
-    if "model" in WORKLOADS[workload].inputs and model is None:
-        raise UserError("model: missing, expected the folder of the prepared language model")
+    needed = WORKLOADS[workload].inputs
+    folders = (("data", data, "dataset", "data set"), ("model", model, "model", "language model"))
+    for name, folder, parameter, what in folders:
+        if parameter in needed and folder is None:
+            raise UserError(f"{name}: missing, expected the folder of the prepared {what}")
     errors = [
         f"{name}: no such folder: {folder}"
-        for name, folder in (("data", data), ("model", model))
+        for name, folder, *_ in folders
         if folder is not None and not folder.is_dir()
     ]
     unsupported = Run(run_id(p), p).unsupported_reason(machine) if machine else None
@@ -188,7 +191,7 @@ def _message(error: Any) -> str:
         case "string_pattern_mismatch":
             return f"{key}: the name {found!r} does not match {error['ctx']['pattern']}"
         case "value_error":
-            return f"{key}: {error['ctx']['error']}"
+            return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         case "model_type" | "dict_type" | "model_attributes_type":
             if found is None:
                 return f"{key}: is empty, expected a mapping"
@@ -267,7 +270,7 @@ def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
         f"{where}.{section}.{key}: not a parameter of the workload {workload}"
         for section, keys in (("fixed", scenario.fixed.model_fields_set), ("vary", scenario.varied))
         for key in keys
-        if key not in known
+        if (ARGS if key.startswith(OWN) else key) not in known
     ]
     for figure in scenario.figures:
         about = FIGURES[figure].workload or workload

@@ -2,9 +2,11 @@
 
 import hashlib
 import math
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from multicard.profilers import PROFILERS
 
@@ -44,6 +46,63 @@ ProfiledSteps = Annotated[
 ]
 
 
+ARGS = "args"  # the parameter that holds a user's own
+OWN = f"{ARGS}."  # how their columns begin
+TEXT = r"^[^\x00]*$"  # what an argument of a program may be
+
+
+def _own_value(value: Any) -> Any:
+    """Give text that is written as a number or boolean would be as that, so that equal commands are equal runs."""
+    if isinstance(value, str):
+        if value in ("True", "False"):
+            return value == "True"
+        for kind in (int, float):
+            try:
+                number = kind(value)
+            except ValueError:
+                continue
+            if str(number) == value and math.isfinite(number):
+                return number
+    elif not isinstance(value, (int, float)):
+        raise ValueError(f"found {value!r}, expected text, a number or a boolean")
+    return value
+
+
+OwnName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+OwnValue = Annotated[Annotated[str, StringConstraints(pattern=TEXT)] | int | float | bool, BeforeValidator(_own_value)]
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters with the user's own one by one instead of under `args`.
+
+    >>> flat({"args": {"b": 32}, "devices": 2})
+    {'devices': 2, 'args.b': 32}
+    """
+    own = {f"{OWN}{name}": value for name, value in (values.get(ARGS) or {}).items()}
+    return {name: value for name, value in values.items() if name != ARGS} | own
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flat`.
+
+    >>> nested({"devices": 2, "args.b": 32})
+    {'devices': 2, 'args': {'b': 32}}
+    """
+    own = {name.removeprefix(OWN): value for name, value in values.items() if name.startswith(OWN)}
+    others = {name: value for name, value in values.items() if not name.startswith(OWN)}
+    return others | {ARGS: own} if own else others
+
+
+def as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as tables have them: the user's own one by one, and words as one text.
+
+    >>> as_columns({"command": ("train.py", "-b {b}"), "args": {"b": 32}})
+    {'command': "train.py '-b {b}'", 'args.b': 32}
+    """
+    lists = (list, tuple)
+    return {name: shlex.join(value) if isinstance(value, lists) else value for name, value in flat(values).items()}
+
+
 class JobParameters(BaseModel):
     """Base of a workload's parameters.
 
@@ -56,7 +115,6 @@ class JobParameters(BaseModel):
     HEADLINE: ClassVar[tuple[str, ...]]
 
     workload: Annotated[str, Field(description="The kind of job.")]
-    dataset: DatasetOf
     device: Annotated[
         Literal["cpu", "cuda"], Field(description="`cuda`: one GPU per rank; `cpu`: one process per rank.")
     ] = "cuda"
@@ -128,6 +186,11 @@ class JobParameters(BaseModel):
         raise NotImplementedError
 
     @property
+    def compiled(self) -> bool:
+        """Whether torch.compile is asked for."""
+        return False
+
+    @property
     def loader_workers(self) -> int:
         """Processes that load data, of all ranks together."""
         return 0
@@ -141,6 +204,11 @@ class JobParameters(BaseModel):
     def shared_memory_bytes(self) -> int:
         """The most that loading processes put into shared memory: all batches that they load ahead."""
         return 0
+
+    @property
+    def id_parts(self) -> Iterable[str]:
+        """Further parts of the run id, before the repeat."""
+        return ()
 
     def default(self, name: str) -> Any:
         """Value of a parameter that is not stated."""
@@ -168,7 +236,7 @@ def run_id(parameters: JobParameters) -> str:
         value = getattr(p, name)
         if label is not None and value != p.default(name):
             parts.append(f"{label}{value}" if not isinstance(value, bool) else label if value else f"no-{label}")
-    name = "_".join([*parts, f"r{p.repeat}"])
+    name = "_".join([*parts, *p.id_parts, f"r{p.repeat}"])
     if len(name) > LONGEST_ID:
         digest = hashlib.sha256(name.encode()).hexdigest()[:12]
         name = f"{name[: LONGEST_ID - 13]}_{digest}"

@@ -32,11 +32,13 @@ def page() -> str:
 
 
 def _row(work: Workload, name: str) -> tuple[str, ...]:
-    """Cells of a parameter: name, values, default, meaning."""
+    """Cells of a parameter: name, values, default, meaning; none where the workload does not have it."""
+    if name not in work.parameters.model_fields:
+        return ()
     field = work.parameters.model_fields[name]
     schema = work.parameters.model_json_schema()["properties"][name]
     meaning = "See below." if name == work.method else field.description
-    return (f"`{name}`", _values(schema), f"`{_yaml(field.default)}`", meaning)
+    return (f"`{name}`", _values(schema), f"`{_yaml(field.default)}`" if not field.is_required() else "", meaning)
 
 
 def _values(schema: dict[str, Any]) -> str:

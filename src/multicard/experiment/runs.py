@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import JobParameters, run_id
+from multicard.experiment.parameters import JobParameters, flat, nested, run_id
 from multicard.experiment.workload import WORKLOADS, Inputs
 from multicard.profilers import PROFILERS
 
@@ -39,9 +39,9 @@ class Run:
             return own
         if p.devices % p.nodes:
             return f"{_counted(p.devices, 'device')} cannot be shared equally by {p.nodes} nodes"
-        if p.compile and not machine.compiler:
+        if p.compiled and not machine.compiler:
             return "torch.compile needs a C++ compiler, none found"
-        if p.compile and p.device == "cuda" and machine.triton:
+        if p.compiled and p.device == "cuda" and machine.triton:
             return f"torch.compile on GPUs needs {machine.triton}"
         hidden = f": {machine.hidden_gpus}" if p.device == "cuda" and machine.hidden_gpus else ""
         if p.device == "cuda" and machine.gpus == 0:
@@ -160,13 +160,13 @@ def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
     parameters = work.parameters
     shared = experiment.fixed.model_dump(exclude_unset=True)
     base = {key: value for key, value in shared.items() if key in parameters.model_fields}
-    base |= scenario.fixed.model_dump(exclude_unset=True)
+    base = flat(base) | flat(scenario.fixed.model_dump(exclude_unset=True))
     varied = scenario.varied
     runs: dict[str, Run] = {}
     for values in itertools.product(*varied.values()):
         for repeat in range(1, scenario.repeats + 1):
             stated = base | dict(zip(varied, values, strict=True)) | {"repeat": repeat}
             effective = {key: value for key, value in stated.items() if work.applies(key, stated)}
-            run = Run.of(parameters.model_validate(effective), experiment)
+            run = Run.of(parameters.model_validate(nested(effective)), experiment)
             runs[run.id] = run
     return list(runs.values())

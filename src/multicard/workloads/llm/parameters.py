@@ -121,6 +121,11 @@ class LlmParameters(JobParameters):
     profiled_steps: ProfiledSteps = 5
 
     @property
+    def compiled(self) -> bool:
+        """Whether torch.compile is asked for."""
+        return self.compile
+
+    @property
     def distributed(self) -> bool:
         """Whether torchrun starts the ranks."""
         return self.devices > 1 or TECHNIQUES[self.technique].always_distributed

@@ -171,6 +171,11 @@ class VisionParameters(JobParameters):
         return STRATEGIES[self.strategy].ranks(self.devices)
 
     @property
+    def compiled(self) -> bool:
+        """Whether torch.compile is asked for."""
+        return self.compile
+
+    @property
     def distributed(self) -> bool:
         """Whether torchrun starts the ranks and they form a process group."""
         return STRATEGIES[self.strategy].distributed

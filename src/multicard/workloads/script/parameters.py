@@ -1,0 +1,163 @@
+"""The parameters of a run of the user's own training script."""
+
+import hashlib
+import json
+import re
+from pathlib import PurePath
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from multicard.experiment.parameters import TEXT, JobParameters, OwnName, OwnValue
+from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.template import command_error, fill, names_in
+
+GIVEN = ("devices", "devices_per_node", "nodes", "repeat", "seed", "run_dir")
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+DIGITS = 6  # of a digest in a run id
+SAFE = re.compile(r"[A-Za-z0-9._+-]{1,32}")  # values that stand in a run id as they are
+
+
+class ScriptParameters(JobParameters):
+    """One run of a training script.
+
+    >>> from multicard.experiment.parameters import run_id
+    >>> run_id(ScriptParameters(command=["train.py", "-b", "{batch}"], device="cpu", devices=2, args={"batch": 32}))
+    'script_train-aa3b1f_cpu2_batch-32_r1'
+    """
+
+    HEADLINE: ClassVar[tuple[str, ...]] = ("script", "devices")
+
+    binding: ClassVar[str] = "none"  # its processes are not ours to bind
+
+    workload: Annotated[Literal["script"], Field(description="The kind of job.")] = "script"
+    command: Annotated[
+        tuple[Annotated[str, StringConstraints(pattern=TEXT)], ...],
+        Field(
+            min_length=1,
+            strict=False,
+            description="The script and its arguments. A name in braces is a parameter under `args`, or one of "
+            f"{', '.join(f'`{{{name}}}`' for name in GIVEN)}; `{{{{` and `}}}}` are braces.",
+        ),
+    ]
+    folder: Annotated[
+        str,
+        Field(
+            min_length=1,
+            pattern=TEXT,
+            description="Folder that the script runs in, relative to the one that multicard runs in.",
+        ),
+    ] = "."
+    python: Annotated[
+        Annotated[str, StringConstraints(min_length=1, pattern=TEXT)] | None,
+        Field(description="Interpreter that runs the script; null: the one that runs multicard."),
+    ] = None
+    launcher: Annotated[
+        Literal[("auto", *LAUNCHERS)],
+        Field(
+            description="What starts the ranks. `auto`: `python` on one device, `torchrun` on several. "
+            + " ".join(f"`{name}`: {launcher.description}" for name, launcher in LAUNCHERS.items()),
+            json_schema_extra={"label": "launcher-"},
+        ),
+    ] = "auto"
+    environment: Annotated[
+        tuple[Annotated[str, StringConstraints(pattern=VARIABLE)], ...],
+        Field(strict=False, description="Names of environment variables that the script gets beside the usual ones."),
+    ] = ()
+    samples_per_step: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Samples of a step, of all ranks together; null: as many as the script's loaders give.",
+            json_schema_extra={"label": "samples"},
+        ),
+    ] = None
+    steps: Annotated[
+        int, Field(ge=1, description="Measured steps, after the warm-up.", json_schema_extra={"label": "steps"})
+    ] = 50
+    loader_cpus: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="CPUs per rank for processes of the script that load data.",
+            json_schema_extra={"label": "loadercpus"},
+        ),
+    ] = 0
+    args: Annotated[
+        dict[OwnName, OwnValue],
+        Field(
+            description="The script's own parameters by name: text, numbers, or booleans, which the command gets as "
+            "`True` and `False`.",
+            json_schema_extra={"additionalProperties": False},
+        ),
+    ] = {}  # noqa: RUF012, pydantic gives each its own
+
+    @model_validator(mode="after")
+    def _command_fits(self) -> "ScriptParameters":
+        if error := command_error(self.command, self.args, GIVEN):
+            raise ValueError(error)
+        return self
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+    @property
+    def script(self) -> str:
+        """Name of the script in a run id: its stem, and a digest of what is run."""
+        first, *others = self.command
+        named = next(
+            (part for part in self.command if part.endswith(".py")), others[0] if first == "-m" and others else first
+        )
+        stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", PurePath(named).stem).strip("-.")[:40] or "script"
+        return f"{stem}-{_digest([self.command, self.folder, self.python, sorted(self.environment)])}"
+
+    @property
+    def id_parts(self) -> list[str]:
+        """The script's own parameters, in the order of the command."""
+        return [f"{name}-{_slug(self.args[name])}" for name in names_in(self.command) if name in self.args]
+
+    @property
+    def launched_by(self) -> str:
+        """The launcher, `auto` resolved."""
+        if self.launcher != "auto":
+            return self.launcher
+        return "torchrun" if self.devices > 1 else "python"
+
+    @property
+    def distributed(self) -> bool:
+        """Whether several ranks form a process group."""
+        return self.devices > 1
+
+    @property
+    def loader_workers(self) -> int:
+        """Processes that load data, of all ranks together."""
+        return self.loader_cpus * self.ranks
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all windows."""
+        return self.least_warmup_steps + self.steps + self.profiled_steps
+
+    def arguments(self, run_dir: str) -> list[str]:
+        """The command with every name in braces filled in.
+
+        Parameters
+        ----------
+        run_dir
+            Folder in which the script may write, `{run_dir}`.
+        """
+        given = {name: getattr(self, name) for name in ("devices", "devices_per_node", "nodes", "repeat")}
+        return fill(self.command, {**self.args, **given, "seed": self.seed + self.repeat - 1, "run_dir": run_dir})
+
+
+def _slug(value: Any) -> str:
+    """A value as it stands in a run id: with a digest where characters are lost, or parameters could run together."""
+    text = str(value)
+    if SAFE.fullmatch(text) and not re.search("_.*-", text):
+        return text
+    return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-")[:24], _digest(text))))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:DIGITS]
