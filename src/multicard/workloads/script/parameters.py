@@ -24,7 +24,7 @@ class ScriptParameters(JobParameters):
 
     >>> from multicard.experiment.parameters import run_id
     >>> run_id(ScriptParameters(command=["train.py", "-b", "{batch}"], device="cpu", devices=2, args={"batch": 32}))
-    'script_train-aa3b1f_cpu2_batch-32_r1'
+    'script_train-899560_cpu2_batch-32_r1'
     """
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("script", "devices")
