@@ -64,6 +64,7 @@ def test_what_looks_like_a_secret_reaches_no_job_whatever_it_begins_with() -> No
     named = dict.fromkeys(("NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "CUDA_PASSWORD", "NCCL_AUTH", "UCX_SECRET"), "x")
     named |= {"CUDA_PKEY": "x"}  # of a login; a partition key of InfiniBand (NCCL_IB_PKEY) is none
     formed = {"NVIDIA_LOGIN": "nvapi-0123456789abcdef", "TORCH_HUB": "hf_0123456789abcdef"}
+    formed |= {"TORCH_HEADER": "Bearer hf_0123456789abcdef", "NCCL_HOST": "https://ada:ghp_0123456789abcdef@host"}
     kept = {"PATH": "/opt/sk-learn-1.2.3/bin:/bin", "NCCL_ALGO": "Ring"}
     assert job_environment(named | formed | kept) == kept
 
@@ -82,7 +83,7 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
         "TRITON_LIBCUDA_PATH": "/opt/cuda", "USER": "ada",
     }  # fmt: skip
     assert settings(changing | places) == changing
-    assert settings({"NVIDIA_API_KEY": "x", "NCCL_HOST": "a?key=hf_0123456789abcdef"}) == {"NCCL_HOST": "a?key=removed"}
+    assert settings({"NVIDIA_API_KEY": "x", "NCCL_HOST": "a/hf_0123456789abcdef"}) == {"NCCL_HOST": "a/removed"}
 
 
 class OneNode:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from multicard.core.secrets import SECRET_VARIABLE, TOKEN
+from multicard.core.secrets import APART, SECRET_VARIABLE, TOKEN
 from multicard.core.system import SHARED_GPU
 from multicard.experiment.parameters import JobParameters
 from multicard.profilers import PROFILERS
@@ -50,7 +50,7 @@ def job_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
         for name, value in source.items()
         if (name in ALLOWED or name.startswith(ALLOWED_PREFIXES))
         and not SECRET_VARIABLE.search(name)
-        and not TOKEN.fullmatch(value)
+        and not APART.search(value)
     }
 
 
