@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
@@ -73,8 +74,12 @@ def main() -> None:
     table = judge_all(matrix)
     sound &= not table["result"].eq("FAILED").any()
     folder = results / "send"
-    leave(folder, table, matrix)
     show(table)
+    try:
+        leave(folder, table, matrix)
+    except UserError as error:  # a damaged file of a run, which its row names
+        print(f"multicard: no archive: {error}", file=sys.stderr)
+        sound = False
     if not chosen.no_tests:
         tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", ROOT / "tests"], check=False)
         sound &= tests.returncode == 0
@@ -149,6 +154,9 @@ def judge_all(matrix: Matrix) -> pd.DataFrame:
                     row = judge(run, folder, scenario == OUT_OF_MEMORY)
                 except UserError as error:  # a file that is missing or damaged
                     row = {"run": run.id, "result": "FAILED", "remarks": str(error)}
+                except Exception as error:  # a bug with one run must not hide what became of the others
+                    traceback.print_exc()
+                    row = {"run": run.id, "result": "FAILED", "remarks": f"{type(error).__name__}: {error}"}
             elif reason := matrix.reasons[run.id]:
                 row = {"run": run.id, "result": NOT_RUN, "remarks": reason}
             else:
@@ -158,7 +166,13 @@ def judge_all(matrix: Matrix) -> pd.DataFrame:
 
 
 def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
-    """Write the table and the archive, without names of people, machines and places."""
+    """Write the table and then the archive, without names of people, machines and places.
+
+    Raises
+    ------
+    UserError
+        If a file of a run is damaged: there is no archive, then.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     records = []
     for run in matrix.runs:
@@ -181,7 +195,9 @@ def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
         temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     with atomic_write(folder / "check.csv") as temporary:
         table.to_csv(temporary, index=False)
-    pack(matrix.experiment, folder / "runs.tar.gz")
+    archive = folder / "runs.tar.gz"
+    archive.unlink(missing_ok=True)  # of an earlier call
+    pack(matrix.experiment, archive)
 
 
 def counters() -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """What a run of the GPU check must show to pass: the expected outcome, and a record that agrees with its trace."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pandas as pd
 from multicard.analysis.conditions import condition_columns
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run
-from multicard.analysis.run_files import RunFiles, read_record
+from multicard.analysis.run_files import RunFiles, read_record, read_table
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.parameters import JobParameters
@@ -17,6 +18,7 @@ from multicard.experiment.runs import Run
 from multicard.workloads.vision.strategy import STRATEGIES
 
 MEMORY_TOLERANCE = 0.25  # of the estimate for language models, against the measured peak
+ONE_NODE = ("the machine has one NUMA node", "the system shows no NUMA nodes")  # ends of the notes of ranks not bound
 COLUMNS = (
     "scenario", "run", "result", "outcome", "wall_time_s", "iteration_time_s", "trace_to_record", "steps",
     "traced_steps", "kernels_per_step", "communication_per_step", "energy_per_sample_j", "throttled_share",
@@ -57,12 +59,12 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
     missing = record["profiler"]["trace_missing"]
     if missing or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
         return {}, [f"no trace: {missing or 'it was not read'}"]
-    found, consistency = measure_run(folder), check_run(folder)
-    steps = pd.read_csv(folder / STEPS)
+    files, steps = RunFiles(folder), read_table(folder / STEPS, ("rank", "window", "duration_s"))
+    found, consistency = measure_run(files), check_run(folder)
     recorded = steps[steps["window"] == "profiled"].groupby("rank").size()
-    traced = RunFiles(folder).traced_steps.groupby(["report", "process"]).size()
-    kernels = _calls(folder, "kernel_classes").groupby(["process", "device"])["calls"].sum()
-    of_kinds = _calls(folder, "collectives", "collective")
+    traced = files.traced_steps.groupby(["report", "process"]).size()
+    kernels = _calls(files, "kernel_classes").groupby(["process", "device"])["calls"].sum()
+    of_kinds = _calls(files, "collectives", "collective")
     communication = of_kinds.groupby(["process", "device"])["calls"].sum()
     per_step = 1 / max(1, traced.max() if len(traced) else 1)
     estimate = found.get("estimated_memory_bytes") or run.device_memory_bytes()
@@ -95,6 +97,8 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
     if metered != p.devices:
         reasons = ", ".join(sorted({meter["reason"] for meter in meters} - {None})) or "the counter did not rise"
         faults.append(f"energy of {metered} GPUs, expected {p.devices}: {reasons}")
+    if p.binding == "numa":
+        faults += binding_faults(record["ranks"])
     if p.workload == "llm":
         faults += estimate_faults(estimate, row["peak_memory_bytes"])
     return row, faults
@@ -111,9 +115,23 @@ def estimate_faults(estimate: float, peak: float | None) -> list[str]:
     )
 
 
-def _calls(folder: Path, table: str, *others: str) -> pd.DataFrame:
+def binding_faults(ranks: list[dict[str, Any]]) -> list[str]:
+    """Ranks that are not bound next to their GPUs; on a machine with one NUMA node there is nothing to bind them to."""
+    faults = []
+    for rank in ranks:
+        binding = rank.get("binding") or {}
+        note, cpus = binding.get("note") or "nothing is recorded of its binding", binding.get("cpus")
+        stated = re.match(r"bound to CPUs (\S+) of NUMA node", note)
+        if stated and stated[1] != cpus:
+            faults.append(f"rank {rank['rank']}: {note}; but it may use CPUs {cpus}")
+        elif not stated and not note.endswith(ONE_NODE):
+            faults.append(f"rank {rank['rank']}: {note}")
+    return faults
+
+
+def _calls(files: RunFiles, table: str, *others: str) -> pd.DataFrame:
     """An activity table, which is of the profiled steps."""
-    return pd.read_parquet(folder / ACTIVITY / f"{table}.parquet", columns=["process", "device", *others, "calls"])
+    return files.activity(table, ["process", "device", *others, "calls"]).to_pandas()
 
 
 def required_collectives(p: JobParameters) -> set[str]:

@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from check import CONFIG, OUT_OF_MEMORY, estimated_s, judge_all, leave
-from rows import estimate_faults, judge, required_collectives
+from rows import binding_faults, estimate_faults, judge, required_collectives
 from snakemake.utils import update_config
 
 from multicard.archive.matrix import Matrix
+from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
 from multicard.experiment.load import check, read_yaml
@@ -132,6 +133,10 @@ def test_a_memory_estimate_must_be_near_the_peak(estimate: int, peak: int | None
             {"p": P.model_copy(update={"profiled_steps": 5})},
             "the record has 4 profiled steps of a rank, expected 5",
         ),
+        (
+            {"p": P.model_copy(update={"binding": "numa"})},
+            "rank 0: nothing is recorded of its binding; rank 1: nothing is recorded of its binding",
+        ),
         ({"profiler": {"used": "nsys", "trace_missing": "the report is empty"}}, "no trace: the report is empty"),
         ({"outcome": "failed", "reason": {"code": "exit_code", "rank": 1}}, "rank 1"),
         ({"runs_out_of_memory": True}, "expected out_of_memory; nothing failed"),
@@ -153,15 +158,65 @@ def test_the_rank_that_lacked_memory_must_be_the_one_that_ran_out_of_it(rank: in
     assert row["result"] == result
 
 
+def bound_to(cpus: str, note: str) -> dict[str, Any]:
+    return {"cpus": cpus, "numa_nodes": [0], "memory_policy": "preferred:0", "note": note}
+
+
+@pytest.mark.parametrize(
+    ("binding", "faults"),
+    [
+        (bound_to("0-3", "bound to CPUs 0-3 of NUMA node 0, memory preferred"), []),
+        (bound_to("0-7", "not bound: the machine has one NUMA node"), []),
+        (
+            bound_to("0-7", "not bound: the NUMA node of the GPU at 0000:3b:00.0 is unknown"),
+            ["rank 1: not bound: the NUMA node of the GPU at 0000:3b:00.0 is unknown"],
+        ),
+        (
+            bound_to("0-7", "bound to CPUs 0-3 of NUMA node 0, memory preferred"),
+            ["rank 1: bound to CPUs 0-3 of NUMA node 0, memory preferred; but it may use CPUs 0-7"],
+        ),
+        (None, ["rank 1: nothing is recorded of its binding"]),
+    ],
+)
+def test_ranks_must_be_bound_next_to_their_gpus(binding: dict[str, Any] | None, faults: list[str]) -> None:
+    first = {
+        "rank": 0,
+        "binding": bound_to("4-7", "bound to CPUs 4-7 of NUMA node 1, memory of node 1 not preferred: x"),
+    }
+    assert binding_faults([first, {"rank": 1, "binding": binding}]) == faults
+
+
+def plan_of(p: VisionParameters, runs: Path, devices: list[int]) -> Matrix:
+    """An experiment of one scenario, whose results are beside its runs."""
+    fixed = {name: value for name, value in p.stated().items() if name != "devices"}
+    scenario = {"question": "?", "fixed": fixed, "vary": {"devices": devices}, "figures": ["step_breakdown"]}
+    return Matrix.plan(check({"results": str(runs.parent), "scenarios": {"strategies": scenario}}, "test"))
+
+
+@pytest.mark.parametrize("table", ["kernel_classes", "collectives", "phases"])
+def test_a_damaged_table_fails_the_run_that_it_is_of(table: str, tmp_path: Path) -> None:
+    runs, matrix = tmp_path / "runs", plan_of(P, tmp_path / "runs", [2, 4])
+    [two, four] = matrix.scenarios["strategies"]
+    for run in (two, four):
+        judged(runs / run.id, run.parameters, versions={}, hardware=None)
+    damaged = runs / two.id / "activity" / f"{table}.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    rows = judge_all(replace(matrix, reasons=dict.fromkeys(matrix.reasons)))
+    assert rows["result"].tolist() == ["FAILED", "FAILED"]  # the second one for its GPUs: the trace is of two
+    assert str(damaged) in rows["remarks"][0]
+    assert "kernels on 2 GPUs, expected 4" in rows["remarks"][1]
+    with pytest.raises(UserError, match=f"{table}.parquet"):
+        leave(tmp_path / "send", rows, matrix)
+    assert pd.read_csv(tmp_path / "send" / "check.csv")["result"].tolist() == ["FAILED", "FAILED"]
+
+
 def test_what_is_to_be_sent_holds_the_table_and_the_archive_and_names_no_host(tmp_path: Path) -> None:
     runs = tmp_path / "results" / "runs"
     judged(runs / run_id(P), host={"name": "a-host-of-somebody"}, versions={"torch": "2.11.0"}, hardware={"gpus": []})
     damaged = runs / run_id(P.model_copy(update={"devices": 4}))
     damaged.mkdir()
     (damaged / "run.json").write_text("{}")
-    fixed = {name: value for name, value in P.stated().items() if name != "devices"}
-    scenario = {"question": "?", "fixed": fixed, "vary": {"devices": [1, 2, 4]}, "figures": ["step_breakdown"]}
-    matrix = Matrix.plan(check({"results": str(runs.parent), "scenarios": {"strategies": scenario}}, "test"))
+    matrix = plan_of(P, runs, [1, 2, 4])
     reasons = dict.fromkeys(matrix.reasons) | {matrix.scenarios["strategies"][0].id: "needs a CUDA GPU, none found"}
     table = judge_all(replace(matrix, reasons=reasons))
     assert table["result"].tolist() == ["not run", "passed", "FAILED"]
