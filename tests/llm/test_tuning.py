@@ -24,6 +24,7 @@ from multicard.core.layout import PHASES
 from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import ShippedText, TextFile
 from multicard.experiment.models import ARCHITECTURES, Model
+from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
@@ -48,6 +49,22 @@ TECHNIQUES = [
     {"technique": "dpo"},
     {"technique": "full"},
 ]
+
+# The program of the workload, where the process group cannot be taken down.
+NOT_TAKEN_DOWN = """
+import torch.distributed as dist
+
+def fail():
+    raise dist.DistBackendError("ncclUnhandledCudaError")
+
+dist.destroy_process_group = fail  # before a recipe imports it by its name
+
+from multicard.record.rank import run_rank
+from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.train import tune
+
+run_rank(LlmParameters.model_validate, tune)
+"""
 
 
 @pytest.fixture(scope="session")
@@ -347,6 +364,19 @@ def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> N
     record = read_json(folder / "run.json")
     assert record["outcome"] == "diverged", record["reason"]
     assert len(pd.read_csv(folder / "steps.csv")) >= 4
+
+
+def test_the_process_group_is_taken_down_after_the_record_is_written(
+    tiny: Path, texts: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "not_taken_down.py").write_text(NOT_TAKEN_DOWN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(type(WORKLOADS["llm"]), "program", "not_taken_down")
+    p = LlmParameters(**(SMALL | {"technique": "lora", "devices": 2, "steps": 2}))
+    record = run_job(p, texts("preferences"), tmp_path / "run", 300, tiny)
+    assert record["outcome"] == "completed", record["reason"]
+    problems = {rank["tear_down_problem"].partition(": ")[2] for rank in record["ranks"]}
+    assert problems == {"DistBackendError: ncclUnhandledCudaError"}
 
 
 def test_data_that_changed_since_they_were_prepared_are_refused(
