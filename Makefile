@@ -49,4 +49,4 @@ lock:
 	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml
 
 clean:
-	rm -rf results data site .snakemake
+	rm -rf results data site .snakemake .emulated

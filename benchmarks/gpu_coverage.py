@@ -90,7 +90,7 @@ def run_tests(data: Path, tests: list[str]) -> None:
     settings.write_text(SETTINGS.format(library=LIBRARY, data=data / "lines"))
     emulated = data / "emulated"
     subprocess.run([sys.executable, ROOT / "tests/emulated_gpu/build.py", "--folder", emulated], check=True)
-    [packages] = emulated.glob("venv/lib/python*/site-packages")
+    [packages] = emulated.glob("*/venv/lib/python*/site-packages")
     start = START.format(packages=str(Path(coverage.__file__).parents[1]), settings=str(settings))
     (packages / "start_coverage.py").write_text(start)
     (packages / "start_coverage.pth").write_text("import start_coverage\n")  # read after emulation_hook.pth
@@ -122,13 +122,23 @@ def table(lines: dict[Path, set[int]]) -> str:
         hit = under & lines.get(path, set())
         name, text = path.relative_to(LIBRARY), source.splitlines()
         rows.append(f"| `{name}` | {len(under)} | 0 | {len(hit)} |")
-        never += [f"- `{name}:{line}` `` {text[line - 1].strip()} ``" for line in sorted(under - hit)]
+        owner = functions(source)
+        never += [f"- `{name}` {owner.get(line, '')} `` {text[line - 1].strip()} ``" for line in sorted(under - hit)]
         total, done = total + len(under), done + len(hit)
     head = HEAD.format(
         day=date.today().isoformat(), commit=commit, parts=", ".join(f"`{part}`" for part in PARTS),
         total=total, done=done, share=f"{done / total:.0%}",
     )  # fmt: skip
     return "\n".join([head, *rows, "", "## Never executed", "", *never, ""])
+
+
+def functions(source: str) -> dict[int, str]:
+    """The innermost function or class that each line is in, by name: line numbers would soon be others'."""
+    found: dict[int, str] = {}
+    for node in ast.walk(ast.parse(source)):  # the inner ones come later
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found |= dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), f"`{node.name}`")
+    return found
 
 
 def lines_of_gpus(source: str) -> set[int]:

@@ -3,7 +3,8 @@
     python tests/emulated_gpu/build.py     # prints the environment's Python
 
 Run it with the Python of multicard's environment, which stays as it is: the new one refers to its packages. Everything
-is made in `.emulated/` of the checkout, or in the folder MULTICARD_EMULATED; what has not changed is not built again.
+is made in `.emulated/` of the checkout, or in the folder MULTICARD_EMULATED. Other sources are built into a folder of
+their own, so that programs that run meanwhile keep what they began with; what was built is not built again.
 """
 
 import argparse
@@ -85,7 +86,7 @@ def missing() -> str | None:
 
 
 def build(folder: Path) -> Path:
-    """Build into `folder` what changed; the Python of the emulated environment.
+    """Build below `folder` what is not there; the Python of the emulated environment.
 
     Processes that build at the same time wait for each other.
 
@@ -97,16 +98,20 @@ def build(folder: Path) -> Path:
     problem = missing()
     if problem:
         raise BuildError(problem)
-    folder = folder.resolve()
-    libraries = folder / "lib"
-    libraries.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    version = folder.resolve() / _version()
+    libraries, built = version / "lib", version / "built"
     with _locked(folder / "lock"):
-        first, *others = LIBRARIES
-        _compile(first, libraries)
-        # The longest first; there is memory for two of PyTorch's headers at a time.
-        with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as workers:
-            list(workers.map(lambda library: _compile(library, libraries), reversed(others)))
-        return _make_environment(folder)
+        if not built.exists():
+            libraries.mkdir(parents=True, exist_ok=True)
+            first, *others = LIBRARIES
+            _compile(first, libraries)
+            # The longest first; there is memory for two of PyTorch's headers at a time.
+            with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as workers:
+                list(workers.map(lambda library: _compile(library, libraries), reversed(others)))
+        python = _make_environment(version)
+        built.touch()
+    return python
 
 
 @contextmanager
@@ -129,7 +134,7 @@ def _packages() -> Path:
 
 def _compile(library: Library, folder: Path) -> None:
     """Compile a library; all sources with PyTorch's headers at once, since the headers take longer than they do."""
-    packages, target = _packages(), folder / library.name
+    packages = _packages()
     includes = [
         packages / "nvidia" / "cu13" / "include",
         packages / "nvidia" / "nccl" / "include",
@@ -146,37 +151,26 @@ def _compile(library: Library, folder: Path) -> None:
         links += [str(folder / RUNTIME)]
     sources = ["-x", "c++", "-", "-x", "none"] if library.with_torch else [str(file) for file in library.files()]
     unit = "".join(f'#include "{file}"\n' for file in library.files()) if library.with_torch else None
-    versions = f"{library.name} {{ global: *; }};\n"
     if library.versioned:
+        (folder / f"{library.name}.map").write_text(f"{library.name} {{ global: *; }};\n")
         links += [f"-Wl,--version-script={folder / library.name}.map"]
-    command = ["g++", *options, *(f"-isystem{path}" for path in includes), *sources, "-o", "{target}"]
+    command = ["g++", *options, *(f"-isystem{path}" for path in includes), *sources, "-o", str(folder / library.name)]
     command += [*links, "-lrt", "-ldl", "-lpthread"]
-
-    stamp, made_of = folder / f"{library.name}.stamp", _fingerprint(library, command)
-    if target.exists() and stamp.exists() and stamp.read_text() == made_of:
-        return
-    stamp.unlink(missing_ok=True)
-    if library.versioned:
-        (folder / f"{library.name}.map").write_text(versions)
-    partial = folder / f"{library.name}.partial"  # a process may have the old one open
-    command = [str(partial) if part == "{target}" else part for part in command]
     done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"cannot build {library.name}: {shlex.join(command)}\n{done.stderr}")
-    partial.replace(target)
-    stamp.write_text(made_of)
 
 
-def _fingerprint(library: Library, command: list[str]) -> str:
-    """What a library depends on: its sources, all headers here, the command, the compiler and PyTorch."""
-    digest = hashlib.sha256(shlex.join(command).encode())
-    for file in [*library.files(), *sorted(SOURCES.rglob("*.h"))]:
-        digest.update(file.name.encode() + file.read_bytes())
-    compiler = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=False).stdout
+def _version() -> str:
+    """Eight digits for what is built: the files here, the compiler, this Python and its PyTorch."""
     torch = _package("torch")
-    version = (torch / "version.py").read_bytes() if torch else b""
-    digest.update(compiler.encode() + version)
-    return digest.hexdigest()
+    compiler = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=False).stdout
+    digest = hashlib.sha256(f"{compiler} {sys.executable} {sys.version} {HERE} {torch}".encode())
+    files = [path for path in SOURCES.rglob("*") if path.is_file()]
+    files += [HERE / name for name in ("build.py", "emulation_hook.py", "nvidia_smi.py", "nsys")]
+    for file in [*sorted(files), *([torch / "version.py"] if torch else [])]:
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def _make_environment(folder: Path) -> Path:

@@ -2,22 +2,18 @@
 // segments) and tensor maps. They are apart from driver.cpp because they are declared without their arguments.
 #include "emulation.h"
 
-#define REFUSED(name)                                                                                                  \
-  extern "C" int name() {                                                                                              \
-    emu::log("driver: " #name " is not emulated");                                                                     \
-    return 801; /* CUDA_ERROR_NOT_SUPPORTED */                                                                         \
-  }
+constexpr int CUDA_ERROR_NOT_SUPPORTED = 801;
 
-REFUSED(cuMemAddressReserve)
-REFUSED(cuMemAddressFree)
-REFUSED(cuMemCreate)
-REFUSED(cuMemRelease)
-REFUSED(cuMemMap)
-REFUSED(cuMemUnmap)
-REFUSED(cuMemSetAccess)
-REFUSED(cuMemGetAllocationGranularity)
-REFUSED(cuMemExportToShareableHandle)
-REFUSED(cuMemImportFromShareableHandle)
-REFUSED(cuMemRetainAllocationHandle)
-REFUSED(cuMemGetAllocationPropertiesFromHandle)
-REFUSED(cuTensorMapEncodeTiled)
+REFUSED(cuMemAddressReserve, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemAddressFree, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemCreate, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemRelease, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemMap, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemUnmap, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemSetAccess, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemGetAllocationGranularity, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemExportToShareableHandle, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemImportFromShareableHandle, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemRetainAllocationHandle, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuMemGetAllocationPropertiesFromHandle, CUDA_ERROR_NOT_SUPPORTED)
+REFUSED(cuTensorMapEncodeTiled, CUDA_ERROR_NOT_SUPPORTED)

@@ -103,3 +103,11 @@ void preserve(void *stream, void *memory, size_t bytes);
 bool refuse_kernel(const char *name);
 
 } // namespace emu
+
+// Define a function that a library has and that is not emulated; it answers this code. A file of such functions includes
+// no header of the library, which would declare them with their arguments.
+#define REFUSED(name, code)                                                                                            \
+  extern "C" int name() {                                                                                              \
+    emu::log(#name " is not emulated");                                                                                \
+    return code;                                                                                                       \
+  }

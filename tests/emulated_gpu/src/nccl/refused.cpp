@@ -2,15 +2,11 @@
 // without their arguments.
 #include "../emulation.h"
 
-#define REFUSED(name)                                                                                                  \
-  extern "C" int name() {                                                                                              \
-    emu::log("nccl: " #name " is not emulated");                                                                       \
-    return 3; /* ncclInternalError */                                                                                  \
-  }
+constexpr int ncclInternalError = 3;
 
-REFUSED(ncclCommShrink)
-REFUSED(ncclCommWindowRegister)
-REFUSED(ncclCommWindowDeregister)
-REFUSED(ncclDevCommCreate)
-REFUSED(ncclDevCommDestroy)
-REFUSED(ncclGroupSimulateEnd)
+REFUSED(ncclCommShrink, ncclInternalError)
+REFUSED(ncclCommWindowRegister, ncclInternalError)
+REFUSED(ncclCommWindowDeregister, ncclInternalError)
+REFUSED(ncclDevCommCreate, ncclInternalError)
+REFUSED(ncclDevCommDestroy, ncclInternalError)
+REFUSED(ncclGroupSimulateEnd, ncclInternalError)
