@@ -22,6 +22,7 @@ from multicard.analysis.notices import DISTURBED, NOT_STATIONARY, disturbance_no
 from multicard.analysis.observation import observed_once
 from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.errors import UserError
+from multicard.core.pipeline import pipeline_folder
 from multicard.core.units import percent
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
@@ -29,8 +30,8 @@ from multicard.experiment.workload import WORKLOADS
 
 Hardware = Literal["gpu", "numa", "any"]
 
-# The claims that come with multicard, which is installed from its repository's folder.
-SHIPPED = Path(__file__).parents[3] / "resources" / "claims.yaml"
+# The claims that come with multicard.
+SHIPPED = pipeline_folder() / "resources" / "claims.yaml"
 
 NUMA_NODES = 2  # fewest on which placement matters
 

@@ -109,7 +109,7 @@ def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     """
     is_completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
     completed = measures[is_completed]
-    of, table = _configurations(completed)
+    of, table = configurations(completed)
     table["repeats"] = np.bincount(of, minlength=len(table))
     places = _places(of, len(table))
     scaling = None
@@ -154,7 +154,7 @@ def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
     """
     _, compared = _compared(measures)
     compared = compared[compared["repeats"] > 0].reset_index(drop=True)
-    of, series = _configurations(compared, besides=("devices", "repeat"))
+    of, series = configurations(compared, besides=("devices", "repeat"))
     found = []
     for at, (_, parameters) in zip(_places(of, len(series)), series.iterrows(), strict=True):
         rows = list(compared.iloc[at].itertuples())
@@ -178,14 +178,14 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     with `compared` (its `Speedup`), `base_work` (samples or tokens of a step of the baseline) and `several_counts`
     (whether efficiency has a meaning).
     """
-    of, table = _configurations(measures)
+    of, table = configurations(measures)
     completed = (measures["outcome"] == "completed").to_numpy()
     rates = _numbers(measures[workload_of(measures).unit.throughput]).where(completed)
     repeats = measures["repeat"].tolist()
     known = [{repeats[i]: rates.iloc[i] for i in at if np.isfinite(rates.iloc[i])} for at in _places(of, len(table))]
     workload = workload_of(table)
     way, devices = table[workload.method], table["devices"]
-    alike, _ = _configurations(table, besides=(*BASELINE_DIFFERS, "repeat"))
+    alike, _ = configurations(table, besides=(*BASELINE_DIFFERS, "repeat"))
     found = speedups_of((*row[:1], workload, *row[1:]) for row in zip(alike, way, devices, known, strict=True))
     base_of = np.array([each.baseline for each in found], dtype=int)
     is_known = np.array([bool(rates) for rates in known], dtype=bool)
@@ -213,7 +213,7 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     )
 
 
-def _configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:
+def configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:
     """Number of each row's configuration, in the order of their first rows; and the parameters of each.
 
     Rows are of one configuration when all parameters agree, except those in `besides`; empty is equal to empty.

@@ -90,12 +90,18 @@ class ScenarioTables:
         return self.measures[self.measures["outcome"] == "completed"].to_dict("records")
 
     @cached_property
-    def not_run(self) -> int:
-        """Number of the scenario's runs that cannot run here; 0 where the table of outcomes is not there."""
+    def reasons_not_run(self) -> list[str]:
+        """Why runs of the scenario cannot run here, of each; none where the table of outcomes is not there."""
         path = self.folder / OUTCOME_TABLE
         if not path.is_file():
-            return 0
-        return int((pd.read_csv(path, dtype=str)["outcome"] == NOT_RUN).sum())
+            return []
+        outcomes = pd.read_csv(path, dtype=str)
+        return outcomes.loc[outcomes["outcome"] == NOT_RUN, "reason"].tolist()
+
+    @property
+    def not_run(self) -> int:
+        """Number of the scenario's runs that cannot run here."""
+        return len(self.reasons_not_run)
 
     def table(self, name: str) -> pd.DataFrame:
         """Rows of one table of all completed runs, `run` in the first column.

@@ -25,6 +25,9 @@ class Command:
         Adds its arguments to its parser.
     run
         Runs it. Raises `UserError` for bad input; exits with 1 where the answer is bad news.
+    rest
+        What stands after `--`, as its usage shows it; it gets this as the list `rest`. None where `--` has the meaning
+        that argparse gives it.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Command:
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
+    rest: str | None = None
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from multicard.cli._command import Command, add_configuration, add_profile
 
 if TYPE_CHECKING:
+    from multicard.experiment.config import Experiment
     from multicard.experiment.estimate import Cost
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import Run
@@ -20,18 +21,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the run table."""
+    """Print the run table of a configuration file."""
+    from multicard.experiment.load import read_experiment
+
+    print_runs(read_experiment(arguments.config, arguments.profile))
+
+
+def print_runs(experiment: "Experiment") -> None:
+    """Print the run table: what would run, in which order, what cannot and why, and what it costs."""
     from rich.table import Table
 
     from multicard.archive.matrix import Matrix
     from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.experiment.estimate import estimate_cost
-    from multicard.experiment.load import read_experiment
     from multicard.profilers import PROFILERS
 
-    matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
-    experiment, unique, machine, recorded = matrix.experiment, matrix.runs, matrix.machine, matrix.recorded
+    matrix = Matrix.plan(experiment)
+    unique, machine, recorded = matrix.runs, matrix.machine, matrix.recorded
     possible = {n: run for n, run in unique.items() if run.unsupported_reason(machine.hypothetical()) is None}
     memory = {name: _memory_needed(run, machine) for name, run in possible.items()}
     estimated = any(memory.values())

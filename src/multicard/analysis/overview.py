@@ -1,0 +1,56 @@
+"""A scenario at a glance: one row per configuration, with its main measures over the repeats and its outcome."""
+
+import pandas as pd
+
+from multicard.analysis.per_run import trace_shares
+from multicard.analysis.scaling import configurations, over_repeats
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.experiment.workload import workload_of
+
+EXPOSED_COMMUNICATION = "exposed_communication_share"
+
+
+def measures_shown(tables: ScenarioTables) -> list[str]:
+    """Names of the measures of `overview`, in order.
+
+    Throughput is that in steps where that of the workload's unit is not known of any run.
+    """
+    measures = tables.measures
+    throughput = workload_of(measures).unit.throughput
+    if measures[throughput].isna().all() and "steps_per_s" in measures:
+        throughput = "steps_per_s"
+    scaling = ("speedup", "efficiency", "data_share", EXPOSED_COMMUNICATION, "peak_memory_bytes")
+    return ["iteration_time_s", throughput, *scaling]
+
+
+def overview(tables: ScenarioTables) -> pd.DataFrame:
+    """One row per configuration of a scenario, in the order of its runs.
+
+    Columns: `devices` and the parameters that vary; for each of `measures_shown` `<measure>`, `<measure>_low` and
+    `<measure>_high`, as `scaling.over_repeats` gives them; `outcome`, counted where repeats differ in it (`2 completed,
+    1 timed_out`); and `reason`, the distinct reasons of those that did not complete. `exposed_communication_share` is
+    the part of the profiled steps in which a GPU communicates and does not compute; empty where no GPU was traced.
+    """
+    shares = trace_shares(tables)["exposed communication"].rename(EXPOSED_COMMUNICATION)
+    measures = tables.with_values(shares.to_frame())
+    of, parameters = configurations(measures)
+    work = workload_of(parameters)
+    varying = work.varying(parameters, [name for name in parameters if name not in ("devices", "scaling")])
+
+    completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
+    values = over_repeats(measures, measures_shown(tables))
+    values.index = pd.unique(of[completed])  # in the order of their first completed runs
+
+    runs = measures.groupby(of)
+    return parameters[["devices", *varying]].join(
+        [
+            values.drop(columns=[name for name in values if name in parameters or name == "repeats"]),
+            runs["outcome"].agg(_outcomes).rename("outcome"),
+            runs["reason"].agg(lambda reasons: "; ".join(reasons.dropna().unique())).rename("reason"),
+        ]
+    )
+
+
+def _outcomes(outcomes: pd.Series) -> str:
+    counts = outcomes.value_counts()
+    return counts.index[0] if len(counts) == 1 else ", ".join(f"{count} {outcome}" for outcome, count in counts.items())

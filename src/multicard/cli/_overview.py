@@ -1,0 +1,91 @@
+"""What a finished experiment says at a glance: a table of each scenario's configurations, and where the report is."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from multicard.core.errors import UserError
+from multicard.core.units import UNKNOWN, heading, number_in, unit_for, units_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+    from multicard.experiment.config import Experiment
+
+# Headings that are shorter than the names of their columns.
+HEADINGS = {
+    "throughput_samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "steps_per_s": "steps/s",
+    "data_share": "data wait", "exposed_communication_share": "exposed communication",
+}  # fmt: skip
+# Of measures that may be unknown throughout: why.
+WHY_UNKNOWN = {
+    "throughput_samples_per_s": "throughput and speed-up: the samples of a step are not known, state them "
+    "(samples_per_step, --samples-per-step)",
+    "steps_per_s": "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
+    "(samples_per_step, --samples-per-step)",
+    "data_share": "data wait: no loader of PyTorch's was seen",
+    "exposed_communication_share": "exposed communication: read from traces of GPUs only",
+}
+
+
+def print_results(experiment: "Experiment") -> bool:
+    """Print every scenario and where the report is; whether any run completed.
+
+    Raises
+    ------
+    UserError
+        If a scenario was not measured.
+    """
+    from multicard.analysis.overview import measures_shown, overview
+    from multicard.analysis.provenance import notes
+    from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
+    from multicard.cli._console import console
+    from multicard.core.terminal import plain
+
+    results, terminal, completed = Path(experiment.results), console(), False
+    for name, scenario in experiment.scenarios.items():
+        folder = results / "scenarios" / name
+        if not (folder / MEASURES).is_file():
+            raise UserError(f"{folder}: not measured; Snakemake's messages above say why")
+        tables, lines = ScenarioTables(folder), []
+        if len(tables.measures):
+            rows, shown = overview(tables), measures_shown(tables)
+            terminal.print(overview_table(scenario.question, rows, shown))
+            completed = completed or bool(tables.completed)
+            if tables.completed:
+                lines += [why for measure, why in WHY_UNKNOWN.items() if _is_unknown(rows, measure)]
+            lines += [f"{row['outcome']}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]]
+        lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
+        for line in (*dict.fromkeys(lines), *notes(tables, profiled=True)):
+            terminal.print(plain(line), soft_wrap=True)
+    terminal.print(plain(f"report: {results / 'report.html'}"), soft_wrap=True)
+    return completed
+
+
+def overview_table(title: str, rows: "pd.DataFrame", measures: list[str]) -> "Table":
+    """Show configurations by `analysis.overview`: parameters, measures with their intervals, and outcomes."""
+    from rich.table import Table
+
+    from multicard.core.terminal import plain
+
+    parameters = [name for name in rows if name not in ("outcome", "reason") and not name.startswith(tuple(measures))]
+    table = Table(title=plain(title), title_justify="left")
+    for name in parameters:
+        table.add_column(plain(name.removeprefix("args.")), overflow="fold")
+    columns = []
+    for name in measures:
+        factor, unit = unit_for(rows[name], units) if (units := units_of(name)) else (1.0, "")
+        bounds = [rows[f"{name}{end}"] * factor for end in ("", "_low", "_high")]
+        columns.append([number_in(*each) for each in zip(*bounds, strict=True)])
+        words = HEADINGS.get(name) or heading(name)
+        table.add_column(f"{words} ({unit})" if unit else words, justify="right")
+    table.add_column("outcome")
+    for row, *cells in zip(rows.to_dict("records"), *columns, strict=True):
+        own = [UNKNOWN if row[name] != row[name] else f"{row[name]}" for name in parameters]
+        table.add_row(*map(plain, own), *cells, plain(str(row["outcome"]).replace("_", " ")))
+    return table
+
+
+def _is_unknown(rows: "pd.DataFrame", measure: str) -> bool:
+    return measure in rows and (measure == "steps_per_s" or bool(rows[measure].isna().all()))

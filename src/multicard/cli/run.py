@@ -1,0 +1,50 @@
+"""`multicard run`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from multicard.cli._command import Command
+
+if TYPE_CHECKING:
+    from multicard.experiment.config import Experiment
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the configuration."""
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file")
+    parser.add_argument(
+        "--profile", type=Path, help="profile of Snakemake, such as profiles/slurm (default: this machine)"
+    )
+    parser.epilog = "With options of Snakemake after -- (such as -- --dry-run) all output is Snakemake's."
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run an experiment in the current folder, and print its results."""
+    from multicard.experiment.load import read_experiment
+
+    experiment = read_experiment(arguments.config, arguments.profile)
+    run_and_print(experiment, arguments.config, arguments.profile, arguments.rest)
+
+
+def run_and_print(
+    experiment: "Experiment", config: Path, profile: Path | None = None, options: Sequence[str] = ()
+) -> None:
+    """Run an experiment, which `config` states, and print its results unless Snakemake was given options.
+
+    Exits with 1 unless all was made and a run completed.
+    """
+    from multicard.cli._overview import print_results
+    from multicard.cli._pipeline import run_pipeline
+
+    made = run_pipeline(config, profile, options)
+    if not (options or print_results(experiment)) or not made:
+        sys.exit(1)
+
+
+COMMAND = Command(
+    "run", 14, "run a configuration in the current folder, and print its results", add_arguments, run,
+    rest="[-- SNAKEMAKE-OPTION ...]",
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""A scenario at a glance, of synthetic runs whose numbers follow from the ones stated here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.synthetic_results import make_results, repeated
+from multicard.analysis.overview import measures_shown, overview
+from multicard.analysis.scenario_tables import ScenarioTables
+
+
+def row(devices: int, image_size: int, seconds: float, **others: Any) -> dict[str, Any]:
+    """A run of steps so long, with eight images per device."""
+    stated = {"workload": "vision", "dataset": "mnist", "strategy": "ddp-ds", "device": "cuda", "batch_size": 8}
+    stated |= {"devices": devices, "image_size": image_size}
+    measured = {"iteration_time_s": seconds, "throughput_samples_per_s": 8 * devices / seconds, "data_share": 0.25}
+    return stated | measured | {"peak_memory_bytes": 2_000_000_000} | others
+
+
+def tables(folder: Path, *rows: dict[str, Any], **others: Any) -> ScenarioTables:
+    return ScenarioTables(make_results(folder, rows, **others) / "scenarios" / "s0")
+
+
+def test_each_configuration_has_a_row_with_its_measures(tmp_path: Path) -> None:
+    found = overview(tables(tmp_path, row(1, 100, 0.1), row(2, 100, 0.125), row(1, 224, 0.4), row(2, 224, 0.4)))
+    assert found[["devices", "image_size"]].to_numpy().tolist() == [[1, 100], [2, 100], [1, 224], [2, 224]]
+    assert found["iteration_time_s"].tolist() == [0.1, 0.125, 0.4, 0.4]
+    # 80/s on one, 128/s on two; 20/s and 40/s.
+    assert found["speedup"].tolist() == pytest.approx([1, 1.6, 1, 2])
+    assert found["efficiency"].tolist() == pytest.approx([1, 0.8, 1, 1])
+    assert found["data_share"].tolist() == [0.25] * 4
+    assert set(found["outcome"]) == {"completed"} and set(found["reason"]) == {""}
+    assert found["iteration_time_s_low"].isna().all()
+
+
+def test_repeats_make_an_interval(tmp_path: Path) -> None:
+    rows = [one for each in (row(1, 100, 0.1), row(2, 100, 0.1)) for one in repeated(each, (0.9, 1.0, 1.1))]
+    found = overview(tables(tmp_path, *rows))
+    assert len(found) == 2
+    # The range of three repeats around their median.
+    for name, expected in (("", 0.1), ("_low", 0.09), ("_high", 0.11)):
+        assert found[f"iteration_time_s{name}"].tolist() == pytest.approx([expected] * 2)
+
+
+def test_what_did_not_complete_keeps_its_row_with_outcome_and_reason(tmp_path: Path) -> None:
+    lost = {"outcome": "failed", "iteration_time_s": None, "throughput_samples_per_s": None, "data_share": None}
+    folder = tmp_path / "results"
+    rows = [row(1, 100, 0.1, repeat=1), row(1, 100, 0.1, repeat=2, **lost), row(2, 100, 0.1, repeat=1, **lost)]
+    made = tables(folder, *rows)
+    measures = made.measures
+    measures["reason"] = [None, "rank 0: no such file", "rank 1: no such file"]
+    measures.to_csv(made.folder / "measures.csv", index=False)
+    found = overview(ScenarioTables(made.folder))
+    assert found["outcome"].tolist() == ["1 completed, 1 failed", "failed"]
+    assert found["reason"].tolist() == ["rank 0: no such file", "rank 1: no such file"]
+    assert found["iteration_time_s"].tolist()[0] == 0.1 and found["iteration_time_s"].isna().tolist() == [False, True]
+
+
+def test_a_scenario_without_any_completed_run_has_rows_all_the_same(tmp_path: Path) -> None:
+    lost = {"outcome": "timed_out", "iteration_time_s": None, "throughput_samples_per_s": None}
+    found = overview(tables(tmp_path, row(1, 100, 0.1, **lost), row(2, 100, 0.1, **lost)))
+    assert found["outcome"].tolist() == ["timed_out", "timed_out"]
+    assert found["iteration_time_s"].isna().all() and found["speedup"].isna().all()
+
+
+def test_exposed_communication_is_its_share_of_the_traced_steps(tmp_path: Path) -> None:
+    # Of 10 s of each of two GPUs: 6 s of computing, 4 s of communication of which 3 s are alone, and 1 s idle.
+    seconds = {"span_s": 10.0, "busy_s": 9.0, "compute_s": 6.0, "communication_s": 4.0, "overlapped_s": 1.0}
+    seconds |= {"exposed_communication_s": 3.0, "memory_s": 0.0, "idle_s": 1.0}
+    timeline = [{"at": 1, "scope": "steps", "report": "", "process": n, "device": n, **seconds} for n in (0, 1)]
+    made = tables(tmp_path, row(1, 100, 0.1), row(2, 100, 0.1), tables={"timeline": timeline})
+    found = overview(made)
+    assert found["exposed_communication_share"].isna().tolist() == [True, False]
+    assert found["exposed_communication_share"].iloc[1] == pytest.approx(0.3)
+    assert measures_shown(made)[:3] == ["iteration_time_s", "throughput_samples_per_s", "speedup"]

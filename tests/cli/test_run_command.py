@@ -1,0 +1,138 @@
+"""`multicard run`: how Snakemake is started, what is told of it, and what it is told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from conftest import ROOT, TINY
+from multicard.cli import main
+from multicard.cli._pipeline import run_pipeline
+
+MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
+PYTHON = sys.executable  # a fixture replaces it
+LINES = """host: node7
+Job 3: prepare the data set digits
+1 of 4 steps (25%) done
+Job 2: run a_r1
+multicard: a_r1: starting, profiler none
+multicard:   step 7 of 60
+2 of 4 steps (50%) done
+Job 0: write the report
+"""
+
+
+@pytest.fixture
+def snakemake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in the place of Python with Snakemake: it leaves its arguments, and does what `then` says."""
+    program = tmp_path / "python"
+    program.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\ncat {tmp_path}/lines\n. {tmp_path}/then\n'
+    )
+    program.chmod(0o755)
+    (tmp_path / "lines").write_text(LINES)
+    (tmp_path / "then").write_text("exit 0\n")
+    monkeypatch.setattr("multicard.cli._pipeline.sys.executable", str(program))
+    return tmp_path
+
+
+def test_a_line_is_told_of_each_step(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_pipeline(Path("mine.yaml"))
+    assert capfd.readouterr().out.splitlines() == [
+        "[  0%] prepare the data set digits",
+        "[ 25%] a_r1: starting, profiler none",
+        "[ 25%]   step 7 of 60",
+        "[ 50%] write the report",
+    ]
+    given = (snakemake / "arguments").read_text().splitlines()
+    assert given[:3] == ["-P", "-m", "snakemake"]
+    assert given[given.index("--configfile") + 1] == "mine.yaml"
+    assert given[given.index("--snakefile") + 1] == str(ROOT / "Snakefile")
+    assert given[given.index("--profile") + 1] == str(ROOT / "profiles" / "local")
+
+
+def test_on_a_cluster_runs_are_steps_too(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_pipeline(Path("mine.yaml"), Path("profiles/slurm"))
+    assert "[ 25%] run a_r1" in capfd.readouterr().out.splitlines()
+    assert "profiles/slurm" in (snakemake / "arguments").read_text().splitlines()
+
+
+def test_with_options_all_is_snakemake_s(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_pipeline(Path("mine.yaml"), options=["--dry-run", "results/report.html"])
+    assert capfd.readouterr().out == LINES
+    given = (snakemake / "arguments").read_text().splitlines()
+    assert given[-2:] == ["--dry-run", "results/report.html"]
+
+
+def test_what_snakemake_said_is_shown_where_it_fails(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (snakemake / "then").write_text("echo 'LockException: Directory cannot be locked.' >&2; exit 1\n")
+    assert not run_pipeline(Path("mine.yaml"))
+    assert capfd.readouterr().err.splitlines()[-1] == "LockException: Directory cannot be locked."
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_ends_multicard_ends_snakemake(number: signal.Signals, snakemake: Path) -> None:
+    (snakemake / "then").write_text(
+        f"trap 'touch {snakemake}/ended; exit 1' TERM\ntouch {snakemake}/ready\nwhile :; do sleep 0.1; done\n"
+    )
+    program = (
+        "import sys; from pathlib import Path; from multicard.core.errors import reported; "
+        "from multicard.cli import _pipeline; _pipeline.sys.executable = sys.argv[1]\n"
+        "with reported(): _pipeline.run_pipeline(Path('mine.yaml'))"
+    )
+    started = subprocess.Popen([PYTHON, "-c", program, str(snakemake / "python")], stdout=subprocess.DEVNULL)
+    while not (snakemake / "ready").exists():
+        assert started.poll() is None
+        time.sleep(0.05)
+    started.send_signal(number)
+    assert started.wait(timeout=60) == 130
+    assert (snakemake / "ended").exists()
+
+
+def test_a_configuration_that_is_wrong_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("scenarios: {}\n")
+    stopped = subprocess.run([MULTICARD, "run", "mine.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert stopped.returncode == 1
+    assert stopped.stderr.splitlines() == ["mine.yaml: scenarios: is empty"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_what_stands_after_two_dashes_is_the_command_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = []
+    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *stated: given.append(stated))
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    main(["run", str(tmp_path / "mine.yaml"), "--", "--jobs", "1", "--", "x"])
+    [(experiment, config, profile, options)] = given
+    assert (config, profile, options) == (tmp_path / "mine.yaml", None, ["--jobs", "1", "--", "x"])
+    assert list(experiment.scenarios) == ["formats"]
+
+
+EXPERIMENT = {
+    "fixed": TINY,
+    "scenarios": {
+        "formats": {"question": "Which format?", "vary": {"precision": ["fp32"]}, "figures": ["step_breakdown"]}
+    },
+}
+
+
+@pytest.mark.slow
+def test_a_configuration_runs_in_a_folder_that_holds_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    (tmp_path / "random.py").write_text("raise SystemExit('a file of the user was imported')\n")
+    done = subprocess.run(
+        [MULTICARD, "run", "mine.yaml"], cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [run] = (tmp_path / "results" / "runs").iterdir()
+    assert json.loads((run / "run.json").read_text())["outcome"] == "completed"
+    assert "Which format?" in done.stdout and "completed" in done.stdout
+    assert done.stdout.splitlines()[-1] == "report: results/report.html"
+    measures = pd.read_csv(tmp_path / "results" / "scenarios" / "formats" / "measures.csv")
+    assert f"{measures['throughput_samples_per_s'].iloc[0]:.0f}"[:2] in done.stdout
