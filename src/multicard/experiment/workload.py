@@ -156,6 +156,10 @@ class Workload(ABC):
         """Further variables of the ranks of this node; what they name is made in its folder `scratch`."""
         return {}
 
+    def observed(self, p: Any) -> dict[str, Any] | None:
+        """What job.json tells the observer (`multicard.record.observe`) of a job; None of one without."""
+        return None
+
     def hidden_from_profilers(self, p: Any) -> str | None:
         """Why a profiler that runs the job as its child would not see the ranks; None where it does."""
         return None

@@ -43,12 +43,15 @@ PLACES = ("_PATH", "_HOME", "_ROOT", "_DIR", "_DIRECTORY")  # what their names e
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def job_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment of a job: what training needs, and nothing that could be a secret."""
+def job_environment(source: Mapping[str, str] = os.environ, stated: Sequence[str] = ()) -> dict[str, str]:
+    """Environment of a job: what training needs, and nothing that could be a secret.
+
+    `stated`: names of further variables.
+    """
     return {
         name: value
         for name, value in source.items()
-        if (name in ALLOWED or name.startswith(ALLOWED_PREFIXES))
+        if (name in ALLOWED or name in stated or name.startswith(ALLOWED_PREFIXES))
         and not SECRET_VARIABLE.search(name)
         and not APART.search(value)
     }
@@ -86,9 +89,19 @@ def gloo_interface(nccl: str, present: Sequence[str]) -> str | None:
     return next(filter(meant, present), None) if names else None
 
 
-def environment_of(parameters: JobParameters, profiler: str, temporary: Path) -> dict[str, str]:
-    """Environment of the ranks of this node; `temporary`: folder of this job alone for their temporary files."""
-    environment = job_environment()
+def environment_of(
+    parameters: JobParameters, profiler: str, temporary: Path, stated: Sequence[str] = ()
+) -> dict[str, str]:
+    """Environment of the ranks of this node.
+
+    Parameters
+    ----------
+    temporary
+        Folder of this job alone for their temporary files.
+    stated
+        Names of further variables that they get.
+    """
+    environment = job_environment(stated=stated)
     if parameters.nodes == 1:
         environment = inside_one_machine(environment)
     elif chosen := gloo_interface(environment.get("NCCL_SOCKET_IFNAME", ""), _interfaces()):

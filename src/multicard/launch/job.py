@@ -41,14 +41,16 @@ from multicard.launch.attempts import is_spent, scratch_in, version_of
 from multicard.launch.commands import training_command
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
+from multicard.launch.folder import ScriptFolder
 from multicard.launch.outcome import judge, judge_gpus
 from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
+from multicard.profilers.interface import Availability, Profiler
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes",
-    "compile_limits_hit", "tear_down_problem",
+    "compile_limits_hit", "tear_down_problem", "observed", "ignored_exit",
 )  # fmt: skip
 FROM_FIRST_RANK = (
     "host", "hardware", "versions", "data", "model", "attention", "steps_per_pass", "profiled_window", "saved",
@@ -60,7 +62,7 @@ CHECKPOINT_AFTER_S = 30.0
 
 def run_job(
     parameters: JobParameters,
-    data: Path,
+    data: Path | None,
     folder: Path,
     time_limit_s: float,
     model: Path | None = None,
@@ -76,7 +78,7 @@ def run_job(
     Parameters
     ----------
     data
-        Folder of the prepared data set.
+        Folder of the prepared data set, for a run that has one.
     folder
         The run directory. What an earlier attempt left in it is removed, but for its checkpoint.
     time_limit_s
@@ -94,7 +96,11 @@ def run_job(
         If the configured profiler cannot be used, or a disk is full: that is no outcome of the job.
     """
     name, several = run_id(parameters), parameters.nodes > 1
-    profiler, why, caveat = choose_profiler(parameters.profiler, parameters.device)
+    work = WORKLOADS[parameters.workload]
+    hidden = work.hidden_from_profilers(parameters)
+    profiler, why, caveat = choose_profiler(parameters.profiler, parameters.device, hidden)
+    if refusal := work.refusal(parameters):
+        return refuse_job(parameters, folder, refusal, order)
     with (
         report_full_disk(folder),
         scratch_in(folder) as shared,
@@ -108,7 +114,7 @@ def run_job(
             {
                 "parameters": parameters.stated(),
                 "profiler": profiler,
-                "data": str(data.absolute()),
+                "data": str(data.absolute()) if data else None,
                 "model": str(model.absolute()) if model else None,
                 "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
@@ -119,15 +125,22 @@ def run_job(
                 "checkpoint": str(checkpoint.absolute()),
                 "checkpoint_after_s": checkpoint_after_s,
                 "resume": before is not None,
+                "observe": work.observed(parameters),
             },
         )
+        stated = work.passed_variables(parameters)
         command = node_command(parameters, profiler, scratch)
-        environment = environment_of(parameters, profiler, temporary)
+        environment = environment_of(parameters, profiler, temporary, stated)
+        environment |= work.environment(parameters, scratch)
+        own_folder = work.folder(parameters)
+        users = ScriptFolder(own_folder, work.script(parameters), folder) if own_folder else None
+        if users:
+            (folder / SAVED).mkdir()  # the script may write there
         if several:
             program = [sys.executable, "-m", "multicard.launch.node", "--job", str((scratch / JOB).absolute())]
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
             command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus)
-            environment = job_environment() | slurm.srun_environment()  # each node makes that of its own ranks
+            environment = job_environment(stated=stated) | slurm.srun_environment()  # each node makes that of its ranks
         host = None if several else HostConditions()
         start = datetime.now(UTC)
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
@@ -135,7 +148,8 @@ def run_job(
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
         watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
-        ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched)
+        in_folder = None if several else own_folder
+        ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched, in_folder)
         end = datetime.now(UTC)
         conditions = [host.record()] if host else _node_conditions(scratch, parameters.nodes)
 
@@ -145,6 +159,7 @@ def run_job(
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
         if outcome == "completed" and parameters.device == "cuda":
             outcome, reason = judge_gpus(ranks, parameters.devices)
+        outcome, reason = work.judge(parameters, outcome, reason, ranks, scratch)
         if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
             raise UserError(f"{folder}: cannot be written: No space left on device; free space and start again")
         _join_parts(scratch, folder, parameters.ranks)
@@ -166,7 +181,11 @@ def run_job(
             "conditions": _with_measured_steps(conditions, ranks),
             **_from_ranks(ranks),
             **({"nodes": nodes} if several else {}),
+            **(users.record() if users else {}),
         }
+        if users:
+            with contextlib.suppress(OSError):  # something is in it
+                (folder / SAVED).rmdir()
         if is_spent(outcome, before, version_of(checkpoint)):
             checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
@@ -192,13 +211,14 @@ def _scratch_near(shared: Path, several: bool) -> Iterator[Path]:
 
 
 def refuse_job(
-    parameters: JobParameters, folder: Path, message: str, order: Mapping[str, Any] | None = None
+    parameters: JobParameters, folder: Path, why: Reason | str, order: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Leave the run directory of a job that this machine cannot run, as `message` says: its outcome is `failed`.
+    """Leave the run directory of a job that this machine cannot run, for a reason or by a message: it has `failed`.
 
     `order`: as of `run_job`.
     """
-    reason = Reason("cannot_run", node=socket.gethostname(), message=message).record()
+    named = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
+    reason = named.record()
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     with scratch_in(folder) as scratch:
         (folder / LOG).write_text(f"{describe_reason(reason)}\n", encoding="utf-8")
@@ -240,8 +260,10 @@ class Choice(NamedTuple):
     caveat: str | None = None
 
 
-def choose_profiler(wanted: str, device: str) -> Choice:
+def choose_profiler(wanted: str, device: str, hidden: str | None = None) -> Choice:
     """Resolve `auto` to the first profiler that can be used, without a caveat, for jobs on `device` (cpu, cuda).
+
+    `hidden`: why one that runs the job as its child would not see its ranks.
 
     Raises
     ------
@@ -249,32 +271,40 @@ def choose_profiler(wanted: str, device: str) -> Choice:
         If a profiler is configured that cannot be used.
     """
     if wanted in PROFILERS:
-        usable, why, caveat = PROFILERS[wanted].availability(device)
+        usable, why, caveat = _availability(PROFILERS[wanted], device, hidden)
         if not usable:
             raise UserError(f"profiler: {wanted} cannot be used: {why}")
         return Choice(wanted, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
     reasons: list[str] = []
     for name, profiler in PROFILERS.items():
-        usable, why, caveat = profiler.availability(device)
+        usable, why, caveat = _availability(profiler, device, hidden)
         if usable and caveat is None:
             return Choice(name, why or "; ".join(reasons))
         reasons.append(caveat or why)
     raise UserError(f"profiler: none can be used: {'; '.join(reasons)}")
 
 
+def _availability(profiler: Profiler, device: str, hidden: str | None) -> Availability:
+    if hidden and profiler.node_file:
+        return Availability(False, f"{profiler.name} would see no rank: {hidden}")
+    return profiler.availability(device)
+
+
 def node_command(
     parameters: JobParameters, profiler: str, scratch: Path, rendezvous: Rendezvous | None = None
 ) -> list[str]:
     """Command that runs the ranks of one node, under the profiler where that is a program."""
-    command = training_command(
-        WORKLOADS[parameters.workload].program,
-        ["--job", str((scratch / JOB).absolute())],
+    work, job, entry = WORKLOADS[parameters.workload], (scratch / JOB).absolute(), PROFILERS[profiler]
+    command = work.command(parameters, job, rendezvous) or training_command(
+        work.program,
+        ["--job", str(job)],
         parameters.ranks_per_node,
         distributed=parameters.distributed,
         rendezvous=rendezvous,
     )
-    entry = PROFILERS[profiler]
-    return entry.wrap(command, (scratch / (entry.node_file or "")).absolute(), parameters.device)
+    if entry.node_file is None:
+        return command
+    return entry.wrap(Wrapped.within(command), (scratch / entry.node_file).absolute(), parameters.device)
 
 
 def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
@@ -283,7 +313,7 @@ def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
     if entry.node_file is None:
         return None
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
-    return Wrapped(str((scratch / JOB).absolute()), lambda: all(path.exists() for path in records), entry.never_started)
+    return Wrapped(lambda: all(path.exists() for path in records), entry.never_started)
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import atomic_write, read_json, write_json
-from multicard.core.layout import CONDITIONS, JOB, LOG, NODE, node_file, rank_file
+from multicard.core.layout import CONDITIONS, JOB, LOG, NODE, PROCESS, node_file, rank_file
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.parameters import JobParameters
-from multicard.experiment.workload import parameters_of
+from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, temporary_folder
 from multicard.launch.job import node_command, wrapped
@@ -32,18 +32,19 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous) -> i
 
     It is 0 when all of them completed, however a profiler exited after them: any other ends the job on all nodes.
     """
-    shared = Path(job["scratch"])
+    shared, work = Path(job["scratch"]), WORKLOADS[p.workload]
     ranks = range(rendezvous.node * p.ranks_per_node, (rendezvous.node + 1) * p.ranks_per_node)
     with tempfile.TemporaryDirectory(prefix="multicard-") as folder, temporary_folder() as temporary:
         scratch = Path(folder)
         write_json(scratch / JOB, job | {"scratch": folder, "launcher": os.getpid()})
         command = node_command(p, job["profiler"], scratch, rendezvous)
-        environment = environment_of(p, job["profiler"], temporary)
+        environment = environment_of(p, job["profiler"], temporary, work.passed_variables(p))
+        environment |= work.environment(p, scratch)
         host = HostConditions()
         try:
             ended = run(
                 command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
-                wrapped=wrapped(job["profiler"], scratch, ranks),
+                wrapped=wrapped(job["profiler"], scratch, ranks), folder=work.folder(p),
             )  # fmt: skip
         finally:  # also when this program gets SIGTERM
             _copy_results(scratch, shared, rendezvous.node, PROFILERS[job["profiler"]], ranks)
@@ -57,6 +58,8 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous) -> i
 def _copy_results(scratch: Path, shared: Path, node: int, profiler: Profiler, ranks: range) -> None:
     """Copy what the ranks and the profiler left; each file appears complete or not at all."""
     names = {path.name: path.name for path in scratch.glob("*.rank[0-9]*")}
+    # Two nodes may have processes of the same number.
+    names |= {path.name: f"{path.name}-{node}" for path in scratch.glob(f"{PROCESS}.*[0-9]")}
     if profiler.rank_file:
         names |= {(name := profiler.rank_file.format(rank=rank)): name for rank in ranks}
     if profiler.node_file:

@@ -23,6 +23,8 @@ FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the
 LOOK_S = 1.0
 STARTS = 5  # of a profiler that ends before it has started the job
 JOB_MARK = "MULTICARD_JOB"
+# Set for a job that runs as the child of a profiler, and not for the profiler.
+WRAPPED_MARK = "MULTICARD_WRAPPED"
 
 
 @dataclass(frozen=True)
@@ -39,21 +41,23 @@ class Ended:
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A job that the command runs inside, as a profiler does.
+    """A job that the command runs inside, as a profiler does, as `within` has it started.
 
     Attributes
     ----------
-    argument
-        In the command lines of the job's processes, and in none of the profiler's own.
     done
         Whether all ranks have written their record.
     never_started
         Whether the command ended before it had started the job, as its output says.
     """
 
-    argument: str
     done: Callable[[], bool]
     never_started: Callable[[str], bool] = lambda _output: False
+
+    @staticmethod
+    def within(command: list[str]) -> list[str]:
+        """The command, by which processes of the job can be told from those of what wraps it."""
+        return ["env", f"{WRAPPED_MARK}=1", *command]
 
 
 def run(
@@ -64,6 +68,7 @@ def run(
     on_line: Callable[[str], None],
     grace_s: float | None = None,
     wrapped: Wrapped | None = None,
+    folder: Path | None = None,
 ) -> Ended:
     """Run `command`, write its output to `log`, and hand each line to `on_line`.
 
@@ -76,6 +81,8 @@ def run(
     wrapped
         The job, if the command runs it as its child. A command that runs `FINISH_LIMIT_S` longer than its job is
         killed; one that exits before it does not take the job with it; one that never started it is started again.
+    folder
+        Working directory of the command, if not that of this process.
 
     Raises
     ------
@@ -83,7 +90,7 @@ def run(
         If there is no space for the log. The job is ended.
     """
     for _ in range(STARTS):
-        ended = _run_once(command, environment, log, time_limit_s, on_line, grace_s, wrapped)
+        ended = _run_once(command, environment, log, time_limit_s, on_line, grace_s, wrapped, folder)
         if ended.exit_code == 0 or wrapped is None:
             break
         if not wrapped.never_started(log.read_text(encoding="utf-8", errors="replace")):
@@ -99,6 +106,7 @@ def _run_once(
     on_line: Callable[[str], None],
     grace_s: float | None,
     wrapped: Wrapped | None,
+    folder: Path | None,
 ) -> Ended:
     mark = uuid.uuid4().hex
     started = time.monotonic()
@@ -107,6 +115,7 @@ def _run_once(
     with report_full_disk(log), _adopting_orphans(), log.open("w", encoding="utf-8") as sink:
         process = subprocess.Popen(
             command,
+            cwd=folder,
             env=environment | {JOB_MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -168,7 +177,7 @@ def _wait_for_wrapped(process: subprocess.Popen[str], mark: str, deadline: float
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
             left = _marked(mark)
-            at_work = any(job.argument in _arguments(other) for other in left)
+            at_work = any(WRAPPED_MARK in _environment(other) for other in left)
             orphaned = orphaned or at_work
             if not left or not orphaned:
                 return False, orphaned
@@ -181,11 +190,11 @@ def _wait_for_wrapped(process: subprocess.Popen[str], mark: str, deadline: float
     raise subprocess.TimeoutExpired(process.args, deadline)
 
 
-def _arguments(process: psutil.Process) -> list[str]:
+def _environment(process: psutil.Process) -> dict[str, str]:
     try:
-        return process.cmdline()
+        return process.environ()
     except psutil.Error:
-        return []
+        return {}
 
 
 def _exit(number: int, _frame: object) -> None:
@@ -239,11 +248,8 @@ def _marked(mark: str) -> list[psutil.Process]:
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
-        try:
-            if process.environ().get(JOB_MARK) == mark:
-                found.append(process)
-        except psutil.Error:
-            continue
+        if _environment(process).get(JOB_MARK) == mark:
+            found.append(process)
     return found
 
 

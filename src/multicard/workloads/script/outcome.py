@@ -1,0 +1,63 @@
+"""Outcomes of a job that only scripts have: nothing that trained was seen, or not what was stated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from multicard.core.files import read_json
+from multicard.core.layout import PROCESS
+from multicard.core.reasons import Reason
+from multicard.workloads.script.parameters import ScriptParameters
+
+# Exit of a launcher after which the script has run to its end, so that it did not fail: it was not seen.
+ENDED_WELL = (0, None)
+
+
+def judge_script(
+    p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
+) -> tuple[str, Reason | None]:
+    """See `multicard.experiment.workload.Workload.judge`."""
+    trained = len(list(scratch.glob("rank.json.rank*[0-9]")))
+    completed = all(rank["outcome"] == "completed" for rank in ranks)
+    if outcome == "completed" or (reason.code == "exited" and reason.exit_code in ENDED_WELL):
+        if trained == 0:
+            return "failed", _no_steps(scratch)
+        if completed and trained != p.devices:
+            return "failed", Reason("hidden_ranks", ranks=trained, devices=p.devices)
+        return outcome, reason
+    processes = _processes(scratch)
+    if reason.code == "exited" and (raised := [each["error"] for each in processes if each.get("error")]):
+        return raised[0]["outcome"], Reason(**raised[0]["reason"])
+    if outcome == "timed_out" and not any(each.get("steps") for each in processes):
+        return outcome, replace(_no_steps(scratch), time_limit_s=reason.time_limit_s)
+    return outcome, reason
+
+
+def _processes(scratch: Path) -> list[dict[str, Any]]:
+    """What every Python process of the job left of itself, in the order in which they started."""
+    return [read_json(path) for path in sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime)]
+
+
+def _no_steps(scratch: Path) -> Reason:
+    """What was seen instead of steps, and what that means."""
+    processes = _processes(scratch)
+    versions = sorted({each["torch"] for each in processes if each["torch"]})
+    if not processes:
+        message = (
+            "no process of Python was observed; the script or its launcher must not clear PYTHONPATH, nor start Python "
+            "with -I, -E or -S"
+        )
+    elif not versions:
+        message = f"none of its processes ({_counted(processes)}) imported torch; see `command`"
+    else:
+        message = (
+            f"its processes ({_counted(processes)}, torch {', '.join(versions)}) called no optimizer of PyTorch; add "
+            "`import multicard.marks` and, after each step, `multicard.marks.step()`"
+        )
+    return Reason("no_steps", message=message)
+
+
+def _counted(processes: Sequence[Mapping[str, Any]]) -> str:
+    python = sorted({each["python"] for each in processes})
+    return f"{len(processes)} of Python {', '.join(python)}"

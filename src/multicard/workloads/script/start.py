@@ -1,0 +1,143 @@
+"""How a script is started: its command, its interpreter, its environment, and what of them is not here."""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from multicard.core.files import read_json
+from multicard.core.layout import JOB
+from multicard.core.reasons import Reason
+from multicard.core.rendezvous import Rendezvous
+from multicard.core.secrets import SECRET_VARIABLE, TOKEN
+from multicard.core.system import ask, version_of
+from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.parameters import ScriptParameters
+
+PACKAGE = Path(__file__).parents[2]
+OBSERVER = Path("record", "observe", "site", "sitecustomize.py")  # in the package
+LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 1)
+INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
+# Without importing torch, which takes seconds.
+QUESTION = (
+    "import sys, importlib.metadata as m, importlib.util as u; print(*sys.version_info[:2], sep='.'); "
+    "print(m.version('torch') if u.find_spec('torch') else 'none')"
+)
+
+
+def start_command(p: ScriptParameters, job: Path, rendezvous: Rendezvous | None = None) -> list[str]:
+    """Command that starts the script's ranks on this node; see `multicard.experiment.workload.Workload.command`."""
+    return _command(p, read_json(job)["keep"], rendezvous)
+
+
+def _command(p: ScriptParameters, run_dir: str, rendezvous: Rendezvous | None = None) -> list[str]:
+    return LAUNCHERS[p.launched_by].command(interpreter(p), p.arguments(run_dir), p, rendezvous)
+
+
+def interpreter(p: ScriptParameters) -> str:
+    """Path of the interpreter: a link is not followed, since by its place Python finds its environment."""
+    if p.python is None:
+        return sys.executable
+    return os.path.abspath(p.python) if os.sep in p.python else shutil.which(p.python) or p.python  # noqa: PTH100
+
+
+def script_file(p: ScriptParameters) -> Path | None:
+    """The file that the command names: its first word, or the module after `-m`; None where there is no such file."""
+    first, *others = p.arguments("")
+    if first == "-m" and others:
+        module = Path(p.folder, *others[0].split("."))
+        candidates = [module.with_suffix(".py"), module / "__main__.py"]
+    else:
+        candidates = [Path(p.folder, first)]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def environment(p: ScriptParameters, scratch: Path) -> dict[str, str]:
+    """Variables by which Python runs the observer in every process of the script, and what its launcher needs.
+
+    The folder that they name is made in `scratch`.
+    """
+    observer = scratch.absolute() / "observer"
+    observer.mkdir(exist_ok=True)
+    shutil.copyfile(PACKAGE / OBSERVER, observer / OBSERVER.name)
+    (observer / PACKAGE.name).symlink_to(PACKAGE)
+    return {
+        **LAUNCHERS[p.launched_by].environment(),
+        "MULTICARD_OBSERVE": str(scratch.absolute() / JOB),
+        "PYTHONPATH": _before(str(observer), "PYTHONPATH"),
+        "PATH": _path(p),
+    }
+
+
+def _path(p: ScriptParameters) -> str:
+    """The PATH with the programs of the interpreter's environment first."""
+    return _before(str(Path(interpreter(p)).parent), "PATH")
+
+
+def _before(folder: str, variable: str) -> str:
+    return os.pathsep.join(filter(None, (folder, os.environ.get(variable))))
+
+
+def passed_variables(p: ScriptParameters) -> tuple[str, ...]:
+    """Names that are stated, and those that the launcher needs."""
+    return (*p.environment, *LAUNCHERS[p.launched_by].variables)
+
+
+def secret_named(names: tuple[str, ...]) -> str | None:
+    """What is wrong with variables that are to be passed on; None where nothing is."""
+    for name in names:
+        if SECRET_VARIABLE.search(name):
+            return (
+                f"environment: {name} looks like a secret, which a profiler's report would hold; have the script read "
+                "it from a file"
+            )
+    return None
+
+
+def refusal(p: ScriptParameters, source: Mapping[str, str] = os.environ) -> Reason | None:
+    """Why the script cannot start here; None where it can."""
+    if problem := _missing(p, source):
+        return Reason("cannot_run", node=socket.gethostname(), message=problem)
+    if problem := _interpreter_problem(interpreter(p)):
+        return Reason("no_torch", message=problem)
+    return None
+
+
+def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
+    if not Path(p.folder).is_dir():
+        return f"folder: no such folder: {Path(p.folder).absolute()}"
+    first = p.arguments("")[0]
+    if first.endswith(".py") and script_file(p) is None:
+        return f"command: no such file: {first} (in {Path(p.folder).absolute()})"
+    program = _command(p, "")[0]
+    if program != interpreter(p) and shutil.which(program, path=_path(p)) is None:
+        found = Path(p.folder, program) if os.sep in program else None
+        if found is None or not os.access(found, os.X_OK):
+            return f"launcher: {p.launched_by} needs the program {program}, which is not on the PATH"
+    for name in p.environment:
+        if TOKEN.search(source.get(name, "")):
+            return f"environment: the value of {name} looks like a secret, which a profiler's report would hold"
+    return None
+
+
+def _interpreter_problem(python: str) -> str | None:
+    """What is wrong with the interpreter, asked once, before a job starts."""
+    if shutil.which(python) is None:
+        return f"python: no such interpreter: {python}"
+    answer = ask([python, "-c", QUESTION], INTERPRETER_LIMIT_S)
+    if answer.problem or len(answer.lines) != 2:
+        return f"python: {answer.problem or f'{python} does not answer as an interpreter of Python'}"
+    version, torch = answer.lines
+    if (version_of(version) or ()) < LEAST_PYTHON:
+        return f"python: {python} is Python {version}, at least {_dotted(LEAST_PYTHON)} is needed"
+    if torch == "none":
+        return f"python: {python} has no torch"
+    if (version_of(torch) or ()) < LEAST_TORCH:
+        return f"python: {python} has torch {torch}, at least {_dotted(LEAST_TORCH)} is needed"
+    return None
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
