@@ -2,8 +2,8 @@
 
 import re
 
-# A partition key of a network (NCCL_IB_PKEY) is a number that nobody hides.
-SECRET_VARIABLE = re.compile(r"token|secret|passw|(?<!_ib_p)key|credential|auth", re.IGNORECASE)
+# A partition key of a network (NCCL_IB_PKEY) is a number that nobody hides, and tokenizers have settings.
+SECRET_VARIABLE = re.compile(r"token(?!izer)|secret|passw|(?<!_ib_p)key|credential|auth", re.IGNORECASE)
 # Keys of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS and NVIDIA, and JSON web tokens, by how they begin.
 TOKEN = re.compile(r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|nvapi-|eyJ)[\w.-]{8,}")
 # One that is not part of a path, such as /opt/sk-learn-1.2.3/bin.

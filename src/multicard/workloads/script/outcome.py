@@ -10,9 +10,6 @@ from multicard.core.layout import PROCESS
 from multicard.core.reasons import Reason
 from multicard.workloads.script.parameters import ScriptParameters
 
-# Exit of a launcher after which the script has run to its end, so that it did not fail: it was not seen.
-ENDED_WELL = (0, None)
-
 
 def judge_script(
     p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
@@ -20,7 +17,7 @@ def judge_script(
     """See `multicard.experiment.workload.Workload.judge`."""
     trained = len(list(scratch.glob("rank.json.rank*[0-9]")))
     completed = all(rank["outcome"] == "completed" for rank in ranks)
-    if outcome == "completed" or (reason.code == "exited" and reason.exit_code in ENDED_WELL):
+    if outcome == "completed" or (reason.code == "exited" and reason.exit_code == 0):
         if trained == 0:
             return "failed", _no_steps(scratch)
         if completed and trained != p.devices:
@@ -36,7 +33,9 @@ def judge_script(
 
 def _processes(scratch: Path) -> list[dict[str, Any]]:
     """What every Python process of the job left of itself, in the order in which they started."""
-    return [read_json(path) for path in sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime)]
+    return [
+        read_json(path) for path in sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime)
+    ]
 
 
 def _no_steps(scratch: Path) -> Reason:

@@ -19,6 +19,7 @@ from multicard.workloads.script.parameters import ScriptParameters
 PACKAGE = Path(__file__).parents[2]
 OBSERVER = Path("record", "observe", "site", "sitecustomize.py")  # in the package
 LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 1)
+LONGEST_ANSWER = 160  # characters
 INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
 # Without importing torch, which takes seconds.
 QUESTION = (
@@ -128,7 +129,7 @@ def _interpreter_problem(python: str) -> str | None:
         return f"python: no such interpreter: {python}"
     answer = ask([python, "-c", QUESTION], INTERPRETER_LIMIT_S)
     if answer.problem or len(answer.lines) != 2:
-        return f"python: {answer.problem or f'{python} does not answer as an interpreter of Python'}"
+        return f"python: {(answer.problem or f'{python} does not answer as Python does')[:LONGEST_ANSWER]}"
     version, torch = answer.lines
     if (version_of(version) or ()) < LEAST_PYTHON:
         return f"python: {python} is Python {version}, at least {_dotted(LEAST_PYTHON)} is needed"

@@ -1,12 +1,16 @@
 """The entry of the user's own training scripts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.reasons import Reason
+from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Unit, Workload
+from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 
 # Assumed of a rank's memory on the host: what a script keeps there is not known.
@@ -23,6 +27,10 @@ class Script(Workload):
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     assumption = "a script's own time is not known"
 
+    def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
+        """Refuse to pass on what looks like a secret."""
+        return start.secret_named(p.environment)
+
     def unsupported_reason(self, p: ScriptParameters, machine: Machine, inputs: Inputs) -> str | None:
         """Ask the launcher."""
         return LAUNCHERS[p.launched_by].unsupported_reason(p)
@@ -30,6 +38,57 @@ class Script(Workload):
     def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
         """Prepare nothing: a script has no inputs."""
         raise NotImplementedError
+
+    def refusal(self, p: ScriptParameters) -> Reason | None:
+        """Look for the folder, the script, the launcher's program and torch."""
+        return start.refusal(p)
+
+    def command(self, p: ScriptParameters, job: Path, rendezvous: Rendezvous | None) -> list[str]:
+        """Ask the launcher."""
+        return start.start_command(p, job, rendezvous)
+
+    def folder(self, p: ScriptParameters) -> Path:
+        """As stated."""
+        return Path(p.folder)
+
+    def script(self, p: ScriptParameters) -> Path | None:
+        """The file that the command names."""
+        return start.script_file(p)
+
+    def passed_variables(self, p: ScriptParameters) -> tuple[str, ...]:
+        """Those that are stated, and the launcher's."""
+        return start.passed_variables(p)
+
+    def environment(self, p: ScriptParameters, scratch: Path) -> Mapping[str, str]:
+        """Have Python run the observer."""
+        return start.environment(p, scratch)
+
+    def observed(self, p: ScriptParameters) -> dict[str, Any]:
+        """Devices and windows."""
+        return {
+            "device": p.device,
+            "devices": p.devices,
+            "ranks_per_node": p.ranks_per_node,
+            "warmup_steps": p.least_warmup_steps,
+            "measured_steps": p.steps,
+            "profiled_steps": p.profiled_steps,
+            "samples_per_step": p.samples_per_step,
+        }
+
+    def hidden_from_profilers(self, p: ScriptParameters) -> str | None:
+        """Ask the launcher."""
+        return LAUNCHERS[p.launched_by].hidden_from_profilers
+
+    def judge(
+        self,
+        p: ScriptParameters,
+        outcome: str,
+        reason: Reason | None,
+        ranks: Sequence[Mapping[str, Any]],
+        scratch: Path,
+    ) -> tuple[str, Reason | None]:
+        """Tell what was not seen."""
+        return judge_script(p, outcome, reason, ranks, scratch)
 
     def rank_memory_mb(self, p: ScriptParameters, inputs: Inputs) -> float:
         """A guess; Slurm gives a second attempt more."""

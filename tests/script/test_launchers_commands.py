@@ -1,0 +1,154 @@
+"""What each launcher is told, by its own manual; and what it refuses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from multicard.core.rendezvous import Rendezvous
+from multicard.workloads.script import start
+from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.parameters import ScriptParameters
+
+SCRIPT = ["train.py", "--lr", "0.1"]
+SECOND = Rendezvous(1, 2, "10.0.0.1", 4321)
+
+
+def parameters(**changes: Any) -> ScriptParameters:
+    return ScriptParameters(**({"command": SCRIPT, "device": "cpu", "devices": 2} | changes))
+
+
+def started(rendezvous: Rendezvous | None = None, arguments: list[str] = SCRIPT, **changes: Any) -> list[str]:
+    p = parameters(**changes)
+    return LAUNCHERS[p.launched_by].command("/env/bin/python", arguments, p, rendezvous)
+
+
+def test_auto_is_the_interpreter_on_one_device_and_torchrun_on_several() -> None:
+    assert started(devices=1) == ["/env/bin/python", *SCRIPT]
+    command = started()
+    assert command[:3] == ["/env/bin/python", "-m", "torch.distributed.run"]
+    assert {"--nproc-per-node=2", "--nnodes=1", "--rdzv-endpoint=127.0.0.1:0"} <= set(command)
+    assert command[-3:] == SCRIPT
+
+
+def test_torchrun_starts_the_ranks_of_a_node_of_several() -> None:
+    command = started(SECOND, devices=8, nodes=2)
+    assert {
+        "--nproc-per-node=4", "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=4321",
+    } <= set(command)  # fmt: skip
+
+
+def test_a_module_is_started_as_one() -> None:
+    module = ["-m", "package.train", "--lr", "0.1"]
+    assert started(arguments=module, devices=1) == ["/env/bin/python", *module]
+    assert started(arguments=module)[-4:] == module
+    command = started(arguments=module, launcher="deepspeed")
+    assert command[command.index("--module") + 1 :] == module[1:]
+
+
+def test_accelerate_gets_the_numbers_of_processes_and_machines() -> None:
+    # `accelerate launch --help`; its torchrun is used where --multi_gpu is stated, and takes port 0 for any free one.
+    one = started(launcher="accelerate", devices=1)
+    assert {"--num_processes=1", "--num_machines=1", "--cpu"} <= set(one) and "--multi_gpu" not in one
+    assert one[-3:] == SCRIPT
+    assert {"--num_processes=2", "--multi_gpu", "--main_process_port=0"} <= set(started(launcher="accelerate"))
+    assert {
+        "--num_processes=8", "--num_machines=2", "--machine_rank=1", "--main_process_ip=10.0.0.1",
+        "--main_process_port=4321",
+    } <= set(started(SECOND, launcher="accelerate", devices=8, nodes=2))  # fmt: skip
+
+
+def test_srun_starts_a_task_for_each_rank() -> None:
+    command = started(launcher="srun", device="cuda", threads=2, loader_cpus=3)
+    assert {
+        "--nodes=1", "--ntasks=2", "--cpus-per-task=5", "--gres=gpu:2", "--kill-on-bad-exit=1",
+    } <= set(command)  # fmt: skip
+    assert command[-4:] == ["/env/bin/python", *SCRIPT]
+    assert not any(part.startswith("--gres") for part in started(launcher="srun"))
+
+
+def test_mpirun_gets_what_every_mpi_takes() -> None:
+    assert started(launcher="mpirun") == ["mpirun", "-n", "2", "/env/bin/python", *SCRIPT]
+
+
+def test_deepspeed_gets_its_number_of_gpus_and_a_free_port() -> None:
+    first, second = started(launcher="deepspeed"), started(launcher="deepspeed")
+    assert "--num_gpus=2" in first
+    assert first[-3:] == SCRIPT
+    assert first != second  # by their ports
+
+
+def test_a_command_stands_as_it_is_but_for_scripts_of_python() -> None:
+    tune = ["tune", "run", "--nproc_per_node", "2", "full_finetune_distributed"]
+    assert started(arguments=tune, launcher="command") == tune
+    assert started(launcher="command") == ["/env/bin/python", *SCRIPT]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"launcher": "python"}, "launcher: python starts one rank, and devices is 2"),
+        *(
+            ({"launcher": name, "nodes": 2}, f"launcher: {name} starts the ranks of one node, and nodes is 2")
+            for name in ("command", "deepspeed", "mpirun", "srun")
+        ),
+    ],
+)
+def test_what_a_launcher_cannot_start_is_refused(changes: dict[str, Any], reason: str) -> None:
+    p = parameters(**changes)
+    assert LAUNCHERS[p.launched_by].unsupported_reason(p).startswith(reason)
+    assert all(LAUNCHERS[name].unsupported_reason(parameters(nodes=2)) is None for name in ("torchrun", "accelerate"))
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+def test_ranks_of_launchers_that_do_not_know_pytorch_are_told_where_to_meet(launcher: str) -> None:
+    found = LAUNCHERS[launcher].environment()
+    assert found["MASTER_ADDR"] == "127.0.0.1"
+    assert 1024 <= int(found["MASTER_PORT"]) < 65536
+
+
+def test_slurms_variables_pass_to_srun_alone() -> None:
+    slurm = {"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF"}
+    assert slurm <= set(start.passed_variables(parameters(launcher="srun")))
+    assert start.passed_variables(parameters(environment=["HF_HOME"])) == ("HF_HOME",)
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD"])
+def test_a_variable_whose_name_looks_like_a_secret_is_refused(name: str) -> None:
+    [line] = (start.secret_named(("HF_HOME", name)) or "").splitlines()
+    assert line.startswith(f"environment: {name} looks like a secret")
+    assert start.secret_named(("HF_HOME", "WANDB_MODE", "TOKENIZERS_PARALLELISM")) is None
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[[str], str | None]:
+    """What is said of an interpreter that runs a given line of a shell."""
+
+    def problem(line: str) -> str | None:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(start, "INTERPRETER_LIMIT_S", 2.0)
+        found = start.refusal(parameters(command=["-m", "train"], python=str(path)))
+        return found and str(found.message).replace(str(path), "PYTHON")
+
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("echo 3.10; echo 2.1.0", None),
+        ("echo 3.12; echo none", "python: PYTHON has no torch"),
+        ("echo 3.9; echo 2.8.0", "python: PYTHON is Python 3.9, at least 3.10 is needed"),
+        ("echo 3.11; echo 2.0.1+cu118", "python: PYTHON has torch 2.0.1+cu118, at least 2.1 is needed"),
+        ("echo hello", "python: PYTHON does not answer as Python does"),
+        ("exec sleep 60", "python: PYTHON did not end within 2 s"),
+        ("echo cannot open shared object file >&2; exit 127", "python: PYTHON ended with 127, saying: cannot open"),
+    ],
+)
+def test_an_interpreter_is_asked_once_whether_it_will_do(
+    answering: Callable[[str], str | None], line: str, problem: str | None
+) -> None:
+    found = answering(line)
+    assert found is None if problem is None else found.startswith(problem)
