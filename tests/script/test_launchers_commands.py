@@ -61,7 +61,7 @@ def test_accelerate_gets_the_numbers_of_processes_and_machines() -> None:
 def test_srun_starts_a_task_for_each_rank() -> None:
     command = started(launcher="srun", device="cuda", threads=2, loader_cpus=3)
     assert {
-        "--nodes=1", "--ntasks=2", "--cpus-per-task=5", "--gres=gpu:2", "--kill-on-bad-exit=1",
+        "--overlap", "--nodes=1", "--ntasks=2", "--cpus-per-task=5", "--gres=gpu:2", "--kill-on-bad-exit=1",
     } <= set(command)  # fmt: skip
     assert command[-4:] == ["/env/bin/python", *SCRIPT]
     assert not any(part.startswith("--gres") for part in started(launcher="srun"))

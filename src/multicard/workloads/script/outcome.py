@@ -33,9 +33,8 @@ def judge_script(
 
 def _processes(scratch: Path) -> list[dict[str, Any]]:
     """What every Python process of the job left of itself, in the order in which they started."""
-    return [
-        read_json(path) for path in sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime)
-    ]
+    files = sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime)
+    return [read_json(file) for file in files]
 
 
 def _no_steps(scratch: Path) -> Reason:

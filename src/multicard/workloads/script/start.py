@@ -11,7 +11,7 @@ from multicard.core.files import read_json
 from multicard.core.layout import JOB
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
-from multicard.core.secrets import SECRET_VARIABLE, TOKEN
+from multicard.core.secrets import APART, SECRET_VARIABLE
 from multicard.core.system import ask, version_of
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
@@ -118,7 +118,7 @@ def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
         if found is None or not os.access(found, os.X_OK):
             return f"launcher: {p.launched_by} needs the program {program}, which is not on the PATH"
     for name in p.environment:
-        if TOKEN.search(source.get(name, "")):
+        if APART.search(source.get(name, "")):
             return f"environment: the value of {name} looks like a secret, which a profiler's report would hold"
     return None
 

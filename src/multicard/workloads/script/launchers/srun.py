@@ -19,9 +19,10 @@ class Srun(Launcher):
         """Run the script as a step of the job."""
         gres = [f"--gres=gpu:{p.devices}"] if p.device == "cuda" else []
         cpus = p.cpus_per_node // p.ranks_per_node
+        # Snakemake runs this process as a step of its own, which has all of the job.
         return [
-            "srun", "--nodes=1", f"--ntasks={p.ranks}", f"--cpus-per-task={cpus}", *gres, "--kill-on-bad-exit=1",
-            "--input=none", "--unbuffered", python, *arguments,
+            "srun", "--overlap", "--nodes=1", f"--ntasks={p.ranks}", f"--cpus-per-task={cpus}", *gres,
+            "--kill-on-bad-exit=1", "--input=none", "--unbuffered", python, *arguments,
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
