@@ -13,28 +13,66 @@ from multicard.profilers import PROFILERS
 from multicard.record.clock import wait_for
 
 LONGEST_WAIT = timedelta(minutes=30)  # as for collectives of gloo
+MOST_WAITS = 10  # of a rank at one barrier, and more
+
+
+class RankLeft(Exception):
+    """Another rank has ended, and comes to no barrier any more."""
 
 
 class HostBarrier:
     """Barrier of all ranks in the store by which torchrun's ranks found each other, so without any collective.
 
     Every rank makes as many, in the same order, after the process group is up.
+
+    Parameters
+    ----------
+    store
+        One that all ranks have, if not torchrun's.
     """
 
     made = 0
 
-    def __init__(self) -> None:
+    def __init__(self, store: dist.Store | None = None) -> None:
         HostBarrier.made += 1
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(*address, is_master=False, timeout=LONGEST_WAIT)
+        if store is None:
+            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = dist.TCPStore(*address, is_master=False, timeout=LONGEST_WAIT)
         self._store, self._waits = dist.PrefixStore(f"multicard/{HostBarrier.made}", store), 0
+        self._ranks = dist.get_world_size()
 
     def wait(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks are here.
+
+        Raises
+        ------
+        RankLeft
+            If one of them has left.
+        """
         self._waits += 1
-        if self._store.add(f"arrived {self._waits}", 1) == dist.get_world_size():
+        if self._store.add(f"arrived {self._waits}", 1) == self._ranks:
             self._store.set(f"all {self._waits}", "")
         self._store.wait([f"all {self._waits}"])
+        self._check()
+
+    def share(self, text: str | None) -> str:
+        """Give all ranks the text of the one that has it."""
+        if text is not None:
+            self._store.set("shared", text)
+        found = self._store.get("shared").decode()
+        self._check()
+        return found
+
+    def leave(self) -> None:
+        """Wait no more, and let the others know who wait for this rank."""
+        self._store.add("left", 1)
+        for key in ("shared", *(f"all {self._waits + more}" for more in range(1, MOST_WAITS + 1))):
+            self._store.set(key, "")
+
+    def _check(self) -> None:
+        # Asked after every wait, so that leaving wakes those who wait, whatever they wait for.
+        if self._store.add("left", 0):
+            raise RankLeft
 
 
 class Capture:
@@ -48,14 +86,22 @@ class Capture:
         Where a profiler inside the process leaves its trace.
     devices
         All that the rank computes on, if these are more than `device`.
+    barrier
+        Of all ranks, if one is made already.
     """
 
     def __init__(
-        self, profiler: str, folder: Path, rank: int, device: torch.device, devices: Sequence[torch.device] = ()
+        self,
+        profiler: str,
+        folder: Path,
+        rank: int,
+        device: torch.device,
+        devices: Sequence[torch.device] = (),
+        barrier: HostBarrier | None = None,
     ):
         self._session, self._rank = PROFILERS[profiler].session(folder, rank, device), rank
         self._devices = devices or (device,)
-        self._barrier: HostBarrier | None = None
+        self._barrier = barrier
         self.range = self._session.range
 
     @contextmanager

@@ -45,15 +45,17 @@ class CudaClock:
     ----------
     devices
         All that the rank computes on.
+    on
+        Whose current stream is timed, if that is not the current device.
     """
 
-    def __init__(self, devices: Sequence[torch.device]):
-        self._devices = devices
+    def __init__(self, devices: Sequence[torch.device], on: torch.device | None = None):
+        self._devices, self._on = devices, on
 
     def mark(self) -> torch.cuda.Event:
         """Record an event."""
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(None if self._on is None else torch.cuda.current_stream(self._on))
         return event
 
     def settle(self) -> None:

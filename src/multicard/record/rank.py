@@ -64,9 +64,7 @@ def run_rank(parse: Callable[[dict[str, Any]], P], training: Training[P]) -> Non
         record |= training(job, p, record)
     except BaseException as error:
         failure = error
-        memory = fullest_gpu()  # while the traceback holds what was allocated
-        outcome = _outcome(error, memory)
-        record |= {"outcome": outcome, "reason": _reason(error, outcome, memory, record["rank"]).record()}
+        record |= describe_failure(error, record["rank"])
     record["compile_limits_hit"] = limits_hit()
     write_json(path, record)
     if failure is not None:
@@ -75,13 +73,20 @@ def run_rank(parse: Callable[[dict[str, Any]], P], training: Training[P]) -> Non
         leave_group(lambda problem: write_json(path, record | {"tear_down_problem": problem}))
 
 
+def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
+    """`outcome` and `reason` of a rank that an error ends, while its traceback holds what was allocated."""
+    memory = fullest_gpu()
+    outcome = _outcome(error, memory)
+    return {"outcome": outcome, "reason": _reason(error, outcome, memory, rank).record()}
+
+
 def _outcome(error: BaseException, memory: GpuMemory | None) -> str:
     if is_out_of_memory(error, memory):
         return "out_of_memory"
     return "diverged" if isinstance(error, Diverged) else "failed"
 
 
-def _reason(error: BaseException, outcome: str, memory: GpuMemory | None, rank: int) -> Reason:
+def _reason(error: BaseException, outcome: str, memory: GpuMemory | None, rank: int | None) -> Reason:
     if isinstance(error, Diverged):
         return Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
     code = "out_of_memory" if outcome == "out_of_memory" else "error"

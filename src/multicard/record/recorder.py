@@ -13,7 +13,7 @@ import torch
 from multicard.core.files import write_csv
 from multicard.core.layout import PHASES, REWARDS, STEP_COLUMNS
 from multicard.record.capture import Capture
-from multicard.record.clock import clock_for
+from multicard.record.clock import Clock, clock_for
 from multicard.record.memory import peak_memory
 
 
@@ -38,6 +38,10 @@ class Recorder:
     devices
         All that the rank computes on, if these are more than `device`; peak memory is that of the fullest, and `settle`
         waits for all.
+    clock
+        That times the steps, if not the one that fits `device`.
+    reset_peaks
+        Whether peaks of GPU memory are of each step, which resets PyTorch's counters, and not of all steps so far.
 
     >>> with recorder.step(epoch=1, window="measured") as step:    # doctest: +SKIP
     ...     with recorder.phase("forward"):
@@ -45,10 +49,18 @@ class Recorder:
     ...     step.add(len(images), loss)
     """
 
-    def __init__(self, rank: int, device: torch.device, capture: Capture, devices: Sequence[torch.device] = ()):
+    def __init__(
+        self,
+        rank: int,
+        device: torch.device,
+        capture: Capture,
+        devices: Sequence[torch.device] = (),
+        clock: Clock | None = None,
+        reset_peaks: bool = True,
+    ):
         self.rank, self.capture = rank, capture
-        self.devices = devices or (device,)
-        self.clock = clock_for(device, devices)
+        self.devices, self.reset_peaks = devices or (device,), reset_peaks
+        self.clock = clock or clock_for(device, devices)
         self.rows: list[dict[str, Any]] = []
         self._pending: list[_Step] = []
         self._current: _Step | None = None
@@ -59,13 +71,24 @@ class Recorder:
     @contextmanager
     def step(self, epoch: int, window: str) -> Iterator["_Step"]:
         """Time the block as one optimizer step; a trace shows it and its phases unless it is of the warm-up."""
-        self._count += 1
-        step = self._current = _Step(self._count, epoch, window)
         with self.capture.range("warmup" if window == "warmup" else "step"):
-            step.start = self.clock.mark()
+            step = self.begin(epoch, window)
             yield step
             step.end = self.clock.mark()
-        step.peak_memory_bytes, step.peak_reserved_bytes = peak_memory(*self.devices)
+        self.end()
+
+    def begin(self, epoch: int, window: str, start: Any = None) -> "_Step":
+        """Begin a step now, or at a mark made before; no trace shows it."""
+        self._count += 1
+        step = self._current = _Step(self._count, epoch, window)
+        step.start = self.clock.mark() if start is None else start
+        return step
+
+    def end(self) -> None:
+        """End the current step, whose `end` is a mark already."""
+        step = self._current
+        peaks = peak_memory(*self.devices) if self.reset_peaks else peak_memory(*self.devices, reset=False)
+        step.peak_memory_bytes, step.peak_reserved_bytes = peaks
         self._pending.append(step)
         self._current = None
 
@@ -97,7 +120,7 @@ class Recorder:
         self._pending.clear()
         self.rows += fresh
         for row in fresh:
-            if not math.isfinite(row["loss"]):
+            if row["loss"] is not None and not math.isfinite(row["loss"]):
                 raise Diverged(row["loss"], row["step"])
         return fresh
 
@@ -171,7 +194,7 @@ class _Step:
             "duration_s": clock.seconds(self.start, self.end),
             **times,
             **self.counts,
-            "loss": _mean(self.losses),
+            "loss": _mean(self.losses) if self.losses else None,
             **dict(zip(REWARDS, self._rewards(), strict=True)),
             "peak_memory_bytes": self.peak_memory_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,

@@ -17,13 +17,12 @@ def note_process(**facts):
     """Write process.json of this process, with what is known of it."""
     scratch = json.loads(Path(os.environ["MULTICARD_OBSERVE"]).read_text(encoding="utf-8"))["scratch"]
     rank, torch = os.environ.get("RANK", ""), sys.modules.get("torch")
-    arguments = getattr(sys, "orig_argv", ["", ""])[1:]
     record = {
         "pid": os.getpid(),
         "ppid": os.getppid(),
         "python": sys.version.split()[0],
         "torch": str(getattr(torch, "__version__", "")) or None,
-        "program": next((argument for argument in arguments if not argument.startswith("-")), ""),
+        "program": program(),
         "rank": int(rank) if rank.isdigit() else None,
         "steps": False,
         "error": None,
@@ -33,6 +32,19 @@ def note_process(**facts):
     part = file.with_suffix(file.suffix + ".part")
     part.write_text(json.dumps(record), encoding="utf-8")
     part.replace(file)
+
+
+def program():
+    """File or module that this process runs; `-c` for code on its command line, which may hold anything."""
+    arguments = iter(getattr(sys, "orig_argv", [])[1:])
+    for argument in arguments:
+        if argument == "-c" or not argument.startswith("-"):
+            return argument
+        if argument in ("-m", "-W", "-X"):
+            value = next(arguments, "")
+            if argument == "-m":
+                return value
+    return ""
 
 
 class TorchFinder(importlib.abc.MetaPathFinder):

@@ -1,0 +1,107 @@
+"""What a batch of a loader holds, and what the loader is."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
+from multicard.core.system import read_or_none
+
+DEEPEST = 4  # levels of lists, tuples and mappings that are looked into
+MOST_PARTS = 64  # of each
+
+# Attributes of samplers and batch samplers that give each rank its own samples: those of PyTorch, torchdata and Hugging
+# Face, and of Accelerate.
+SHARES = (("num_replicas", "rank"), ("num_processes", "process_index"))
+
+
+def samples_in(batch: Any, batch_size: int | None) -> int | None:
+    """Samples of a batch: the first dimension that its tensors share, or the length of the lists of samples in it.
+
+    Parameters
+    ----------
+    batch_size
+        As the loader states it, which decides where several numbers would do; None where it states none.
+
+    Returns
+    -------
+    int | None
+        None where it cannot be told.
+
+    >>> samples_in({"ids": [[1, 2, 3], [4]], "labels": [0, 1]}, 2)
+    2
+    """
+    shared, length = _sizes(batch, DEEPEST)
+    if batch_size is None:
+        return next(iter(shared)) if len(shared) == 1 else None
+    fitting = {size for size in (*shared, length) if size is not None and size <= batch_size}
+    if batch_size in fitting:
+        return batch_size
+    smaller = {size for size in shared if size <= batch_size}  # the last batch of a pass
+    return next(iter(smaller or fitting)) if len(smaller or fitting) == 1 else None
+
+
+def _sizes(part: Any, levels: int) -> tuple[set[int], int | None]:
+    """Numbers of samples that a part of a batch may hold, by what lies in it, and by its length if it is a list."""
+    shape = getattr(part, "shape", None)
+    if shape is not None:
+        return ({int(shape[0])} if len(shape) else set()), None
+    if isinstance(part, Mapping):
+        return _shared(part.values(), levels), None
+    if isinstance(part, list | tuple):
+        return _shared(part, levels), len(part)
+    return set(), None
+
+
+def _shared(parts: Iterable[Any], levels: int) -> set[int]:
+    """Sizes that all parts share, of those that have any."""
+    found: set[int] | None = None
+    for _, part in zip(range(MOST_PARTS), parts if levels else (), strict=False):
+        shared, length = _sizes(part, levels - 1)
+        sizes = shared if length is None else shared | {length}
+        if sizes:
+            found = sizes if found is None else found & sizes
+    return found or set()
+
+
+class Loader(NamedTuple):
+    """What a loader is; kept instead of the loader itself, which may go before its iterator does.
+
+    Attributes
+    ----------
+    description
+        `kind`, `sampler`, `distinct`, `batch_size` and `num_workers`. `distinct`: whether each of several ranks draws
+        samples of its own; None where that cannot be told, as of a data set that may be a share itself.
+    batch_size
+        Samples of a full batch; None where the loader does not make the batches.
+    length
+        Batches of one pass; None where it is not known.
+    ahead
+        Batches that its workers prepare before they are asked for.
+    """
+
+    description: dict[str, Any]
+    batch_size: int | None
+    length: int | None
+    ahead: int
+
+
+def loader_of(loader: DataLoader, ranks: int) -> Loader:
+    """Describe a loader of one of `ranks` ranks."""
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batches, "sampler", None) or getattr(loader, "sampler", None)
+    streams = isinstance(loader.dataset, IterableDataset)
+    stated = loader.batch_size or getattr(batches, "batch_size", None)
+    batch_size = stated if isinstance(stated, int) else None
+    shared = ranks == 1 or any(hasattr(each, a) and hasattr(each, b) for each in (batches, sampler) for a, b in SHARES)
+    unknown = streams or isinstance(loader.dataset, Subset)
+    description = {
+        "kind": type(loader).__name__,
+        "sampler": None if streams else type(sampler).__name__,
+        "distinct": True if shared else None if unknown else False,
+        "batch_size": batch_size,
+        "num_workers": loader.num_workers,
+    }
+    # The length of a stream is not asked for: PyTorch would then warn of batches beyond it.
+    length = None if streams else read_or_none(lambda: len(loader))
+    return Loader(description, batch_size, length, loader.num_workers * (loader.prefetch_factor or 0))

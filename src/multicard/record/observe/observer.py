@@ -1,0 +1,263 @@
+"""Follows a script from update to update: its steps, their phases, and passes over the data.
+
+Steps end where the *lead* optimizer, the first one that updates, has done so; the first update ends no step, since what
+came before it was no steady training. A step begins where the one before it ended, and the first of a pass where its
+first batch is asked for, so that tests and checkpoints between passes are in no step.
+"""
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from multicard.core.files import read_json
+from multicard.core.system import read_or_none
+from multicard.record.observe import OBSERVE
+from multicard.record.observe.batches import Loader, samples_in
+from multicard.record.observe.ranks import claim_rank, rank_of_process
+
+
+class Observer:
+    """Of one process. It costs next to nothing before the process makes an update, and leaves no file."""
+
+    def __init__(self) -> None:
+        self._note_process: Callable[..., None] = lambda **_: None
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Begin as if nothing had been seen: a worker of a loader is no rank, other forked processes may be."""
+        # Closing what a profiler of the parent had open would stop it here too, so that is kept.
+        self._of_parent, self._recording = getattr(self, "_recording", None), None
+        self._is_extra = False  # another process has the same rank
+        self._ended = False
+        self._thread: int | None = None  # that trains
+        self._lead: weakref.ref[Any] | None = None
+        self._marked = False
+        self._updates = self._backwards = 0  # that are open
+        self._loading: int | None = None  # thread that waits for a batch
+        self._boundary_due = False
+        self._saw_backward = False
+        self.optimizers: set[str] = set()
+        self.loader: Loader | None = None  # of the latest batch
+        self.epoch = 1
+        self.steps_in_pass = self.batches_in_pass = 0
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        """Count from here what the current step has seen."""
+        self.batches = 0
+        self.samples: int | None = 0
+        self.loaders: list[Loader] = []
+        self._backward_in_step = self._exhausted = False
+
+    def begin(self, note_process: Callable[..., None]) -> None:
+        """Be ready for the first update."""
+        self._note_process = note_process
+        Finalize(None, self.leave, exitpriority=100)
+
+    # Updates.
+
+    def update_begins(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """An optimizer is about to update."""
+        self._insist()
+        self._updates += 1
+        # A closure begins with a forward pass.
+        has_closure = callable(options.get("closure", arguments[0] if arguments else None))
+        if self._recording is not None and self._updates == 1 and not self._backwards and not has_closure:
+            self._recording.enter("optimizer")
+
+    def update_ends(self, optimizer: Any) -> None:
+        """An optimizer has updated, or failed to (None)."""
+        self._updates -= 1
+        if self._updates or self._ended or optimizer is None:
+            return
+        self.optimizers.add(type(optimizer).__name__)
+        is_lead = self._is_lead(optimizer)
+        if self._backwards:  # one optimizer per parameter, fused into the backward pass
+            self._boundary_due |= is_lead
+            return
+        if self._recording is not None:
+            self._recording.leave(is_end=not is_lead)
+        # Optimizers of DeepSpeed update several times, for parts of the parameters.
+        if is_lead and (self._backward_in_step or self.batches or not self._saw_backward):
+            self._end_step(optimizer)
+
+    def _is_lead(self, optimizer: Any) -> bool:
+        if self._marked:
+            return False
+        lead = self._lead() if self._lead else None
+        if lead is None:
+            lead, self._lead = optimizer, weakref.ref(optimizer)
+        return lead is optimizer
+
+    def mark_step(self) -> None:
+        """The script says that a step ends here."""
+        self._insist()
+        if not self._marked:
+            self._marked, self._recording = True, None
+        self._end_step(None)
+
+    def _insist(self) -> None:
+        if self._ended and self._recording is not None:
+            self._recording.insist()
+
+    def _end_step(self, optimizer: Any) -> None:
+        if self._is_extra or is_capturing():
+            return
+        try:
+            if self._recording is None:
+                self._set_up(optimizer)
+            else:
+                self._recording.end_step(self)
+            if self._recording is not None and not self._recording.is_complete:
+                self.steps_in_pass += self.batches > 0
+                self._begin_step()
+                self._recording.begin_step(self)
+                return
+        except Exception as error:
+            self._give_up(error)
+        self._begin_step()
+        if self._recording is not None:
+            self._ended = True
+            self._recording.finish(self)
+
+    def _set_up(self, optimizer: Any) -> None:
+        from multicard.record.observe import hooks
+        from multicard.record.observe.recording import Recording
+
+        self._thread = threading.get_ident()
+        Finalize(None, self.leave, exitpriority=100)  # a forked process has none yet
+        job = read_json(Path(os.environ[OBSERVE]))
+        if not claim_rank(job):
+            self._is_extra = True
+        else:
+            self._recording = Recording(job, optimizer)
+            hooks.hide_from_compiler()
+        self._note_process(steps=True, rank=rank_of_process())
+
+    # Backward passes.
+
+    def backward_begins(self) -> None:
+        """A backward pass is about to begin."""
+        self._backwards += 1
+        if self._backwards == 1 and self._recording is not None and not self._ended:
+            self._recording.enter_backward(self)
+
+    def backward_ends(self, done: bool) -> None:
+        """It has ended, or failed."""
+        self._backwards -= 1
+        if self._backwards or not done or self._ended:
+            return
+        self._backward_in_step = self._saw_backward = True
+        self._exhausted = False
+        if self._recording is not None:
+            if self._updates:
+                self._recording.enter("optimizer")
+            else:
+                self._recording.leave(is_end=True)
+        if self._boundary_due:
+            self._boundary_due = False
+            self._end_step(self._lead() if self._lead else None)
+
+    # Batches.
+
+    def batch_asked(self, iterator: Any) -> Any:
+        """A loader is asked for a batch; give it back, None unless it is one of training."""
+        loader = getattr(iterator, "_multicard_loader", None)
+        if loader is None or self._loading is not None or self._ended or not torch.is_grad_enabled():
+            return None
+        self._loading = threading.get_ident()
+        if self._exhausted:  # the batches of this step were a pass without a backward pass: a test
+            self._begin_step()
+        begins_pass = iterator._num_yielded == 0 and not self._backward_in_step and not self.batches
+        if begins_pass:
+            self.epoch += self.steps_in_pass > 0
+            self.steps_in_pass = self.batches_in_pass = 0
+        if self._recording is not None and self._loading == self._thread:
+            if begins_pass:
+                self._recording.begin_pass(self)
+            self._recording.enter("data")
+        return loader
+
+    def batch_given(self, loader: Loader, batch: Any, given: bool) -> None:
+        """It gave a batch, or had none."""
+        thread, self._loading = self._loading, None
+        timed = self._recording is not None and thread == self._thread
+        if not given:
+            if timed:
+                self._recording.leave()
+                if not self.batches:
+                    self._recording.end_pass()
+            self._exhausted = loader is self.loader and self.batches > 0 and not self._backward_in_step
+            return
+        if timed:
+            self._recording.enter("forward")
+        self.batches += 1
+        self.batches_in_pass += 1
+        self.loader = loader
+        if loader not in self.loaders:
+            self.loaders.append(loader)
+        if self.samples is not None:
+            found = read_or_none(lambda: samples_in(batch, loader.batch_size))  # a batch may be anything
+            self.samples = None if found is None else self.samples + found
+
+    # The end.
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        """End the script because of an error of the observer, or of ranks that do not agree: it has no numbers."""
+        from multicard.record.observe import recording
+
+        self._ended = True
+        print(f"multicard: cannot go on observing: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        if self._recording is not None:
+            self._recording.write_early(error, self)
+        else:
+            recording.write_failure(error, self._note_process)
+        raise SystemExit(1) from error
+
+    def leave(self) -> None:
+        """The process exits: leave a record of what there is, unless it is written."""
+        if self._ended or self._is_extra:
+            return
+        error = error_of_exit()
+        if isinstance(error, KeyboardInterrupt):
+            return
+        if self._recording is not None:
+            self._ended = True
+            self._recording.write_early(error, self)
+        elif error is not None:
+            from multicard.record.observe import recording
+
+            recording.write_failure(error, self._note_process)
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured, in which nothing can be timed."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def error_of_exit() -> BaseException | None:
+    """The error that ends this process.
+
+    Python keeps one that nobody caught; multiprocessing runs its exit handlers while the error is on its way, and
+    torch.multiprocessing exits with 1 because of one.
+    """
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    if isinstance(error, SystemExit):
+        error = error.__context__ if error.code else None
+    return error
+
+
+OBSERVER = Observer()
+
+
+def mark_step() -> None:
+    """See `multicard.marks`."""
+    OBSERVER.mark_step()

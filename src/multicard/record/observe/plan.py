@@ -1,0 +1,85 @@
+"""Which window each step of a script is in."""
+
+import math
+from typing import Any, NamedTuple
+
+from multicard.record.profiled_window import ProfiledWindow, place_window
+
+
+class Pace(NamedTuple):
+    """How a script draws from its loader, when its measured window ends; None where no loader says.
+
+    Attributes
+    ----------
+    steps_in_pass
+        That the current pass has had.
+    batches_per_step
+        Mean of the measured steps.
+    pass_batches
+        Of one pass.
+    ahead
+        Batches that the loader's workers prepare before they are asked for.
+    """
+
+    steps_in_pass: int = 0
+    batches_per_step: float = 0.0
+    pass_batches: int | None = None
+    ahead: int = 0
+
+    @property
+    def pass_steps(self) -> int | None:
+        """Steps of one pass."""
+        if not self.pass_batches or not self.batches_per_step:
+            return None
+        return max(1, math.ceil(self.pass_batches / self.batches_per_step))
+
+
+def place(pace: Pace, profiled: int) -> ProfiledWindow:
+    """Place the profiled window after the measured one; its `warmup_steps` are those in between.
+
+    >>> place(Pace(steps_in_pass=90, batches_per_step=2.0, pass_batches=200, ahead=4), profiled=10)
+    ProfiledWindow(warmup_steps=14, settling_steps=4, profiled_steps=10, crosses_pass=False)
+    """
+    ahead = math.ceil(pace.ahead / pace.batches_per_step) if pace.batches_per_step else 0
+    if pace.pass_steps is None:
+        return ProfiledWindow(0, 2 * ahead, max(profiled, 4 * ahead), False)
+    window = place_window(ahead, pace.pass_steps, pace.steps_in_pass, profiled)
+    return window._replace(warmup_steps=window.warmup_steps - pace.steps_in_pass)
+
+
+class Plan:
+    """The windows of a script's steps, which are counted from 1.
+
+    Parameters
+    ----------
+    stated
+        `observe` of job.json: `warmup_steps`, `measured_steps`, `profiled_steps`.
+    """
+
+    def __init__(self, stated: dict[str, Any]):
+        self.warmup, self.measured = stated["warmup_steps"], stated["measured_steps"]
+        self.least_profiled = stated["profiled_steps"]
+        self.profiled: ProfiledWindow | None = None
+
+    @property
+    def measured_end(self) -> int:
+        """Last measured step."""
+        return self.warmup + self.measured
+
+    @property
+    def opening(self) -> int | None:
+        """First step in the capture; None until the window is placed."""
+        return self.profiled and self.measured_end + self.profiled.warmup_steps + 1
+
+    @property
+    def steps(self) -> int:
+        """All steps; at least so many until the window is placed."""
+        return self.measured_end + (self.profiled.steps if self.profiled else self.least_profiled)
+
+    def window(self, step: int) -> str:
+        """Window of a step."""
+        if step <= self.warmup:
+            return "warmup"
+        if step <= self.measured_end:
+            return "measured"
+        return "profiled" if step > self.steps - self.profiled.profiled_steps else "warmup"

@@ -1,0 +1,348 @@
+"""Records the steps that the observer tells of, runs their windows, and ends the script in order."""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from multicard.core.files import read_json, write_json
+from multicard.core.layout import PROGRESS, STEPS, rank_file
+from multicard.core.reasons import Reason
+from multicard.record import environment, visible
+from multicard.record.binding import bound
+from multicard.record.capture import LONGEST_WAIT, Capture, HostBarrier, RankLeft
+from multicard.record.clock import CudaClock
+from multicard.record.compilation import limits_hit
+from multicard.record.energy import EnergyMeter, device_memory_used_bytes
+from multicard.record.observe import OBSERVE
+from multicard.record.observe.observer import Observer
+from multicard.record.observe.plan import Pace, Plan, place
+from multicard.record.observe.ranks import claim_rank, rank_of_process
+from multicard.record.others import OthersMeter
+from multicard.record.profiled_window import ProfiledWindow
+from multicard.record.rank import describe_failure
+from multicard.record.recorder import Recorder
+from multicard.record.tear_down import LIMIT_S, leave_now
+
+# Whose versions matter where a script uses them.
+FRAMEWORKS = (
+    "accelerate", "deepspeed", "lightning", "pytorch_lightning", "timm", "torchdata", "torchtune", "transformers",
+)  # fmt: skip
+
+
+class Recording:
+    """Of one rank, from its first update on.
+
+    Phases follow each other without overlap: what lies inside an update but belongs to another phase, such as the
+    passes of a closure, is of that one. `forward` is what lies before a backward pass since a batch, a backward pass or
+    another optimizer's update, so the transfer of the batch is in it; without a loader it is unknown.
+
+    Parameters
+    ----------
+    job
+        Content of job.json.
+    optimizer
+        The lead one; None where the script marks its steps.
+    """
+
+    def __init__(self, job: dict[str, Any], optimizer: Any):
+        self.stated, self.scratch = job["observe"], Path(job["scratch"])
+        self.rank = rank_of_process()
+        self.devices = devices_of(optimizer, self.stated["device"])
+        device = self.devices[0]
+        self.barrier = make_barrier()
+        self.capture = Capture(job["profiler"], self.scratch, self.rank, device, self.devices, self.barrier)
+        clock = CudaClock(self.devices, device) if device.type == "cuda" else None
+        # The script may read the peaks of memory itself.
+        self.recorder = Recorder(self.rank, device, self.capture, self.devices, clock, reset_peaks=False)
+        self.plan = Plan(self.stated)
+        self.meters = [EnergyMeter(each) for each in self.devices]
+        is_first = self.rank % self.stated["ranks_per_node"] == 0
+        self.others = OthersMeter(job.get("launcher") if is_first else None)
+        self.loaders: list[dict[str, Any]] = []
+        self.record: dict[str, Any] = {}
+        self.steps = 0  # that have ended
+        self.is_complete = False
+        self._pace = Pace()
+        self._measured_batches = 0
+        self._sampled = False
+        self._between_passes = False
+        self._step: Any = None
+        self._start: Any = None  # mark of the end of the step before
+        self._phase: tuple[str, Any] | None = None
+        self._last_end: Any = None  # mark of the end of a backward pass or of another optimizer's update
+        self._window: AbstractContextManager[Any] | None = None
+        self._ranges: list[AbstractContextManager[Any]] = []  # of the step, and of its phase
+
+    # Phases.
+
+    def enter(self, name: str) -> None:
+        """A phase begins, and with it the one before ends."""
+        if self._step is None:
+            return
+        self._close(name)
+        self._open_range("warmup" if self._step.window == "warmup" else "step", 0)
+        if self._step.window != "warmup":
+            self._open_range(name, 1)
+
+    def leave(self, is_end: bool = False) -> None:
+        """The phase ends; `is_end`: what comes next may be a forward pass, if a backward pass follows."""
+        if self._step is not None:
+            mark = self._close(None)
+            self._last_end = mark if is_end else None
+
+    def enter_backward(self, observer: Observer) -> None:
+        """A backward pass begins."""
+        if self._step is None:
+            return
+        self._resume_meters()  # an exhausted loader may have given this step's batch before
+        if self._phase is None and self._last_end is not None and observer.batches:
+            self._phase = ("forward", self._last_end)
+        self.enter("backward")
+
+    def _close(self, following: str | None) -> Any:
+        mark = self.recorder.clock.mark()
+        if self._phase is not None:
+            name, start = self._phase
+            if name != "forward" or following == "backward":
+                self._step.phases.append((name, start, mark))
+        self._phase, self._last_end = following and (following, mark), None
+        self._close_ranges(1)
+        return mark
+
+    def _open_range(self, name: str, level: int) -> None:
+        """Show what follows as a range, if a profiler records and no range of that level is open."""
+        if self._window is not None and len(self._ranges) == level:
+            self._ranges.append(self.capture.range(name))
+            self._ranges[-1].__enter__()
+
+    def _close_ranges(self, level: int) -> None:
+        while len(self._ranges) > level:
+            self._ranges.pop().__exit__(None, None, None)
+
+    # Steps and passes.
+
+    def begin_step(self, observer: Observer) -> None:
+        """Begin the step after the last one, and what its window needs."""
+        step = self.steps + 1
+        if self._prepare(step, observer):
+            self._start = None  # work of the profiler, or of ours, is in no step
+        self._resume_meters()
+        window = self.plan.window(step)
+        self._step = self.recorder.begin(observer.epoch, window, self._start)
+        self._start = self._step.start
+        length = observer.loader.length if observer.loader else None
+        if length is None or observer.batches_in_pass < length:  # else a pass ends here, and a test may follow
+            self._open_range("warmup" if window == "warmup" else "step", 0)
+
+    def end_step(self, observer: Observer) -> None:
+        """End the current step; after the last one, close the profiled window."""
+        self._start = self._step.end = self._close(None)
+        self._close_ranges(0)
+        self.loaders += [each.description for each in observer.loaders if each.description not in self.loaders]
+        self._step.counts["samples"] = observer.samples if self.loaders else None
+        self._sampled |= bool(observer.samples)
+        if self._step.window == "measured":
+            self._measured_batches += observer.batches
+        self.recorder.end()
+        self._step = None
+        self.steps += 1
+        if self._window is not None and self.steps == self.plan.steps:
+            self._window.__exit__(None, None, None)
+            self._window = None
+            self.is_complete = True
+
+    def begin_pass(self, observer: Observer) -> None:
+        """A pass over the data begins: the step that is open begins only now."""
+        if self._step is None:
+            return
+        self._close_ranges(0)
+        self._phase = self._last_end = None
+        self._step.phases.clear()
+        self._step.epoch = observer.epoch
+        self._resume_meters()
+        self._step.start = self.recorder.clock.mark()
+
+    def end_pass(self) -> None:
+        """A loader is exhausted: tests may follow, which no meter should count."""
+        if self.plan.window(self.steps + 1) == "measured":
+            self._between_passes = True
+            for meter in self.meters:
+                meter.stop()
+
+    def _resume_meters(self) -> None:
+        if self._between_passes and self.plan.window(self.steps + 1) == "measured":
+            for meter in self.meters:
+                meter.start()
+        self._between_passes = False
+
+    def _prepare(self, step: int, observer: Observer) -> bool:
+        """Do what comes before a step, and say whether that took time."""
+        plan = self.plan
+        if step == max(1, plan.warmup):  # the last step of the warm-up makes up for the time that this takes
+            self.others.start()
+        if step == plan.warmup + 1:
+            self._log(f"measuring {plan.measured} steps")
+            for meter in self.meters:
+                meter.start()
+        if step == plan.measured_end + 1:
+            self.recorder.settle()
+            for meter in self.meters:
+                meter.stop()
+            self.others.stop()
+            plan.profiled = self._agree(observer)
+            self._log(f"profiling {plan.profiled.profiled_steps} steps, after {plan.profiled.warmup_steps} more")
+        if step != plan.opening:
+            return step == plan.measured_end + 1
+        self._window = self.capture.window()
+        self._window.__enter__()
+        return True
+
+    def _agree(self, observer: Observer) -> ProfiledWindow:
+        """Where the profiled window lies: on all ranks where it does on the first."""
+        if loader := observer.loader:
+            mean = self._measured_batches / self.plan.measured
+            self._pace = Pace(observer.steps_in_pass, mean, loader.length, loader.ahead)
+        placed = place(self._pace, self.plan.least_profiled)
+        if self.barrier is None:
+            return placed
+        return ProfiledWindow(*json.loads(self.barrier.share(json.dumps(placed) if self.rank == 0 else None)))
+
+    def _log(self, text: str) -> None:
+        if self.rank == 0:
+            print(f"{PROGRESS}  {text}", file=sys.stderr, flush=True)
+
+    # The end.
+
+    def finish(self, observer: Observer) -> NoReturn:
+        """Leave the record of a rank that has made all its steps, and ask the script to end."""
+        self.recorder.settle()
+        self._write({"outcome": "completed", "reason": None}, observer)
+        if self.barrier is not None:
+            with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
+                self.barrier.wait()
+        timer = threading.Timer(LIMIT_S, self.insist)
+        timer.daemon = True
+        timer.start()
+        raise SystemExit(0)
+
+    def insist(self) -> NoReturn:
+        """End a script that was asked to end and goes on."""
+        try:
+            write_json(self._path(), self.record | {"ignored_exit": True})
+        finally:
+            leave_now(0)
+
+    def write_early(self, error: BaseException | None, observer: Observer) -> None:
+        """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself."""
+        if isinstance(error, RankLeft):
+            reason = Reason("steps_disagree", rank=self.rank, step=self.steps + 1)
+            ended = {"outcome": "failed", "reason": reason.record()}
+        elif error is not None:
+            ended = describe_failure(error, self.rank)
+        else:  # the first update ended no step
+            found, needed = self.steps + 1, self.plan.steps + 1
+            reason = Reason("too_few_steps", rank=self.rank, steps=found, needed_steps=needed)
+            ended = {"outcome": "failed", "reason": reason.record()}
+        with contextlib.suppress(Exception):  # a GPU that failed gives no times
+            self.recorder.settle()
+        self._write(ended, observer)
+        if self.barrier is not None:
+            with contextlib.suppress(Exception):
+                self.barrier.leave()
+
+    def _write(self, ended: Mapping[str, Any], observer: Observer) -> None:
+        self.recorder.write(self.scratch / rank_file(STEPS, self.rank))
+        stated = self.stated.get("samples_per_step")
+        self.record = {
+            **ended,
+            **facts_of_process(self.rank),
+            "gpus": visible.identities(self.devices),
+            "binding": bound() | {"note": None},
+            "steps_per_pass": self._pace.pass_steps,
+            "profiled_window": self.plan.profiled and self.plan.profiled._asdict(),
+            "energy": [meter.record() for meter in self.meters],
+            "gpu_conditions": [meter.conditions.record() for meter in self.meters],
+            "host_conditions": self.others.record(),
+            "device_memory_used_bytes": [device_memory_used_bytes(device) for device in self.devices],
+            "compile_limits_hit": limits_hit(),
+            "observed": {
+                "optimizers": sorted(observer.optimizers),
+                "loaders": self.loaders,
+                "samples_from": "stated" if stated else "loader" if self._sampled else None,
+                "frameworks": dict(_frameworks()),
+            },
+            "ignored_exit": False,
+        }
+        write_json(self._path(), self.record)
+
+    def _path(self) -> Path:
+        return self.scratch / rank_file("rank.json", self.rank)
+
+
+def facts_of_process(rank: int) -> dict[str, Any]:
+    """What rank.json says of every process."""
+    return {
+        "pid": os.getpid(),
+        "rank": rank,
+        "host": environment.host(),
+        "hardware": environment.hardware(),
+        "versions": environment.versions(),
+    }
+
+
+def write_failure(error: BaseException, note_process: Callable[..., None]) -> None:
+    """Leave word of an error before the first update: in rank.json of a rank, else in process.json.
+
+    A process without a rank may be a launcher, whose error only says that a rank had one.
+    """
+    job = read_json(Path(os.environ[OBSERVE]))
+    words = {Path(word).name for word in job["parameters"].get("command", ())}
+    is_script = Path(sys.argv[0]).name in words and parent_process() is None and job["observe"]["devices"] == 1
+    rank = rank_of_process() if is_script or dist.is_initialized() or "RANK" in os.environ else None
+    ended = describe_failure(error, rank)
+    note_process(error=ended)
+    if rank is not None and claim_rank(job):
+        write_json(Path(job["scratch"]) / rank_file("rank.json", rank), {**ended, **facts_of_process(rank)})
+
+
+def devices_of(optimizer: Any, device: str) -> list[torch.device]:
+    """Devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere."""
+    groups = getattr(optimizer, "param_groups", None) or []
+    used = [parameter.device for group in groups for parameter in group["params"] if parameter.device.type == "cuda"]
+    if not used and device == "cuda" and torch.cuda.is_initialized():
+        used = [torch.device("cuda", torch.cuda.current_device())]
+    return list(dict.fromkeys(used)) or [torch.device("cpu")]
+
+
+def make_barrier() -> HostBarrier | None:
+    """Barrier of the ranks in the store of their process group, over a connection of its own; None of one rank."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    try:
+        store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        if isinstance(store, dist.TCPStore):
+            store = dist.TCPStore(store.host, store.port, is_master=False, timeout=LONGEST_WAIT)
+    except AttributeError:
+        store = None  # that of torchrun
+    return HostBarrier(store)
+
+
+def _frameworks() -> Iterator[tuple[str, str]]:
+    for name in FRAMEWORKS:
+        if name in sys.modules:
+            with contextlib.suppress(PackageNotFoundError):
+                yield name, version(name)

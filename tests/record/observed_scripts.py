@@ -1,0 +1,145 @@
+"""Runs scripts under the observer as jobs run them: a folder first on PYTHONPATH, and a variable."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import multicard
+from multicard.record.observe import OBSERVE, OBSERVER_SITE
+
+LIMIT_S = 900  # of a script, on a machine that does other things too
+WINDOWS = {"warmup_steps": 1, "measured_steps": 3, "profiled_steps": 2}
+
+# Imports torch once, and runs each script in a process of its own that it forks.
+SERVER = """
+import json, os, runpy, sys
+import torch
+for line in sys.stdin:
+    asked = json.loads(line)
+    if os.fork() == 0:
+        log = os.open(asked["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(log, 1), os.dup2(log, 2), os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ["MULTICARD_OBSERVE"] = asked["job"]
+        os.chdir(asked["folder"])
+        sys.argv = asked["command"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+@dataclass
+class Observed:
+    """What a script under the observer left."""
+
+    exit_code: int
+    output: str
+    ranks: list[dict[str, Any]]
+    processes: list[dict[str, Any]]
+    steps: list[list[dict[str, str]]] = field(default_factory=list)
+
+    @property
+    def rank(self) -> dict[str, Any]:
+        """Record of the only rank."""
+        [record] = self.ranks
+        return record
+
+    def of(self, window: str, rank: int = 0) -> list[dict[str, str]]:
+        """Steps of a window."""
+        return [step for step in self.steps[rank] if step["window"] == window]
+
+
+def site(folder: Path) -> Path:
+    """Make the folder that is put first on PYTHONPATH."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").symlink_to(OBSERVER_SITE)
+    (folder / "multicard").symlink_to(Path(multicard.__file__).parent)
+    return folder
+
+
+def environment(folder: Path, job: Path) -> dict[str, str]:
+    """Variables of an observed process."""
+    return os.environ | {"PYTHONPATH": str(folder), OBSERVE: str(job), "OMP_NUM_THREADS": "1"}
+
+
+def write_job(tmp_path: Path, script: str, **stated: Any) -> tuple[Path, list[str]]:
+    """Write script.py and job.json; give the latter and a command that names the former."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (tmp_path / "script.py").write_text(textwrap.dedent(script), encoding="utf-8")
+    profiler = stated.pop("profiler", "none")
+    observe = {"device": "cpu", "devices": 1, "samples_per_step": None, **WINDOWS, **stated}
+    observe["ranks_per_node"] = observe["devices"]
+    job = tmp_path / "job.json"
+    content = {"parameters": {"workload": "script", "command": ["script.py"]}, "profiler": profiler, "launcher": None}
+    job.write_text(json.dumps({**content, "scratch": str(scratch), "observe": observe}), encoding="utf-8")
+    return job, [str(tmp_path / "script.py")]
+
+
+def left(tmp_path: Path, exit_code: int, output: str) -> Observed:
+    """Read what was left."""
+    scratch = tmp_path / "scratch"
+
+    def records(pattern: str) -> list[dict[str, Any]]:
+        return [json.loads(file.read_text()) for file in sorted(scratch.glob(pattern))]
+
+    steps = []
+    for file in sorted(scratch.glob("steps.csv.rank*")):
+        with file.open(newline="") as opened:
+            steps.append(list(csv.DictReader(opened)))
+    return Observed(exit_code, output, records("rank.json.rank*"), records("process.json.*"), steps)
+
+
+def run(tmp_path: Path, script: str, command: Sequence[str] = (), **stated: Any) -> Observed:
+    """Run a script as a program of its own; `command` comes before it."""
+    job, words = write_job(tmp_path, script, **stated)
+    done = subprocess.run(
+        [sys.executable, *command, *words],
+        env=environment(site(tmp_path / "observer"), job),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return left(tmp_path, done.returncode, done.stdout)
+
+
+class Server:
+    """A process under the observer that has torch, and runs scripts."""
+
+    def __init__(self, process: subprocess.Popen[str]):
+        self._process = process
+
+    def run(self, tmp_path: Path, script: str, **stated: Any) -> Observed:
+        """Run a script in a process of its own."""
+        job, command = write_job(tmp_path, script, **stated)
+        log = tmp_path / "log.txt"
+        asked = {"job": str(job), "command": command, "folder": str(tmp_path), "log": str(log)}
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return left(tmp_path, int(self._process.stdout.readline()), log.read_text())
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """Start the process that runs scripts."""
+    job, _ = write_job(folder, "")
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        env=environment(site(folder / "observer"), job),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield Server(process)
+        process.stdin.close()
