@@ -23,6 +23,9 @@ from multicard.workloads.vision.prepare import prepare
 pytest_plugins = ["emulated_gpu.fixtures"]
 
 ROOT = Path(__file__).parents[1]
+# Folders of the longest files: started first, since a file stays with one worker, and a long one that starts last leaves
+# the others idle.
+LONGEST = ("slurm", "emulated", "workflow", "llm", "docs")
 
 # Real training, as short as it can be.
 TINY: dict[str, Any] = {
@@ -52,7 +55,9 @@ def refused(out: Path, prepare: Callable[[], object]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine lacks, saying so."""
+    """Skip what this machine lacks, saying so, and put the longest files first."""
+    places = {folder: place for place, folder in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(LONGEST)))  # stable: otherwise as collected
     no_gpu = Machine.here().gpus == 0
     for item in items:
         if item.get_closest_marker("gpu") and no_gpu:  # a keyword is also the name of a folder
