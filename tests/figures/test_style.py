@@ -1,22 +1,10 @@
 """Units and legends that figures share."""
 
-import subprocess
-import sys
-
 import matplotlib.pyplot as plt
 import pytest
 
 from figures.measured import closed, legend
-from multicard.experiment.figures import FIGURES
 from multicard.figures.style import legend_below, styled
-
-
-def test_figures_are_drawn_without_libraries_that_take_long_to_import() -> None:
-    modules = {entry.drawing.partition(":")[0] for entry in FIGURES.values()}
-    imports = f"import sys, multicard.figures.draw, {', '.join(modules)}"
-    program = f"{imports}; print({{'seaborn', 'scipy.stats'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_a_legend_has_one_entry_per_label_of_all_its_panels() -> None:

@@ -30,7 +30,6 @@ from multicard.figures.style import (
 WORDED = {
     ("pin_memory", True): "Pinned",
     ("profiler", "none"): "no profiler",
-    ("preset", "tuned"): "Tuned settings",
     ("binding", "none"): "unbound ranks",
     ("binding", "numa"): "Bound",
 }

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
-import numpy as np
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
@@ -19,12 +19,6 @@ ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and th
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
-
-# Seaborn's palette "colorblind" and, in `styled`, its style "whitegrid" for papers: to import seaborn, and with it
-# scipy.stats, takes as long as all other imports of a figure.
-COLOURS = (
-    "#0173B2", "#DE8F05", "#029E73", "#D55E00", "#CC78BC", "#CA9161", "#FBAFE4", "#949494", "#ECE133", "#56B4E9",
-)  # fmt: skip
 
 # How a mark is filled whose difference is none, or of one repeat; all others are full.
 WEAK = {
@@ -53,20 +47,6 @@ def styled() -> Iterator[None]:
         "figure.constrained_layout.use": True,
         "figure.constrained_layout.wspace": 0.06,
         "font.family": "DejaVu Sans",
-        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), "0.15"),
-        **dict.fromkeys(("axes.edgecolor", "grid.color"), "0.8"),
-        **dict.fromkeys(("font.size", "axes.labelsize"), 9.6),
-        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8.8),
-        **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 1.0),
-        **dict.fromkeys(("patch.linewidth", "xtick.minor.width", "ytick.minor.width"), 0.8),
-        **dict.fromkeys(("xtick.major.size", "ytick.major.size", "lines.markersize"), 4.8),
-        **dict.fromkeys(("xtick.minor.size", "ytick.minor.size"), 3.2),
-        **dict.fromkeys(("xtick.bottom", "ytick.left"), False),
-        "axes.grid": True,
-        "lines.linewidth": 1.2,
-        "lines.solid_capstyle": "round",
-        "patch.edgecolor": "white",
-        "patch.force_edgecolor": True,
         "axes.titlelocation": "left",
         # A title at the top of its axes: to find out at every drawing that nothing is in its way takes a tenth of the
         # time. So no axis has ticks or a factor (1e6) up there.
@@ -82,7 +62,7 @@ def styled() -> Iterator[None]:
         "svg.fonttype": "none",
         "pdf.fonttype": 42,
     }
-    with mpl.rc_context(parameters):
+    with sns.axes_style("whitegrid"), sns.plotting_context("paper"), mpl.rc_context(parameters):
         yield
 
 
@@ -90,14 +70,14 @@ class NothingToShow(Exception):
     """A figure has nothing to show; the message says why, to its reader."""
 
 
-def colours(count: int) -> list[str]:
-    """Colours for series, safe for colour-blind readers; after ten they are the same again."""
-    return [COLOURS[index % len(COLOURS)] for index in range(count)]
+def colours(count: int) -> list[tuple[float, float, float]]:
+    """Colours for series, safe for colour-blind readers."""
+    return sns.color_palette("colorblind", count)
 
 
 def ordered_colours(count: int) -> list[tuple[float, float, float]]:
     """Colours for series that have an order, from light to dark."""
-    return [(r, g, b) for r, g, b, _ in mpl.colormaps["viridis_r"](np.linspace(0, 1, count + 2)[1:-1])]
+    return sns.color_palette("viridis_r", count)
 
 
 def say(axes: Axes, why: str) -> None:
