@@ -114,6 +114,13 @@ def test_a_configuration_that_is_added_leaves_the_others_in_their_order() -> Non
         assert [[devices for devices in block if devices in DEVICES] for block in after] == before
 
 
+def test_repeats_that_are_added_later_leave_the_first_block_as_it_is() -> None:
+    one, more = (expand(experiment(a=scaling(DEVICES, repeats=n), b=scaling([1, 8], repeats=n))) for n in (1, 3))
+    for seed in range(20):
+        first, every = (list(planned_order(found, seed)) for found in (one, more))
+        assert every[: len(first)] == first
+
+
 def test_blocks_scenarios_and_seeds_are_shuffled_apart() -> None:
     scenarios = expand(experiment(a=scaling([*range(1, 9)]), b=scaling([*range(9, 17)])))
     first, other = (planned_order(scenarios, seed) for seed in (0, 1))
