@@ -1,12 +1,14 @@
-"""The page about figures and tables has what the code has, in the code's own words."""
+"""The pages about figures, tables and claims have what the code has, in the code's own words."""
 
 import re
 
 import pandas as pd
 import pytest
+import yaml
 
 from conftest import ROOT
-from multicard.analysis.claims import COLUMNS, COMPARISON_COLUMNS, TEST_COLUMNS
+from multicard.analysis.claims import COLUMNS, COMPARISON_COLUMNS, TEST_COLUMNS, read_claims
+from multicard.analysis.claims_page import page as claims_page
 from multicard.analysis.measures import outcome_table
 from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.analysis.tables import COSTS, scaling_models_table, speedup_table
@@ -19,6 +21,17 @@ FIGURES, FILES = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in
 
 def test_the_page_of_figures_is_the_generated_one() -> None:
     assert page() == FIGURES, "python -m multicard.figures > docs/figures.md"
+
+
+def test_the_page_of_claims_is_the_generated_one_and_has_each_claim_with_its_tests() -> None:
+    file, shown = ROOT / "resources" / "claims.yaml", (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert claims_page(read_claims(file)) == shown, "python -m multicard.analysis.claims_page > docs/claims.md"
+    for claim in yaml.safe_load(file.read_text(encoding="utf-8")):
+        [section] = re.findall(rf"^## `{claim['id']}`\n(.*?)(?=^## |\Z)", shown, re.M | re.S)
+        prose = " ".join(section.partition("\n| ")[0].split())
+        assert claim["claim"] in prose and f"*Refuted if:* {claim['refuted_if']}" in prose
+        rows = re.findall(r"^\| (?:Another reading: )?(.*?) \| The interval .* \|", section, re.M)
+        assert rows == [test["statement"] for test in claim["tests"]]
 
 
 @pytest.mark.parametrize("entry", CATALOG.values(), ids=list(CATALOG))

@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from conftest import TINY
-from multicard.analysis.window_comparison import windows_differ
 from multicard.analysis.windows import Window
 from multicard.record.profiled_window import ProfiledWindow, place_window
 from multicard.workloads.vision import train as training_program
@@ -216,5 +215,6 @@ def test_a_window_that_opens_as_the_pass_begins_hides_the_loader(
     monkeypatch.setattr(training_program, "place_window", lambda *_: old)
     _, steps = train(loader_bound, digits, tmp_path)
     measured, profiled = (Window(steps[steps["window"] == window]) for window in ("measured", "profiled"))
-    assert profiled.data_share < measured.data_share / 2  # 0.06 and 0.74 on an idle machine
-    assert windows_differ(measured, profiled)
+    # 0.06 and 0.74 on an idle machine. Whether chance explains that depends on how much a busy one scatters, so what
+    # `windows_differ` says of such windows is tested on simulated ones.
+    assert profiled.data_share < measured.data_share / 2
