@@ -1,9 +1,12 @@
 """Units and legends that figures share."""
 
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import pytest
 
 from figures.measured import closed, legend
+from multicard.figures.bars import group_axis, height_of
 from multicard.figures.style import legend_below, styled
 
 
@@ -14,6 +17,20 @@ def test_a_legend_has_one_entry_per_label_of_all_its_panels() -> None:
     right.plot([0], [1], label="two")
     legend_below(figure, left, right)
     assert legend(closed(figure)) == [["one", "two"]]
+
+
+def test_a_figure_of_many_configurations_fits_on_a_page_and_its_names_do_not_touch() -> None:
+    heights = []
+    for count in (10, 28, 60):
+        figure, axes = plt.subplots(figsize=(7, 1 + height_of(count)))
+        axes.barh(range(count), [1] * count)
+        group_axis(axes, [f"configuration {index}" for index in range(count)], horizontal=True)
+        figure.canvas.draw()
+        names = [text.get_window_extent() for text in axes.get_yticklabels()]
+        assert not any(one.overlaps(other) for one, other in pairwise(names))
+        heights.append(closed(figure).get_figheight())
+    assert heights[0] == pytest.approx(4.4)
+    assert max(heights) <= 10  # of a page of 11 inches
 
 
 def test_long_labels_share_fewer_columns() -> None:

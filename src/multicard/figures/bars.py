@@ -8,11 +8,24 @@ from matplotlib.axes import Axes
 
 from multicard.figures.style import HATCHES, colours
 
+PAGE_IN = 8.5  # for the rows of a figure, so that it fits on a page with its axis and legend
+LEAST_IN = 0.15  # of a row, so that its name in small print is legible
+SMALL_IN = 0.2  # below which names are in small print
+
 GROUP = 0.8  # width of a group, in distances between groups
 WIDEST = 0.5  # of a single bar
 
 Colour = str | tuple[float, float, float]
 Places = dict[tuple[str, str], float]
+
+
+def height_of(rows: int, each: float = 0.34) -> float:
+    """Inches that the rows of a figure take: `each`, or as much as a page has for them.
+
+    >>> height_of(10), height_of(40), height_of(80)
+    (3.4000000000000004, 8.5, 12.0)
+    """
+    return max(min(rows * each, PAGE_IN), rows * LEAST_IN)
 
 
 def places(groups: Sequence[str], names: Sequence[str]) -> tuple[Places, float]:
@@ -150,6 +163,8 @@ def group_axis(axes: Axes, groups: Sequence[str], horizontal: bool = False, know
     limits = (-0.5, len(groups) - 0.5)
     if horizontal:
         axes.set_yticks(range(len(groups)), groups)
+        if height_of(len(groups)) < SMALL_IN * len(groups):
+            axes.tick_params(axis="y", labelsize="x-small")
         axes.set(ylim=limits[::-1], xlim=(0, None))
     else:
         axes.set_xticks(range(len(groups)), groups)

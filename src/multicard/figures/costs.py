@@ -8,7 +8,7 @@ from multicard.analysis.comparisons import overheads, varied
 from multicard.analysis.scaling import over_repeats
 from multicard.core.units import JOULES, unit_for
 from multicard.experiment.workload import workload_of
-from multicard.figures.bars import group_axis, limits, whiskers
+from multicard.figures.bars import group_axis, height_of, limits, whiskers
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import configuration_names, labels
 from multicard.figures.style import WEAK, WIDTH_IN, NothingToShow, explain_marks, legend_below
@@ -38,7 +38,7 @@ def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     data.insert(0, "configuration", configuration_names(measures, data))
     if data.empty:
         raise NothingToShow("no profiled steps were recorded")
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.0 + 0.26 * len(data)))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.0 + height_of(len(data), 0.26)))
     axes.axvline(0, color="0.3", linewidth=1.0, zorder=1)
     below, above = whiskers(data, "profiler_overhead", 100.0)
     for verdict, rows in data.groupby("verdict"):

@@ -11,7 +11,7 @@ from multicard.analysis import per_run
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, unit_for
-from multicard.figures.bars import group_axis, stacked, whiskers
+from multicard.figures.bars import group_axis, height_of, stacked, whiskers
 from multicard.figures.series import configuration_names
 from multicard.figures.style import WIDTH_IN, NothingToShow, legend_below
 
@@ -34,7 +34,7 @@ def training_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     data.insert(0, "configuration", configuration_names(measures, data))
     data = data[data["training_time_s"].notna()].reset_index(drop=True)
     measured, extrapolated, rest = LOOK
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 1.3 + 0.34 * len(data)), sharey=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 1.3 + height_of(len(data))), sharey=True)
     for axes, time in ((left, "time_per_epoch_s"), (right, "training_time_s")):
         cut = data["cut_short"] > 0
         parts = {measured: data[time].where(~cut), extrapolated: data[time].where(cut)}

@@ -10,7 +10,7 @@ from multicard.analysis import per_run
 from multicard.analysis.comparisons import configurations, varied
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import BYTES, MINUTES, unit_for
-from multicard.figures.bars import grouped
+from multicard.figures.bars import grouped, height_of
 from multicard.figures.learning import run_names
 from multicard.figures.series import configuration_names, device_axis, devices, labels
 from multicard.figures.style import DASHES, WIDTH_IN, NothingToShow, colours, legend_below
@@ -46,7 +46,7 @@ def memory(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     shown = pd.concat(parts, ignore_index=True)
 
     kinds = shown["series"].nunique()
-    height = 1.1 + len(data) * max(0.34, 0.14 * kinds)
+    height = 1.1 + height_of(len(data), max(0.34, 0.14 * kinds))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, height))
     scale, unit = unit_for(shown["bytes"], BYTES)
     grouped(axes, shown, "configuration", "bytes", scale, horizontal=True)

@@ -9,7 +9,7 @@ from multicard.analysis.comparisons import medians, quantiles_of_steps, varied
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import PHASES
 from multicard.core.units import MINUTES, SECONDS, unit_for
-from multicard.figures.bars import group_axis, stacked
+from multicard.figures.bars import group_axis, height_of, stacked
 from multicard.figures.series import configuration_names, device_labels
 from multicard.figures.style import (
     DASHES,
@@ -36,7 +36,7 @@ def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if not times.any(axis=None):
         raise NothingToShow("no phases of steps were recorded")
 
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.1 + 0.34 * len(data)))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.1 + height_of(len(data))))
     scale, unit = unit_for(times.sum(axis=1), SECONDS)
     # Phases that none of these runs has are left out.
     parts = {name: times[f"{name}_s"] * scale for name in LOOK if times[f"{name}_s"].any()}
@@ -72,7 +72,7 @@ def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
                 "fliers": times[(times < row.p1_s) | (times > row.p99_s)] * scale,
             }
         )
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + 0.32 * len(data)))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + height_of(len(data), 0.32)))
     axes.bxp(
         boxes,
         positions=range(len(boxes)),

@@ -16,7 +16,7 @@ from multicard.analysis.scaling import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, unit_for
-from multicard.figures.bars import group_axis, stacked
+from multicard.figures.bars import group_axis, height_of, stacked
 from multicard.figures.labelling import label_points
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import configuration_names, device_axis, labels
@@ -85,7 +85,7 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     names = seconds["configuration"].tolist()
     sizes = _medians(tables, moved)
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 1.4 + 0.3 * len(names)), sharey=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 1.4 + height_of(len(names), 0.3)), sharey=True)
     scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
     _bars(left, seconds, list(times), look, scale)
     left.set(title="Memory operations: time", xlabel=f"Time per step and GPU ({unit})")
@@ -104,7 +104,7 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     seconds = _medians(tables, times)
     look = look_of(list(times))
     rates = _rates(tables)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, max(3.0, 1.4 + 0.3 * len(seconds))))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, max(3.0, 1.4 + height_of(len(seconds), 0.3))))
     scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
     _bars(left, seconds, list(times), look, scale)
     left.set(title="Collectives: time", xlabel=f"Time per step and GPU ({unit})")
@@ -167,7 +167,7 @@ def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     parts = list(PARTS)
     values = _recorded(tables, devices.groupby("run", sort=False)[parts].mean(), "activity of devices")
     data = _medians(tables, values)
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + 0.34 * len(data)))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     shown = [name for name in parts if data[name].fillna(0).gt(5e-4).any()]
     _bars(axes, data, shown, LOOKS, 100.0)
     place = _places(tables, data)
@@ -201,7 +201,7 @@ def _times(tables: ScenarioTables, values: pd.DataFrame, title: str, label: str)
     """Stack seconds of each column, one bar per configuration."""
     data = _medians(tables, values)
     columns = list(values)
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + 0.34 * len(data)))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     scale, unit = unit_for(data[columns].sum(axis=1), SECONDS)
     shown = {for_figure(name, 40): name for name in columns}
     look = look_of(list(shown))
