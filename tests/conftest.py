@@ -23,8 +23,8 @@ from multicard.workloads.vision.prepare import prepare
 pytest_plugins = ["emulated_gpu.fixtures"]
 
 ROOT = Path(__file__).parents[1]
-# Folders of the longest files: started first, since a file stays with one worker, and a long one that starts last leaves
-# the others idle.
+# Folders of the longest files: started first, since a file stays with one worker, and a long one that starts last
+# leaves the others idle.
 LONGEST = ("slurm", "emulated", "workflow", "llm", "docs")
 
 # Real training, as short as it can be.
