@@ -1,0 +1,228 @@
+"""A user's own script as a job: what is measured agrees with the script's own stopwatch, and each end is an outcome."""
+
+import csv
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from multicard.core.reasons import describe_reason
+from multicard.launch.job import run_job
+from multicard.trace.export import export_run
+from multicard.trace.extract import extract_run
+from multicard.workloads.script.parameters import ScriptParameters
+
+pytestmark = pytest.mark.slow
+
+SCRIPTS = ROOT / "tests" / "script" / "scripts"
+WINDOWS = {"warmup_steps": 2, "steps": 12, "profiled_steps": 3}
+
+
+def job(run: Path, *arguments: str, limit: float = 300, script: str = "timed.py", **changes: Any) -> dict[str, Any]:
+    stated = {"command": [script, *arguments], "folder": str(SCRIPTS), "device": "cpu", "profiler": "none"}
+    p = ScriptParameters(**(stated | WINDOWS | changes))
+    return run_job(p, None, run, limit)
+
+
+def why(record: dict[str, Any]) -> str:
+    """The one line of an outcome."""
+    [line] = (describe_reason(record["reason"]) or "").splitlines()
+    return line
+
+
+def completed(record: dict[str, Any], folder: Path) -> dict[str, Any]:
+    assert record["outcome"] == "completed", (record["reason"], (folder / "log.txt").read_text())
+    return record
+
+
+def agrees_with_the_stopwatch(folder: Path, ranks: int) -> None:
+    """Every step that was timed lasts as long as the script's own stopwatch says, on every rank."""
+    steps = pd.read_csv(folder / "steps.csv")
+    assert sorted(steps["rank"].unique()) == list(range(ranks))
+    for rank, found in steps.groupby("rank"):
+        measured = found[found["window"] == "measured"]
+        assert len(measured) == WINDOWS["steps"]
+        with (folder / "saved" / f"rank{rank}.csv").open(newline="") as file:
+            own = {int(step): float(seconds) for step, seconds in csv.reader(file)}
+        # The script's first step is not timed: when it began, nobody knew of it. Where the system interrupts the rank
+        # between the two clocks, on a busy machine often, two steps differ; a step taken for the next one always does.
+        off = sorted(abs(row.duration_s - own[row.step + 1]) for row in measured.itertuples())
+        assert off[len(off) // 3] < 0.001, off
+    assert (steps.loc[steps["window"] == "measured", "samples"] == 4).all()
+
+
+@pytest.mark.parametrize(
+    ("devices", "changes", "arguments"),
+    [
+        (1, {}, ()),
+        (2, {}, ()),
+        (2, {"launcher": "command"}, ("--spawn", "{devices}")),
+    ],
+    ids=["python", "torchrun", "spawn"],
+)
+def test_steps_are_those_of_the_scripts_own_stopwatch(
+    devices: int, changes: dict[str, Any], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    record = job(tmp_path, "--out", "{run_dir}", *arguments, devices=devices, profiler="kineto", **changes)
+    completed(record, tmp_path)
+    agrees_with_the_stopwatch(tmp_path, devices)
+    assert record["profiler"]["trace_missing"] is None
+    export_run(tmp_path)
+    extract_run(tmp_path)
+    phases = pd.read_parquet(tmp_path / "activity" / "phases.parquet")
+    assert phases["rank"].nunique() == devices
+    assert record["script"]["file"] == "timed.py"
+    assert len(record["script"]["sha256"]) == 64
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("changes", [{}, {"launcher": "command"}], ids=["torchrun", "spawn"])
+def test_nsys_sees_every_rank_however_it_is_started(changes: dict[str, Any], tmp_path: Path) -> None:
+    arguments = ("--spawn", "{devices}") if changes else ()
+    record = job(tmp_path, "--out", "{run_dir}", *arguments, devices=2, profiler="nsys", **changes)
+    completed(record, tmp_path)
+    assert record["profiler"]["trace_missing"] is None
+    agrees_with_the_stopwatch(tmp_path, 2)
+    export_run(tmp_path)
+    extract_run(tmp_path)
+    phases = pd.read_parquet(tmp_path / "activity" / "phases.parquet")
+    assert phases["rank"].nunique() == 2
+
+
+def test_what_a_script_changes_in_its_folder_is_recorded(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "__pycache__").mkdir(parents=True)
+    (own / "train.py").write_text((SCRIPTS / "timed.py").read_text())
+    (own / "old.txt").write_text("x")
+    subprocess.run(["git", "init", "-q", own], check=True)
+    git = ["git", "-C", own, "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "train.py"], check=True)
+    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    run = own / "results" / "runs" / "r"
+    record = job(run, "--write", "new.txt", script="train.py", folder=str(own))
+    completed(record, run)
+    assert record["folder_changes"] == {"count": 1, "names": ["new.txt"]}
+    assert (record["script"]["commit"], record["script"]["modified"]) == (commit, False)
+    assert not (run / "saved").exists()
+
+
+def test_secrets_reach_neither_the_job_nor_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME": "/planted-home", "MY_FLAG": "seen"}
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    record = job(tmp_path, "--fault", "print-environment", environment=["HF_HOME"])
+    completed(record, tmp_path)
+    printed = (tmp_path / "log.txt").read_text()
+    assert "HF_HOME=/planted-home" in printed
+    for text in ("planted-one", "planted-two", "MY_FLAG"):
+        assert text not in printed
+    assert "planted" not in (tmp_path / "run.json").read_text()
+
+
+def test_a_stated_variable_whose_value_looks_like_a_secret_keeps_the_job_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_LOGIN", "hf_0123456789abcdef")
+    record = job(tmp_path, environment=["MY_LOGIN"])
+    assert record["outcome"] == "failed"
+    assert "environment: the value of MY_LOGIN looks like a secret" in why(record)
+    assert "hf_0123456789abcdef" not in (tmp_path / "run.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"python": "/no/such/python"}, "python: no such interpreter: /no/such/python; state the interpreter"),
+        ({"script": "none.py"}, f"command: no such file: none.py (in {SCRIPTS})"),
+        ({"folder": "/no/such/folder"}, "folder: no such folder: /no/such/folder"),
+        ({"script": "no-such-program", "launcher": "command"}, "the program no-such-program, which is not on the PATH"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(changes: dict[str, Any], line: str, tmp_path: Path) -> None:
+    record = job(tmp_path, **changes)
+    assert record["outcome"] == "failed"
+    assert line in why(record)
+
+
+def test_an_interpreter_without_torch_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    venv.create(tmp_path / "empty", with_pip=False)
+    python = str(tmp_path / "empty" / "bin" / "python")
+    record = job(tmp_path / "run", python=python)
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "no_torch")
+    assert why(record) == f"python: {python} has no torch; state the interpreter that your training uses as `python`"
+
+
+def test_a_script_that_steps_no_optimizer_is_told_what_to_add(tmp_path: Path) -> None:
+    record = job(tmp_path, "--by-hand", "--steps", "4")
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "no_steps")
+    assert "multicard.marks.step()" in why(record)
+
+
+def test_a_program_that_does_not_train_is_told_from_one_that_hides(tmp_path: Path) -> None:
+    record = job(tmp_path / "a", script="true", launcher="command")
+    assert "no process of Python was observed" in why(record)
+    record = job(tmp_path / "b", "-c", "pass", script=sys.executable, launcher="command")
+    assert "(1 of Python 3." in why(record) and "imported torch" in why(record)
+
+
+def test_too_few_steps_are_counted(tmp_path: Path) -> None:
+    record = job(tmp_path, "--steps", "5")
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "too_few_steps")
+    assert "the script ended after 5 steps" in why(record)
+
+
+def test_fewer_processes_than_devices_are_said(tmp_path: Path) -> None:
+    record = job(tmp_path, devices=2, launcher="command")
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
+    assert why(record).startswith("1 of its processes trained, and `devices` is 2; have the script start as many")
+    assert "({devices} in its command)" in why(record)
+
+
+def test_more_processes_than_devices_are_said_too(tmp_path: Path) -> None:
+    record = job(tmp_path, "--spawn", "2", launcher="command")
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
+    assert why(record).startswith("2 of its processes trained, and `devices` is 1")
+
+
+def test_a_rank_that_raises_says_so(tmp_path: Path) -> None:
+    record = job(tmp_path, "--fault", "raise", "--faulty-rank", "1", devices=2)
+    assert record["outcome"] == "failed"
+    assert why(record) == "rank 1: RuntimeError: the data are wrong"
+
+
+def test_a_script_that_raises_before_its_first_step_says_so(tmp_path: Path) -> None:
+    record = job(tmp_path, "--fault", "raise", "--at", "1")
+    assert record["outcome"] == "failed"
+    assert "RuntimeError: the data are wrong" in why(record)
+
+
+def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
+    record = job(tmp_path, "--fault", "kill", "--faulty-rank", "1", devices=2)
+    assert (record["outcome"], record["reason"]["code"], record["reason"]["rank"]) == ("failed", "killed", 1)
+    assert record["reason"]["signal"] == "SIGKILL"
+
+
+def test_a_script_that_hangs_is_ended_at_the_time_limit(tmp_path: Path) -> None:
+    record = job(tmp_path, "--fault", "hang", "--at", "8", limit=45)
+    assert (record["outcome"], record["reason"]["code"]) == ("timed_out", "timed_out")
+
+
+def test_a_script_without_a_step_until_the_time_limit_is_told_so(tmp_path: Path) -> None:
+    record = job(tmp_path, "--by-hand", limit=30)
+    assert (record["outcome"], record["reason"]["code"]) == ("timed_out", "no_steps")
+
+
+def test_the_run_directory_is_recorded_as_of_any_other_job(tmp_path: Path) -> None:
+    completed(job(tmp_path), tmp_path)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["parameters"]["command"] == ["timed.py"]
+    assert record["ranks"][0]["observed"]["optimizers"] == ["SGD"]
+    assert (tmp_path / "epochs.csv").read_text().count("\n") == 1
