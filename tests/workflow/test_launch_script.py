@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow
 TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}
 
 
-def launch(parameters: str, data: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def launch(parameters: str, data: Path | None, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, ROOT / "workflow/scripts/launch_run.py", "--parameters", parameters]
-    command += ["--data", data, "--out", out, *more]
+    command += [*(["--data", data] if data else []), "--out", out, *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
 
 
@@ -44,14 +44,25 @@ def refusal(parameters: str, data: Path, out: Path, *more: str) -> list[str]:
         ({"devices": 0}, "devices: found 0, input should be greater than or equal to 1"),
         ({"device": "gpu"}, "device: found 'gpu', expected one of cpu, cuda (did you mean 'cpu'?)"),
         ({"epoch": 3}, "epoch: not a parameter of the workload vision (did you mean 'epochs'?)"),
-        ({"workload": "audio"}, "workload: found 'audio', expected one of vision, llm"),
-        ({"workload": ["vision"]}, "workload: found ['vision'], expected one of vision, llm"),
+        ({"workload": "audio"}, "workload: found 'audio', expected one of vision, llm, script"),
+        ({"workload": ["vision"]}, "workload: found ['vision'], expected one of vision, llm, script"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_in_one_line(
     digits: Path, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     assert refusal(json.dumps(TINY | changes), digits, tmp_path / "run") == [f"parameters: {says}"]
+
+
+def test_a_script_needs_no_data_and_any_other_run_does(digits: Path, tmp_path: Path) -> None:
+    assert refusal(json.dumps(TINY), None, tmp_path / "run") == [
+        "data: missing, expected the folder of the prepared data set"
+    ]
+    windows = {"warmup_steps": 1, "steps": 2, "profiled_steps": 1, "profiler": "none", "device": "cpu"}
+    script = {"workload": "script", "command": ["timed.py"], "folder": str(ROOT / "tests" / "script" / "scripts")}
+    ended = launch(json.dumps(script | windows), None, tmp_path / "script")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "script" / "run.json").read_text())["outcome"] == "completed"
 
 
 def test_every_bad_parameter_has_a_line_of_its_own(digits: Path, tmp_path: Path) -> None:
