@@ -13,7 +13,8 @@ from multicard.doctor.probe import MARK
 from multicard.launch.process import Ended
 
 PATIENT_S = 1200.0  # on a busy machine two processes take long to import PyTorch
-# Put before a rank's own program by Python itself.
+# Put before a rank's own program by Python itself. A rank that nothing ends goes on before PATIENT_S is over, with a
+# wrong sum.
 HANGS = """
 import os, time
 if os.environ.get("RANK") == "1":

@@ -47,7 +47,7 @@ run_rank(VisionParameters.model_validate, train)
 """
 # Another, whose ranks finish; the end of the last one's process group has a fault.
 FINISHES = """
-import time
+import atexit, time
 import torch.distributed as dist
 from multicard.record import tear_down
 from multicard.record.rank import run_rank
@@ -131,6 +131,7 @@ def test_a_rank_that_the_system_kills_is_named_with_its_signal(run_instead: Any,
     ("fault", "problem"),
     [
         ("time.sleep(1000)", "the process did not exit within 1 s after it had finished"),
+        ("atexit.register(time.sleep, 1000)", "the process did not exit within 1 s after it had finished"),
         (
             "raise dist.DistBackendError('ncclUnhandledCudaError')",
             "the process group could not be taken down: DistBackendError: ncclUnhandledCudaError",

@@ -12,10 +12,11 @@ LIMIT_S = 60.0
 
 
 def leave_group(report: Callable[[str], None]) -> None:
-    """Take down the process group of a rank whose record is written; from now on the process has `LIMIT_S` to exit.
+    """Take down the process group of a rank whose record is written; that and Python's exit handlers have `LIMIT_S`.
 
-    NCCL may wait for ever where another rank or a network has gone, and Python's own end where a library does. A rank
-    for which that takes too long, or fails, exits at once, with 0: it has finished.
+    NCCL may wait for ever where another rank or a network has gone, and an exit handler where a library does. A rank
+    for which that takes too long, or fails, exits at once, with 0: it has finished. What hangs still later, as a
+    destructor in a driver may, is ended at the job's time limit, and the run is completed all the same.
 
     Parameters
     ----------
