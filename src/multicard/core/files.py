@@ -82,8 +82,11 @@ def read_json(path: Path) -> Any:
 
 def sha256(path: Path) -> str:
     """Hexadecimal SHA-256 digest of a file's content."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def described(path: Path) -> dict[str, Any]:

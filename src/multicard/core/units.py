@@ -63,7 +63,10 @@ def unit_for(values: Iterable[Any], units: Units) -> tuple[float, str]:
     """
     import numpy as np
 
-    largest = np.abs(np.nan_to_num(np.asarray(values, dtype=float))).max(initial=0.0)
+    return _unit_of(np.abs(np.nan_to_num(np.asarray(values, dtype=float))).max(initial=0.0), units)
+
+
+def _unit_of(largest: float, units: Units) -> tuple[float, str]:
     if not largest:
         return 1 / units[0][0], units[0][1]
     size, symbol = next(((size, symbol) for size, symbol in units if largest >= size), units[-1])
@@ -109,7 +112,7 @@ def with_unit(value: float, units: Units) -> str:
     """
     if not value:
         return f"0 {next(symbol for size, symbol in units if size == 1)}"
-    factor, symbol = unit_for([value], units)
+    factor, symbol = _unit_of(abs(value), units)
     scaled = value * factor
     return f"{scaled:.0f} {symbol}" if symbol == "B" else f"{_fixed(scaled, _decimals(scaled))} {symbol}"
 

@@ -1,8 +1,9 @@
 """What of PyTorch is watched: its optimizers, gradient scalers, loaders and backward pass.
 
-PyTorch has hooks for optimizers alone, and those are lost when torch.compile strips them (PyTorch 2.1 to 2.3); an
-update that a gradient scaler skips, a wait for a batch and the start of a backward pass have none. So functions of
-PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer; see docs/upstream.md.
+PyTorch has hooks for optimizers alone, and its first releases with torch.compile strip these (until pytorch/pytorch
+pull request 115772); an update that a gradient scaler skips, a wait for a batch and a backward pass have none. So
+functions of PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer; see
+docs/upstream.md.
 """
 
 import functools
@@ -55,13 +56,13 @@ def _watch_optimizers() -> None:
                 OBSERVER.update_ends(arguments[0] if done else None)
             return found
 
-        # PyTorch 2.1 to 2.3 unwrap `step` when torch.compile begins; gradient scalers ask for the parameters of it.
+        # Those releases unwrap `step` when torch.compile begins; gradient scalers ask for the parameters of it.
         watched.__signature__ = inspect.signature(step)
         del watched.__wrapped__
         return watched
 
     base.profile_hook_step = staticmethod(profile_hook_step)
-    # An optimizer does this when it is made; those versions then prevent it.
+    # An optimizer does this when it is made; those releases then prevent it.
     for optimizer in vars(torch.optim).values():
         if isinstance(optimizer, type) and issubclass(optimizer, base) and "step" in vars(optimizer):
             optimizer.step = profile_hook_step(optimizer.step)

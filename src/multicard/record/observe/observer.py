@@ -29,7 +29,6 @@ class Observer:
     def __init__(self) -> None:
         self._note_process: Callable[..., None] = lambda **_: None
         self._forget()
-        os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         """Begin as if nothing had been seen: a worker of a loader is no rank, other forked processes may be."""
@@ -60,6 +59,10 @@ class Observer:
     def begin(self, note_process: Callable[..., None]) -> None:
         """Be ready for the first update."""
         self._note_process = note_process
+        self._leave_at_exit()
+        os.register_at_fork(after_in_child=lambda: (self._forget(), self._leave_at_exit()))
+
+    def _leave_at_exit(self) -> None:
         Finalize(None, self.leave, exitpriority=100)
 
     # Updates.
@@ -133,7 +136,7 @@ class Observer:
         from multicard.record.observe.recording import Recording
 
         self._thread = threading.get_ident()
-        Finalize(None, self.leave, exitpriority=100)  # a forked process has none yet
+        self._leave_at_exit()  # multiprocessing drops it in a process that it forks
         job = read_json(Path(os.environ[OBSERVE]))
         if not claim_rank(job):
             self._is_extra = True
@@ -176,7 +179,7 @@ class Observer:
         self._loading = threading.get_ident()
         if self._exhausted:  # the batches of this step were a pass without a backward pass: a test
             self._begin_step()
-        begins_pass = iterator._num_yielded == 0 and not self._backward_in_step and not self.batches
+        begins_pass = getattr(iterator, "_num_yielded", None) == 0 and not self._backward_in_step and not self.batches
         if begins_pass:
             self.epoch += self.steps_in_pass > 0
             self.steps_in_pass = self.batches_in_pass = 0

@@ -65,9 +65,10 @@ def site(folder: Path) -> Path:
     return folder
 
 
-def environment(folder: Path, job: Path) -> dict[str, str]:
-    """Variables of an observed process."""
-    return os.environ | {"PYTHONPATH": str(folder), OBSERVE: str(job), "OMP_NUM_THREADS": "1"}
+def environment(folder: Path, job: Path, before: Path | None = None) -> dict[str, str]:
+    """Variables of an observed process; `before`: what PYTHONPATH was."""
+    places = os.pathsep.join(str(place) for place in (folder, before) if place)
+    return os.environ | {"PYTHONPATH": places, OBSERVE: str(job), "OMP_NUM_THREADS": "1"}
 
 
 def write_job(tmp_path: Path, script: str, **stated: Any) -> tuple[Path, list[str]]:
@@ -98,12 +99,14 @@ def left(tmp_path: Path, exit_code: int, output: str) -> Observed:
     return Observed(exit_code, output, records("rank.json.rank*"), records("process.json.*"), steps)
 
 
-def run(tmp_path: Path, script: str, command: Sequence[str] = (), **stated: Any) -> Observed:
-    """Run a script as a program of its own; `command` comes before it."""
+def run(
+    tmp_path: Path, script: str, command: Sequence[str] = (), before: Path | None = None, **stated: Any
+) -> Observed:
+    """Run a script as a program of its own; `command` comes before it, and `before` was PYTHONPATH."""
     job, words = write_job(tmp_path, script, **stated)
     done = subprocess.run(
         [sys.executable, *command, *words],
-        env=environment(site(tmp_path / "observer"), job),
+        env=environment(site(tmp_path / "observer"), job, before),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,0 +1,133 @@
+"""Which processes of a script the observer takes for ranks, however they are started, and how ranks end together."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from observed_scripts import Server, run, serving
+
+TRAINING = """
+import os
+import sys
+import time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+def train(rank, steps=1000, distributed=True, wrap=nn.parallel.DistributedDataParallel):
+    torch.set_num_threads(1)
+    if distributed:
+        dist.init_process_group("gloo", init_method=METHOD, rank=rank, world_size=2)
+    model = wrap(nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    sampler = DistributedSampler(data) if distributed else None
+    for number in range(steps):
+        for x, y in DataLoader(data, batch_size=8, sampler=sampler):
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        print("rank", rank, "passed", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+def script(tmp_path: Path, main: str, method: str | None = None) -> str:
+    """Script whose ranks meet in a file, if not as `method` says."""
+    method = method or f"file://{tmp_path}/meeting"
+    return f"METHOD = {method!r}\n{TRAINING}\nif __name__ == '__main__':\n    {main}\n"
+
+
+def test_ranks_that_a_script_starts_itself_end_together(server: Server, tmp_path: Path) -> None:
+    found = server.run(
+        tmp_path, script(tmp_path, "torch.multiprocessing.start_processes(train, nprocs=2, start_method='fork')"),
+        devices=2, profiler="kineto",
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert [(rank["rank"], rank["outcome"]) for rank in found.ranks] == [(0, "completed"), (1, "completed")]
+    for rank, steps in enumerate(found.steps):
+        assert {(step["rank"], step["samples"]) for step in steps} == {(str(rank), "8")}
+        assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
+    assert all(rank["observed"]["loaders"][0]["sampler"] == "DistributedSampler" for rank in found.ranks)
+    assert all(rank["observed"]["loaders"][0]["distinct"] is True for rank in found.ranks)
+    assert {file.name for file in (tmp_path / "scratch").glob("*.gz")} == {"rank0.json.gz", "rank1.json.gz"}
+    assert found.ranks[0]["pid"] != found.ranks[1]["pid"]
+    assert found.ranks[0]["profiled_window"] == found.ranks[1]["profiled_window"]
+
+
+def test_the_error_of_a_rank_that_a_script_starts_itself_is_recorded(server: Server, tmp_path: Path) -> None:
+    main = "torch.multiprocessing.start_processes(fail, nprocs=2, start_method='fork')"
+    failing = "def fail(rank):\n    train(rank, steps=0 if rank else 1)\n    raise ValueError(f'of rank {rank}')\n"
+    text = script(tmp_path, main).replace("if __name__", f"{failing}\nif __name__")
+    found = server.run(tmp_path, text.replace("range(steps)", "range(1)"), devices=2, measured_steps=30)
+    assert found.exit_code == 1
+    assert "ValueError: of rank" in found.ranks[0]["reason"]["message"]
+
+
+def test_a_rank_that_ends_before_the_others_is_named(server: Server, tmp_path: Path) -> None:
+    """Ranks without collectives, one of which makes fewer steps than the windows need."""
+    main = "torch.multiprocessing.start_processes(unequal, nprocs=2, start_method='fork')"
+    unequal = "def unequal(rank):\n    train(rank, steps=1000 if rank == 0 else 1, wrap=lambda model: model)\n"
+    text = script(tmp_path, main).replace("if __name__", f"{unequal}\nif __name__")
+    found = server.run(tmp_path, text, devices=2, measured_steps=5)
+    assert [rank["reason"]["code"] for rank in found.ranks] == ["steps_disagree", "too_few_steps"]
+    assert found.ranks[1]["reason"]["steps"] == 4  # 64 samples in batches of 8 for two ranks
+
+
+def test_of_two_processes_that_take_themselves_for_one_rank_the_first_is_recorded(
+    server: Server, tmp_path: Path
+) -> None:
+    main = "torch.multiprocessing.start_processes(alone, nprocs=2, start_method='fork')"
+    alone = "def alone(rank):\n    train(rank, steps=5, distributed=False, wrap=lambda model: model)\n"
+    text = script(tmp_path, main).replace("if __name__", f"{alone}\nif __name__")
+    found = server.run(tmp_path, text, devices=2)
+    assert [rank["outcome"] for rank in found.ranks] == ["completed"]
+    assert sum(process["steps"] for process in found.processes) == 2
+
+
+def test_ranks_of_torchrun_that_share_a_model_end_together(tmp_path: Path) -> None:
+    """FSDP on two CPU processes; torchrun itself imports torch too, and is no rank."""
+    wrap = "from torch.distributed.fsdp import fully_shard; train(int(os.environ['RANK']), wrap=fully_shard)"
+    found = run(
+        tmp_path, script(tmp_path, wrap, "env://"),
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], devices=2,
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert [(rank["rank"], rank["outcome"]) for rank in found.ranks] == [(0, "completed"), (1, "completed")]
+    assert [[step["samples"] for step in steps] for steps in found.steps] == 2 * [6 * ["8"]]
+    seen = {process["program"]: process["steps"] for process in found.processes}
+    assert seen == {"torch.distributed.run": False, str(tmp_path / "script.py"): True}
+
+
+def test_processes_that_are_spawned_are_told_apart(tmp_path: Path) -> None:
+    """A worker of a loader is no rank; a rank that meets the others over TCP is."""
+    workers = "DataLoader(data, batch_size=8, num_workers=1, multiprocessing_context='spawn'"
+    text = script(tmp_path, "torch.multiprocessing.spawn(train, nprocs=1)", "tcp://localhost:29533")
+    text = text.replace("DataLoader(data, batch_size=8", workers).replace("world_size=2", "world_size=1")
+    found = run(tmp_path, text)
+    assert found.exit_code == 0, found.output
+    assert [rank["outcome"] for rank in found.ranks] == ["completed"]
+    assert [process["steps"] for process in found.processes if process["pid"] == found.rank["pid"]] == [True]
+    assert len(found.processes) == 2  # with the script itself, which only started the rank
+
+
+def test_a_script_without_pytorch_and_its_own_sitecustomize_run_as_ever(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.of_the_user = 'here'\n")
+    found = run(tmp_path, "print(of_the_user)\nimport sitecustomize\nprint(sitecustomize.__file__)\n", before=own)
+    assert found.output.splitlines() == ["here", str(own / "sitecustomize.py")]
+    [process] = found.processes
+    assert process["torch"] is None
+    assert process["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert process["program"] == str(tmp_path / "script.py")
+    assert found.ranks == []

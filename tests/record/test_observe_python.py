@@ -1,0 +1,74 @@
+"""What runs inside a script's process needs Python 3.10, PyTorch and the standard library."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import multicard
+from multicard.profilers import PROFILERS
+from multicard.record.observe import OBSERVER_SITE
+
+PACKAGE = Path(multicard.__file__).parent
+BEGIN = ("record.observe.hooks", "record.observe.recording", "marks", *(f"profilers.{name}" for name in PROFILERS))
+OPTIONAL = {"pynvml", "psutil"}  # used where they are installed
+# Modules and names that came with Python 3.11 or later (docs.python.org, "What's New").
+NEWER = {
+    "tomllib", "UTC", "StrEnum", "ReprEnum", "Self", "LiteralString", "Never", "assert_never", "assert_type",
+    "reveal_type", "NotRequired", "Required", "TypeVarTuple", "Unpack", "dataclass_transform", "override",
+    "ExceptionGroup", "BaseExceptionGroup", "add_note", "file_digest", "TaskGroup", "Runner", "verify",
+    "nonmember", "cbrt", "exp2", "batched", "getLevelNamesMapping", "getmembers_static", "exception", "walk",
+    "with_segments", "last_exc", "setprofile_all_threads", "is_junction", "process_cpu_count", "from_uri",
+}  # fmt: skip
+
+
+def modules_of_the_observer() -> dict[str, Path]:
+    """Modules of this package that are imported in the process of a script, by name."""
+    found: dict[str, Path] = {"site": OBSERVER_SITE}
+    waiting = [f"multicard.{name}" for name in BEGIN]
+    while waiting:
+        name = waiting.pop()
+        place = PACKAGE.joinpath(*name.split(".")[1:])
+        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if name in found or not file.exists():  # a name that is imported from a module
+            continue
+        found[name] = file
+        parts = name.split(".")
+        waiting += [".".join(parts[:length]) for length in range(2, len(parts))]
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("multicard."):
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+MODULES = modules_of_the_observer()
+
+
+def test_the_observer_imports_what_it_is_known_to() -> None:
+    assert {"multicard.record.recorder", "multicard.record.capture", "multicard.core.files"} <= set(MODULES)
+    packages = {name.split(".")[1] for name in MODULES if name.count(".")}
+    assert packages == {"core", "marks", "profilers", "record"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_of_the_observer_is_python_3_10_and_needs_pytorch_alone(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"), feature_version=(3, 10))
+    imported: set[str] = set()
+    named: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module)
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            named.add(node.attr)
+        elif isinstance(node, ast.Name):
+            named.add(node.id)
+    assert not named & NEWER
+    roots = {module.split(".")[0] for module in imported}
+    if name == "multicard.core.units":  # for tables, which no script makes
+        roots.discard("numpy")
+    assert roots <= sys.stdlib_module_names | {"torch", "multicard"} | OPTIONAL
+    assert not roots & NEWER

@@ -1,0 +1,437 @@
+"""The observer counts and times the steps of scripts as they are written, and ends them in order."""
+
+import gzip
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from observed_scripts import LIMIT_S, Server, serving
+
+# Up to here most scripts are the same: 32 samples in batches of 8, so 4 updates in a pass.
+HEAD = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(32, 4), torch.randint(2, (32,)))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+def loss_of(x, y, model=model):
+    return nn.functional.cross_entropy(model(x), y)
+"""
+STEPS = 6  # of the windows that `observed_scripts` asks for: 1 of the warm-up, 3 measured, 2 profiled
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server, tmp_path: Path) -> None:
+    script = """
+    try:
+        for epoch in range(1000):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_of(x, y).backward()
+                optimizer.step()
+    finally:
+        print("cleaned up after epoch", epoch)
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert (found.exit_code, found.rank["outcome"], found.rank["ignored_exit"]) == (0, "completed", False)
+    [steps] = found.steps
+    assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
+    assert [int(step["step"]) for step in steps] == [1, 2, 3, 4, 5, 6]
+    assert {step["samples"] for step in steps} == {"8"}
+    # The first update ends no step, so the first pass has three: then one of four has.
+    assert [step["epoch"] for step in steps] == ["1", "1", "1", "2", "2", "2"]
+    assert "cleaned up after epoch 1\n" in found.output
+    assert found.rank["steps_per_pass"] == 4
+    assert found.rank["observed"] == {
+        "optimizers": ["SGD"],
+        "loaders": [
+            {"kind": "DataLoader", "sampler": "RandomSampler", "distinct": True, "batch_size": 8, "num_workers": 0}
+        ],
+        "samples_from": "loader",
+        "frameworks": {},
+    }
+    for step in steps:
+        phases = [float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer")]
+        assert min(phases) > 0
+        assert sum(phases) <= float(step["duration_s"])
+        assert step["transfer_s"] == step["loss"] == step["tokens"] == ""
+    for one, other in itertools.pairwise(steps):
+        if one["epoch"] == other["epoch"] and one["window"] == other["window"]:
+            assert float(other["start_s"]) == pytest.approx(float(one["start_s"]) + float(one["duration_s"]))
+    [process] = found.processes
+    assert (process["steps"], process["rank"]) == (True, 0)
+
+
+def test_batches_that_accumulate_are_one_step(server: Server, tmp_path: Path) -> None:
+    script = """
+    loader = DataLoader(data, batch_size=4)
+    for epoch in range(1000):
+        for number, (x, y) in enumerate(loader, 1):
+            loss_of(x, y).backward()
+            if number % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+    assert found.rank["steps_per_pass"] == 4
+
+
+def test_two_optimizers_that_take_turns_make_one_step(server: Server, tmp_path: Path) -> None:
+    script = """
+    critic = nn.Linear(4, 2)
+    of_critic = torch.optim.Adam(critic.parameters())
+    for epoch in range(1000):
+        for x, y in loader:
+            loss_of(x, y, critic).backward()
+            of_critic.step()
+            loss_of(x, y).backward()
+            optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+    assert found.rank["observed"]["optimizers"] == ["Adam", "SGD"]
+
+
+def test_a_closure_is_run_within_one_step(server: Server, tmp_path: Path) -> None:
+    script = """
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    for epoch in range(1000):
+        for x, y in loader:
+            def closure():
+                optimizer.zero_grad()
+                loss = loss_of(x, y)
+                loss.backward()
+                time.sleep(0.01)
+                return loss
+            optimizer.step(closure)
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+    for step in found.steps[0]:
+        assert min(float(step["forward_s"]), float(step["backward_s"])) > 0
+        assert float(step["optimizer_s"]) >= 0.01  # what a closure does after its backward pass is of the update
+        assert float(step["backward_s"]) + float(step["optimizer_s"]) <= float(step["duration_s"])
+
+
+def test_an_update_that_a_gradient_scaler_skips_is_a_step(server: Server, tmp_path: Path) -> None:
+    script = """
+    scaler, updates = torch.amp.GradScaler("cpu", init_scale=4.0), 0
+    optimizer.register_step_post_hook(lambda *_: print("updated", flush=True))
+    for epoch in range(1000):
+        for x, y in loader:
+            loss = loss_of(x, y)
+            scaler.scale(loss * float("inf") if updates in (2, 3) else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            updates += 1
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+    assert found.output.count("updated") == 1 + STEPS - 2
+
+
+def test_optimizers_fused_into_the_backward_pass_make_one_step(server: Server, tmp_path: Path) -> None:
+    script = """
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
+    def update(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    for epoch in range(1000):
+        for x, y in loader:
+            loss_of(x, y, model).backward()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert (found.exit_code, found.rank["outcome"]) == (0, "completed")
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+    assert all(float(step["backward_s"]) > 0 and step["optimizer_s"] == "" for step in found.steps[0])
+
+
+def test_an_optimizer_around_another_and_one_called_in_parts_make_one_step(server: Server, tmp_path: Path) -> None:
+    script = """
+    class Around(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step()
+            super().step()
+            inner.step()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = Around(model.parameters(), lr=0.1)
+    for epoch in range(1000):
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+            optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+
+
+@pytest.mark.parametrize("gradients", ["with torch.no_grad():", "if True:"])
+def test_a_test_between_passes_is_in_no_step(server: Server, tmp_path: Path, gradients: str) -> None:
+    script = f"""
+    tests = DataLoader(TensorDataset(torch.randn(6, 4)), batch_size=3)
+    for epoch in range(1000):
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+        {gradients}
+            for x, in tests:
+                model(x)
+                time.sleep(0.4)
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+    first = next(number for number, step in enumerate(found.steps[0]) if step["epoch"] != "1")
+    assert first == 3
+    before, after = found.steps[0][first - 1 : first + 1]
+    assert float(after["start_s"]) - float(before["start_s"]) - float(before["duration_s"]) >= 0.8
+    assert [loader["batch_size"] for loader in found.rank["observed"]["loaders"]] == [8]
+
+
+def test_without_a_loader_there_are_steps_and_no_samples(server: Server, tmp_path: Path) -> None:
+    script = """
+    for number in range(1000):
+        loss_of(torch.randn(8, 4), torch.zeros(8, dtype=int)).backward()
+        optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script), samples_per_step=8)
+    assert len(found.steps[0]) == STEPS
+    for step in found.steps[0]:
+        assert step["samples"] == step["data_s"] == step["forward_s"] == ""
+        assert min(float(step["backward_s"]), float(step["optimizer_s"])) > 0
+    assert found.rank["observed"]["samples_from"] == "stated"
+    assert found.rank["steps_per_pass"] is None
+
+
+def test_the_wait_for_a_slow_loader_is_its_own(server: Server, tmp_path: Path) -> None:
+    script = """
+    class Slow(TensorDataset):
+        def __getitem__(self, index):
+            time.sleep(0.01)
+            return super().__getitem__(index)
+    for epoch in range(1000):
+        for x, y in DataLoader(Slow(*data.tensors), batch_size=8):
+            loss_of(x, y).backward()
+            optimizer.step()
+            time.sleep(0.05)
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    for step in found.steps[0]:
+        assert float(step["data_s"]) >= 8 * 0.01
+        named = sum(float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer"))
+        if step["step"] != "4":  # which begins a pass, and so after what ended the last step
+            assert float(step["duration_s"]) - named >= 0.05
+
+
+def test_the_profiled_window_waits_for_a_loader_that_reads_ahead(server: Server, tmp_path: Path) -> None:
+    script = """
+    loader = DataLoader(TensorDataset(torch.randn(400, 4), torch.randint(2, (400,))), batch_size=4, num_workers=2)
+    for x, y in loader:
+        loss_of(x, y).backward()
+        optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    # Two workers read two batches each ahead: twice as many steps settle, and four times as many make the window. Of
+    # the eight steps before it the first update and the four steps until then have passed.
+    placed = {"warmup_steps": 3, "settling_steps": 8, "profiled_steps": 16, "crosses_pass": False}
+    assert found.rank["profiled_window"] == placed
+    windows = [step["window"] for step in found.steps[0]]
+    assert windows == ["warmup"] + 3 * ["measured"] + 11 * ["warmup"] + 16 * ["profiled"]
+    assert len(found.ranks) == len(found.processes) == 1  # the workers leave nothing
+
+
+def test_pytorchs_profiler_records_the_window(server: Server, tmp_path: Path) -> None:
+    script = """
+    for epoch in range(1000):
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+    """
+    server.run(tmp_path, HEAD + _flush(script), profiler="kineto")
+    with gzip.open(tmp_path / "scratch" / "rank0.json.gz", "rt") as file:
+        events = json.load(file)["traceEvents"]
+    names = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
+    assert {name: names[name] for name in ("step", "data", "forward", "backward", "optimizer", "rank:0", "warmup")} == {
+        "step": 2, "data": 2, "forward": 2, "backward": 2, "optimizer": 2, "rank:0": 1, "warmup": 0,
+    }  # fmt: skip
+
+
+def test_marks_become_the_ends_of_steps(server: Server, tmp_path: Path) -> None:
+    script = """
+    import multicard.marks
+    for number in range(1000):
+        for part in range(3):
+            loss_of(*data[:8]).backward()
+            optimizer.step()
+        time.sleep(0.03)
+        multicard.marks.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert len(found.steps[0]) == STEPS
+    assert all(float(step["duration_s"]) >= 0.03 for step in found.steps[0])
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize(
+    ("error", "outcome", "message"),
+    [
+        ("ValueError('no such thing')", "failed", "ValueError: no such thing"),
+        ("torch.OutOfMemoryError('CUDA out of memory.')", "out_of_memory", "CUDA out of memory."),
+    ],
+)
+def test_a_script_that_raises_leaves_its_record(
+    server: Server, tmp_path: Path, steps: int, error: str, outcome: str, message: str
+) -> None:
+    script = f"""
+    import sys
+    sys.excepthook = lambda *_: print("handled by the script")
+    for number, (x, y) in enumerate(loader):
+        if number == {steps}:
+            raise {error}
+        loss_of(x, y).backward()
+        optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert found.exit_code == 1
+    assert found.rank["outcome"] == outcome
+    assert message in found.rank["reason"]["message"]
+    assert "handled by the script" in found.output
+    assert [len(each) for each in found.steps] == ([steps - 1] if steps else [])
+
+
+def test_a_script_that_ends_too_early_says_how_many_steps_it_made(server: Server, tmp_path: Path) -> None:
+    script = """
+    for x, y in loader:
+        loss_of(x, y).backward()
+        optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert (found.exit_code, found.rank["outcome"]) == (0, "failed")
+    assert found.rank["reason"] == {"code": "too_few_steps", "rank": 0, "steps": 4, "needed_steps": 7}
+    assert len(found.steps[0]) == 3
+
+
+def test_a_script_that_takes_no_notice_of_its_end_is_ended(server: Server, tmp_path: Path) -> None:
+    script = """
+    while True:
+        for x, y in loader:
+            try:
+                loss_of(x, y).backward()
+                optimizer.step()
+            except BaseException as error:
+                print("went on after", repr(error), flush=True)
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert (found.exit_code, found.rank["outcome"], found.rank["ignored_exit"]) == (0, "completed", True)
+    assert found.output.count("went on after SystemExit(0)") == 1
+    assert len(found.steps[0]) == STEPS
+
+
+def test_a_process_that_trains_nothing_is_no_rank(server: Server, tmp_path: Path) -> None:
+    script = """
+    print(sum(float(loss_of(x, y)) for x, y in loader))
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert (found.exit_code, found.ranks) == (0, [])
+    assert not any(process["steps"] for process in found.processes)
+
+
+def test_losses_and_what_is_compiled_are_the_same_without_the_observer(server: Server, tmp_path: Path) -> None:
+    script = """
+    import torch._dynamo
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(20, 16), nn.Linear(16, 20)
+            self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
+        def forward(self, ids):
+            return self.head(self.layer(self.embedding(ids)))
+    model = torch.compile(Block(), backend="eager")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    ids = TensorDataset(torch.randint(20, (24, 12)))
+    updates = 0
+    while updates < 12:
+        for x, in DataLoader(ids, batch_size=8, shuffle=True):
+            loss = nn.functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+            loss.backward()
+            frames = dict(torch._dynamo.utils.counters["frames"])
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1)
+            print("update", updates, loss.item().hex(), norm.item().hex(), frames, flush=True)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            updates += 1
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert found.rank["outcome"] == "completed"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+    plain = subprocess.run(
+        [sys.executable, tmp_path / "script.py"],
+        env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True,
+    )  # fmt: skip
+    expected, lines = (
+        [line for line in output.splitlines() if line.startswith("update")] for output in (plain.stdout, found.output)
+    )
+    assert 1 + STEPS <= len(lines) < 12
+    assert lines == expected[: len(lines)]
+
+
+def test_a_stateful_loader_gives_samples_too(server: Server, tmp_path: Path) -> None:
+    script = """
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    for epoch in range(1000):
+        for x, y in StatefulDataLoader(data, batch_size=8):
+            loss_of(x, y).backward()
+            optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+    [loader] = found.rank["observed"]["loaders"]
+    assert loader["kind"] == "StatefulDataLoader"
+
+
+def test_hooks_outlive_what_older_releases_of_torch_compile_strip(server: Server, tmp_path: Path) -> None:
+    """What `TorchPatcher.patch` of PyTorch 2.1 does when torch.compile first runs (torch/_dynamo/eval_frame.py)."""
+    script = """
+    for kind in vars(torch.optim).values():
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+            if getattr(kind.step, "hooked", False):
+                unwrapped = getattr(kind.step, "__wrapped__", None)
+                if unwrapped:
+                    kind.step = unwrapped
+            kind.step.hooked = True
+    optimizer = torch.optim.AdamW(model.parameters())
+    for epoch in range(1000):
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert len(found.steps[0]) == STEPS
+
+
+def _flush(script: str) -> str:
+    """Take the indent of a script off, so that it follows its head."""
+    return "\n".join(line.removeprefix("    ") for line in script.splitlines())
