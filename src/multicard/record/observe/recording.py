@@ -327,8 +327,8 @@ def devices_of(optimizer: Any, device: str) -> list[torch.device]:
 
 
 def make_barrier() -> HostBarrier | None:
-    """Barrier of the ranks in the store of their process group, over a connection of its own; None of one rank."""
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    """Barrier of the ranks in the store of their process group, over a connection of its own; None without a group."""
+    if not dist.is_available() or not dist.is_initialized():
         return None
     try:
         store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
