@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,13 @@ class Job:
     folder: Path
     model: Path | None = None
     program: str | None = None
+
+
+def copy_project(folder: Path, *more: str) -> None:
+    """Copy what Snakemake runs, and more parts of the project, without the results that it ships."""
+    for part in ("workflow", "profiles", "resources", *more):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "recorded"))
+    shutil.copy(ROOT / "Snakefile", folder)
 
 
 def run_on_gpus(machine: EmulatedGpus, jobs: Sequence[Job], preload: Sequence[str] = VISION, **settings: Any) -> None:

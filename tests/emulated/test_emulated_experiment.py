@@ -1,15 +1,14 @@
 """A whole experiment on emulated GPUs: Snakemake, Kineto traces, figures, claims, recommendations and the report."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
-from emulated_jobs import GPU_NAME, run_program
+from emulated_jobs import GPU_NAME, copy_project, run_program
 
-from conftest import ROOT, TINY
+from conftest import TINY
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 
@@ -52,10 +51,7 @@ EXPERIMENT: dict[str, Any] = {
 def results(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of the experiment, run in a copy of the project without the results that it ships."""
     project = tmp_path_factory.mktemp("experiment") / "project"
-    for part in ("workflow", "profiles", "resources"):
-        ignored = shutil.ignore_patterns("__pycache__", *(["*"] if part == "recorded" else ["recorded"]))
-        shutil.copytree(ROOT / part, project / part, ignore=ignored)
-    shutil.copy(ROOT / "Snakefile", project)
+    copy_project(project)
     (project / "experiment.yaml").write_text(yaml.safe_dump(EXPERIMENT, sort_keys=False))
     done = run_program(emulated_gpus,
         "-m", "snakemake", "--directory", project, "--snakefile", project / "Snakefile", "--profile",
