@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 import venv
@@ -12,7 +13,10 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
+from multicard.core.files import write_json
 from multicard.core.reasons import describe_reason
+from multicard.core.rendezvous import free_port
+from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
@@ -190,6 +194,38 @@ def test_more_processes_than_devices_are_said_too(tmp_path: Path) -> None:
     record = job(tmp_path, "--spawn", "2", launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
     assert why(record).startswith("2 of its processes trained, and `devices` is 1")
+
+
+def test_ranks_that_do_not_know_of_each_other_are_counted(tmp_path: Path) -> None:
+    program = ["bash", "-c", f"{sys.executable} timed.py --steps 60 & {sys.executable} timed.py --steps 60; wait"]
+    record = job(tmp_path, *program[1:], script=program[0], launcher="command")
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
+    assert why(record).startswith("2 of its processes trained, and `devices` is 1")
+
+
+def test_nodes_start_their_own_ranks_and_leave_what_was_observed(tmp_path: Path) -> None:
+    """The nodes are two folders of this machine; tests/slurm has real ones, for other workloads."""
+    p = ScriptParameters(
+        command=["timed.py"], folder=str(SCRIPTS), device="cpu", devices=2, nodes=2, profiler="none", **WINDOWS
+    )
+    job_file = {
+        "parameters": p.stated(), "profiler": "none", "keep": str(tmp_path), "scratch": str(tmp_path),
+        "time_limit_s": 300, "port": free_port(), "observe": WORKLOADS["script"].observed(p),
+    }  # fmt: skip
+    write_json(tmp_path / "job.json", job_file)
+    command = [sys.executable, "-m", "multicard.launch.node", "--job", str(tmp_path / "job.json")]
+    slurm = {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_JOB_ID": "0", "SLURM_SRUN_COMM_PORT": "1"}
+    slurm |= {"GLOO_SOCKET_IFNAME": "lo"}
+    nodes = [subprocess.Popen(command, env=os.environ | slurm | {"SLURM_PROCID": str(node)}) for node in range(2)]
+    assert [node.wait(timeout=600) for node in nodes] == [0, 0]
+    for rank in range(2):
+        record = json.loads((tmp_path / f"rank.json.rank{rank}").read_text())
+        assert (record["outcome"], record["rank"]) == ("completed", rank)
+        steps = pd.read_csv(tmp_path / f"steps.csv.rank{rank}")
+        assert (steps["window"] == "measured").sum() == WINDOWS["steps"]
+    # Of each node its launcher, torchrun, and its rank.
+    seen = [json.loads(path.read_text()) for path in tmp_path.glob("process.json.*")]
+    assert sorted(each["rank"] for each in seen if each["steps"]) == [0, 1]
 
 
 def test_a_rank_that_raises_says_so(tmp_path: Path) -> None:

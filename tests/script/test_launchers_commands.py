@@ -115,9 +115,14 @@ def test_slurms_variables_pass_to_srun_alone() -> None:
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD"])
 def test_a_variable_whose_name_looks_like_a_secret_is_refused(name: str) -> None:
-    [line] = (start.secret_named(("HF_HOME", name)) or "").splitlines()
+    [line] = (start.secret_stated(parameters(environment=["HF_HOME", name])) or "").splitlines()
     assert line.startswith(f"environment: {name} looks like a secret")
-    assert start.secret_named(("HF_HOME", "WANDB_MODE", "TOKENIZERS_PARALLELISM")) is None
+    assert start.secret_stated(parameters(environment=["HF_HOME", "WANDB_MODE", "TOKENIZERS_PARALLELISM"])) is None
+
+
+def test_a_secret_in_the_command_is_refused() -> None:
+    given = parameters(command=["train.py", "--login", "{login}"], args={"login": "hf_0123456789abcdef"})
+    assert (start.secret_stated(given) or "").startswith("command: it holds what looks like a secret")
 
 
 @pytest.fixture

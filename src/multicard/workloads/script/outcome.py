@@ -15,19 +15,20 @@ def judge_script(
     p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
 ) -> tuple[str, Reason | None]:
     """See `multicard.experiment.workload.Workload.judge`."""
-    trained = len(list(scratch.glob("rank.json.rank*[0-9]")))
+    processes = _processes(scratch)
+    # Processes that take themselves for the same rank leave one record.
+    trained = max(len(list(scratch.glob("rank.json.rank*[0-9]"))), sum(bool(each.get("steps")) for each in processes))
     completed = all(rank["outcome"] == "completed" for rank in ranks)
     if outcome == "completed" or (reason.code == "exited" and reason.exit_code == 0):
         if trained == 0:
-            return "failed", _no_steps(scratch)
+            return "failed", _no_steps(processes)
         if completed and trained != p.devices:
             return "failed", Reason("hidden_ranks", ranks=trained, devices=p.devices)
         return outcome, reason
-    processes = _processes(scratch)
     if reason.code == "exited" and (raised := [each["error"] for each in processes if each.get("error")]):
         return raised[0]["outcome"], Reason(**raised[0]["reason"])
     if outcome == "timed_out" and not any(each.get("steps") for each in processes):
-        return outcome, replace(_no_steps(scratch), time_limit_s=reason.time_limit_s)
+        return outcome, replace(_no_steps(processes), time_limit_s=reason.time_limit_s)
     return outcome, reason
 
 
@@ -37,9 +38,8 @@ def _processes(scratch: Path) -> list[dict[str, Any]]:
     return [read_json(file) for file in files]
 
 
-def _no_steps(scratch: Path) -> Reason:
+def _no_steps(processes: Sequence[Mapping[str, Any]]) -> Reason:
     """What was seen instead of steps, and what that means."""
-    processes = _processes(scratch)
     versions = sorted({each["torch"] for each in processes if each["torch"]})
     if not processes:
         message = (

@@ -13,11 +13,11 @@ from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.secrets import APART, SECRET_VARIABLE
 from multicard.core.system import ask, version_of
+from multicard.record.observe import OBSERVE, OBSERVER_SITE
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 PACKAGE = Path(__file__).parents[2]
-OBSERVER = Path("record", "observe", "site", "sitecustomize.py")  # in the package
 LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 1)
 LONGEST_ANSWER = 160  # characters
 INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
@@ -62,11 +62,11 @@ def environment(p: ScriptParameters, scratch: Path) -> dict[str, str]:
     """
     observer = scratch.absolute() / "observer"
     observer.mkdir(exist_ok=True)
-    shutil.copyfile(PACKAGE / OBSERVER, observer / OBSERVER.name)
+    shutil.copyfile(OBSERVER_SITE, observer / OBSERVER_SITE.name)
     (observer / PACKAGE.name).symlink_to(PACKAGE)
     return {
         **LAUNCHERS[p.launched_by].environment(),
-        "MULTICARD_OBSERVE": str(scratch.absolute() / JOB),
+        OBSERVE: str(scratch.absolute() / JOB),
         "PYTHONPATH": _before(str(observer), "PYTHONPATH"),
         "PATH": _path(p),
     }
@@ -86,14 +86,15 @@ def passed_variables(p: ScriptParameters) -> tuple[str, ...]:
     return (*p.environment, *LAUNCHERS[p.launched_by].variables)
 
 
-def secret_named(names: tuple[str, ...]) -> str | None:
-    """What is wrong with variables that are to be passed on; None where nothing is."""
-    for name in names:
-        if SECRET_VARIABLE.search(name):
-            return (
-                f"environment: {name} looks like a secret, which a profiler's report would hold; have the script read "
-                "it from a file"
-            )
+def secret_stated(p: ScriptParameters) -> str | None:
+    """What of the parameters looks like a secret, which records and a profiler's report would hold; None where none."""
+    named = next((name for name in p.environment if SECRET_VARIABLE.search(name)), None)
+    if named:
+        return f"environment: {named} looks like a secret, which would be recorded; have the script read it from a file"
+    if any(map(APART.search, p.arguments(""))):
+        return (
+            "command: it holds what looks like a secret, which would be recorded; have the script read it from a file"
+        )
     return None
 
 

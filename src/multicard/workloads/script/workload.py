@@ -28,8 +28,8 @@ class Script(Workload):
     assumption = "a script's own time is not known"
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
-        """Refuse to pass on what looks like a secret."""
-        return start.secret_named(p.environment)
+        """Refuse what looks like a secret."""
+        return start.secret_stated(p)
 
     def unsupported_reason(self, p: ScriptParameters, machine: Machine, inputs: Inputs) -> str | None:
         """Ask the launcher."""
