@@ -69,7 +69,11 @@ class TorchFinder(importlib.abc.MetaPathFinder):
 
 def watch():
     """Hook into PyTorch."""
-    from multicard.record.observe import hooks
+    sys.path.insert(0, str(HERE))  # the script's environment may have another multicard
+    try:
+        from multicard.record.observe import hooks
+    finally:
+        sys.path.remove(str(HERE))
 
     if not is_helper():
         note_process()
