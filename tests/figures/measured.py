@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.scenario_tables import MEASURES, SCHEMAS, ScenarioTables, store
+from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import WORKLOADS
 
 
@@ -30,7 +31,7 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
                 "run": f"run{number}",
                 "outcome": outcome,
                 "reason": None,
-                **parameters,
+                **as_columns(parameters),
                 **dict.fromkeys(measures),
                 **known,
             }
@@ -90,6 +91,22 @@ def texts() -> pd.DataFrame:
             gradients_bytes=1_000_000, optimizer_bytes=2_000_000,
         )  # fmt: skip
     return measured("llm", *rows)
+
+
+def scripts() -> pd.DataFrame:
+    """A script under two launchers on one and two devices, two repeats; once with two threads: five configurations."""
+    rows = []
+    for launcher, threads, devices, seconds in (
+        ("torchrun", 1, 1, 0.10), ("torchrun", 1, 2, 0.12), ("accelerate", 1, 1, 0.11), ("accelerate", 1, 2, 0.13),
+        ("torchrun", 2, 2, 0.09),
+    ):  # fmt: skip
+        rows += two_repeats(
+            command=("train.py", "--batch-size", "{batch_size}"), args={"batch_size": 32}, launcher=launcher,
+            threads=threads, devices=devices, iteration_time_s=seconds,
+            throughput_samples_per_s=32 * devices / seconds, forward_s=seconds / 3, backward_s=seconds / 2,
+            other_s=seconds / 6,
+        )  # fmt: skip
+    return measured("script", *rows)
 
 
 def legend(figure: Figure) -> list[list[str]]:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pandas as pd
 import pytest
 
-from figures.measured import closed, gathered, group_names, heading, lengths, measured, pictures, texts, words
+from figures.measured import closed, gathered, group_names, heading, lengths, measured, pictures, scripts, texts, words
 from multicard.analysis.comparisons import varied
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.provenance import notes
@@ -27,12 +27,18 @@ from multicard.figures.series import labels
 from multicard.figures.steps import step_breakdown
 from multicard.figures.style import styled
 
-TABLES = {"vision": pictures, "llm": texts}
+TABLES = {"vision": pictures, "llm": texts, "script": scripts}
 # Figures of which measures alone give a row per configuration.
 OF_CONFIGURATIONS = {
     "iteration_time", "step_breakdown", "speedup", "image_size_scaling", "precision", "techniques", "text_datasets",
 }  # fmt: skip
-DRAWN = [(name, work) for name in FIGURES for work in WORKLOADS if FIGURES[name].workload in (None, work)]
+# A configuration is refused that asks for a figure of a parameter which its workload does not have.
+DRAWN = [
+    (name, work)
+    for name, entry in FIGURES.items()
+    for work in WORKLOADS
+    if entry.workload in (None, work) and entry.axis in (None, *WORKLOADS[work].parameters.model_fields)
+]
 
 
 def drawn(name: str, measures: pd.DataFrame, folder: Path) -> str:
