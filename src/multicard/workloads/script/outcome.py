@@ -50,8 +50,9 @@ def _no_steps(processes: Sequence[Mapping[str, Any]]) -> Reason:
         message = f"none of its processes ({_counted(processes)}) imported torch; see `command`"
     else:
         message = (
-            f"its processes ({_counted(processes)}, torch {', '.join(versions)}) called no optimizer of PyTorch; add "
-            "`import multicard.marks` and, after each step, `multicard.marks.step()`"
+            f"its processes ({_counted(processes)}, torch {', '.join(versions)}) called no optimizer of PyTorch; "
+            "log.txt may say why, and a loop that hides its steps needs `import multicard.marks` and, after each step, "
+            "`multicard.marks.step()`"
         )
     return Reason("no_steps", message=message)
 
