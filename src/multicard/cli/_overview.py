@@ -55,7 +55,9 @@ def print_results(experiment: "Experiment") -> bool:
             completed = completed or bool(tables.completed)
             if tables.completed:
                 lines += [why for measure, why in WHY_UNKNOWN.items() if _is_unknown(rows, measure)]
-            lines += [f"{row['outcome']}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]]
+            lines += [
+                f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
+            ]
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
         for line in (*dict.fromkeys(lines), *notes(tables, profiled=True)):
             terminal.print(plain(line), soft_wrap=True)
@@ -75,7 +77,8 @@ def overview_table(title: str, rows: "pd.DataFrame", measures: list[str]) -> "Ta
         table.add_column(plain(name.removeprefix("args.")), overflow="fold")
     columns = []
     for name in measures:
-        factor, unit = unit_for(rows[name], units) if (units := units_of(name)) else (1.0, "")
+        units = units_of(name) if rows[name].notna().any() else None
+        factor, unit = unit_for(rows[name], units) if units else (1.0, "")
         bounds = [rows[f"{name}{end}"] * factor for end in ("", "_low", "_high")]
         columns.append([number_in(*each) for each in zip(*bounds, strict=True)])
         words = HEADINGS.get(name) or heading(name)

@@ -1,0 +1,216 @@
+"""`multicard scale`."""
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from multicard.cli._command import Command
+from multicard.cli._own_command import OWN_NAME, check_command, understood, with_own_names
+from multicard.core.errors import UserError
+
+CONFIG = Path("multicard.yaml")
+FIGURES = ("step_breakdown", "step_times", "memory")
+FIGURES_OF_SEVERAL = ("iteration_time", "speedup")
+FIGURES_OF_GPUS = ("device_time", "kernel_classes", "collectives")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to vary, and how to run it."""
+    add = parser.add_argument
+    add("--devices", required=True, metavar="N,...", help="numbers of GPUs, or of processes on CPUs, such as 1,2,4")
+    add(
+        "--vary", action="append", default=[], metavar="NAME=VALUE,...",
+        help="a parameter of your own and its values; the command names it in braces",
+    )  # fmt: skip
+    add("--steps", type=int, default=50, help="measured steps (default: %(default)s)")
+    add("--repeats", type=int, default=1, help="repeats of each configuration; two or more give intervals")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto (default): cuda if there is a GPU")
+    add("--python", metavar="FILE", help="interpreter that runs the script (default: the one that runs multicard)")
+    add(
+        "--launcher",
+        default="auto",
+        help="what starts the ranks; auto (default): python, or torchrun on several devices",
+    )
+    add(
+        "--samples-per-step",
+        type=int,
+        metavar="N",
+        help="samples of a step, of all ranks together, if its loaders do not tell",
+    )
+    add(
+        "--pass", action="append", default=[], dest="environment", metavar="VARIABLE",
+        help="environment variable that the script gets beside the usual ones; none that looks like a secret",
+    )  # fmt: skip
+    add("--time-limit-min", type=int, default=60, metavar="N", help="minutes per run (default: %(default)s)")
+    add("--results", default="results", metavar="FOLDER", help="where everything goes (default: %(default)s)")
+    add("--config-out", type=Path, default=CONFIG, metavar="FILE", help="configuration to write (default: %(default)s)")
+    add("--overwrite", action="store_true", help="replace a configuration file that differs")
+    add("--dry-run", action="store_true", help="list the runs; write and run nothing")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the configuration, run it, and print its results; exit with 1 unless all was made and a run completed."""
+    from multicard.cli.run import run_and_print
+    from multicard.cli.runs import print_runs
+    from multicard.experiment.load import check
+
+    config = configuration(arguments)
+    experiment, path = check(config, "multicard scale"), arguments.config_out
+    if arguments.dry_run:
+        print_runs(experiment)
+        return
+    _write(path, as_yaml(config, arguments.rest), arguments.overwrite)
+    print(f"configuration: {path}", flush=True)
+    active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    if active and Path(active) != Path(sys.prefix) and "python" not in config["scenarios"]["scale"]["fixed"]:
+        print(f"interpreter: {sys.executable}; for the active environment's: --python {active}/bin/python", flush=True)
+    run_and_print(experiment, path)
+
+
+def _write(path: Path, text: str, overwrite: bool) -> None:
+    """Write the configuration file, unless another one is there."""
+    from multicard.core.files import atomic_write, unwritable
+
+    reason = f"{path} is a folder, expected a file" if path.is_dir() else unwritable(path.absolute().parent)
+    if reason:
+        raise UserError(f"--config-out: cannot write to {path}: {reason}")
+    if path.exists() and not overwrite:
+        if path.read_bytes() == text.encode():
+            return
+        raise UserError(
+            f"{path}: exists and says something else; --overwrite replaces it, --config-out FILE writes another, and "
+            f"multicard run {path} runs it as it is"
+        )
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the configuration file is to say.
+
+    Raises
+    ------
+    UserError
+        If the arguments do not fit together.
+    """
+    python, command = understood(arguments.rest, arguments.launcher)
+    varied = dict(map(_varied, arguments.vary))
+    if len(varied) < len(arguments.vary):
+        raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
+    command = [with_own_names(part, varied) for part in command]
+    check_command(command, list(varied))
+    devices = _numbers("--devices", arguments.devices)
+    device = arguments.device
+    if device == "auto":
+        from multicard.experiment.machine import Machine
+
+        device = "cuda" if Machine.here().gpus else "cpu"
+    stated = {
+        "python": arguments.python or python,
+        "launcher": arguments.launcher,
+        "environment": arguments.environment,
+        "samples_per_step": arguments.samples_per_step,
+    }
+    fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
+    fixed |= {name: value for name, value in stated.items() if value}
+    several = len(devices) > 1
+    what = "GPU" if device == "cuda" else "process"
+    name = next((Path(part).name for part in command if part.endswith(".py")), " ".join(command[:2]))
+    return {
+        "results": arguments.results,
+        "time_limit_min": arguments.time_limit_min,
+        "scenarios": {
+            "scale": {
+                "question": f"What does another {what} gain {name}, and where does its time go?",
+                "fixed": fixed,
+                "vary": {"devices": devices} | ({"args": varied} if varied else {}),
+                "repeats": arguments.repeats,
+                "figures": [
+                    *(FIGURES_OF_SEVERAL if several else ()),
+                    *FIGURES,
+                    *(FIGURES_OF_GPUS if device == "cuda" else ()),
+                ],
+            }
+        },
+    }
+
+
+def as_yaml(config: dict[str, Any], command: list[str]) -> str:
+    """The configuration file, with comments for who edits it."""
+    from multicard.core.text import printable
+
+    [(name, scenario)] = config["scenarios"].items()
+    remarks = {
+        "command": "a name in braces is one of args below, or {run_dir}, {devices}, {seed}, ...",
+        "folder": "where the script runs, relative to where multicard runs",
+        "steps": "measured ones, after the warm-up (warmup_steps: 10) and before those that are profiled (10)",
+        "args": "your own parameters, with all values that the runs combine",
+    }
+
+    def lines(values: dict[str, Any], indent: int) -> list[str]:
+        """A line for each key, with its remark."""
+        texts = ((key, f"{' ' * indent}{key}: {_flow(value)}") for key, value in values.items())
+        return [f"{text} # {remarks[key]}" if key in remarks else text for key, text in texts]
+
+    return "\n".join(
+        [
+            "# Written by multicard scale, for:",
+            f"#     {printable(shlex.join(command))}",
+            "# To change it, edit it and run it again; what has been measured stays as long as its parameters do:",
+            "#     multicard runs --config FILE      lists the runs",
+            "#     multicard run FILE                runs what is missing",
+            "# All keys and parameters: docs/parameters.md",
+            *lines({key: config[key] for key in ("results", "time_limit_min")}, 0),
+            "scenarios:",
+            f"  {name}:",
+            *lines({"question": scenario["question"]}, 4),
+            "    fixed:",
+            *lines(scenario["fixed"], 6),
+            "    vary:",
+            *lines(scenario["vary"], 6),
+            *lines({key: scenario[key] for key in ("repeats", "figures")}, 4),
+            "",
+        ]
+    )
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    import yaml
+
+    return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)[1:-2]
+
+
+def _varied(text: str) -> tuple[str, list[Any]]:
+    """Name and values of one `--vary`."""
+    name, equals, values = text.partition("=")
+    if not equals or not re.fullmatch(OWN_NAME, name) or not all(values.split(",")):
+        raise UserError(f"--vary: found {text!r}, expected NAME=VALUE,... such as batch-size=32,64")
+    return name.lower().replace("-", "_"), [_value(value) for value in values.split(",")]
+
+
+def _value(text: str) -> Any:
+    """A number where it is written as Python would write it, so that the command gets it as it was stated."""
+    for kind in (int, float):
+        try:
+            if str(kind(text)) == text and text not in ("nan", "inf", "-inf"):
+                return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
+    return [int(number) for number in text.split(",")]
+
+
+COMMAND = Command(
+    "scale", 8, "measure your own training script on several numbers of devices, unchanged", add_arguments, run,
+    rest="-- SCRIPT.py [ARGUMENT ...]",
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""The table that `multicard run` and `multicard scale` print at the end, of synthetic runs."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.synthetic_results import make_results, repeated
+from multicard.cli._overview import print_results
+from multicard.core.errors import UserError
+from multicard.experiment.config import Experiment
+
+ASKED = {"question": "Which is [bold]faster[/bold]?", "fixed": {"device": "cpu"}, "figures": ["step_breakdown"]}
+
+
+def row(devices: int, seconds: float | None, **others: Any) -> dict[str, Any]:
+    """A run of steps so long, with eight images per device."""
+    stated = {"workload": "vision", "dataset": "mnist", "strategy": "ddp-ds", "device": "cuda", "devices": devices}
+    rate = 8 * devices / seconds if seconds else None
+    return stated | {"iteration_time_s": seconds, "throughput_samples_per_s": rate} | others
+
+
+def printed(
+    folder: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any], **reasons: str
+) -> tuple[bool, str]:
+    """Whether a run completed, and what is printed, with single spaces; `reasons` by the number of a run."""
+    make_results(folder, rows)
+    path = folder / "scenarios" / "s0" / "measures.csv"
+    measures = pd.read_csv(path).astype({"reason": object})
+    for at, reason in reasons.items():
+        measures.loc[int(at.removeprefix("run")), "reason"] = reason
+    measures.to_csv(path, index=False)
+    completed = print_results(Experiment.model_validate({"results": str(folder), "scenarios": {"s0": ASKED}}))
+    return completed, re.sub(r"[ │┃]+", " ", capsys.readouterr().out)
+
+
+def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scatter = {1: (0.9, 1.0, 1.1), 2: (1.1, 1.0, 0.9)}
+    rows = [one for n in scatter for one in repeated(row(n, 0.1, data_share=0.25), scatter[n])]
+    completed, text = printed(tmp_path, capsys, *rows)
+    assert completed
+    assert "Which is [bold]faster[/bold]?" in text
+    # The median of three repeats in its range: of the time in ms, of the rate and the share.
+    assert "\n 1 100 [90, 110] 80.0 [72.0, 88.0] 1.00 100" in text
+    # The ratios of the blocks are 2 × (11/9, 1, 9/11): a t interval of two degrees of freedom around 2.
+    assert "\n 2 100 [90, 110] 160 [144, 176] 2.00 [1.21, 3.29] " in text
+    assert "25.0 [22.5, 27.5]" in text
+    assert "exposed communication: read from traces of GPUs only" in text
+    assert text.splitlines()[-1] == f"report: {tmp_path}/report.html"
+
+
+def test_failures_have_their_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row(1, 0.1), row(2, None, outcome="failed"), row(4, None, outcome="out_of_memory")]
+    completed, text = printed(tmp_path, capsys, *rows, run1="rank 1: no such file: a\x1b[1m", run2="rank 0: 3 GiB")
+    assert completed
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith(" 2 ")] == [" 2 – – – – – – – failed "]
+    assert [line for line in lines if line.startswith(" 4 ")] == [" 4 – – – – – – – out of memory "]
+    assert "failed: rank 1: no such file: a�[1m" in lines
+    assert "out of memory: rank 0: 3 GiB" in lines
+
+
+def test_where_no_run_completed_that_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    completed, text = printed(tmp_path, capsys, row(1, None, outcome="timed_out"), run0="exceeded its time limit")
+    assert not completed
+    assert "timed out: exceeded its time limit" in text
+
+
+def test_runs_that_cannot_run_here_are_counted_by_their_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_results(tmp_path, [row(1, 0.1)])
+    outcomes = pd.DataFrame({"run": ["a", "b"], "outcome": ["not run"] * 2, "reason": ["needs 8 GPUs"] * 2})
+    outcomes.to_csv(tmp_path / "scenarios" / "s0" / "runs.csv", index=False)
+    assert print_results(Experiment.model_validate({"results": str(tmp_path), "scenarios": {"s0": ASKED}}))
+    assert "2 cannot run here: needs 8 GPUs" in capsys.readouterr().out.splitlines()
+
+
+def test_a_scenario_that_was_not_measured_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="s0: not measured"):
+        print_results(Experiment.model_validate({"results": str(tmp_path), "scenarios": {"s0": ASKED}}))

@@ -1,0 +1,84 @@
+"""What the page "Measure your own training" has a newcomer do, done: its script, its commands, real processes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from docs.test_pages import blocks, shell_commands
+
+pytestmark = pytest.mark.slow
+
+
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    paths = {"PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder, env=os.environ | paths, capture_output=True, text=True, timeout=1800, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the script of the page, and nothing else."""
+    folder = tmp_path_factory.mktemp("own") / "my training"
+    folder.mkdir()
+    script, _ = (block.text for block in blocks("docs/own-training.md") if block.language == "python")
+    (folder / "train.py").write_text(script)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path) -> str:
+    """What `multicard scale` prints there."""
+    dry, real, _ = shell_commands("docs/own-training.md")
+    assert real == dry.replace("--dry-run ", "")
+    done = shell(real, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def measures(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "results" / "scenarios" / "scale" / "measures.csv").set_index("run").sort_index()
+
+
+def test_every_configuration_is_measured(folder: Path, printed: str) -> None:
+    found = measures(folder)
+    assert found["outcome"].tolist() == ["completed"] * 4
+    assert (found["measured_steps"] == 20).all()
+    by_hand = found["devices"] * found["args.batch_size"] / found["iteration_time_s"]
+    assert found["throughput_samples_per_s"].tolist() == pytest.approx(by_hand.tolist(), rel=1e-9)
+    assert found["data_share"].between(0, 1).all()
+    one, two = (found[found["devices"] == devices].set_index("args.batch_size") for devices in (1, 2))
+    speedup = two["throughput_samples_per_s"] / one["throughput_samples_per_s"]
+    assert two["speedup"].tolist() == pytest.approx(speedup.reindex(two.index).tolist(), rel=1e-9)
+
+
+def test_the_table_has_a_row_of_each_configuration_and_says_where_the_report_is(folder: Path, printed: str) -> None:
+    rows = [re.split(r" *│ *", line)[1:-1] for line in printed.splitlines() if line.startswith("│")]
+    assert sorted((row[0], row[1], row[-1]) for row in rows) == [
+        (devices, batch, "completed") for devices in "12" for batch in ("128", "32")
+    ]
+    assert printed.splitlines()[-1] == "report: results/report.html"
+    assert (folder / "results" / "report.html").stat().st_size > 0
+
+
+def test_a_second_start_measures_nothing_again(folder: Path, printed: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("results/runs/*/run.json")}
+    *_, again = shell_commands("docs/own-training.md")
+    assert again.startswith("multicard run ")
+    done = shell(again, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("results/runs/*/run.json")} == before
+    assert len(before) == 4
+
+
+def test_where_no_run_completes_the_exit_code_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise RuntimeError('no data here')\n")
+    done = shell("multicard scale --device cpu --devices 1 --steps 5 -- train.py", tmp_path)
+    assert done.returncode == 1
+    assert "no data here" in done.stdout

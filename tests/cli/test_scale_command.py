@@ -1,0 +1,206 @@
+"""`multicard scale`: how a command is understood, the configuration file that is written, and bad input."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from multicard.cli import main
+from multicard.cli._own_command import understood
+from multicard.core.errors import UserError
+from multicard.experiment.load import read_experiment
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script in it, in which nothing is run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_: None)
+    return tmp_path
+
+
+def written(*arguments: str) -> dict[str, Any]:
+    """What the file says that the command writes."""
+    main(["scale", "--device", "cpu", *arguments])
+    return yaml.safe_load(Path("multicard.yaml").read_text())
+
+
+def refused(*arguments: str) -> str:
+    """The one line that refuses it, where nothing may be written."""
+    before = sorted(Path().iterdir())
+    with pytest.raises(SystemExit) as stopped:
+        main(["scale", "--device", "cpu", *arguments])
+    assert sorted(Path().iterdir()) == before
+    [line] = str(stopped.value).splitlines()
+    return line
+
+
+def test_the_file_says_what_was_asked_and_is_valid(folder: Path) -> None:
+    stated = written(
+        "--devices", "1,2", "--vary", "batch-size=32,64", "--vary", "amp=none,bf16", "--vary", "lr=0.1",
+        "--steps", "20", "--repeats", "3", "--pass", "HF_HOME", "--samples-per-step", "64", "--python", sys.executable,
+        "--results", "out", "--time-limit-min", "5",
+        "--", "train.py", "--batch-size", "{batch-size}", "--amp={amp}", "--lr", "{lr}", "--out", "{run_dir}/x y",
+    )  # fmt: skip
+    [scenario] = stated["scenarios"].values()
+    assert (stated["results"], stated["time_limit_min"], scenario["repeats"]) == ("out", 5, 3)
+    assert scenario["fixed"] == {
+        "workload": "script",
+        "command": [
+            "train.py",
+            "--batch-size",
+            "{batch_size}",
+            "--amp={amp}",
+            "--lr",
+            "{lr}",
+            "--out",
+            "{run_dir}/x y",
+        ],
+        "folder": ".",
+        "device": "cpu",
+        "steps": 20,
+        "python": sys.executable,
+        "launcher": "auto",
+        "environment": ["HF_HOME"],
+        "samples_per_step": 64,
+    }
+    own = {"batch_size": [32, 64], "amp": ["none", "bf16"], "lr": [0.1]}
+    assert scenario["vary"] == {"devices": [1, 2], "args": own}
+    [read] = read_experiment(Path("multicard.yaml")).scenarios.values()
+    assert read.varied == {"devices": [1, 2]} | {f"args.{name}": values for name, values in own.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("32", 32), ("-1", -1), ("0.1", 0.1), ("1e-3", "1e-3"), ("007", "007"), ("none", "none"), ("nan", "nan"),
+        ("yes", "yes"), ("true", "true"), ("1:30", "1:30"), ("0x10", "0x10"), ("a b", "a b"), ("#1", "#1"), ("~", "~"),
+        ("{x}", "{x}"), ("ä", "ä"), ("a: b", "a: b"), ("1_000", "1_000"), ("'", "'"),
+    ],
+)  # fmt: skip
+def test_the_script_gets_a_value_as_it_was_typed(text: str, value: Any, folder: Path) -> None:
+    [scenario] = written("--devices", "1", "--vary", f"x={text}", "--", "train.py", "{x}")["scenarios"].values()
+    [found] = scenario["vary"]["args"]["x"]
+    assert (found, type(found), str(found)) == (value, type(value), text)
+
+
+def test_any_text_of_the_command_stays_as_it_is(folder: Path) -> None:
+    command = [
+        "train.py",
+        "-x",
+        "- y",
+        "#",
+        "a: [b",
+        "'\"",
+        "yes",
+        "1",
+        "{{}}",
+        "two\nlines",
+        "\x1b[1m",
+        "--",
+        "é" * 200,
+    ]
+    [scenario] = written("--devices", "1", "--", *command)["scenarios"].values()
+    assert scenario["fixed"]["command"] == command
+
+
+@pytest.mark.parametrize(
+    ("typed", "python", "command"),
+    [
+        ("train.py -b 8", None, "train.py -b 8"),
+        ("python train.py -b 8", None, "train.py -b 8"),
+        ("python3.12 -m pkg.train", None, "-m pkg.train"),
+        ("-m pkg.train --x", None, "-m pkg.train --x"),
+        (".venv/bin/python train.py", ".venv/bin/python", "train.py"),
+    ],
+)
+def test_a_command_is_understood_with_and_without_its_interpreter(typed: str, python: str | None, command: str) -> None:
+    assert understood(typed.split()) == (python, command.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("torchrun --nproc-per-node 2 train.py -b 8", "write --launcher torchrun -- train.py -b 8"),
+        ("python -m torch.distributed.run train.py", "write --launcher torchrun -- train.py"),
+        ("/opt/bin/accelerate launch train.py", "write --launcher accelerate -- train.py"),
+        ("mpiexec -n 2 python train.py", "write --launcher mpirun -- train.py"),
+        ("srun ./train", "write --launcher srun -- SCRIPT.py ..."),
+        ("uv run train.py", "write --python FILE -- train.py"),
+        (
+            "./train.sh",
+            "expected SCRIPT.py or -m MODULE; a program that starts its ranks itself needs --launcher command",
+        ),
+        ("python", "expected SCRIPT.py or -m MODULE"),
+        ("python -u train.py", "expected SCRIPT.py or -m MODULE"),
+    ],
+)
+def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) -> None:
+    with pytest.raises(UserError, match=r"^-- ") as caught:
+        understood(typed.split())
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
+    assert understood(["tune", "run", "x"], "command") == (None, ["tune", "run", "x"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--devices 1 --", "the command is missing; write it last, after --"),
+        ("--devices 1,a -- train.py", "--devices: found '1,a', expected numbers of devices such as 1,2,4"),
+        ("--devices 0 -- train.py", "--devices: found '0'"),
+        ("--devices 1 -- other.py", "other.py: no such file in "),
+        ("--devices 1 --vary b -- train.py {b}", "--vary: found 'b', expected NAME=VALUE,..."),
+        ("--devices 1 --vary b=1,,2 -- train.py {b}", "--vary: found 'b=1,,2'"),
+        ("--devices 1 --vary b=1 --vary b=2 -- train.py {b}", "--vary: names a parameter twice"),
+        ("--devices 1 --vary b=1,1 -- train.py {b}", "lists a value twice: [1, 1]"),
+        ("--devices 1 --vary b=1 -- train.py", "--vary b: the command does not use it; write {b} where"),
+        ("--devices 1 --vary seed=1 -- train.py {seed}", "--vary seed: multicard gives {seed} its value"),
+        ("--devices 1 --vary batch-size=1 -- train.py {batch_siz}", "did you mean {batch_size}?"),
+        ("--devices 1 -- train.py {x}", "{x}: not named by --vary, and none of devices, "),
+        ("--devices 1 -- train.py {x}", "write --vary x=VALUE,..., or {{ and }} for braces"),
+        ('--devices 1 -- train.py {"a":1}', "; write {{ and }} for braces"),
+        ("--devices 1 --config-out . -- train.py", "--config-out: cannot write to .: . is a folder, expected a file"),
+        ("--devices 1 --config-out train.py/x -- train.py", "train.py is not a folder"),
+        ("--devices 1 -- train.py {", "has a single {; write {{ for a brace"),
+        ("--devices 1 --launcher torchru -- train.py", "did you mean 'torchrun'?"),
+        ("--devices 1 --steps 0 -- train.py", "steps: found 0, "),
+        ("--devices 1 --results a;b -- train.py", "results: "),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(arguments: str, says: str, folder: Path) -> None:
+    assert says in refused(*arguments.split())
+
+
+def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Path) -> None:
+    first = written("--devices", "1", "--", "train.py")
+    assert written("--devices", "1", "--", "train.py") == first, "the same is no other"
+    asked = ["--devices", "1,2", "--", "train.py"]
+    assert "multicard.yaml: exists and says something else; --overwrite replaces it" in refused(*asked)
+    main(["scale", "--device", "cpu", "--config-out", "other.yaml", *asked])
+    assert yaml.safe_load(Path("multicard.yaml").read_text()) == first
+    assert written("--overwrite", *asked)["scenarios"] == yaml.safe_load(Path("other.yaml").read_text())["scenarios"]
+
+
+def test_an_environment_that_is_active_and_not_used_is_told_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for active, told in ((sys.prefix, False), ("/opt/train", True)):
+        monkeypatch.setenv("VIRTUAL_ENV", active)
+        written("--devices", "1", "--", "train.py")
+        assert ("--python /opt/train/bin/python" in capsys.readouterr().out) == told
+    written("--devices", "1", "--overwrite", "--python", "/opt/train/bin/python", "--", "train.py")
+    assert "interpreter" not in capsys.readouterr().out
+
+
+def test_a_dry_run_lists_the_runs_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["scale", "--device", "cpu", "--dry-run", "--devices", "1,2", "--vary", "b=4,8", "--", "train.py", "{b}"])
+    listed = capsys.readouterr().out
+    assert all(f"cpu{devices}_b-{batch}_" in listed for devices in (1, 2) for batch in (4, 8))
+    assert "4 runs, " in listed
+    assert [path.name for path in folder.iterdir()] == ["train.py"]
