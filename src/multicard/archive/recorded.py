@@ -107,9 +107,10 @@ def unsupported_reasons(
         if run.id in recorded.archives:
             reasons[run.id] = None
             continue
-        reason, fault = run.unsupported_reason(machine), faults.get(run.parameters.dataset)
+        dataset = getattr(run.parameters, "dataset", None)
+        reason, fault = run.unsupported_reason(machine), faults.get(dataset)
         if reason is None and fault:
-            reason = f"no data set {run.parameters.dataset}: {fault}"
+            reason = f"no data set {dataset}: {fault}"
         if reason and run.id in recorded.differing:
             reason = f"{reason}; {recorded.differing[run.id]}"
         reasons[run.id] = reason
