@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
 from multicard.analysis.measures import MEASURES
 from multicard.core.units import number, percent
-from multicard.experiment.config import PARAMETERS
+from multicard.experiment.config import PARAMETERS, is_parameter
 from multicard.experiment.datasets import Strict
 
 DATA_SOURCE = "data_source"  # kind of the data set, from the record of a run
@@ -151,7 +151,8 @@ class Test(Strict):
         return [
             each
             for each in configurations
-            if fits(each, self.where, besides)
+            if each.workload.is_judged
+            and fits(each, self.where, besides)
             and all(
                 (name, value, each.rest([name, *OBSERVATION])) in others
                 for name, values in self.measured_with.items()
@@ -215,6 +216,6 @@ def fits(configuration: Configuration, where: Where, besides: str | None = None)
 
 
 def _first(configuration: Configuration, name: str) -> Any:
-    if name in PARAMETERS:
+    if is_parameter(name):
         return configuration[name]
     return next((run.values[name] for run in configuration.completed if name in run.values), None)

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
-from multicard.experiment.config import PARAMETERS
+from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import WORKLOADS, Workload, workload_of
 
 
@@ -34,7 +34,7 @@ QUANTILES = {"p1_s": 0.01, "p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p99_s
 
 def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
     """Parameters with more than one value among the runs, except those named and those that follow the preset."""
-    names = [name for name in PARAMETERS if name in measures and name not in besides]
+    names = [name for name in parameters_in(measures) if name not in besides]
     return workload_of(measures).varying(measures, names)
 
 
@@ -130,4 +130,4 @@ def tokens_per_rank(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _parameters(measures: pd.DataFrame) -> list[str]:
-    return [name for name in PARAMETERS if name in measures and name != "repeat"]
+    return [name for name in parameters_in(measures) if name != "repeat"]

@@ -15,7 +15,8 @@ from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN
-from multicard.experiment.config import PARAMETERS
+from multicard.experiment.config import parameters_in
+from multicard.experiment.parameters import ARGS, OWN, as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
 
 SCENARIOS, RUNS = "scenarios", "runs"
@@ -113,9 +114,9 @@ class Configuration:
         return self.workload.unit.throughput
 
     def default(self, parameter: str) -> Any:
-        """Default of a parameter of its workload; None of others."""
+        """Default of a parameter of its workload, as a table has it; None of others."""
         field = self.workload.parameters.model_fields.get(parameter)
-        return None if field is None else field.default
+        return None if field is None or field.is_required() else as_columns({parameter: field.default})[parameter]
 
     def naming(self, parameters: Iterable[str]) -> str:
         """Values of some parameters, as a configuration file would state them."""
@@ -126,7 +127,7 @@ class Configuration:
 
     def rest(self, besides: Iterable[str]) -> tuple[Any, ...]:
         """What configurations have in common that differ at most in the parameters named: the machine included."""
-        names = [name for name in PARAMETERS if name in self.parameters and name not in besides]
+        names = [name for name in parameters_in(self.parameters) if name not in besides]
         return (self.provenance.machine, self.provenance.versions, *((name, self.parameters[name]) for name in names))
 
     def words(self, without: Iterable[str] = (), in_short: bool = False) -> str:
@@ -143,7 +144,7 @@ class Configuration:
             _word(self, name)
             for name in names
             if name not in without
-            and (name in model.HEADLINE or self[name] != model.model_fields[name].default)
+            and (name in model.HEADLINE or self[name] != self.default(name))
             and self[name] is not None
         )
 
@@ -264,8 +265,10 @@ def _provenance(runs: Path, run: str) -> Provenance:
 
 
 def _fields(run: MeasuredRun) -> list[str]:
-    """Parameters of the run's workload, but for the repeat."""
-    return [name for name in WORKLOADS[run.values["workload"]].parameters.model_fields if name != "repeat"]
+    """Parameters of the run's workload, but for the repeat; the user's own one by one."""
+    own = [name for name in run.values if name.startswith(OWN)]
+    fields = WORKLOADS[run.values["workload"]].parameters.model_fields
+    return [*(name for name in fields if name not in ("repeat", ARGS)), *own]
 
 
 def _key(run: MeasuredRun) -> tuple[Any, ...]:
@@ -279,11 +282,11 @@ def _word(configuration: Configuration, name: str) -> str:
         return f"{value} {one}" if value == 1 else f"{value} {one}{'es' if one.endswith('s') else 's'}"
     if name == "image_size":
         return f"{value} px"
-    spaced = name.replace("_", " ")
+    spaced = name.removeprefix(OWN) if name.startswith(OWN) else name.replace("_", " ")
     if isinstance(value, bool):
         return spaced if value else f"no {spaced}"
     named = configuration.workload.parameters.HEADLINE
-    return str(value) if name in named or name == "layout" else f"{spaced} {value}"
+    return str(value) if name in (*named, "layout", "command") else f"{spaced} {value}"
 
 
 def _stated(value: Any) -> str:

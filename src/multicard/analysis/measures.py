@@ -16,7 +16,8 @@ from multicard.analysis.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.core.reasons import describe_reason
-from multicard.experiment.config import PARAMETERS
+from multicard.experiment.config import PARAMETERS, parameters_in
+from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
 
 COMMON: dict[str, str] = {
@@ -108,7 +109,7 @@ def measure_run(run: Path | RunFiles) -> dict[str, Any]:
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
         "deviation": deviation(record),
-        **{name: record["parameters"].get(name) for name in work.parameters.model_fields},
+        **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
     if record["outcome"] == "completed":
@@ -134,10 +135,11 @@ def _read_steps(path: Path, work: Workload) -> pd.DataFrame:
 def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload) -> dict[str, Any]:
     """Measures of a completed run."""
     folder, record = run.folder, run.record
+    steps = work.counted(record, steps)
     metered = steps[steps["window"] == "measured"]
     steps = without_transient(steps, record["parameters"])
     measured = steps[steps["window"] == "measured"]
-    window, distinct = Window(measured), work.distinct_share(record["parameters"])
+    window, distinct = Window(measured), work.distinct_share(record)
     phases = measured[[f"{phase}_s" for phase in PHASES]]
     row = {
         "elapsed_s": window.elapsed_s,
@@ -145,7 +147,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload) -> dict[str, A
         "processed_samples_per_s": window.rate("samples"),
         "throughput_samples_per_s": distinct * window.rate("samples"),
         work.unit.throughput: distinct * window.rate(work.unit.column),
-        "estimated_epoch_time_s": window.iteration_time_s * record["steps_per_pass"],
+        "estimated_epoch_time_s": record["steps_per_pass"] and window.iteration_time_s * record["steps_per_pass"],
         "median_iteration_time_s": window.median_iteration_time_s,
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
         "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),
@@ -199,11 +201,14 @@ def _iteration_time_of_trace(steps: pd.DataFrame) -> float | None:
 
 
 def energy_per(record: dict[str, Any], counts: pd.Series) -> float | None:
-    """Joules of the measured steps per unit of `counts`, which has a row per step and rank; None unless metered."""
+    """Joules of the measured steps per unit of `counts`, which has a row per step and rank; None unless metered.
+
+    Not a number where a count is not known.
+    """
     meters = [meter for rank in record["ranks"] for meter in rank.get("energy") or [{"energy_j": None}]]
     if any(meter["energy_j"] is None for meter in meters):
         return None
-    return sum(meter["energy_j"] for meter in meters) / counts.sum()
+    return sum(meter["energy_j"] for meter in meters) / counts.sum(skipna=False)
 
 
 def _highest(values: pd.Series) -> int | None:
@@ -230,7 +235,8 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
     Without rows there are the columns of all workloads.
     """
-    named = [name for name in (*PARAMETERS, *MEASURES) if not rows or any(name in row for row in rows)]
+    there = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys((*PARAMETERS, *MEASURES))
+    named = [*parameters_in(there), *(name for name in MEASURES if name in there)]
     return pd.DataFrame(rows, columns=[*ABOUT, *named])
 
 

@@ -12,6 +12,9 @@ Notice = Callable[[Mapping[str, Any]], str | None]
 DISTURBED = "disturbed"
 DEVIATES = "not as configured"
 NOT_STATIONARY = "not stationary"
+SAME_SAMPLES = "ranks saw the same samples"
+UNCOUNTED = "samples not counted"
+SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 CROSSES_PASS = "profiled window crosses the end of a pass"
 HOST_EXTENTS = "steps of a GPU timed on the host"
@@ -64,11 +67,43 @@ def extent_notice(values: Mapping[str, Any]) -> str | None:
     return "too few launches were recorded, so shares per step may cover the wrong time"
 
 
+def sample_notice(values: Mapping[str, Any]) -> str | None:
+    """That ranks of a script repeat one another's samples, or that this cannot be told; None where they do not."""
+    if values.get("workload") != "script" or pd.isna(values.get("iteration_time_s")):
+        return None
+    share = values.get("distinct_share")
+    if pd.isna(share):
+        known = not pd.isna(values.get("throughput_samples_per_s"))
+        return "cannot be told: they are counted as distinct" if known else None
+    return "they are counted once; a DistributedSampler gives each rank its own" if share < 1 else None
+
+
+def count_notice(values: Mapping[str, Any]) -> str | None:
+    """That a script has no throughput in samples, and what to do; None where it has."""
+    known = not pd.isna(values.get("throughput_samples_per_s"))
+    if values.get("workload") != "script" or pd.isna(values.get("iteration_time_s")) or known:
+        return None
+    return "throughput is in steps, and there is no speed-up: state samples_per_step"
+
+
+def short_pass_notice(values: Mapping[str, Any]) -> str | None:
+    """That the measured steps of a script are of several passes; None where they are of one."""
+    passes = values.get("measured_passes")
+    if pd.isna(passes) or passes < 2:
+        return None
+    steps = values.get("steps_per_pass")
+    of = "" if pd.isna(steps) else f" of {steps:.0f} steps"
+    return f"the measured steps are of {passes:.0f} passes{of}; what the script does between passes is not measured"
+
+
 # By what is the matter.
 NOTICES: dict[str, Notice] = {
     DISTURBED: disturbance_notice,
     DEVIATES: deviation_notice,
     NOT_STATIONARY: drift_notice,
+    SAME_SAMPLES: sample_notice,
+    UNCOUNTED: count_notice,
+    SHORT_PASS: short_pass_notice,
     WINDOW_DIFFERS: window_notice,
     CROSSES_PASS: pass_notice,
     HOST_EXTENTS: extent_notice,

@@ -4,7 +4,16 @@ import json
 from typing import Literal
 
 from multicard.analysis.evidence import SYNTHETIC
-from multicard.analysis.notices import DEVIATES, DISTURBED, NOT_STATIONARY, NOTICES, PROFILED
+from multicard.analysis.notices import (
+    DEVIATES,
+    DISTURBED,
+    NOT_STATIONARY,
+    NOTICES,
+    PROFILED,
+    SAME_SAMPLES,
+    SHORT_PASS,
+    UNCOUNTED,
+)
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
 from multicard.core.text import printable
@@ -23,7 +32,7 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
         Whether numbers of the profiled window are shown, so that lines are due about runs where it is unlike the
         measured one or otherwise in doubt.
     """
-    kinds = (DISTURBED, DEVIATES, NOT_STATIONARY, *(PROFILED if profiled else ()))
+    kinds = (DISTURBED, DEVIATES, NOT_STATIONARY, SAME_SAMPLES, UNCOUNTED, SHORT_PASS, *(PROFILED if profiled else ()))
     return [*_not_shown(tables), *_provenance(tables), *(line for kind in kinds for line in _counted(tables, kind))]
 
 

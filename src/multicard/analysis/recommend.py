@@ -152,7 +152,7 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
         lines.append(f"{rank}. **{bottleneck.kind.capitalize()}**: {for_markdown(bottleneck.evidence)}.")
         lines += [f"   - {line}" for line in _advice_lines(advised)]
         if not advised:
-            lines.append("   - No tuning option left to try.")
+            lines.append(f"   - {report.configuration.workload.no_option}")
     if not recommendation.advised and report.configuration.completed:
         lines.append(f"{NO_BOTTLENECK.capitalize()}.")
     if report.compute is not None:

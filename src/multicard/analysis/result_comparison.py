@@ -19,12 +19,14 @@ from multicard.analysis.run_files import read_record
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
 from multicard.core.units import BYTES, with_unit
+from multicard.experiment.parameters import as_columns
 
 # Compared measures, and the words for more and for less of each. A measure that neither side has is skipped.
 WORDS: dict[str, tuple[str, str]] = {
     "iteration_time_s": ("slower", "faster"),
     "throughput_samples_per_s": ("faster", "slower"),
     "tokens_per_s": ("faster", "slower"),
+    "steps_per_s": ("faster", "slower"),
     "speedup": ("scales better", "scales worse"),
     "peak_memory_bytes": ("more memory", "less memory"),
     "energy_per_sample_j": ("more energy", "less energy"),
@@ -34,7 +36,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "loss_at_end": ("higher", "lower"),
 }
 # Work over time: where the work is the same in all runs, each is the same comparison as that of the iteration time.
-RATES = ("throughput_samples_per_s", "tokens_per_s")
+RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")
 SAME_WORK = 1e-6  # relative difference of the work of a step up to which it is the same
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 NOT_IN_A, NOT_IN_B = "measured in b only", "measured in a only"
@@ -135,7 +137,7 @@ def _values(rows: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[s
     """Name and values of the measures of the completed runs of each configuration."""
     configurations: dict[str, tuple[str, dict[str, list[float]]]] = {}
     for row, record in zip(rows, records, strict=True):
-        parameters = {name: value for name, value in record["parameters"].items() if name != "repeat"}
+        parameters = as_columns({name: value for name, value in record["parameters"].items() if name != "repeat"})
         name = REPEAT.sub("", row["run"])
         _, values = configurations.setdefault(repr(sorted(parameters.items())), (name, {}))
         if row["outcome"] == "completed":
@@ -235,6 +237,8 @@ def _facts(records: list[dict[str, Any]], variables: Sequence[str]) -> dict[str,
         for name in variables if record.get("variables") is not None else ():
             add(f"variable {name}", record["variables"].get(name, "not set"))
         add("profiler", record["profiler"]["used"])
+        script = record.get("script") or {}
+        add(f"script {script.get('file')}", script["sha256"][:12] if script.get("sha256") else None)
         for kind in ("data", "model"):
             source = record.get(kind) or {}
             digests = [file.get("sha256", "")[:12] for file in source.get("files") or []]

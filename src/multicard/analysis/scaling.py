@@ -8,12 +8,13 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.scaling_models import Fit, fit_scaling_models, karp_flatt
+from multicard.analysis.scaling_models import SCALING_MODELS, Fit, fit_scaling_models, karp_flatt
 from multicard.analysis.statistics import Interval, median_of, product_of, ratio_by_block, ratio_of
-from multicard.experiment.config import PARAMETERS
+from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import Workload, workload_of
 
 ENDS = ("", "_low", "_high")
+SAME_WORK = 0.05  # relative difference of the samples of a step up to which they are the same
 BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a baseline may differ
 
 
@@ -129,7 +130,8 @@ def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     """Speed-up, efficiency and serial fraction of each configuration of one scenario, with intervals over repeats.
 
-    Gives one row per configuration that a run completed: its parameters, `scaling` (of LLM runs always weak),
+    Gives one row per configuration that a run completed: its parameters, `scaling` (of LLM runs always weak, of
+    scripts by the samples of their steps, or unknown),
     `repeats`, `baseline`, `baseline_repeats`, and `speedup`, `efficiency` and `serial_fraction` with `…_low` and
     `…_high`. The first two are as in `add_scaling`. The serial fraction is Karp and Flatt's, of a pass over the same
     data: under strong scaling of every step, under weak scaling only of the pass, since steps grow with the devices.
@@ -164,7 +166,11 @@ def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
         devices = [count for count, _ in points]
         work = [rows[0].base_work * (count if parameters["scaling"] == "weak" else 1) for count in devices]
         seconds = [own / rate for own, (_, rate) in zip(work, points, strict=True)]
-        fitted = fit_scaling_models(devices, seconds, parameters["scaling"])
+        if parameters["scaling"] in SCALING_MODELS:
+            fitted = fit_scaling_models(devices, seconds, parameters["scaling"])
+        else:
+            reason = "samples per step neither stay the same nor grow with the devices"
+            fitted = [replace(fit, reason=reason) for fit in fit_scaling_models([], [], "weak")]
         if pd.isna(compared["baseline"].iloc[at[0]]):
             fitted = [replace(fit, reason="no completed run on one device to compare with") for fit in fitted]
         found += [(parameters, fit) for fit in fitted]
@@ -191,7 +197,8 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     is_known = np.array([bool(rates) for rates in known], dtype=bool)
     several = (devices.where(is_known).groupby(alike).transform("nunique") > 1).to_numpy(dtype=bool)
     # The same in all repeats of vision runs, nearly so in those of LLM runs.
-    work = (rates * _numbers(measures["iteration_time_s"])).groupby(of).median()
+    work = (rates * _numbers(measures["iteration_time_s"])).groupby(of).median().to_numpy()
+    base_work = np.where(base_of >= 0, work[base_of], np.nan)
 
     speedup = pd.DataFrame(_columns("speedup", [each.over_blocks for each in found]))
     speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
@@ -200,15 +207,15 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     turned = {"speedup": "", "speedup_low": "_high", "speedup_high": "_low"}
     serial = {f"serial_fraction{end}": karp_flatt(speedup[name], devices) for name, end in turned.items()}
     return of, table.assign(
-        scaling=table.get("scaling", "weak"),
+        scaling=table.get("scaling", "weak" if workload.scales_weakly else _kind(work, base_work, devices, alike)),
         repeats=np.bincount(of[completed], minlength=len(table)),
-        baseline=[f"{way.iloc[number]}, 1 device" if number >= 0 else None for number in base_of],
+        baseline=[workload.baseline_words(way.iloc[number]) if number >= 0 else None for number in base_of],
         baseline_repeats=[len(each.base) for each in found],
         **speedup,
         **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
         **{f"serial_fraction{end}": serial[f"serial_fraction{end}"] for end in ENDS},
         compared=pd.Series(found, dtype=object),
-        base_work=work.reindex(base_of).to_numpy(),
+        base_work=base_work,
         several_counts=several,
     )
 
@@ -218,9 +225,25 @@ def configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) 
 
     Rows are of one configuration when all parameters agree, except those in `besides`; empty is equal to empty.
     """
-    by = [name for name in PARAMETERS if name in table and name not in besides]
+    by = [name for name in parameters_in(table) if name not in besides]
     groups = table.groupby(by, sort=False, dropna=False)
     return groups.ngroup().to_numpy(dtype=int), groups.size().reset_index()[by]
+
+
+def _kind(work: np.ndarray, base_work: np.ndarray, devices: pd.Series, alike: np.ndarray) -> pd.Series:
+    """Kind of scaling of configurations that do not state it, by the work of their steps over the baseline's.
+
+    Of those that are `alike` but for their devices: `strong` where it stays the same, `weak` where it grows with the
+    devices, else `unknown`.
+    """
+    ratio = pd.Series(work / base_work)[(devices > 1).to_numpy()]
+    several = devices[devices > 1]
+    kinds = pd.Series("unknown", index=devices.index)
+    for kind, expected in (("strong", 1.0), ("weak", several)):
+        fits_it = pd.Series(np.isclose(ratio, expected, rtol=SAME_WORK), index=several.index)
+        of_group = fits_it.groupby(alike[several.index]).all()
+        kinds[[bool(of_group.get(group, False)) for group in alike]] = kind
+    return kinds
 
 
 def _places(of: np.ndarray, count: int) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 Whoever draws or judges a scenario reads these and opens neither run directories nor traces.
 """
 
+import csv
 import json
 from collections.abc import Hashable, Iterable
 from functools import cached_property
@@ -19,12 +20,15 @@ from multicard.analysis.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
+from multicard.experiment.parameters import OWN, own_value
 from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
 
 _INTEGERS = ("rank", "epoch", "step")
+
+SHOWN = 12  # characters of the checksum of a script
 
 
 def _recorded(columns: Iterable[str]) -> pa.Schema:
@@ -50,6 +54,14 @@ SCHEMAS: dict[str, pa.Schema] = {
         ]
     ),
 }
+
+
+def read_columns(path: Path) -> pd.DataFrame:
+    """Read a CSV with parameters and measures. Of a user's own parameters only an empty cell is empty, not "None"."""
+    with path.open(newline="", encoding="utf-8") as file:
+        names = next(csv.reader(file), [])
+    own = {name: lambda cell: own_value(cell) if cell else None for name in names if name.startswith(OWN)}
+    return pd.read_csv(path, converters=own, low_memory=False)
 
 
 class ScenarioTables:
@@ -82,7 +94,7 @@ class ScenarioTables:
         path = self.folder / MEASURES
         if not path.is_file():
             raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
-        return pd.read_csv(path)
+        return read_columns(path)
 
     @cached_property
     def completed(self) -> list[dict[Hashable, Any]]:
@@ -178,8 +190,10 @@ def machine(hardware: dict[str, Any]) -> str:
 
 
 def versions(record: dict[str, Any]) -> str:
-    """Name the versions that a run's record lists, with the profiler that was used."""
+    """Name the versions that a run's record lists, with the profiler that was used, and the script's."""
     found = (record.get("versions") or {}) | {"profiler": (record.get("profiler") or {}).get("used")}
+    script = record.get("script") or {}
+    found |= {str(script.get("file")): script["sha256"][:SHOWN]} if script.get("sha256") else {}
     return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from multicard.core.files import atomic_write
 from multicard.core.text import for_latex, for_markdown
 from multicard.core.units import ONE, UNKNOWN, heading, number_in, unit_for, units_of
-from multicard.experiment.config import PARAMETERS
+from multicard.experiment.config import is_parameter
 
 INTERVALS = (
     "Medians over repeats, in brackets the range of two to five repeats, from six on the exact interval of the median "
@@ -101,7 +101,7 @@ def _cells(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _numbers(table: pd.DataFrame, name: str, factor: float) -> list[str]:
-    if name in PARAMETERS or (pd.api.types.is_integer_dtype(table[name]) and factor == 1):
+    if is_parameter(name) or (pd.api.types.is_integer_dtype(table[name]) and factor == 1):
         return [UNKNOWN if pd.isna(value) else f"{value:g}" if value % 1 else f"{value:.0f}" for value in table[name]]
 
     def scaled(end: str) -> list[float]:

@@ -8,10 +8,12 @@ import pandas as pd
 from multicard.analysis.scaling import ENDS, fits, over_repeats, speedups
 from multicard.analysis.table_files import SYMBOLS, write_table
 from multicard.core.layout import WRITTEN_TABLES
-from multicard.experiment.config import PARAMETERS
+from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
 
-COSTS = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "test_accuracy")
+COSTS = (
+    "iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "steps_per_s", "peak_memory_bytes", "test_accuracy",
+)  # fmt: skip
 
 SCALING_MODELS = (
     "scaling models, fitted to the step times. Intervals take the chosen communication term as given; where it is in "
@@ -41,8 +43,13 @@ def write_scenario_tables(
     synthetic
         Whether `all` or `some` of the runs are synthetic, for a column of the CSV; None where none is.
     """
-    tokens = "tokens_per_s" in measures
-    costs = [name for name in COSTS if name in measures and not (tokens and name == "throughput_samples_per_s")]
+    rate = workload_of(measures).unit.throughput
+    # Of other throughputs those that are known, and steps where nothing else is.
+    others = [name for name in ("tokens_per_s",) if name in measures and measures[name].notna().any()]
+    if "steps_per_s" in measures and measures[rate].isna().all():
+        others.append("steps_per_s")
+    rates = {"throughput_samples_per_s", "tokens_per_s", "steps_per_s"} - {rate, *others}
+    costs = [name for name in COSTS if name in measures and name not in rates]
     for name, table, caption in zip(
         WRITTEN_TABLES,
         (measures_table(measures, costs), speedup_table(measures), scaling_models_table(measures)),
@@ -91,10 +98,10 @@ def scaling_models_table(measures: pd.DataFrame) -> pd.DataFrame:
 
 def _of_what_varies(table: pd.DataFrame, also: tuple[str, ...] = ()) -> pd.DataFrame:
     """Drop the parameters that all rows share, and those that follow the preset; `devices` stays, and `also`."""
-    names = [name for name in PARAMETERS if name in table]
+    names = parameters_in(table)
     if table.empty:
         return table
     work = workload_of(table)
     found = work.varying(table, [name for name in names if name not in ("devices", *also)])
-    shown = [*(found or [work.method]), *(["devices"] if "devices" in table else []), *also]
+    shown = [*(found or [work.named_by]), *(["devices"] if "devices" in table else []), *also]
     return table[[name for name in shown if name in table] + [name for name in table if name not in {*names, *also}]]

@@ -100,5 +100,5 @@ class Window:
         return float(self.steps["data_s"].mean() / self.steps["duration_s"].mean())
 
     def rate(self, column: str) -> float:
-        """What a column counts, of all ranks together, over the elapsed time."""
-        return float(self.steps[column].sum() / self.elapsed_s)
+        """What a column counts, of all ranks together, over the elapsed time; NaN where a count is not known."""
+        return float(self.steps[column].sum(skipna=False) / self.elapsed_s)

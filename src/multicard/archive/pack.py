@@ -36,7 +36,7 @@ from multicard.core.layout import (
 from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import distinct, expand
-from multicard.experiment.workload import parameters_of
+from multicard.experiment.workload import WORKLOADS, parameters_of
 
 # Names of kernels and functions are made by compilers: long words of letters and digits are no keys there.
 COMPILED = ("kernel", "function", "class", "operation", "collective", "api", "grid", "block")
@@ -79,6 +79,12 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
     records = [_read_record(runs / run) for run in packed.runs]
     scrubber = Scrubber.of(records)
+    renamed = [_without_names(record, scrubber) for record in records]
+    ids = [record["run"] for record in renamed]
+    if twice := [old for old, new in zip(packed.runs, ids, strict=True) if ids.count(new) > 1]:
+        raise UserError(
+            f"{runs}: {twice[0]} and {twice[1]} differ only in text that an archive leaves out, as paths are"
+        )
     for section, names in (("datasets", experiment.datasets), ("models", experiment.models)):
         for name in names:
             word = scrubber.holds(name)
@@ -87,16 +93,16 @@ def pack(experiment: Experiment, out: Path) -> Packed:
 
     with tempfile.SpooledTemporaryFile(SPOOLED_BYTES) as spool:
         files, known = [], {}
-        for folder, record in zip((runs / run for run in packed.runs), records, strict=True):
+        for folder, record in zip((runs / run for run in packed.runs), renamed, strict=True):
             for name, content in _members(folder, record, scrubber, known):
                 spool.write(content)
                 digest = hashlib.sha256(content).hexdigest()
-                files.append({"name": f"runs/{folder.name}/{name}", "bytes": len(content), "sha256": digest})
+                files.append({"name": f"runs/{record['run']}/{name}", "bytes": len(content), "sha256": digest})
         manifest = {
             "format": FORMAT,
             "multicard": __version__,
             "experiment": scrubber.value(configuration_of(experiment)),
-            "runs": [{key: record[key] for key in ("run", "outcome", "parameters")} for record in records],
+            "runs": [{key: record[key] for key in ("run", "outcome", "parameters")} for record in renamed],
             "files": files,
         }
         spool.seek(0)
@@ -120,6 +126,21 @@ def _read_record(folder: Path) -> dict[str, Any]:
     if not made == found == folder.name:
         raise UserError(f"{folder / RUN}: found the run {found}, expected {folder.name}, which its parameters make")
     return record
+
+
+def _without_names(record: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]:
+    """The record with scrubbed parameters, and the name that they make, where they hold text of the user's."""
+    parameters = record["parameters"]
+    if not WORKLOADS[parameters["workload"]].has_free_text:
+        return record
+    scrubbed = scrubber.value(parameters)
+    try:
+        return record | {"parameters": scrubbed, "run": run_id(parameters_of(scrubbed))}
+    except ValidationError as error:
+        fault = error.errors()[0]["msg"]
+        raise UserError(
+            f"{record['run']}: its command cannot be archived: without what it must not say, {fault}"
+        ) from None
 
 
 def _members(

@@ -100,10 +100,12 @@ def _cost(cost: "Cost", kinds: Set[str]) -> str:
     if cost.waiting:
         lines.append(f"{cost.waiting} runs are likely to wait for their loader")
     if cost.unknown:
-        lines.append(f"{cost.unknown} runs on data of unknown size are not counted")
+        lines.append(f"{cost.unknown} runs of unknown length (of scripts, or on data of unknown size) are not counted")
     if lines:
-        assumed = "; ".join(f"{name}: {work.assumption}" for name, work in WORKLOADS.items() if name in kinds)
-        lines.append(f"(assumed: {assumed})")
+        assumed = "; ".join(
+            f"{name}: {work.assumption}" for name, work in WORKLOADS.items() if name in kinds and work.assumption
+        )
+        lines += [f"(assumed: {assumed})"] if assumed else []
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from multicard.core.units import OWN
 from multicard.profilers import PROFILERS
 
 DATASET_NAME = r"^[a-z0-9][a-z0-9-]*$"
@@ -47,11 +48,10 @@ ProfiledSteps = Annotated[
 
 
 ARGS = "args"  # the parameter that holds a user's own
-OWN = f"{ARGS}."  # how their columns begin
 TEXT = r"^[^\x00]*$"  # what an argument of a program may be
 
 
-def _own_value(value: Any) -> Any:
+def own_value(value: Any) -> Any:
     """Give text that is written as a number or boolean would be as that, so that equal commands are equal runs."""
     if isinstance(value, str):
         if value in ("True", "False"):
@@ -69,7 +69,7 @@ def _own_value(value: Any) -> Any:
 
 
 OwnName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
-OwnValue = Annotated[Annotated[str, StringConstraints(pattern=TEXT)] | int | float | bool, BeforeValidator(_own_value)]
+OwnValue = Annotated[Annotated[str, StringConstraints(pattern=TEXT)] | int | float | bool, BeforeValidator(own_value)]
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

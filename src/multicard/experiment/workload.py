@@ -78,6 +78,16 @@ class Workload(ABC):
         What it counts its work in.
     step_columns
         Columns of steps.csv that its measures need beside those of every workload.
+    named_by
+        The parameter that names a series in which nothing varies; by default `method`.
+    scales_weakly
+        Whether each device has as much work per step however many there are, where no parameter `scaling` says so.
+    phases_cover_steps
+        Whether its phases add up to its steps, so that a sum that is less is a fault of the record.
+    has_free_text
+        Whether its parameters hold text of the user's, which an archive must not give away as it is.
+    is_judged
+        Whether claims are checked on its runs.
     has_epochs
         Whether it tests after every epoch, so that epochs.csv has rows.
     assumption
@@ -95,6 +105,10 @@ class Workload(ABC):
     methods: Mapping[str, Method]
     unit: Unit
     step_columns: tuple[str, ...] = ()
+    scales_weakly = True
+    phases_cover_steps = True
+    has_free_text = False
+    is_judged = True
     has_epochs = False
     assumption: str
     implied: Mapping[str, tuple[str, ...]] = {}
@@ -224,7 +238,16 @@ class Workload(ABC):
             The tables of the run; epochs where it `has_epochs`.
         """
 
-    def distinct_share(self, parameters: Mapping[str, Any]) -> float:
+    @property
+    def named_by(self) -> str:
+        """As above."""
+        return self.method
+
+    def counted(self, record: Mapping[str, Any], steps: "pd.DataFrame") -> "pd.DataFrame":
+        """Rows of steps.csv with the samples that its measures count."""
+        return steps
+
+    def distinct_share(self, record: Mapping[str, Any]) -> float:
         """Part of the samples that a run's ranks process which are distinct; less than 1 where ranks repeat samples."""
         return 1.0
 
@@ -232,9 +255,18 @@ class Workload(ABC):
     def job(self, values: Mapping[str, Any]) -> str:
         """Describe what configurations have in common that do the same job, by their parameters' values."""
 
+    def baseline_words(self, method: str) -> str:
+        """Name the run on one device that others are compared with, by its value of `method`."""
+        return f"{method}, 1 device"
+
     def baselines(self, method: str) -> Sequence[str]:
         """Values of `method` that the run on one device may have to which others are compared, the best first."""
         return (method,)
+
+    @property
+    def no_option(self) -> str:
+        """Sentence where no tuning option is left for a bottleneck."""
+        return "No tuning option left to try."
 
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         """Whether changing parameters may make a configuration with these values faster or smaller."""

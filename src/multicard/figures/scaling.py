@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
 from multicard.analysis.comparisons import varied
+from multicard.analysis.notices import UNCOUNTED
 from multicard.analysis.scaling import over_repeats
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.experiment.workload import workload_of
@@ -30,6 +31,7 @@ from multicard.figures.style import (
 THROUGHPUT = {
     "throughput_samples_per_s": ("Throughput", "Distinct samples per second"),
     "tokens_per_s": ("Throughput, without padding", "Tokens per second"),
+    "steps_per_s": ("Throughput in steps", "Steps per second"),
 }
 
 # No series is drawn as a thin line without marks.
@@ -39,8 +41,10 @@ OFFSET = 0.035  # between neighbouring series, in devices
 
 
 def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Iteration time and throughput over devices: throughput in distinct samples, of LLM runs in tokens."""
+    """Iteration time and throughput over devices: in distinct samples, in tokens of LLM runs, else in steps."""
     rate = workload_of(measures).unit.throughput
+    if "steps_per_s" in measures and measures[rate].isna().all():
+        rate = "steps_per_s"
     title, label = THROUGHPUT[rate]
     data = _series(measures, ["iteration_time_s", rate])
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
@@ -60,6 +64,8 @@ def speedup(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     only = only_count(measures)
     if only:
         raise NothingToShow(f"{only}: neither speed-up nor efficiency")
+    if "steps_per_s" in measures and measures["throughput_samples_per_s"].isna().all():
+        raise NothingToShow(f"{UNCOUNTED}: state samples_per_step for speed-up and efficiency")
     data = _series(measures, ["speedup", "efficiency"])
     devices = sorted(data["devices"].unique())
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))

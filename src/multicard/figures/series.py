@@ -1,18 +1,24 @@
 """Naming the series of a figure by what varies."""
 
+import numpy as np
 import pandas as pd
 
 from multicard.analysis.comparisons import varied
+from multicard.core.text import for_figure
+from multicard.core.units import OWN
 from multicard.experiment.workload import WORKLOADS, workload_of
 from multicard.workloads.llm.technique import TECHNIQUES
 
 # Parameters whose values are clear without their name.
-PLAIN = ("strategy", "precision", "dataset", "profiler", "device", "model")
+PLAIN = ("strategy", "precision", "dataset", "profiler", "device", "model", "launcher", "command", "folder", "python")
+LONGEST = 40  # characters of a value that a user wrote
 
 
 def unit(name: str, value: object) -> str:
     """Label of a value of a parameter."""
     text = str(value)
+    if name.startswith(OWN):
+        return _own(name.removeprefix(OWN), value)
     if name == "steps_per_epoch":  # where the table was read from CSV, 100.0, and not a number for all
         return "full epochs" if pd.isna(value) else f"{value:g} steps per epoch"
     worded = {
@@ -39,16 +45,25 @@ def unit(name: str, value: object) -> str:
     spaced = name.replace("_", " ")
     if text in ("True", "False"):  # text where the table was read from CSV
         return spaced if text == "True" else f"no {spaced}"
-    return text if name in PLAIN else f"{spaced} {value}"
+    return for_figure(text, LONGEST) if name in PLAIN else f"{spaced} {value}"
+
+
+def _own(name: str, value: object) -> str:
+    """Label of a value of the user's own parameter, which is called as the user calls it."""
+    if isinstance(value, bool | np.bool_):
+        return name if value else f"no {name}"
+    whole = isinstance(value, float) and value.is_integer()
+    return f"{name} {for_figure(str(int(value) if whole else value), LONGEST)}"
 
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """Label of each row by those of the parameters `names` that apply; without any, by the strategy or technique."""
+    """Label of each row by those of the parameters `names` that apply; without any, by the workload's `named_by`."""
     works = [work for work in WORKLOADS.values() if work.method in rows]
 
     def label(row: pd.Series) -> str:
         shown = [name for name in names if all(work.applies(name, row) for work in works)]
-        shown = shown or [workload_of(rows).method]
+        shown = [name for name in shown if not (name.startswith(OWN) and pd.isna(row[name]))]  # of another script
+        shown = shown or [workload_of(rows).named_by]
         if "technique" in shown and any(name in TECHNIQUES[row["technique"]].own_parameters for name in shown):
             shown = [name for name in shown if name != "technique"]  # "QAT of weights" says it
         return ", ".join(unit(name, row[name]) for name in shown)

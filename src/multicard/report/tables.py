@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from multicard.experiment.config import PARAMETERS
+from multicard.experiment.config import is_parameter
 from multicard.report.wording import cell, in_words, is_number, measure
 
 MOST_ROWS = 60
@@ -35,7 +35,7 @@ def numbers_table(data: pd.DataFrame) -> Table:
         if name in ends or data[name].isna().all():
             continue
         alike = data[name].nunique(dropna=False) == 1
-        if alike and ((name in PARAMETERS and name not in LABELS) or name in ("outcome", "synthetic")):
+        if alike and ((is_parameter(name) and name not in LABELS) or name in ("outcome", "synthetic")):
             same.append((in_words(name), cell(name, data[name].iloc[0])))
         else:
             columns.append(name)
@@ -60,7 +60,7 @@ def _column(data: pd.DataFrame, name: str, ends: set[str]) -> tuple[str, bool, l
     """Heading of a column, whether it is numeric, and its cells."""
     values = data[name]
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    if name in PARAMETERS or name in LABELS or not numeric:
+    if is_parameter(name) or name in LABELS or not numeric:
         return in_words(name), numeric, [cell(name, value) for value in values]
     how = measure(name, values)
     if not {f"{name}_low", f"{name}_high"} <= ends:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.core.units import BYTES, heading, number, unit_for, units_of, with_unit
-from multicard.experiment.config import PARAMETERS
+from multicard.core.units import BYTES, OWN, heading, number, unit_for, units_of, with_unit
+from multicard.experiment.config import is_parameter
 from multicard.workloads.llm.technique import TECHNIQUES
 
 DIGITS = 4
@@ -46,6 +46,8 @@ def in_words(name: str) -> str:
     ('Out of memory', 'CUDA API', 'Speed-up')
     """
     words = heading(name)
+    if name.startswith(OWN):
+        return words
     return words[:1].upper() + words[1:]
 
 
@@ -60,7 +62,7 @@ def cell(column: str, value: Any) -> str:
     if isinstance(value, str) or not is_number(value):
         return str(value)
     # Numbers of parameters are names as well: a seed of 1234 has no comma.
-    return f"{value:g}" if column in PARAMETERS else number(float(value), DIGITS)
+    return f"{value:g}" if is_parameter(column) else number(float(value), DIGITS)
 
 
 def is_number(value: Any) -> bool:

@@ -8,9 +8,10 @@ FIGURES = (
         name="iteration_time",
         order=11,
         question="How long does a step take, and how much work is done per second, as devices are added?",
-        caption="Iteration time: elapsed time per optimizer step. Throughput: for vision runs, distinct training "
-        "samples per second (under plain ddp all ranks process the same samples, which count once); for LLM runs, "
-        f"tokens per second without padding. {POINTS}",
+        caption="Iteration time: elapsed time per optimizer step. Throughput: for vision runs and scripts, distinct "
+        "training samples per second (under plain ddp all ranks process the same samples, which count once); for LLM "
+        "runs, tokens per second without padding; for scripts whose samples are not known, steps per second. "
+        f"{POINTS}",
         limits="It does not show which part of a step is slow (see `step_breakdown`), nor accuracy: a faster step may "
         "learn less. The two panels disagree under plain `ddp`, whose ranks repeat each other's samples.",
         answers="A, figures 1 and 4",
@@ -22,9 +23,9 @@ FIGURES = (
         name="speedup",
         order=12,
         question="What does each additional device gain?",
-        caption="Speed-up: throughput (distinct samples for vision runs, tokens for LLM runs) relative to one device "
-        "(strategy single where the scenario has it). Efficiency: speed-up divided by the number of devices. The "
-        "thin line is ideal scaling. Points are geometric means of the ratios of repeats. Whiskers "
+        caption="Speed-up: throughput (distinct samples for vision runs and scripts, tokens for LLM runs) relative to "
+        "one device (strategy single where the scenario has it). Efficiency: speed-up divided by the number of "
+        "devices. The thin line is ideal scaling. Points are geometric means of the ratios of repeats. Whiskers "
         f"{RATIOS}; {NONE}.",
         limits="Without a completed run on one device both panels are empty. Under weak scaling the global batch grows "
         "with the number of devices, so the same number of passes over the data means fewer updates; `accuracy` shows "

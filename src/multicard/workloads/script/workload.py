@@ -25,7 +25,11 @@ class Script(Workload):
     inputs: ClassVar[Inputs] = {}
     method, methods = "launcher", LAUNCHERS
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
-    assumption = "a script's own time is not known"
+    assumption = ""
+    named_by = "command"
+    scales_weakly = phases_cover_steps = is_judged = False
+    has_free_text = True
+    no_option = "multicard changes no parameter of a script: the options are its own."
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
         """Refuse what looks like a secret."""
@@ -99,20 +103,50 @@ class Script(Workload):
 
     @property
     def measures(self) -> Mapping[str, str]:
-        """Steps, where samples are not known."""
+        """Steps, tokens, and how distinct samples are."""
         from multicard.workloads.script.measures import MEASURES
 
         return MEASURES
 
     def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Steps, where samples are not known."""
+        """Steps, tokens, and how distinct samples are."""
         from multicard.workloads.script.measures import measure
 
-        return measure(common)
+        return measure(record, common, steps)
+
+    def counted(self, record: Mapping[str, Any], steps: Any) -> Any:
+        """The stated number of samples, shared equally by the ranks, takes the place of what loaders gave."""
+        stated = record["parameters"].get("samples_per_step")
+        return steps if stated is None else steps.assign(samples=stated / steps["rank"].nunique())
+
+    def distinct_share(self, record: Mapping[str, Any]) -> float:
+        """Ranks whose loaders draw the same samples repeat one another; the stated number counts distinct ones."""
+        from multicard.workloads.script.measures import distinct_share
+
+        return distinct_share(record) or 1.0
+
+    def baseline_words(self, method: str) -> str:
+        """One device: how the script is started there is no choice."""
+        return "1 device"
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same command."""
         return str(values["command"])
+
+
+def default_figures(several_counts: bool, device: str) -> tuple[str, ...]:
+    """Names of the figures that show what matters of a script.
+
+    Parameters
+    ----------
+    several_counts
+        Whether the number of devices varies.
+    device
+        cpu or cuda.
+    """
+    over_devices = ("iteration_time", "speedup") if several_counts else ()
+    of_gpus = ("device_time", "time_shares", "kernel_classes", "collectives") if device == "cuda" else ()
+    return (*over_devices, "step_breakdown", "step_times", *of_gpus, "memory")
 
 
 WORKLOAD = Script()

@@ -128,9 +128,9 @@ class Vision(Workload):
 
         return measure(epochs)
 
-    def distinct_share(self, parameters: Mapping[str, Any]) -> float:
+    def distinct_share(self, record: Mapping[str, Any]) -> float:
         """Ranks that each pass over all the data repeat one another's samples."""
-        p = VisionParameters.model_validate(parameters)
+        p = VisionParameters.model_validate(record["parameters"])
         return p.distinct_samples_of_step / p.samples_of_step
 
     def job(self, values: Mapping[str, Any]) -> str:
