@@ -1,0 +1,195 @@
+"""Measures, tables, notices and comparisons of scripts, from synthetic runs whose rates follow by hand."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from multicard.analysis.consistency import check_run
+from multicard.analysis.evidence import read_evidence
+from multicard.analysis.measures import measure_run
+from multicard.analysis.notices import notices
+from multicard.analysis.outputs import write_scenario
+from multicard.analysis.provenance import notes
+from multicard.analysis.recommend import as_markdown
+from multicard.analysis.result_comparison import compare_results
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.cli.status import _run_status
+from multicard.experiment.parameters import run_id
+from multicard.workloads.script.parameters import ScriptParameters
+from script_runs import MEASURED, configuration, parameters_of_all, speeds, write_all, write_run
+
+
+def p(**changes: Any) -> ScriptParameters:
+    own = {"batch_size": 32, "amp": "none"}
+    command = ["train.py", "{batch_size}", "{amp}"]
+    return ScriptParameters(**{"command": command, "args": own, "device": "cpu"} | changes)
+
+
+def measured(folder: Path, parameters: ScriptParameters, *arguments: Any, **changes: Any) -> dict[str, Any]:
+    return measure_run(write_run(folder, parameters, *arguments, **changes))
+
+
+def scenario(folder: Path, config: dict[str, Any] | None = None, **changes: Any) -> ScenarioTables:
+    write_scenario(write_all(folder, config, **changes), {}, folder / "scenarios" / "ours")
+    return ScenarioTables(folder / "scenarios" / "ours")
+
+
+def test_rates_are_those_of_all_ranks_over_the_time_of_a_step(tmp_path: Path) -> None:
+    row = measured(tmp_path, p(devices=2), 0.05, samples=32, tokens=640)
+    assert row["iteration_time_s"] == pytest.approx(0.05)
+    assert row["measured_steps"] == MEASURED
+    assert row["steps_per_s"] == pytest.approx(20)
+    assert row["throughput_samples_per_s"] == row["processed_samples_per_s"] == pytest.approx(2 * 32 / 0.05)
+    assert row["tokens_per_s"] == pytest.approx(2 * 640 / 0.05)
+    assert (row["args.batch_size"], row["args.amp"]) == (32, "none")
+    assert row["command"] == "train.py '{batch_size}' '{amp}'"
+    assert row["distinct_share"] == 1
+    assert notices(row) == []
+
+
+def test_samples_that_every_rank_draws_count_once(tmp_path: Path) -> None:
+    row = measured(tmp_path, p(devices=2), 0.05, samples=32, distinct=False)
+    assert row["throughput_samples_per_s"] == pytest.approx(32 / 0.05)
+    assert row["processed_samples_per_s"] == pytest.approx(64 / 0.05)
+    assert notices(row) == [
+        "ranks saw the same samples: they are counted once; a DistributedSampler gives each rank its own"
+    ]
+
+
+def test_where_ranks_may_draw_the_same_samples_a_notice_says_so(tmp_path: Path) -> None:
+    row = measured(tmp_path, p(devices=2), 0.05, samples=32, distinct=None)
+    assert row["throughput_samples_per_s"] == pytest.approx(64 / 0.05)
+    assert row["distinct_share"] is None
+    assert notices(row) == ["ranks saw the same samples: cannot be told: they are counted as distinct"]
+
+
+def test_a_stated_number_of_samples_takes_the_place_of_what_loaders_gave(tmp_path: Path) -> None:
+    row = measured(tmp_path, p(devices=2, samples_per_step=100), 0.05, samples=32, distinct=False)
+    assert row["throughput_samples_per_s"] == row["processed_samples_per_s"] == pytest.approx(100 / 0.05)
+    assert notices(row) == []
+
+
+def test_without_samples_there_is_no_throughput_but_steps(tmp_path: Path) -> None:
+    row = measured(tmp_path, p(devices=2), 0.05, samples=None)
+    assert row["steps_per_s"] == pytest.approx(20)
+    rates = ("throughput_samples_per_s", "processed_samples_per_s", "tokens_per_s", "profiled_throughput_samples_per_s")
+    assert all(math.isnan(row[name]) for name in rates)
+    assert notices(row) == [
+        "samples not counted: throughput is in steps, and there is no speed-up: state samples_per_step"
+    ]
+
+
+def test_samples_that_are_not_known_of_one_step_are_not_counted_as_none(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, p(), 0.05, samples=32)
+    steps = pd.read_csv(folder / "steps.csv")
+    steps.loc[5, "samples"] = None
+    steps.to_csv(folder / "steps.csv", index=False)
+    assert math.isnan(measure_run(folder)["throughput_samples_per_s"])
+
+
+def test_phases_may_be_missing_and_need_not_add_up_to_the_step(tmp_path: Path) -> None:
+    phases = {"backward": 0.5, "optimizer": 0.1}
+    folder = write_run(tmp_path, p(), 0.1, phases=phases)
+    row = measure_run(folder)
+    assert (row["backward_s"], row["optimizer_s"], row["other_s"]) == pytest.approx((0.05, 0.01, 0.04))
+    assert row["forward_s"] is None and math.isnan(row["data_share"])
+    assert check_run(folder).faults() == []
+    assert _run_status(None, folder) == ("completed", ["no trace: no profiler"], True)
+
+
+def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> None:
+    row = measured(tmp_path, p(), 0.05, steps_per_pass=8)  # steps 3 to 22 are of passes 1, 2 and 3
+    assert (row["measured_passes"], row["estimated_epoch_time_s"]) == (3, pytest.approx(8 * 0.05))
+    assert notices(row)[-1] == (
+        "pass shorter than the windows: the measured steps are of 3 passes of 8 steps; what the script does between "
+        "passes is not measured"
+    )
+
+
+def test_speedup_compares_runs_that_differ_in_their_devices_only(tmp_path: Path) -> None:
+    measures = scenario(tmp_path).measures.set_index("run")
+    assert list(measures.filter(like="args.")) == ["args.batch_size", "args.amp"]
+    for each in parameters_of_all(configuration()):
+        row = measures.loc[run_id(each)]
+        one = each.model_copy(update={"devices": 1})
+        expected = each.devices * speeds(one) / speeds(each)
+        assert row["speedup"] == pytest.approx(expected)
+        assert row["efficiency"] == pytest.approx(expected / each.devices)
+        assert row["baseline"] == "1 device"
+
+
+def test_tables_have_own_parameters_and_the_kind_of_scaling(tmp_path: Path) -> None:
+    tables = scenario(tmp_path)
+    speedups = pd.read_csv(tables.folder / "table_speedup.csv")
+    assert list(speedups)[:4] == ["args.batch_size", "args.amp", "devices", "scaling"]
+    assert set(speedups["scaling"]) == {"weak"}  # each process has a batch of its own
+    assert "| batch\\_size " in (tables.folder / "table_speedup.md").read_text()
+    costs = pd.read_csv(tables.folder / "table_costs.csv")
+    assert {"throughput_samples_per_s"} == {name for name in costs if name.endswith("per_s")}
+
+
+@pytest.mark.parametrize(("share", "kind"), [(1, "weak"), (0.5, "strong"), (0.75, "unknown")])
+def test_the_kind_of_scaling_follows_from_the_samples_of_a_step(tmp_path: Path, share: float, kind: str) -> None:
+    config = configuration(vary={"devices": [1, 2], "args": {"batch_size": [32], "amp": ["none"]}})
+    one, two = parameters_of_all(config)
+    folders = [write_run(tmp_path, one, 0.04, samples=32), write_run(tmp_path, two, 0.04, samples=32 * share)]
+    write_scenario(folders, {}, tmp_path / "ours")
+    assert set(pd.read_csv(tmp_path / "ours" / "table_speedup.csv")["scaling"]) == {kind}
+    reasons = pd.read_csv(tmp_path / "ours" / "table_scaling_models.csv")["reason"]
+    assert reasons.str.startswith("samples per step neither").all() == (kind == "unknown")
+
+
+def test_tables_of_scripts_without_samples_are_in_steps_and_say_what_to_do(tmp_path: Path) -> None:
+    tables = scenario(tmp_path, samples=None)
+    costs = pd.read_csv(tables.folder / "table_costs.csv")
+    assert costs["steps_per_s"].tolist() == pytest.approx([1 / speeds(p) for p in parameters_of_all(configuration())])
+    assert pd.read_csv(tables.folder / "table_speedup.csv")["speedup"].isna().all()
+    assert "state samples\\_per\\_step" in (tables.folder / "table_costs.md").read_text()
+
+
+def test_words_that_mean_nothing_to_pandas_stay_words(tmp_path: Path) -> None:
+    values = ["None", "null", "NA", "nan", True, 3, 0.5]
+    config = configuration(vary={"args": {"batch_size": [32], "amp": values}})
+    assert scenario(tmp_path, config).measures["args.amp"].tolist() == values
+
+
+def test_a_script_that_changed_between_runs_is_noticed_and_its_runs_are_not_pooled(tmp_path: Path) -> None:
+    config = configuration(vary={"args": {"batch_size": [32], "amp": ["none"]}}, repeats=2)
+    first, second = parameters_of_all(config)
+    changed = {"file": "train.py", "sha256": "cd" * 32, "commit": None, "modified": None}
+    folders = [write_run(tmp_path, first, 0.1), write_run(tmp_path, second, 0.1, script=changed)]
+    write_scenario(folders, {}, tmp_path / "scenarios" / "ours")
+    assert "2 sets of versions: train.py abababababab, train.py cdcdcdcdcdcd" in notes(
+        ScenarioTables(tmp_path / "scenarios" / "ours")
+    )
+    assert len(read_evidence(tmp_path).configurations) == 2
+
+
+def test_configurations_are_named_by_the_command_and_own_parameters(tmp_path: Path) -> None:
+    scenario(tmp_path)
+    found = read_evidence(tmp_path).configurations
+    assert len(found) == 8
+    assert found[0].words().startswith("1 CPU process, train.py --batch-size '{batch_size}' --amp '{amp}'")
+    assert found[0].words().endswith("batch_size 32, amp none")
+    assert found[0]["args.batch_size"] == 32
+
+
+def test_recommendations_change_no_parameter_that_a_script_does_not_have(tmp_path: Path) -> None:
+    scenario(tmp_path, phases={"data": 0.4, "backward": 0.3})
+    text = as_markdown(read_evidence(tmp_path))
+    assert "Data loading" in text
+    assert "multicard changes no parameter of a script: the options are its own" in text
+    assert not any(word in text for word in ("num_workers", "num\\_workers", "precision", "layout", "Not measured yet"))
+
+
+def test_two_sets_of_results_are_compared_by_configuration(tmp_path: Path) -> None:
+    a = write_all(tmp_path / "a")
+    changed = {"file": "train.py", "sha256": "cd" * 32, "commit": None, "modified": None}
+    b = write_all(tmp_path / "b", script=changed)
+    found = compare_results(a, b)
+    assert len({change.configuration for change in found.changes}) == 8
+    assert ("script train.py", "abababababab", "cdcdcdcdcdcd") in found.environment
+    assert all(change.ratio.value == pytest.approx(1) for change in found.changes)
