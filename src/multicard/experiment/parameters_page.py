@@ -48,6 +48,7 @@ def _values(schema: dict[str, Any]) -> str:
     if "const" in schema or "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     kind = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`", "string": "name"}
+    kind |= {"array": "list of text", "object": "values by name"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
     limits = [f"{sign} {schema[key]}" for key, sign in bounds.items() if key in schema]
     return " ".join([kind.get(schema["type"], f"`{schema['type']}`"), ", ".join(limits)]).strip()
@@ -56,6 +57,8 @@ def _values(schema: dict[str, Any]) -> str:
 def _yaml(value: Any) -> str:
     if value is None:
         return "null"
+    if isinstance(value, tuple):
+        return str(list(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,0 +1,59 @@
+"""Runs of scripts in an archive: their commands say nothing of people, machines and places, and name the runs anew."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicard.analysis.measures import measure_run
+from multicard.archive.configuration import experiment_of
+from multicard.archive.pack import pack
+from multicard.archive.unpack import read_manifest, unpack
+from multicard.core.errors import UserError
+from multicard.experiment.load import check
+from multicard.experiment.runs import distinct, expand
+from script_runs import COMMAND, configuration, parameters_of_all, write_run
+
+SECRET = "hf_PlantedPlantedPlanted1"
+
+
+def packed(folder: Path, command: list[str], **args: Any) -> Path:
+    """An archive of the runs of a command."""
+    vary = {"args": {"batch_size": [32], "amp": ["none"]} | args}
+    config = configuration(vary=vary, figures=["step_breakdown"])
+    config["scenarios"]["ours"]["fixed"] |= {"command": command, "python": "/home/planted/venv/bin/python"}
+    for p in parameters_of_all(config):
+        write_run(folder / "results", p, 0.1)
+    experiment = check({"results": str(folder / "results"), **config}, "mine.yaml", outside=False)
+    pack(experiment, folder / "runs.zip")
+    return folder / "runs.zip"
+
+
+def test_a_command_without_places_keeps_the_names_of_its_runs(tmp_path: Path) -> None:
+    vary = {"args": {"batch_size": [32], "amp": ["none", "bf16"]}}
+    config = configuration(vary=vary, figures=["step_breakdown"])
+    folders = [write_run(tmp_path / "results", p, 0.1) for p in parameters_of_all(config)]
+    experiment = check({"results": str(tmp_path / "results"), **config}, "mine.yaml", outside=False)
+    pack(experiment, tmp_path / "runs.zip")
+    unpack(tmp_path / "runs.zip", tmp_path / "there")
+    for folder in folders:
+        assert measure_run(tmp_path / "there" / folder.name)["args.amp"] == measure_run(folder)["args.amp"]
+
+
+def test_what_command_and_args_hold_is_scrubbed_and_the_archive_stays_whole(tmp_path: Path) -> None:
+    command = [*COMMAND, "--data", "/srv/planted/images", f"--token={SECRET}", "--out", "{out}"]
+    archive = packed(tmp_path, command, out=["/home/planted/out"])
+    manifest = read_manifest(archive)
+    text = manifest.model_dump_json()
+    assert not any(word in text for word in ("planted", "Planted", "/srv", "/home"))
+    runs = distinct(expand(experiment_of(manifest, archive)))
+    assert list(runs) == [run.run for run in manifest.runs]
+    unpack(archive, tmp_path / "there")
+    row = measure_run(tmp_path / "there" / next(iter(runs)))
+    assert row["args.out"] == "path" and row["args.batch_size"] == 32
+    assert row["iteration_time_s"] == pytest.approx(0.1)
+
+
+def test_runs_that_differ_in_a_place_only_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="differ only in what an archive leaves out, such as paths"):
+        packed(tmp_path, [*COMMAND, "{out}"], out=["/srv/a", "/srv/b"])
