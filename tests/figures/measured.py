@@ -24,7 +24,7 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     for number, row in enumerate(rows):
         given = {name: value for name, value in row.items() if name in model.model_fields}
         known = {name: value for name, value in row.items() if name in measures}
-        parameters = model.model_validate({"device": "cpu", **given}).model_dump()
+        parameters = as_columns(model.model_validate({"device": "cpu", **given}).model_dump())
         outcome = row.get("outcome", "completed")
         filled.append(
             {
@@ -94,17 +94,13 @@ def texts() -> pd.DataFrame:
 
 
 def scripts() -> pd.DataFrame:
-    """A script under two launchers on one and two devices, two repeats; once with two threads: five configurations."""
+    """A script on one to four devices, two repeats; two batch sizes: five configurations."""
     rows = []
-    for launcher, threads, devices, seconds in (
-        ("torchrun", 1, 1, 0.10), ("torchrun", 1, 2, 0.12), ("accelerate", 1, 1, 0.11), ("accelerate", 1, 2, 0.13),
-        ("torchrun", 2, 2, 0.09),
-    ):  # fmt: skip
+    for size, devices, seconds in ((32, 1, 0.10), (32, 2, 0.12), (64, 1, 0.20), (64, 2, 0.22), (64, 4, 0.24)):
         rows += two_repeats(
-            command=("train.py", "--batch-size", "{batch_size}"), args={"batch_size": 32}, launcher=launcher,
-            threads=threads, devices=devices, iteration_time_s=seconds,
-            throughput_samples_per_s=32 * devices / seconds, forward_s=seconds / 3, backward_s=seconds / 2,
-            other_s=seconds / 6,
+            command=["train.py", "{batch_size}"], args={"batch_size": size}, devices=devices, iteration_time_s=seconds,
+            throughput_samples_per_s=size * devices / seconds, steps_per_s=1 / seconds, backward_s=seconds / 2,
+            other_s=seconds / 2, profiler_overhead=0.05,
         )  # fmt: skip
     return measured("script", *rows)
 

@@ -266,7 +266,7 @@ def _provenance(runs: Path, run: str) -> Provenance:
 
 def _fields(run: MeasuredRun) -> list[str]:
     """Parameters of the run's workload, but for the repeat; the user's own one by one."""
-    own = [name for name in run.values if name.startswith(OWN)]
+    own = sorted(name for name in run.values if name.startswith(OWN))  # scenarios may state them in any order
     fields = WORKLOADS[run.values["workload"]].parameters.model_fields
     return [*(name for name in fields if name not in ("repeat", ARGS)), *own]
 

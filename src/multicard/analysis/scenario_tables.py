@@ -3,7 +3,6 @@
 Whoever draws or judges a scenario reads these and opens neither run directories nor traces.
 """
 
-import csv
 import json
 from collections.abc import Hashable, Iterable
 from functools import cached_property
@@ -58,10 +57,13 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 def read_columns(path: Path) -> pd.DataFrame:
     """Read a CSV with parameters and measures. Of a user's own parameters only an empty cell is empty, not "None"."""
-    with path.open(newline="", encoding="utf-8") as file:
-        names = next(csv.reader(file), [])
-    own = {name: lambda cell: own_value(cell) if cell else None for name in names if name.startswith(OWN)}
-    return pd.read_csv(path, converters=own, low_memory=False)
+    table = pd.read_csv(path)
+    own = [name for name in table if name.startswith(OWN)]
+    if own:
+        cells = pd.read_csv(path, usecols=own, dtype=str, keep_default_na=False)
+        values = {name: [own_value(cell) if cell else None for cell in cells[name]] for name in own}
+        table = table.assign(**{name: pd.Series(each, dtype=object).infer_objects() for name, each in values.items()})
+    return table
 
 
 class ScenarioTables:
