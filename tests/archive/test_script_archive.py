@@ -35,6 +35,7 @@ def test_a_command_without_places_keeps_the_names_of_its_runs(tmp_path: Path) ->
     folders = [write_run(tmp_path / "results", p, 0.1) for p in parameters_of_all(config)]
     experiment = check({"results": str(tmp_path / "results"), **config}, "mine.yaml", outside=False)
     pack(experiment, tmp_path / "runs.zip")
+    (tmp_path / "there").mkdir()
     unpack(tmp_path / "runs.zip", tmp_path / "there")
     for folder in folders:
         assert measure_run(tmp_path / "there" / folder.name)["args.amp"] == measure_run(folder)["args.amp"]
@@ -48,6 +49,7 @@ def test_what_command_and_args_hold_is_scrubbed_and_the_archive_stays_whole(tmp_
     assert not any(word in text for word in ("planted", "Planted", "/srv"))
     runs = distinct(expand(experiment_of(manifest, archive)))
     assert list(runs) == [run.run for run in manifest.runs]
+    (tmp_path / "there").mkdir()
     unpack(archive, tmp_path / "there")
     row = measure_run(tmp_path / "there" / next(iter(runs)))
     assert row["args.out"] == "path" and row["args.batch_size"] == 32
