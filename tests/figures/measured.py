@@ -24,7 +24,7 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     for number, row in enumerate(rows):
         given = {name: value for name, value in row.items() if name in model.model_fields}
         known = {name: value for name, value in row.items() if name in measures}
-        parameters = as_columns(model.model_validate({"device": "cpu", **given}).model_dump())
+        parameters = model.model_validate({"device": "cpu", **given}).model_dump()
         outcome = row.get("outcome", "completed")
         filled.append(
             {

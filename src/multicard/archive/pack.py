@@ -82,9 +82,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
     renamed = [_without_names(record, scrubber) for record in records]
     ids = [record["run"] for record in renamed]
     if twice := [old for old, new in zip(packed.runs, ids, strict=True) if ids.count(new) > 1]:
-        raise UserError(
-            f"{runs}: {twice[0]} and {twice[1]} differ only in text that an archive leaves out, as paths are"
-        )
+        raise UserError(f"{runs}: {twice[0]} and {twice[1]} differ only in what an archive leaves out, such as paths")
     for section, names in (("datasets", experiment.datasets), ("models", experiment.models)):
         for name in names:
             word = scrubber.holds(name)
