@@ -1,0 +1,54 @@
+"""A plain loop: a loader with a distributed sampler, DDP, SGD; accumulation and torch.compile where asked for."""
+
+import argparse
+import contextlib
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    data = TensorDataset(torch.randn(256, 32), torch.randint(10, (256,)))
+    sampler = None
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(model)
+        sampler = DistributedSampler(data)
+    loader = DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    forward = torch.compile(model) if args.compile else model
+
+    for epoch in range(args.epochs):
+        for number, (inputs, labels) in enumerate(loader, 1):
+            last = number % args.accumulate == 0
+            with contextlib.nullcontext() if last or sampler is None else model.no_sync():
+                loss = nn.functional.cross_entropy(forward(inputs), labels) / args.accumulate
+                loss.backward()
+            if last:
+                if sampler is None or dist.get_rank() == 0:
+                    print(f"epoch {epoch} loss {loss.item()!r}", flush=True)
+                optimizer.step()
+                optimizer.zero_grad()
+        with torch.no_grad():
+            for inputs, _ in DataLoader(data, 64):
+                model(inputs)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Every cell of the table of frameworks is held by a test, or says that nobody tried it."""
+
+import re
+
+import test_frameworks
+import test_frameworks_public
+
+from conftest import ROOT
+
+PAGE = ROOT / "docs" / "own-training-frameworks.md"
+PUBLISHED = {
+    "torchtune, command": test_frameworks_public.test_torchtune_by_its_own_command,
+    "pytorch/examples imagenet, python": test_frameworks_public.test_the_imagenet_example_of_pytorch,
+    "nanoGPT, python": test_frameworks_public.test_nanogpt_reads_no_loader_so_its_samples_are_stated,
+}
+
+
+def rows() -> dict[str, list[str]]:
+    """Cells of the table by framework and launcher."""
+    [table] = re.findall(
+        r"^\| Framework \| Launcher .*\n\|[-|]+\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"), re.M
+    )
+    cells = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {f"{framework}, {launcher}": others for framework, launcher, *others in cells}
+
+
+def test_what_the_table_says_is_tested_or_untried() -> None:
+    tested = test_frameworks.CASES.keys() | PUBLISHED.keys()
+    said = {row for row, cells in rows().items() if "untried" not in cells}
+    assert said == tested
+    assert all(set(cells) == {"untried"} for row, cells in rows().items() if row not in tested)
+
+
+def test_numbers_of_devices_are_those_of_the_tests() -> None:
+    assert {name: rows()[name][0] for name in test_frameworks.CASES} == {
+        name: str(case.devices) for name, case in test_frameworks.CASES.items()
+    }
