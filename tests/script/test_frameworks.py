@@ -80,15 +80,18 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(case: Case, user_p
         )
         for step in steps[2:6]:
             assert int(step["samples"]) == case.samples
+            assert int(step["peak_memory_bytes"]) > 100e6  # PyTorch alone is resident with more
             phases = [float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer")]
             assert min(phases) > 0
             assert sum(phases) <= float(step["duration_s"]) + 1e-6
     assert run.record["exit_code"] == 0
     assert "Traceback" not in run.log
-    observed = run.record["observed"]
-    assert observed["optimizers"] == [case.optimizer]
-    assert observed["samples_from"] == "loader"
-    assert [loader["distinct"] for loader in observed["loaders"]] == [True]
+    for rank in run.record["ranks"]:
+        observed = rank["observed"]
+        assert observed["optimizers"] == [case.optimizer]
+        assert observed["samples_from"] == "loader"
+        assert [loader["distinct"] for loader in observed["loaders"]] == [True]
+        assert not rank["ignored_exit"]
     assert printed == losses(run.log_without_observer())[: len(printed)]
 
 

@@ -28,7 +28,7 @@ def test_what_the_table_says_is_tested_or_untried() -> None:
     tested = test_frameworks.CASES.keys() | PUBLISHED.keys()
     said = {row for row, cells in rows().items() if "untried" not in cells}
     assert said == tested
-    assert all(set(cells) == {"untried"} for row, cells in rows().items() if row not in tested)
+    assert all(set(cells[1:]) == {"untried"} for row, cells in rows().items() if row not in tested)
 
 
 def test_numbers_of_devices_are_those_of_the_tests() -> None:

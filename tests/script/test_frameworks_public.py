@@ -27,6 +27,11 @@ def samples(run: Script, window: str = "measured") -> set[str]:
     return {step["samples"] for step in run.steps if step["window"] == window}
 
 
+def observed(run: Script) -> dict[str, Any]:
+    [rank] = run.record["ranks"]
+    return rank["observed"]
+
+
 def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
@@ -42,12 +47,12 @@ def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:
         launcher="command",
     )
     assert samples(run) == {"8"}  # a batch of 4, two of them in a step
-    assert run.record["observed"]["optimizers"] == ["AdamW"]
-    [loader] = run.record["observed"]["loaders"]
+    assert observed(run)["optimizers"] == ["AdamW"]
+    [loader] = observed(run)["loaders"]
     assert loader["kind"] == "StatefulDataLoader"
-    # It prints the loss of a step after the update.
+    # The first update ends no step, and the loss of the last is not printed before the script is ended.
     printed = losses(run.log)
-    assert len(printed) == len(run.steps) - 1
+    assert len(printed) == len(run.steps)
     assert printed == losses(run.log_without_observer())[: len(printed)]
 
 
@@ -61,7 +66,7 @@ def test_the_imagenet_example_of_pytorch(user_python: str, tmp_path: Path) -> No
         loader_cpus=1,
     )
     assert samples(run) == {"8"}
-    assert [loader["num_workers"] for loader in run.record["observed"]["loaders"]] == [1]
+    assert [loader["num_workers"] for loader in observed(run)["loaders"]] == [1]
     assert all(float(step["data_s"]) > 0 for step in run.steps if step["window"] == "measured")
 
 
@@ -87,12 +92,12 @@ def test_nanogpt_reads_no_loader_so_its_samples_are_stated(user_python: str, tmp
     }
     run = Script(tmp_path / "unstated", **given)
     assert samples(run) == {""}
-    assert run.record["observed"]["samples_from"] is None
+    assert observed(run)["samples_from"] is None
     printed = losses(run.log)
     # Two come of the evaluation before the first step; a step's loss is printed after its update.
     assert printed and all(math.isfinite(float(loss)) for loss in printed)
 
     run = Script(tmp_path / "stated", samples_per_step=8, **given)
     assert samples(run) == {"8"}
-    assert run.record["observed"]["samples_from"] == "stated"
+    assert observed(run)["samples_from"] == "stated"
     assert losses(run.log) == printed
