@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
+from conftest import ROOT
+from multicard.experiment.models import Model
+from multicard.workloads.llm.prepare_model import prepare_model
 from script.equipment import Script, losses
 
 pytestmark = pytest.mark.slow
@@ -107,3 +110,27 @@ def test_evaluation_between_passes_is_no_part_of_a_step(script: str, user_python
         assert drawn == [32] * 15
     else:  # Accelerate's loaders read one batch ahead within a pass
         assert drawn == [32] * 6 + [0, 64] + [32] * 6 + [0]
+
+
+def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    prepare_model("tiny", Model(architecture="tiny"), model, ROOT / "resources")
+    run = Script(
+        tmp_path / "run",
+        command=(
+            *("-m", "torchtune._cli.tune", "run", "lora_finetune_single_device", "--config", "tune_lora.yaml"),
+            *(f"model_dir={model}", f"data_files={ROOT / 'resources' / 'text' / 'instructions.jsonl'}"),
+            "output_dir={run_dir}/out",
+        ),
+        python=user_python,
+        launcher="command",
+    )
+    assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step
+    [rank] = run.record["ranks"]
+    assert rank["observed"]["optimizers"] == ["AdamW"]
+    assert [loader["kind"] for loader in rank["observed"]["loaders"]] == ["StatefulDataLoader"]
+    # The first update ends no step, and the loss of the last is not printed before the script is ended.
+    printed = losses(run.log)
+    assert len(printed) == len(run.steps)
+    assert printed == losses(run.log_without_observer())[: len(printed)]
