@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from multicard.analysis.measures import measure_run
+from multicard.archive.configuration import experiment_of
 from multicard.archive.pack import pack
-from multicard.archive.unpack import unpack
+from multicard.archive.unpack import read_manifest, unpack
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
+from multicard.experiment.runs import distinct, expand
 from script_runs import COMMAND, configuration, parameters_of_all, write_run
 
 
@@ -35,6 +37,21 @@ def test_a_command_without_places_keeps_the_names_of_its_runs(tmp_path: Path) ->
     unpack(tmp_path / "runs.zip", tmp_path / "there")
     for folder in folders:
         assert measure_run(tmp_path / "there" / folder.name)["args.amp"] == measure_run(folder)["args.amp"]
+
+
+def test_what_command_and_args_hold_is_scrubbed_and_the_archive_stays_whole(tmp_path: Path) -> None:
+    command = [*COMMAND, "--data", "/srv/planted/images", "--out", "{out}"]
+    archive = packed(tmp_path, command, out=["/srv/planted/out"])
+    manifest = read_manifest(archive)
+    text = manifest.model_dump_json()
+    assert not any(word in text for word in ("planted", "/srv"))
+    runs = distinct(expand(experiment_of(manifest, archive)))
+    assert list(runs) == [run.run for run in manifest.runs]
+    (tmp_path / "there").mkdir()
+    unpack(archive, tmp_path / "there")
+    row = measure_run(tmp_path / "there" / next(iter(runs)))
+    assert row["args.out"] == "path" and row["args.batch_size"] == 32
+    assert row["iteration_time_s"] == pytest.approx(0.1)
 
 
 def test_runs_that_differ_in_a_place_only_are_refused(tmp_path: Path) -> None:
