@@ -13,9 +13,6 @@ from multicard.cli._own_command import OWN_NAME, check_command, understood, with
 from multicard.core.errors import UserError
 
 CONFIG = Path("multicard.yaml")
-FIGURES = ("step_breakdown", "step_times", "memory")
-FIGURES_OF_SEVERAL = ("iteration_time", "speedup")
-FIGURES_OF_GPUS = ("device_time", "kernel_classes", "collectives")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +94,8 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     UserError
         If the arguments do not fit together.
     """
+    from multicard.workloads.script.workload import default_figures
+
     python, command = understood(arguments.rest, arguments.launcher)
     varied = dict(map(_varied, arguments.vary))
     if len(varied) < len(arguments.vary):
@@ -117,7 +116,6 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
     fixed |= {name: value for name, value in stated.items() if value}
-    several = len(devices) > 1
     what = "GPU" if device == "cuda" else "process"
     name = next((Path(part).name for part in command if part.endswith(".py")), " ".join(command[:2]))
     return {
@@ -129,11 +127,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
                 "fixed": fixed,
                 "vary": {"devices": devices} | ({"args": varied} if varied else {}),
                 "repeats": arguments.repeats,
-                "figures": [
-                    *(FIGURES_OF_SEVERAL if several else ()),
-                    *FIGURES,
-                    *(FIGURES_OF_GPUS if device == "cuda" else ()),
-                ],
+                "figures": list(default_figures(len(devices) > 1, device)),
             }
         },
     }
