@@ -2,8 +2,8 @@
 
     python benchmarks/observer.py --repeats 5
 
-Each script sleeps so long in each step that one takes 20 ms, and prints the seconds of its last steps itself. Half of
-them have a loader; a sleep takes no CPU, so what the observer computes is not hidden by it.
+Each script sleeps so long in each step that one takes 20 ms, and prints the seconds of its last steps itself. All but
+one have a loader; a sleep takes no CPU, so what the observer computes is not hidden by it.
 """
 
 import argparse

@@ -40,12 +40,11 @@ def scenario(folder: Path, config: dict[str, Any] | None = None, **changes: Any)
 
 
 def test_rates_are_those_of_all_ranks_over_the_time_of_a_step(tmp_path: Path) -> None:
-    row = measured(tmp_path, p(devices=2), 0.05, samples=32, tokens=640)
+    row = measured(tmp_path, p(devices=2), 0.05, samples=32)
     assert row["iteration_time_s"] == pytest.approx(0.05)
     assert row["measured_steps"] == MEASURED
     assert row["steps_per_s"] == pytest.approx(20)
     assert row["throughput_samples_per_s"] == row["processed_samples_per_s"] == pytest.approx(2 * 32 / 0.05)
-    assert row["tokens_per_s"] == pytest.approx(2 * 640 / 0.05)
     assert (row["args.batch_size"], row["args.amp"]) == (32, "none")
     assert row["command"] == "train.py '{batch_size}' '{amp}'"
     assert row["distinct_share"] == 1
@@ -77,7 +76,7 @@ def test_a_stated_number_of_samples_takes_the_place_of_what_loaders_gave(tmp_pat
 def test_without_samples_there_is_no_throughput_but_steps(tmp_path: Path) -> None:
     row = measured(tmp_path, p(devices=2), 0.05, samples=None)
     assert row["steps_per_s"] == pytest.approx(20)
-    rates = ("throughput_samples_per_s", "processed_samples_per_s", "tokens_per_s", "profiled_throughput_samples_per_s")
+    rates = ("throughput_samples_per_s", "processed_samples_per_s", "profiled_throughput_samples_per_s")
     assert all(math.isnan(row[name]) for name in rates)
     assert notices(row) == [
         "samples not counted: throughput is in steps, and there is no speed-up: state samples_per_step"

@@ -7,7 +7,6 @@ import pandas as pd
 
 MEASURES: dict[str, str] = {
     "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
-    "tokens_per_s": "tokens, without padding, that all ranks together compute in the measured window, / elapsed_s",
     "distinct_share": "part of the samples of a step that are distinct: less than 1 where the loaders of several ranks "
     "draw the same ones, empty where that is not known",
     "measured_passes": "passes over the data that the measured window spans",
@@ -18,10 +17,8 @@ MEASURES: dict[str, str] = {
 def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
     """Measures of one completed run from its record, the measures of every workload and its steps."""
     measured = steps[steps["window"] == "measured"]
-    tokens = measured["tokens"].sum(skipna=False)
     return {
         "steps_per_s": 1 / common["iteration_time_s"],
-        "tokens_per_s": (distinct_share(record) or 1.0) * tokens / common["elapsed_s"],
         "distinct_share": distinct_share(record),
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.get("steps_per_pass"),

@@ -103,13 +103,13 @@ class Script(Workload):
 
     @property
     def measures(self) -> Mapping[str, str]:
-        """Steps, tokens, and how distinct samples are."""
+        """Steps, and how distinct samples are."""
         from multicard.workloads.script.measures import MEASURES
 
         return MEASURES
 
     def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Steps, tokens, and how distinct samples are."""
+        """Steps, and how distinct samples are."""
         from multicard.workloads.script.measures import measure
 
         return measure(record, common, steps)
