@@ -20,11 +20,12 @@ WINDOWS = {"warmup_steps": 1, "measured_steps": 3, "profiled_steps": 2}
 
 # Imports torch once, and runs each script in a process of its own that it forks.
 SERVER = """
-import json, os, runpy, sys
+import json, os, runpy, signal, sys
 import torch
 for line in sys.stdin:
     asked = json.loads(line)
     if os.fork() == 0:
+        signal.alarm(LIMIT_S)
         log = os.open(asked["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.dup2(log, 1), os.dup2(log, 2), os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ["MULTICARD_OBSERVE"] = asked["job"]
@@ -33,7 +34,7 @@ for line in sys.stdin:
         runpy.run_path(sys.argv[0], run_name="__main__")
         sys.exit(0)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
+""".replace("LIMIT_S", str(LIMIT_S))
 
 
 @dataclass
@@ -55,6 +56,18 @@ class Observed:
     def of(self, window: str, rank: int = 0) -> list[dict[str, str]]:
         """Steps of a window."""
         return [step for step in self.steps[rank] if step["window"] == window]
+
+
+def has_memory_and_phases(
+    steps: Sequence[dict[str, str]], phases: Sequence[str] = ("data", "forward", "backward", "optimizer")
+) -> None:
+    """Memory and these phases of every step are known, and the phases are parts of the step."""
+    assert steps
+    for step in steps:
+        assert int(step["peak_memory_bytes"]) > 100e6  # PyTorch alone is resident with more
+        times = [float(step[f"{phase}_s"]) for phase in phases]
+        assert min(times) > 0
+        assert sum(times) <= float(step["duration_s"]) + 1e-6
 
 
 def site(folder: Path) -> Path:

@@ -1,5 +1,6 @@
 """`multicard scale`: how a command is understood, the configuration file that is written, and bad input."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.test_pages import shell_commands
 from multicard.cli import main
 from multicard.cli._own_command import understood
 from multicard.core.errors import UserError
@@ -204,3 +206,10 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(folder: Path, capsys: pytes
     assert all(f"cpu{devices}_b-{batch}_" in listed for devices in (1, 2) for batch in (4, 8))
     assert "4 runs, " in listed
     assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+def test_the_first_command_of_the_readme_asks_for_a_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = next(command for command in shell_commands("README.md") if command.startswith("multicard scale "))
+    main(["scale", "--device", "cpu", "--dry-run", *shlex.split(first)[2:]])
+    listed = capsys.readouterr().out
+    assert all(f"cpu{devices}_batch_size-{batch}_" in listed for devices in (1, 2, 4) for batch in (32, 64))

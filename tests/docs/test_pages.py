@@ -61,7 +61,12 @@ RUN_ELSEWHERE = (
     (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
     (r"snakemake (?=.*--profile slurm).*", "tests/slurm/test_slurm.py", '"--profile", "slurm"'),
     (r"snakemake --profile profiles/local.*", "tests/workflow/test_pipeline.py", '"--profile", "profiles/local"'),
-    (r"multicard (scale|run) .*", "tests/cli/test_own_training.py", 'shell_commands("docs/own-training.md")'),
+    (r"multicard scale --devices 1,2,4 .*", "tests/cli/test_scale_command.py", 'shell_commands("README.md")'),
+    (
+        r"multicard (?:scale|run) .*",
+        "docs/own-training.md",
+        "{0}\n",
+    ),  # whose commands tests/cli/test_own_training.py runs
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results", "tests/test_compare_command.py", 'main(["compare"'),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from multicard.core.rendezvous import free_port
 from observed_scripts import Server, run, serving
 
 TRAINING = """
@@ -66,9 +67,9 @@ def test_ranks_that_a_script_starts_itself_end_together(server: Server, tmp_path
 
 def test_the_error_of_a_rank_that_a_script_starts_itself_is_recorded(server: Server, tmp_path: Path) -> None:
     main = "torch.multiprocessing.start_processes(fail, nprocs=2, start_method='fork')"
-    failing = "def fail(rank):\n    train(rank, steps=0 if rank else 1)\n    raise ValueError(f'of rank {rank}')\n"
+    failing = "def fail(rank):\n    train(rank, steps=1)\n    raise ValueError(f'of rank {rank}')\n"
     text = script(tmp_path, main).replace("if __name__", f"{failing}\nif __name__")
-    found = server.run(tmp_path, text.replace("range(steps)", "range(1)"), devices=2, measured_steps=30)
+    found = server.run(tmp_path, text, devices=2, measured_steps=30)
     assert found.exit_code == 1
     assert "ValueError: of rank" in found.ranks[0]["reason"]["message"]
 
@@ -111,7 +112,7 @@ def test_ranks_of_torchrun_that_share_a_model_end_together(tmp_path: Path) -> No
 def test_processes_that_are_spawned_are_told_apart(tmp_path: Path) -> None:
     """A worker of a loader is no rank; a rank that meets the others over TCP is."""
     workers = "DataLoader(data, batch_size=8, num_workers=1, multiprocessing_context='spawn'"
-    text = script(tmp_path, "torch.multiprocessing.spawn(train, nprocs=1)", "tcp://localhost:29533")
+    text = script(tmp_path, "torch.multiprocessing.spawn(train, nprocs=1)", f"tcp://localhost:{free_port()}")
     text = text.replace("DataLoader(data, batch_size=8", workers).replace("world_size=2", "world_size=1")
     found = run(tmp_path, text)
     assert found.exit_code == 0, found.output

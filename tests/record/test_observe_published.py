@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from observed_scripts import Observed, Server, serving
+from observed_scripts import Observed, Server, has_memory_and_phases, serving
 
 SCRIPTS = Path(os.environ.get("MULTICARD_SCRIPTS", ""))
 pytestmark = pytest.mark.skipif("MULTICARD_SCRIPTS" not in os.environ, reason="needs MULTICARD_SCRIPTS, a folder")
@@ -67,6 +67,7 @@ def test_nanogpt(server: Server, tmp_path: Path) -> None:
     found, losses, expected = with_and_without(server, tmp_path, source / "train.py", arguments, r"iter \d+: loss \S+,")
     assert (found.rank["outcome"], found.rank["observed"]["loaders"]) == ("completed", [])
     assert len(found.steps[0]) == 6
+    has_memory_and_phases(found.of("measured"), ("backward", "optimizer"))
     assert len(losses) == 6  # the script prints the loss of an update after it, so not that of the last one
     assert losses == expected
 
@@ -78,6 +79,7 @@ def test_imagenet_of_pytorchs_examples(server: Server, tmp_path: Path) -> None:
     found, losses, expected = with_and_without(server, tmp_path, file, arguments, r"Epoch: \[0\].*?Loss (\S+)")
     assert found.rank["outcome"] == "completed"
     assert {step["samples"] for step in found.steps[0]} == {"2"}
+    has_memory_and_phases(found.of("measured"))
     assert found.rank["observed"]["loaders"][0]["num_workers"] == 1
     assert len(losses) == len(found.steps[0])
     assert losses == expected

@@ -67,7 +67,10 @@ def test_nanogpt(tmp_path: Path) -> None:
     assert len(steps) == 3
 
 
-def test_a_script_that_needs_gpus_ends_by_itself_and_is_told_from_one_that_trained(tmp_path: Path) -> None:
+def test_a_script_that_needs_gpus_ends_by_itself_and_is_told_from_one_that_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     folder = str(SCRIPTS / "pytorch-examples" / "distributed" / "ddp")
     p = ScriptParameters(command=["example.py"], folder=folder, devices=2, **WINDOWS)
     record = run_job(p, None, tmp_path, 900)
