@@ -132,3 +132,11 @@ def test_a_script_without_pytorch_and_its_own_sitecustomize_run_as_ever(tmp_path
     assert process["python"] == ".".join(map(str, sys.version_info[:3]))
     assert process["program"] == str(tmp_path / "script.py")
     assert found.ranks == []
+
+
+def test_a_script_that_asks_for_pytorch_before_it_imports_it_is_observed(tmp_path: Path) -> None:
+    """As `import datasets` and transformers do."""
+    asks = "import importlib.util\nassert importlib.util.find_spec('torch') is not None\n"
+    found = run(tmp_path, asks + script(tmp_path, "train(0, distributed=False, wrap=lambda model: model)"))
+    assert found.exit_code == 0, found.output
+    assert found.rank["outcome"] == "completed"

@@ -34,12 +34,13 @@ def user_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("user") / "venv"
     venv.create(folder, symlinks=True)
     [site] = folder.glob("lib/python*/site-packages")
-    # Path files of a folder that a path file names are not read, so an editable install of multicard is left out.
+    # Path files of a folder that a path file names are not read, so an editable install of multicard is left out, but
+    # for the copy of the pipeline that it brings, which is no package.
     packages = [path for path in sys.path if path.endswith("site-packages")]
     (site / "packages.pth").write_text("\n".join(packages))
     python = str(folder / "bin" / "python")
     found = subprocess.run(
-        [python, "-c", "import torch, importlib.util as u; print(u.find_spec('multicard'))"],
+        [python, "-c", "import torch, importlib.util as u; s = u.find_spec('multicard'); print(s and s.origin)"],
         env=_plain(dict(os.environ)),
         capture_output=True,
         text=True,

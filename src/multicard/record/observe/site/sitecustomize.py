@@ -54,12 +54,17 @@ class TorchFinder(importlib.abc.MetaPathFinder):
         """Find `torch` as Python does, and give it a loader that goes on to the observer; nothing else."""
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        sys.meta_path.remove(self)  # not to be asked again meanwhile
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            sys.meta_path.insert(0, self)  # to ask whether torch is there is not to import it
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def exec_module(module):
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 load(module)
                 guarded(watch)
 
