@@ -64,6 +64,10 @@ class AccelerateShard(torch.utils.data.BatchSampler):
         (DataLoader(DATA, batch_size=4, shuffle=True), 2, False, 5),
         (DataLoader(DATA, batch_size=4, sampler=DistributedSampler(DATA, num_replicas=2, rank=0)), 2, True, 3),
         (DataLoader(DATA, batch_sampler=AccelerateShard(range(20), 4, drop_last=False)), 2, True, 5),
+        # Two ranks share a model, by tensor or pipeline parallelism: one share, or two of four ranks.
+        (DataLoader(DATA, batch_size=4, sampler=DistributedSampler(DATA, num_replicas=1, rank=0)), 2, None, 5),
+        (DataLoader(DATA, batch_sampler=AccelerateShard(range(20), 4, drop_last=False)), 4, None, 5),
+        (DataLoader(DATA, batch_size=4, sampler=DistributedSampler(DATA, num_replicas=1, rank=0)), 1, True, 5),
         (DataLoader(Subset(DATA, range(10)), batch_size=4), 2, None, 3),
         (DataLoader(Stream(), batch_size=4), 2, None, None),
     ],

@@ -71,7 +71,8 @@ class Loader(NamedTuple):
     ----------
     description
         `kind`, `sampler`, `distinct`, `batch_size` and `num_workers`. `distinct`: whether each of several ranks draws
-        samples of its own; None where that cannot be told, as of a data set that may be a share itself.
+        samples of its own; None where that cannot be told, as of a data set that may be a share itself, or of a sampler
+        that splits by other than all ranks, as with tensor parallelism.
     batch_size
         Samples of a full batch; None where the loader does not make the batches.
     length
@@ -93,8 +94,11 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     streams = isinstance(loader.dataset, IterableDataset)
     stated = loader.batch_size or getattr(batches, "batch_size", None)
     batch_size = stated if isinstance(stated, int) else None
-    shared = ranks == 1 or any(hasattr(each, a) and hasattr(each, b) for each in (batches, sampler) for a, b in SHARES)
-    unknown = streams or isinstance(loader.dataset, Subset)
+    split = [
+        getattr(each, a) for each in (batches, sampler) for a, b in SHARES if hasattr(each, a) and hasattr(each, b)
+    ]
+    shared = ranks == 1 or ranks in split
+    unknown = bool(split) or streams or isinstance(loader.dataset, Subset)
     description = {
         "kind": type(loader).__name__,
         "sampler": None if streams else type(sampler).__name__,
