@@ -65,7 +65,15 @@ def test_what_looks_like_a_secret_reaches_no_job_whatever_it_begins_with() -> No
     named |= {"CUDA_PKEY": "x"}  # of a login; a partition key of InfiniBand (NCCL_IB_PKEY) is none
     formed = {"NVIDIA_LOGIN": "nvapi-0123456789abcdef", "TORCH_HUB": "hf_0123456789abcdef"}
     formed |= {"TORCH_HEADER": "Bearer hf_0123456789abcdef", "NCCL_HOST": "https://ada:ghp_0123456789abcdef@host"}
-    kept = {"PATH": "/opt/sk-learn-1.2.3/bin:/bin", "NCCL_ALGO": "Ring"}
+    formed |= {
+        "NCCL_SOURCE": "git+https://ghp_0123456789abcdef@github.com/a/b",
+        "UCX_HUB": "https://hf_0123456789abcdef@host",
+    }
+    kept = {
+        "PATH": "/opt/sk-learn-1.2.3/bin:/bin:/sk-learn-1.2.3/bin",
+        "NCCL_ALGO": "Ring",
+        "UCX_ROOT": "/sk-learn-1.2.3",
+    }
     assert job_environment(named | formed | kept) == kept
 
 

@@ -121,9 +121,27 @@ def test_a_variable_whose_name_looks_like_a_secret_is_refused(name: str) -> None
     assert start.secret_stated(parameters(environment=["HF_HOME", "WANDB_MODE", "TOKENIZERS_PARALLELISM"])) is None
 
 
-def test_a_secret_in_the_command_is_refused() -> None:
-    given = parameters(command=["train.py", "--login", "{login}"], args={"login": "hf_0123456789abcdef"})
+@pytest.mark.parametrize(
+    "login",
+    [
+        "hf_0123456789abcdef", "https://ghp_0123456789abcdef@github.com/a/b", "https://hf_0123456789abcdef@host",
+        "https://ghp_0123456789abcdef:x-oauth-basic@host", "https://ada:ghp_0123456789abcdef@host",
+    ],
+)  # fmt: skip
+def test_a_secret_in_the_command_is_refused(login: str) -> None:
+    given = parameters(command=["train.py", "--login", "{login}"], args={"login": login})
     assert (start.secret_stated(given) or "").startswith("command: it holds what looks like a secret")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/sk-learn-1.2.3", "data/sk-learn-1.2.3/x", "/bin:/sk-learn-1.2.3", "file:///sk-learn-1.2.3",
+        "s3://sk-learn-1.2.3/x@1", "https://sk-learn-1.2.3:80/a@b",
+    ],
+)  # fmt: skip
+def test_a_path_in_the_command_is_no_secret(path: str) -> None:
+    assert start.secret_stated(parameters(command=["train.py", path])) is None
 
 
 @pytest.fixture
