@@ -172,6 +172,7 @@ def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
         ("--devices 1 -- train.py {", "has a single {; write {{ for a brace"),
         ("--devices 1 --launcher torchru -- train.py", "did you mean 'torchrun'?"),
         ("--devices 1 --steps 0 -- train.py", "steps: found 0, "),
+        ("--devices 1 --samples-per-step 0 -- train.py", "samples_per_step: found 0, "),
         ("--devices 1 --results a;b -- train.py", "results: "),
     ],
 )

@@ -115,7 +115,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         "samples_per_step": arguments.samples_per_step,
     }
     fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
-    fixed |= {name: value for name, value in stated.items() if value}
+    fixed |= {name: value for name, value in stated.items() if value is not None and value != []}
     what = "GPU" if device == "cuda" else "process"
     name = next((Path(part).name for part in command if part.endswith(".py")), " ".join(command[:2]))
     return {
