@@ -134,11 +134,6 @@ class ScriptParameters(JobParameters):
         """Processes that load data, of all ranks together."""
         return self.loader_cpus * self.ranks
 
-    @property
-    def total_steps(self) -> int:
-        """Steps of all windows."""
-        return self.least_warmup_steps + self.steps + self.profiled_steps
-
     def arguments(self, run_dir: str) -> list[str]:
         """The command with every name in braces filled in.
 
