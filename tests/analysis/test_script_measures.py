@@ -101,6 +101,18 @@ def test_phases_may_be_missing_and_need_not_add_up_to_the_step(tmp_path: Path) -
     assert _run_status(None, folder) == ("completed", ["no trace: no profiler"], True)
 
 
+def test_a_phase_that_some_steps_are_without_counts_over_all_steps(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, p(), 0.1, phases={"backward": 0.5})
+    steps = pd.read_csv(folder / "steps.csv")
+    steps.loc[steps["step"] % 4 == 0, "data_s"] = 0.01  # one batch for four updates
+    steps.to_csv(folder / "steps.csv", index=False)
+    row = measure_run(folder)
+    assert row["data_s"] == pytest.approx(0.0025)
+    assert (row["data_share"], row["profiled_data_share"]) == pytest.approx((0.025, 0.025))
+    assert row["data_s"] + row["backward_s"] + row["other_s"] == pytest.approx(row["mean_iteration_time_s"])
+    assert row["forward_s"] is None
+
+
 def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> None:
     row = measured(tmp_path, p(), 0.05, steps_per_pass=8)  # steps 3 to 22 are of passes 1, 2 and 3
     assert (row["measured_passes"], row["estimated_epoch_time_s"]) == (3, pytest.approx(8 * 0.05))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.layout import PHASES
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.machine import Machine
@@ -115,7 +116,9 @@ class Script(Workload):
         return measure(record, common, steps)
 
     def counted(self, record: Mapping[str, Any], steps: Any) -> Any:
-        """The stated number of samples, shared equally by the ranks, takes the place of what loaders gave."""
+        """A step without a phase that others have spent no time in it; a stated number of samples is shared equally."""
+        known = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
+        steps = steps.assign(**{name: steps[name].fillna(0.0) for name in known})
         stated = record["parameters"].get("samples_per_step")
         return steps if stated is None else steps.assign(samples=stated / steps["rank"].nunique())
 
