@@ -348,6 +348,33 @@ def test_a_script_that_takes_no_notice_of_its_end_is_ended(server: Server, tmp_p
     assert len(found.steps[0]) == STEPS
 
 
+@pytest.mark.parametrize(("written", "outcomes"), [(True, ["failed"]), (False, [])])
+def test_an_error_of_the_observer_at_the_last_step_is_not_the_scripts(
+    server: Server, tmp_path: Path, written: bool, outcomes: list[str]
+) -> None:
+    script = f"""
+    from multicard.record.observe.recording import Recording
+    write = Recording._write
+    def fail(self, ended, observer):
+        if not {written} or ended["outcome"] == "completed":
+            raise OSError(28, "No space left on device")
+        write(self, ended, observer)
+    Recording._write = fail
+    while True:
+        for x, y in loader:
+            try:
+                loss_of(x, y).backward()
+                optimizer.step()
+            except Exception as error:
+                print("caught", repr(error), flush=True)
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert found.exit_code == 1
+    assert "caught" not in found.output
+    assert "multicard: cannot go on observing: OSError: [Errno 28] No space left on device" in found.output
+    assert [rank["outcome"] for rank in found.ranks] == outcomes
+
+
 def test_a_process_that_trains_nothing_is_no_rank(server: Server, tmp_path: Path) -> None:
     script = """
     print(sum(float(loss_of(x, y)) for x, y in loader))

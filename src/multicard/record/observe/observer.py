@@ -5,6 +5,7 @@ came before it was no steady training. A step begins where the one before it end
 first batch is asked for, so that tests and checkpoints between passes are in no step.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -124,12 +125,12 @@ class Observer:
                 self._begin_step()
                 self._recording.begin_step(self)
                 return
+            self._begin_step()
+            if self._recording is not None:
+                self._ended = True
+                self._recording.finish(self)
         except Exception as error:
             self._give_up(error)
-        self._begin_step()
-        if self._recording is not None:
-            self._ended = True
-            self._recording.finish(self)
 
     def _set_up(self, optimizer: Any) -> None:
         from multicard.record.observe import hooks
@@ -219,10 +220,11 @@ class Observer:
 
         self._ended = True
         print(f"multicard: cannot go on observing: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        if self._recording is not None:
-            self._recording.write_early(error, self)
-        else:
-            recording.write_failure(error, self._note_process)
+        with contextlib.suppress(Exception):  # the disk may be full
+            if self._recording is not None:
+                self._recording.write_early(error, self)
+            else:
+                recording.write_failure(error, self._note_process)
         raise SystemExit(1) from error
 
     def leave(self) -> None:
