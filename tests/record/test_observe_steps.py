@@ -439,6 +439,27 @@ def test_a_stateful_loader_gives_samples_too(server: Server, tmp_path: Path) -> 
     assert loader["kind"] == "StatefulDataLoader"
 
 
+def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_path: Path) -> None:
+    script = """
+    class Odd(torch.utils.data.BatchSampler):
+        @property
+        def batch_size(self):
+            raise RuntimeError("batches are of any size")
+        @batch_size.setter
+        def batch_size(self, size):
+            self.size = size
+        def __iter__(self):
+            return iter([list(range(8)), list(range(8, 24))])
+    for epoch in range(1000):
+        for x, y in DataLoader(data, batch_sampler=Odd(range(32), 8, drop_last=False)):
+            loss_of(x, y).backward()
+            optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert (found.exit_code, found.rank["outcome"], found.rank["observed"]["loaders"]) == (0, "completed", [])
+    assert [step["samples"] for step in found.steps[0]] == STEPS * [""]
+
+
 def test_hooks_outlive_what_older_releases_of_torch_compile_strip(server: Server, tmp_path: Path) -> None:
     """What `TorchPatcher.patch` of PyTorch 2.1 does when torch.compile first runs (torch/_dynamo/eval_frame.py)."""
     script = """

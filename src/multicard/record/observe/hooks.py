@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader
 
+from multicard.core.system import read_or_none
 from multicard.record.observe.batches import loader_of
 from multicard.record.observe.observer import OBSERVER
 from multicard.record.observe.ranks import world_size
@@ -117,7 +118,7 @@ def _watch_loaders() -> None:
     @functools.wraps(begin)
     def watched_begin(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
         begin(self, loader, *arguments, **options)
-        self._multicard_loader = loader_of(loader, world_size())
+        self._multicard_loader = read_or_none(lambda: loader_of(loader, world_size()))  # a loader may be anything
 
     base.__init__ = watched_begin
     plain = base.__next__
