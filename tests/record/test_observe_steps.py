@@ -460,6 +460,24 @@ def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_pat
     assert [step["samples"] for step in found.steps[0]] == STEPS * [""]
 
 
+def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Path) -> None:
+    script = """
+    from multicard.record.observe import recording
+    for epoch in range(1000):
+        for x, y in loader:
+            recording.is_capturing = lambda: True
+            loss = loss_of(x, y)
+            loss.register_hook(lambda gradient: time.sleep(0.2))
+            loss.backward()
+            recording.is_capturing = lambda: False
+            loss_of(x, y).backward()
+            optimizer.step()
+    """
+    found = server.run(tmp_path, HEAD + _flush(script))
+    assert len(found.steps[0]) == STEPS
+    assert all(float(step["backward_s"]) < 0.2 < float(step["duration_s"]) for step in found.steps[0])
+
+
 def test_hooks_outlive_what_older_releases_of_torch_compile_strip(server: Server, tmp_path: Path) -> None:
     """What `TorchPatcher.patch` of PyTorch 2.1 does when torch.compile first runs (torch/_dynamo/eval_frame.py)."""
     script = """

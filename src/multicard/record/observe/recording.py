@@ -26,7 +26,7 @@ from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.observe import OBSERVE
-from multicard.record.observe.observer import Observer
+from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.plan import Pace, Plan, place
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 from multicard.record.others import OthersMeter
@@ -89,7 +89,7 @@ class Recording:
 
     def enter(self, name: str) -> None:
         """A phase begins, and with it the one before ends."""
-        if self._step is None:
+        if self._step is None or is_capturing():
             return
         self._close(name)
         self._open_range("warmup" if self._step.window == "warmup" else "step", 0)
@@ -98,13 +98,13 @@ class Recording:
 
     def leave(self, is_end: bool = False) -> None:
         """The phase ends; `is_end`: what comes next may be a forward pass, if a backward pass follows."""
-        if self._step is not None:
+        if self._step is not None and not is_capturing():
             mark = self._close(None)
             self._last_end = mark if is_end else None
 
     def enter_backward(self, observer: Observer) -> None:
         """A backward pass begins."""
-        if self._step is None:
+        if self._step is None or is_capturing():
             return
         self._resume_meters()  # an exhausted loader may have given this step's batch before
         if self._phase is None and self._last_end is not None and observer.batches:
