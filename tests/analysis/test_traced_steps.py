@@ -29,7 +29,8 @@ def recorded(folder: Path, steps_ms: list[float]) -> Path:
     """Complete a run that has a trace."""
     exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
     write_json(folder / "trace" / "exported.json", exported)
-    write_json(folder / "run.json", {"ranks": [{"rank": 0, "pid": PID}]})
+    record = {"run": "r", "outcome": "completed", "parameters": {"workload": "vision"}, "profiler": {"used": "nsys"}}
+    write_json(folder / "run.json", record | {"ranks": [{"rank": 0, "pid": PID}]})
     windows = ["measured", *["profiled"] * len(steps_ms)]
     seconds = [each / 1e3 for each in (8.0, *steps_ms)]
     steps = pd.DataFrame({"rank": 0, "step": range(1, 1 + len(seconds)), "window": windows, "duration_s": seconds})

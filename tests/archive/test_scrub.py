@@ -119,6 +119,11 @@ REASONS = [
     Reason("wrong_gpus", devices=4, gpus=2),
     Reason("error", rank=1),
     Reason("cannot_run"),
+    Reason("no_torch"),
+    Reason("no_steps"),
+    Reason("too_few_steps", rank=0, steps=3, needed_steps=71),
+    Reason("steps_disagree", rank=1, step=12),
+    Reason("hidden_ranks", ranks=1, devices=2),
 ]
 
 

@@ -218,7 +218,7 @@ def test_runs_that_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -
     measures = pictures()
     measures.loc[0, "outcome"] = "diverged"
     scenario = gathered(tmp_path, measures)
-    outcomes = pd.DataFrame({"run": ["a", "b", "c"], "outcome": ["completed", "not run", "not run"]})
+    outcomes = pd.DataFrame({"run": ["a", "b", "c"], "outcome": ["completed", "not run", "not run"], "reason": None})
     outcomes.to_csv(tmp_path / OUTCOME_TABLE, index=False)
     write("step_breakdown", scenario, tmp_path / "f")
     assert "Without numbers: 1 diverged, 2 not run here" in words_of(tmp_path / "f.svg")
