@@ -78,7 +78,7 @@ def test_a_second_start_measures_nothing_again(folder: Path, printed: str) -> No
 
 
 def test_where_no_run_completes_the_exit_code_says_so(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("raise RuntimeError('no data here')\n")
+    (tmp_path / "train.py").write_text("import torch\nraise RuntimeError('no data here')\n")
     done = shell("multicard scale --device cpu --devices 1 --steps 5 -- train.py", tmp_path)
     assert done.returncode == 1
     assert "no data here" in done.stdout

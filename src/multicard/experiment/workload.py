@@ -167,8 +167,11 @@ class Workload(ABC):
         return ()
 
     def environment(self, p: Any, scratch: Path) -> Mapping[str, str]:
-        """Further variables of the ranks of this node; what they name is made in its folder `scratch`."""
-        return {}
+        """Further variables of the ranks of this node; what they name is made in its folder `scratch`.
+
+        A program of ours imports nothing from the user's folder, where a random.py may lie.
+        """
+        return {"PYTHONSAFEPATH": "1"}
 
     def observed(self, p: Any) -> dict[str, Any] | None:
         """What job.json tells the observer (`multicard.record.observe`) of a job; None of one without."""
