@@ -3,7 +3,7 @@
 import pandas as pd
 
 from multicard.analysis.per_run import trace_shares
-from multicard.analysis.scaling import configurations, over_repeats
+from multicard.analysis.scaling import configurations, over_repeats, throughput_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.workload import workload_of
 
@@ -15,12 +15,8 @@ def measures_shown(tables: ScenarioTables) -> list[str]:
 
     Throughput is that in steps where that of the workload's unit is not known of any run.
     """
-    measures = tables.measures
-    throughput = workload_of(measures).unit.throughput
-    if measures[throughput].isna().all() and "steps_per_s" in measures:
-        throughput = "steps_per_s"
     scaling = ("speedup", "efficiency", "data_share", EXPOSED_COMMUNICATION, "peak_memory_bytes")
-    return ["iteration_time_s", throughput, *scaling]
+    return ["iteration_time_s", throughput_of(tables.measures), *scaling]
 
 
 def overview(tables: ScenarioTables) -> pd.DataFrame:

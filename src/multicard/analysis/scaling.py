@@ -220,6 +220,12 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     )
 
 
+def throughput_of(measures: pd.DataFrame) -> str:
+    """Name of the throughput of a table of runs: in its workload's unit, or in steps where that is known of none."""
+    rate = workload_of(measures).unit.throughput
+    return "steps_per_s" if "steps_per_s" in measures and measures[rate].isna().all() else rate
+
+
 def configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:
     """Number of each row's configuration, in the order of their first rows; and the parameters of each.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.scaling import ENDS, fits, over_repeats, speedups
+from multicard.analysis.scaling import ENDS, fits, over_repeats, speedups, throughput_of
 from multicard.analysis.table_files import SYMBOLS, write_table
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.config import parameters_in
@@ -43,12 +43,11 @@ def write_scenario_tables(
     synthetic
         Whether `all` or `some` of the runs are synthetic, for a column of the CSV; None where none is.
     """
-    rate = workload_of(measures).unit.throughput
-    # Of other throughputs those that are known, and steps where nothing else is.
-    others = [name for name in ("tokens_per_s",) if name in measures and measures[name].notna().any()]
-    if "steps_per_s" in measures and measures[rate].isna().all():
-        others.append("steps_per_s")
-    rates = {"throughput_samples_per_s", "tokens_per_s", "steps_per_s"} - {rate, *others}
+    # The workload's own, steps where that is not known, and tokens where they are.
+    shown = {workload_of(measures).unit.throughput, throughput_of(measures)}
+    if "tokens_per_s" in measures and measures["tokens_per_s"].notna().any():
+        shown.add("tokens_per_s")
+    rates = {"throughput_samples_per_s", "tokens_per_s", "steps_per_s"} - shown
     costs = [name for name in COSTS if name in measures and name not in rates]
     for name, table, caption in zip(
         WRITTEN_TABLES,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.core.errors import UserError
-from multicard.core.units import UNKNOWN, heading, number_in, unit_for, units_of
+from multicard.core.units import OWN, UNKNOWN, heading, number_in, unit_for, units_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +74,7 @@ def overview_table(title: str, rows: "pd.DataFrame", measures: list[str]) -> "Ta
     parameters = [name for name in rows if name not in ("outcome", "reason") and not name.startswith(tuple(measures))]
     table = Table(title=plain(title), title_justify="left")
     for name in parameters:
-        table.add_column(plain(name.removeprefix("args.")), overflow="fold")
+        table.add_column(plain(name.removeprefix(OWN)), overflow="fold")
     columns = []
     for name in measures:
         units = units_of(name) if rows[name].notna().any() else None

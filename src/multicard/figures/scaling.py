@@ -11,9 +11,8 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, Scala
 
 from multicard.analysis.comparisons import varied
 from multicard.analysis.notices import UNCOUNTED
-from multicard.analysis.scaling import over_repeats
+from multicard.analysis.scaling import over_repeats, throughput_of
 from multicard.core.units import MINUTES, SECONDS, unit_for
-from multicard.experiment.workload import workload_of
 from multicard.figures.bars import Colour, whiskers
 from multicard.figures.series import device_axis, labels, only_count, unit
 from multicard.figures.style import (
@@ -42,9 +41,7 @@ OFFSET = 0.035  # between neighbouring series, in devices
 
 def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Iteration time and throughput over devices: in distinct samples, in tokens of LLM runs, else in steps."""
-    rate = workload_of(measures).unit.throughput
-    if "steps_per_s" in measures and measures[rate].isna().all():
-        rate = "steps_per_s"
+    rate = throughput_of(measures)
     title, label = THROUGHPUT[rate]
     data = _series(measures, ["iteration_time_s", rate])
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
@@ -64,7 +61,7 @@ def speedup(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     only = only_count(measures)
     if only:
         raise NothingToShow(f"{only}: neither speed-up nor efficiency")
-    if "steps_per_s" in measures and measures["throughput_samples_per_s"].isna().all():
+    if throughput_of(measures) == "steps_per_s":
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step for speed-up and efficiency")
     data = _series(measures, ["speedup", "efficiency"])
     devices = sorted(data["devices"].unique())

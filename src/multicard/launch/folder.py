@@ -1,11 +1,11 @@
 """The folder of a user's script: which version of it ran, and what a run changed in it."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from multicard.core.files import sha256
 from multicard.core.system import ask, read_or_none
 
 MOST_FILES = 100_000  # that are looked at
@@ -80,7 +80,7 @@ def _version(script: Path | None, folder: Path) -> dict[str, Any]:
     known = commit.problem is None
     return {
         "file": script and script.name,
-        "sha256": script and read_or_none(lambda: hashlib.sha256(script.read_bytes()).hexdigest()),
+        "sha256": script and read_or_none(lambda: sha256(script)),
         "commit": commit.output.strip() if known else None,
         "modified": bool(state.lines) if known and state.problem is None else None,
     }
