@@ -25,7 +25,7 @@ PILED_UP = {"windows_differ": True, "data_share": 0.26, "profiled_data_share": 0
 CROSSING, HOST_EXTENTS = {"profiled_crosses_pass": True}, {"trace_host_extents": True}
 RESTART = "the loader restarts in or just before it"
 LAUNCHES = "too few launches were recorded, so shares per step may cover the wrong time"
-DRIFT = "step time +12% from the first to the second half of the measured steps (drift, or a slow fluctuation)"
+DRIFT = "step time +12% from the first to the second half of the measured steps: drift, or a slow fluctuation"
 WINDOW = "data share 4.9% instead of 26%, steps 20% shorter"
 
 

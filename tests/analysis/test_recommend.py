@@ -88,8 +88,8 @@ def test_the_wait_for_data_is_a_share_of_the_traces_own_time(tmp_path: Path) -> 
 def test_a_run_that_was_not_stationary_comes_with_a_caveat(tmp_path: Path) -> None:
     [report] = bottlenecks(one(tmp_path, {"drift": -0.3, "stationary": False}))
     assert report.caveats == [
-        "not stationary (3 of 3 repeats): step time -30% from the first to the second half of the measured steps "
-        "(drift, or a slow fluctuation)"
+        "not stationary (3 of 3 repeats): step time -30% from the first to the second half of the measured steps: "
+        "drift, or a slow fluctuation"
     ]
 
 

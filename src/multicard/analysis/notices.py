@@ -37,8 +37,8 @@ def drift_notice(values: Mapping[str, Any]) -> str | None:
     """How the step time of a run that was not stationary changed; None of one that was, or of which that is unknown."""
     if not _is(values, "stationary", False):
         return None
-    change = f"{percent(values['drift'], signed=True)} from the first to the second half of the measured steps"
-    return f"step time {change} (drift, or a slow fluctuation)"
+    change = percent(values["drift"], signed=True)
+    return f"step time {change} from the first to the second half of the measured steps: drift, or a slow fluctuation"
 
 
 def window_notice(values: Mapping[str, Any]) -> str | None:

@@ -19,6 +19,7 @@ from multicard.figures.style import WIDTH_IN, NothingToShow, styled
 
 FORMATS = ("png", "svg", "pdf")
 NOTE_WIDTH = 125  # characters of a line over the figure
+NOTE_IN = 0.14  # of such a line
 
 
 def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
@@ -76,6 +77,7 @@ def draw(name: str, tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         lines = [line for note in shown for line in textwrap.wrap(note, NOTE_WIDTH)]
         if lines:
             figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
+            figure.set_figheight(figure.get_figheight() + NOTE_IN * len(lines))  # panels keep their height
     return figure, data
 
 

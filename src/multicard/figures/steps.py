@@ -36,7 +36,7 @@ def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if not times.any(axis=None):
         raise NothingToShow("no phases of steps were recorded")
 
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.1 + height_of(len(data))))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     scale, unit = unit_for(times.sum(axis=1), SECONDS)
     # Phases that none of these runs has are left out.
     parts = {name: times[f"{name}_s"] * scale for name in LOOK if times[f"{name}_s"].any()}
