@@ -22,6 +22,7 @@ PACKAGES: dict[str, set[str] | None] = {
     "analysis": {"core", "experiment", "trace"},
     "figures": {"core", "experiment", "workloads", "analysis"},
     "archive": {"core", "experiment", "analysis"},
+    "adopt": {"core", "profilers", "experiment", "trace", "analysis", "archive"},
     "doctor": None,
     "report": None,
     "api": None,

@@ -67,6 +67,7 @@ RUN_ELSEWHERE = (
         "docs/own-training.md",
         "{0}\n",
     ),  # whose commands tests/cli/test_own_training.py runs
+    (r"multicard adopt .*", "tests/cli/test_adopt_command.py", 'shell_commands("docs/adopt.md")'),
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results", "tests/test_compare_command.py", 'main(["compare"'),

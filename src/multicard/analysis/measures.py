@@ -115,7 +115,7 @@ def measure_run(run: Path | RunFiles) -> dict[str, Any]:
     if record["outcome"] == "completed":
         steps = _read_steps(folder / STEPS, work)
         try:
-            row |= _measures(run, steps, work)
+            row |= work.measure(record, row, steps, None) if steps.empty else _measures(run, steps, work)
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
@@ -123,9 +123,9 @@ def measure_run(run: Path | RunFiles) -> dict[str, Any]:
 
 
 def _read_steps(path: Path, work: Workload) -> pd.DataFrame:
-    """Read the steps of a completed run."""
+    """Read the steps of a completed run; none of one that shows none."""
     steps = read_table(path, (*_OF_STEPS, *work.step_columns))
-    if not (steps["window"] == "measured").any():
+    if not (steps["window"] == "measured").any() and (work.launches or len(steps)):
         raise UserError(f"{path}: found no measured step")
     if steps["start_s"].isna().any():
         raise UserError(f"{path}: found a step without start_s, expected when each step began")

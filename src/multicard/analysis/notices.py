@@ -13,11 +13,13 @@ DISTURBED = "disturbed"
 DEVIATES = "not as configured"
 NOT_STATIONARY = "not stationary"
 SAME_SAMPLES = "ranks saw the same samples"
+ADOPTED = "adopted trace"
 UNCOUNTED = "samples not counted"
 SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 CROSSES_PASS = "profiled window crosses the end of a pass"
 HOST_EXTENTS = "steps of a GPU timed on the host"
+COUNTS_STEPS = ("script", "adopted")  # workloads whose samples may not be known
 PROFILED = (WINDOW_DIFFERS, CROSSES_PASS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
 
@@ -79,9 +81,9 @@ def sample_notice(values: Mapping[str, Any]) -> str | None:
 
 
 def count_notice(values: Mapping[str, Any]) -> str | None:
-    """That a script has no throughput in samples, and what to do; None where it has."""
+    """That a run of which nobody counted the samples has no throughput in them, and what to do; None where it has."""
     known = not pd.isna(values.get("throughput_samples_per_s"))
-    if values.get("workload") != "script" or pd.isna(values.get("iteration_time_s")) or known:
+    if values.get("workload") not in COUNTS_STEPS or pd.isna(values.get("iteration_time_s")) or known:
         return None
     return "throughput is in steps, and there is no speed-up: state samples_per_step"
 
@@ -96,8 +98,18 @@ def short_pass_notice(values: Mapping[str, Any]) -> str | None:
     return f"the measured steps are of {passes:.0f} passes{of}; what the script does between passes is not measured"
 
 
+def adopted_notice(values: Mapping[str, Any]) -> str | None:
+    """What an adopted run is made of, and so cannot tell; None of any other."""
+    if values.get("workload") != "adopted":
+        return None
+    steps, traced, devices = (values.get(name) for name in ("steps_from", "traced_devices", "devices"))
+    told = "no steps were found" if pd.isna(steps) else f"steps from {steps}, timed while a profiler recorded"
+    return told if traced == devices else f"{told}; {traced:.0f} of {devices} GPUs traced"
+
+
 # By what is the matter.
 NOTICES: dict[str, Notice] = {
+    ADOPTED: adopted_notice,
     DISTURBED: disturbance_notice,
     DEVIATES: deviation_notice,
     NOT_STATIONARY: drift_notice,

@@ -5,6 +5,7 @@ from typing import Literal
 
 from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.notices import (
+    ADOPTED,
     DEVIATES,
     DISTURBED,
     NOT_STATIONARY,
@@ -22,7 +23,7 @@ LONGEST = 90  # characters that one machine is named by
 
 
 def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
-    """Lines about runs that have no numbers, are synthetic, unlike in where they ran, disturbed, or not stationary.
+    """Lines about runs that have no numbers, are synthetic or adopted, unlike in where they ran, or in doubt.
 
     Each is one line of plain text, in part from files. There is none where all runs completed, on one machine.
 
@@ -32,7 +33,16 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
         Whether numbers of the profiled window are shown, so that lines are due about runs where it is unlike the
         measured one or otherwise in doubt.
     """
-    kinds = (DISTURBED, DEVIATES, NOT_STATIONARY, SAME_SAMPLES, UNCOUNTED, SHORT_PASS, *(PROFILED if profiled else ()))
+    kinds = (
+        ADOPTED,
+        DISTURBED,
+        DEVIATES,
+        NOT_STATIONARY,
+        SAME_SAMPLES,
+        UNCOUNTED,
+        SHORT_PASS,
+        *(PROFILED if profiled else ()),
+    )
     return [*_not_shown(tables), *_provenance(tables), *(line for kind in kinds for line in _counted(tables, kind))]
 
 

@@ -19,11 +19,12 @@ This page is generated: `python -m multicard.experiment --docs > docs/parameters
 def page() -> str:
     """The page, in Markdown."""
     works = WORKLOADS.values()
-    shared = [name for name in JobParameters.model_fields if len({_row(work, name) for work in works}) == 1]
+    jobs = [work for work in works if work.launches]
+    shared = [name for name in JobParameters.model_fields if len({_row(work, name) for work in jobs}) == 1]
     first = next(iter(works))
-    parts = [INTRODUCTION, "## All workloads\n", _table(_row(first, name) for name in shared)]
+    parts = [INTRODUCTION, "## All workloads that are launched\n", _table(_row(first, name) for name in shared)]
     for work in works:
-        own = [name for name in work.parameters.model_fields if name not in shared]
+        own = [name for name in work.parameters.model_fields if name not in shared or not work.launches]
         parts += [f"## Workload `{work.name}`\n", _table(_row(work, name) for name in own)]
         for name, entry in work.methods.items():
             parts += [f"### {work.method.capitalize()} `{name}`\n", _sentence(entry.description), ""]
@@ -37,7 +38,7 @@ def _row(work: Workload, name: str) -> tuple[str, ...]:
         return ()
     field = work.parameters.model_fields[name]
     schema = work.parameters.model_json_schema()["properties"][name]
-    meaning = "See below." if name == work.method else field.description
+    meaning = "See below." if name == work.method and work.methods else field.description
     return (f"`{name}`", _values(schema), f"`{_yaml(field.default)}`" if not field.is_required() else "", meaning)
 
 

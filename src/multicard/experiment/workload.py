@@ -90,6 +90,8 @@ class Workload(ABC):
         Whether claims are checked on its runs.
     has_epochs
         Whether it tests after every epoch, so that epochs.csv has rows.
+    launches
+        Whether its runs are launched; else they are made of traces that were there before, which may show no steps.
     assumption
         What the estimate of time assumes, in words.
     implied
@@ -110,6 +112,7 @@ class Workload(ABC):
     has_free_text = False
     is_judged = True
     has_epochs = False
+    launches = True
     assumption: str
     implied: Mapping[str, tuple[str, ...]] = {}
 

@@ -36,6 +36,17 @@ def extract_run(folder: Path) -> None:
         except TraceError as error:
             missing = str(error)
 
+    write_tables(found, folder, exported["profiler"], missing)
+
+
+def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: str | None = None) -> None:
+    """Write activity tables into a run directory, the index last.
+
+    Parameters
+    ----------
+    missing
+        Why there is no trace, for tables that were not made.
+    """
     index: dict[str, Any] = {}
     for name, activity in ACTIVITIES.items():
         table = found.table(name)
@@ -44,4 +55,4 @@ def extract_run(folder: Path) -> None:
         table = table.replace_schema_metadata({"multicard": json.dumps({"description": activity.description})})
         with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
-    write_json(folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": exported["profiler"], "tables": index})
+    write_json(folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": profiler, "tables": index})

@@ -19,6 +19,17 @@ DIGITS = 6  # of a digest in a run id
 SAFE = re.compile(r"[A-Za-z0-9._+-]{1,32}")  # values that stand in a run id as they are
 
 
+# The parameters of a program that multicard knows nothing of.
+OwnParameters = Annotated[
+    dict[OwnName, OwnValue],
+    Field(
+        description="The program's own parameters by name: text, numbers, or booleans, which the command of a script "
+        "gets as `True` and `False`.",
+        json_schema_extra={"additionalProperties": False},
+    ),
+]
+
+
 class ScriptParameters(JobParameters):
     """One run of a training script.
 
@@ -84,14 +95,7 @@ class ScriptParameters(JobParameters):
             json_schema_extra={"label": "loadercpus"},
         ),
     ] = 0
-    args: Annotated[
-        dict[OwnName, OwnValue],
-        Field(
-            description="The script's own parameters by name: text, numbers, or booleans, which the command gets as "
-            "`True` and `False`.",
-            json_schema_extra={"additionalProperties": False},
-        ),
-    ] = {}  # noqa: RUF012, pydantic gives each its own
+    args: OwnParameters = {}  # noqa: RUF012, pydantic gives each its own
 
     @model_validator(mode="after")
     def _command_fits(self) -> "ScriptParameters":
@@ -115,7 +119,7 @@ class ScriptParameters(JobParameters):
     @property
     def id_parts(self) -> list[str]:
         """The script's own parameters, in the order of the command."""
-        return [f"{name}-{_slug(self.args[name])}" for name in names_in(self.command) if name in self.args]
+        return [f"{name}-{slug(self.args[name])}" for name in names_in(self.command) if name in self.args]
 
     @property
     def launched_by(self) -> str:
@@ -146,7 +150,7 @@ class ScriptParameters(JobParameters):
         return fill(self.command, {**self.args, **given, "seed": self.seed + self.repeat - 1, "run_dir": run_dir})
 
 
-def _slug(value: Any) -> str:
+def slug(value: Any) -> str:
     """A value as it stands in a run id: with a digest where characters are lost, or parameters could run together."""
     text = str(value)
     if SAFE.fullmatch(text) and not re.search("_.*-", text):

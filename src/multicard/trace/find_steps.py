@@ -1,0 +1,342 @@
+"""Steps of a capture whose program did not mark them for multicard.
+
+They are told, in this order, by ranges of a stated name; by ranges that are named as steps are; by what PyTorch writes
+of its optimizers; and by the kernels of optimizers. All processes with kernels must be told by the same.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multicard.trace.captured_events import CapturedEvents
+from multicard.trace.collect import collect
+from multicard.trace.launches import UNKNOWN
+from multicard.trace.model import Batch, BatchReader, EventSource, Integers, Trace, shared_name
+from multicard.trace.steps import RECORDED, STEP
+
+Owner = tuple[int, int]  # trace, process
+
+# Other names of a step, without their number: Lightning's among them.
+LIKE_STEP = re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch", re.IGNORECASE)
+OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")  # PyTorch, torch/optim/optimizer.py: profile_hook_step
+NUMBER = re.compile(r"[ _#:-]*\d+$")
+
+# Kernels that an optimizer has none of: between two of its kernels they tell two updates apart.
+OF_THE_MODEL = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
+MOST_UPDATES = 8  # of a step
+ALIKE = 0.1  # difference of two numbers of kernels, as a part
+
+
+class HostSteps(NamedTuple):
+    """Steps of a process on the host's clock in nanoseconds, in order and disjoint, and the threads that they are of.
+
+    A thread is None where it is not known.
+    """
+
+    starts: Integers
+    ends: Integers
+    threads: list[int | None]
+
+    def part(self, chosen: slice) -> "HostSteps":
+        """Some of them."""
+        return HostSteps(self.starts[chosen], self.ends[chosen], self.threads[chosen])
+
+
+@dataclass(frozen=True)
+class FoundSteps:
+    """What was found in the traces of one capture.
+
+    Attributes
+    ----------
+    source
+        What tells the steps, in words; None where nothing does.
+    steps
+        Steps of each process with kernels; empty where nothing tells them.
+    devices
+        Devices on which each process ran kernels.
+    span_s
+        Seconds from the first kernel to the last, of each process.
+    ranges
+        Names of ranges of these processes, the most frequent first.
+    """
+
+    source: str | None
+    steps: dict[Owner, HostSteps]
+    devices: dict[Owner, list[int | None]]
+    span_s: dict[Owner, float]
+    ranges: list[str]
+
+
+def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
+    """Find the steps of one capture.
+
+    Parameters
+    ----------
+    traces
+        One file, or one per node or rank.
+    stated
+        Name of the ranges that are steps, without their number; others are not looked for then.
+
+    Raises
+    ------
+    TraceError
+        If a trace turns out to be damaged.
+    """
+    capture = CapturedEvents(traces, {"ranges", "kernels", "api", "launches", "starts"}, None)
+    if capture.kernels is None or not len(capture.kernels.code):
+        return FoundSteps(None, {}, {}, {}, [])
+    ranges, processes = _ranges(capture), _processes(capture)
+    found: tuple[str | None, dict[Owner, HostSteps]] = (None, {})
+    if stated is not None:
+        found = _by_name(stated, ranges, processes)
+    else:
+        for rule in (_by_likely_name, _by_annotations, _by_kernels):
+            if found[0] is None:
+                found = rule(capture, ranges, processes)
+    counts: dict[str, int] = {}
+    for owner in processes:
+        for name, own in ranges.get(owner, {}).items():
+            counts[name] = counts.get(name, 0) + len(own.starts)
+    return FoundSteps(
+        *found,
+        {owner: of.devices for owner, of in processes.items()},
+        {owner: int(of.end.max() - of.start.min()) / 1e9 for owner, of in processes.items()},
+        sorted(counts, key=lambda name: -counts[name]),
+    )
+
+
+def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, HostSteps]) -> list[Trace]:
+    """The same traces with these steps as ranges named `step`, in the place of any that are named so already."""
+
+    def marked(number: int, trace: Trace) -> Trace:
+        own = {process: steps for (of, process), steps in steps.items() if of == number}
+
+        def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
+            if kind != "ranges":
+                return trace.open(kind, numbers, groups)
+            return _joined(own, trace.open(kind, numbers, groups) if trace.has(kind) else None)
+
+        absent = {kind: why for kind, why in trace.absent.items() if not (own and kind == "ranges")}
+        return replace(trace, open=opened, absent=absent)
+
+    return [marked(number, trace) for number, trace in enumerate(traces)]
+
+
+def _joined(steps: Mapping[int, HostSteps], recorded: EventSource | None) -> EventSource:
+    """Ranges of steps by process, and the recorded ranges, whose codes follow."""
+    places = list(dict.fromkeys((process, thread) for process, own in steps.items() for thread in own.threads))
+
+    def read_steps() -> Iterator[Batch]:
+        for process, own in steps.items():
+            code = np.array([places.index((process, thread)) for thread in own.threads], np.int32)
+            yield Batch(code, {"start": own.starts, "end": own.ends, "duration": own.ends - own.starts})
+
+    def shifted(part: BatchReader) -> BatchReader:
+        return lambda: (Batch(batch.group + len(places), batch.numbers) for batch in part())
+
+    def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        rows = [{"process": process, "domain": None, "name": STEP, "thread": thread} for process, thread in places]
+        found = [tuple(row[name] for name in wanted) for row in rows]
+        others = recorded.described(wanted) if recorded else []
+        at = wanted.index("name") if "name" in wanted else -1
+        return found + [
+            (*values[:at], f"{STEP} (as recorded)", *values[at + 1 :]) if at >= 0 and values[at] == STEP else values
+            for values in others
+        ]
+
+    return EventSource([read_steps, *(shifted(part) for part in (recorded.parts if recorded else []))], described)
+
+
+class _Process(NamedTuple):
+    """Kernels of a process in order of their starts: their devices, classes, times and launching calls."""
+
+    devices: list[int | None]
+    device: Integers  # index into `devices`
+    kind: Integers  # index into the classes
+    start: Integers
+    end: Integers
+    call: Integers
+
+
+Ranges = Mapping[Owner, Mapping[str, HostSteps]]
+Processes = Mapping[Owner, _Process]
+Found = tuple[str | None, dict[Owner, HostSteps]]
+NOT_FOUND: Found = (None, {})
+
+
+def _ranges(capture: CapturedEvents) -> Ranges:
+    """Ranges by process and name, without those inside another of the same name."""
+    found: dict[Owner, dict[str, HostSteps]] = {}
+    if capture.ranges is None:
+        return found
+    members: dict[tuple[int, int, str], list[int]] = {}
+    threads: list[int | None] = []
+    for code, (trace, process, name, thread) in enumerate(capture.ranges.values("process", "name", "thread")):
+        members.setdefault((trace, process, _unnumbered(name)), []).append(code)
+        threads.append(thread)
+    order = np.argsort(capture.ranges.code, kind="stable")
+    code = capture.ranges.code[order]
+    starts = capture.ranges.arrays["start"][order].astype(np.int64)
+    ends = starts + capture.ranges.arrays["duration"][order].astype(np.int64)
+    first = np.searchsorted(code, np.arange(len(threads) + 1))
+    for (trace, process, name), codes in members.items():
+        at = np.concatenate([np.arange(first[each], first[each + 1]) for each in codes])
+        at = at[np.lexsort((-ends[at], starts[at]))]
+        outer = np.append(-(1 << 62), np.maximum.accumulate(ends[at])[:-1]) <= starts[at]
+        at = at[outer]
+        of = [threads[each] for each in code[at].tolist()]
+        found.setdefault((trace, process), {})[name] = HostSteps(starts[at], ends[at], of)
+    return found
+
+
+def _processes(capture: CapturedEvents) -> dict[Owner, _Process]:
+    """The processes with kernels, in their order."""
+    kernels = capture.kernels
+    assert kernels is not None
+    places = kernels.values("process", "device")
+    call = np.full(len(kernels.code), UNKNOWN)
+    if capture.launches:
+        call = capture.launches.start_of(0, slice(None))
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(capture.classes))}
+    kind_of = np.array([numbers[kind] for kind in capture.classes], np.int32)
+    found = {}
+    for owner in sorted({place[:2] for place in places}, key=str):
+        at = np.flatnonzero(kernels.mask(place[:2] == owner for place in places))
+        at = at[np.argsort(kernels.arrays["start"][at], kind="stable")]
+        if not len(at):
+            continue
+        devices = sorted({place[2] for place in places if place[:2] == owner}, key=str)
+        device_of = np.array([devices.index(p[2]) if p[:2] == owner else -1 for p in places], np.int32)
+        start = kernels.arrays["start"][at].astype(np.int64)
+        end = start + kernels.arrays["duration"][at].astype(np.int64)
+        code = kernels.code[at]
+        found[owner] = _Process(devices, device_of[code], kind_of[code], start, end, call[at])
+    return found
+
+
+def _unnumbered(name: str) -> str:
+    return NUMBER.sub("", shared_name(name)) or name
+
+
+def _by_name(name: str, ranges: Ranges, processes: Processes) -> Found:
+    """Steps that are the ranges of one name."""
+    name = _unnumbered(name)
+    found = {owner: own[name] for owner in processes if name in (own := ranges.get(owner, {}))}
+    return (f"the ranges {name!r}", found) if len(found) == len(processes) else NOT_FOUND
+
+
+def _by_likely_name(capture: CapturedEvents, ranges: Ranges, processes: Processes) -> Found:
+    """Steps that are ranges named as steps are; of names that carry no number, only if they repeat."""
+    names = dict.fromkeys(name for owner in processes for name in ranges.get(owner, {}) if LIKE_STEP.fullmatch(name))
+    for name in sorted(names, key=lambda name: name != STEP):
+        words, found = _by_name(name, ranges, processes)
+        if words and (name == STEP or min(len(steps.starts) for steps in found.values()) > 1):
+            return "ranges of steps, such as ProfilerStep#N" if name == STEP else words, found
+    return NOT_FOUND
+
+
+def _by_annotations(capture: CapturedEvents, ranges: Ranges, processes: Processes) -> Found:
+    """Steps that end as an optimizer of PyTorch's has updated the weights, by the ranges that it writes."""
+
+    def of_one(owner: Owner, process: _Process) -> HostSteps | None:
+        updates = [(end, thread) for name, own in ranges.get(owner, {}).items() if OPTIMIZER_STEP.match(name)
+                   for end, thread in zip(own.ends.tolist(), own.threads, strict=True)]  # fmt: skip
+        updates.sort(key=lambda update: update[0])
+        if len(updates) < 2:
+            return None
+        moments = np.array([end for end, _ in updates])
+        known = process.call != UNKNOWN
+        launched = np.sort(np.where(known, process.call, process.start))
+        counts = np.diff(np.searchsorted(launched, moments))
+        period = _period([(0, count) for count in counts.tolist()]) or 1
+        return _between(moments[::period], [thread for _, thread in updates][::period])
+
+    return _of_all("PyTorch's annotations of Optimizer.step", processes, of_one)
+
+
+def _by_kernels(capture: CapturedEvents, ranges: Ranges, processes: Processes) -> Found:
+    """Steps that end as a group of kernels of an optimizer is launched."""
+    classes = list(dict.fromkeys(capture.classes))
+    optimizer = classes.index("optimizer") if "optimizer" in classes else -1
+    model = [number for number, kind in enumerate(classes) if kind in OF_THE_MODEL]
+
+    def of_one(owner: Owner, process: _Process) -> HostSteps | None:
+        updates = process.kind == optimizer
+        if optimizer < 0 or not updates.any():
+            return None
+        on = process.device == np.bincount(process.device[updates]).argmax()
+        updates, of_model, call, end = updates[on], np.isin(process.kind[on], model), process.call[on], process.end[on]
+        at = np.flatnonzero(updates)
+        group = np.cumsum(of_model)[at]  # kernels of the model before it: the same of all kernels of a group
+        firsts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+        sizes = np.diff(np.append(firsts, len(at)))
+        called = np.maximum.reduceat(call[at], firsts)
+        moments = called + 1  # what was launched at that moment belongs to the step that ends
+        if (called == UNKNOWN).any():
+            if (call != UNKNOWN).mean() >= RECORDED:
+                return None
+            moments = np.maximum.reduceat(end[at], firsts)
+        totals = np.diff(np.maximum.reduceat(at, firsts))
+        updates_of = list(zip(sizes[1:].tolist(), totals.tolist(), strict=True))
+        # Where a step begins with kernels like the optimizer's, those of the last step have no successor.
+        for count in (len(sizes), len(sizes) - 1):
+            period = _period(updates_of[: count - 1]) if count > 2 else None
+            if period is not None and (np.diff(moments[:count]) > 0).all():
+                largest = max(range(period), key=lambda first: (sizes[first:count:period].mean(), first))
+                chosen = slice(largest, count, period)
+                return _between(moments[chosen], _threads(capture, owner, called[chosen]))
+        return None
+
+    return _of_all("kernels of an optimizer", processes, of_one)
+
+
+def _of_all(source: str, processes: Processes, rule: Callable[[Owner, _Process], HostSteps | None]) -> Found:
+    """What a rule finds in every process; nothing where it fails in one."""
+    found = {}
+    for owner, process in processes.items():
+        steps = rule(owner, process)
+        if steps is None or not len(steps.starts):
+            return NOT_FOUND
+        found[owner] = steps
+    return source, found
+
+
+def _between(moments: Integers, threads: Sequence[int | None]) -> HostSteps:
+    """Steps from each moment to the next, of the thread that ends them."""
+    return HostSteps(moments[:-1], moments[1:], list(threads[1:]))
+
+
+def _period(signatures: Sequence[tuple[int, int]]) -> int | None:
+    """Number of updates after which they repeat: of each the kernels of the optimizer, and of all since the last one.
+
+    None where they do not.
+    """
+
+    def alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
+        return one[0] == other[0] and abs(one[1] - other[1]) <= ALIKE * max(one[1], other[1])
+
+    for period in range(1, min(MOST_UPDATES, len(signatures) // 2) + 1):
+        if all(alike(*pair) for pair in zip(signatures, signatures[period:], strict=False)):
+            return period
+    return None
+
+
+def _threads(capture: CapturedEvents, owner: Owner, called: Integers) -> list[int | None]:
+    """The threads that made calls that began at these moments; None of those that were not recorded."""
+    trace, process = owner
+    threads: dict[int, int | None] = {}
+    wanted = np.unique(called)
+
+    def where(_: int, source: EventSource, batch: Batch) -> Any:
+        mine = np.isin(batch.numbers["start"], wanted)
+        described = source.described(("process", "thread"))
+        for code, start in zip(batch.group[mine].tolist(), batch.numbers["start"][mine].tolist(), strict=True):
+            if described[code][0] == process:
+                threads[start] = described[code][1]
+        return np.zeros(len(batch.group), bool)
+
+    collect([capture.traces[trace]], "api", groups=("process", "thread"), keep=("start",), sort=None, where=where)
+    return [threads.get(moment) for moment in called.tolist()]

@@ -1,0 +1,20 @@
+"""The measures that only adopted runs have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+MEASURES: dict[str, str] = {
+    "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
+    "steps_from": "what of the traces tells steps; empty where nothing does",
+    "traced_devices": "GPUs that the traces show at work, of all `devices`",
+}
+
+
+def measure(record: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Measures of one run from its record and the measures of every workload, which are empty without steps."""
+    adopted, iteration_time_s = record["adopted"], common["iteration_time_s"]
+    return {
+        "steps_per_s": None if iteration_time_s is None else 1 / iteration_time_s,
+        "steps_from": adopted["steps_from"],
+        "traced_devices": adopted["traced_devices"],
+    }

@@ -1,0 +1,49 @@
+"""The parameters of a run that was made of traces: what was stated of it."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from multicard.experiment.parameters import JobParameters
+from multicard.workloads.script.parameters import OwnParameters, slug
+
+PROGRAM = r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,39}$"
+
+
+class AdoptedParameters(JobParameters):
+    """One run of which there are traces.
+
+    >>> from multicard.experiment.parameters import run_id
+    >>> run_id(AdoptedParameters(program="resnet", devices=2, args={"batch": 32}))
+    'adopted_resnet_cuda2_batch-32_r1'
+    """
+
+    HEADLINE: ClassVar[tuple[str, ...]] = ("program", "devices")
+
+    # How it was launched and recorded is not known.
+    binding: ClassVar[str] = "none"
+    threads: ClassVar[int] = 1
+    seed: ClassVar[int] = 0
+    warmup_steps: ClassVar[int] = 0
+    profiled_steps: ClassVar[int] = 0
+    profiler: ClassVar[str] = "none"
+
+    workload: Annotated[Literal["adopted"], Field(description="The kind of job.")] = "adopted"
+    program: Annotated[
+        str,
+        Field(pattern=PROGRAM, description="Name of what was traced; runs of different programs are not compared."),
+    ] = "traces"
+    args: OwnParameters = {}  # noqa: RUF012, pydantic gives each its own
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+    @property
+    def id_parts(self) -> list[str]:
+        """The program's own parameters, in the order of their names."""
+        return [f"{name}-{slug(self.args[name])}" for name in sorted(self.args)]
+
+    @property
+    def distributed(self) -> bool:
+        """Whether several ranks form a process group."""
+        return self.devices > 1

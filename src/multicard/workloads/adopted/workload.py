@@ -1,0 +1,63 @@
+"""The entry of runs that `multicard adopt` makes of traces."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from multicard.experiment.machine import Machine
+from multicard.experiment.workload import Inputs, Method, Unit, Workload
+from multicard.workloads.adopted.parameters import AdoptedParameters
+
+
+class Adopted(Workload):
+    """A run of which there are traces, and nothing else."""
+
+    name, order = "adopted", 40
+    parameters = AdoptedParameters
+    inputs: ClassVar[Inputs] = {}
+    method = "program"
+    methods: ClassVar[Mapping[str, Method]] = {}
+    unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
+    assumption = ""
+    scales_weakly = phases_cover_steps = is_judged = launches = False
+    has_free_text = True
+    no_option = "multicard knows no parameter of what was traced: the options are its own."
+
+    def unsupported_reason(self, p: AdoptedParameters, machine: Machine, inputs: Inputs) -> str:
+        """Nothing can be launched: what has a trace is in an archive."""
+        return "no trace of it was adopted"
+
+    def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
+        """Prepare nothing: it has no inputs."""
+        raise NotImplementedError
+
+    def rank_memory_mb(self, p: AdoptedParameters, inputs: Inputs) -> float:
+        """Nothing runs."""
+        return 0.0
+
+    def durations_s(self, p: AdoptedParameters, inputs: Inputs) -> None:
+        """Nothing runs."""
+
+    @property
+    def measures(self) -> Mapping[str, str]:
+        """Steps, and what the traces show of the run."""
+        from multicard.workloads.adopted.measures import MEASURES
+
+        return MEASURES
+
+    def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
+        """Steps, and what the traces show of the run."""
+        from multicard.workloads.adopted.measures import measure
+
+        return measure(record, common)
+
+    def baseline_words(self, method: str) -> str:
+        """One GPU."""
+        return "1 GPU"
+
+    def job(self, values: Mapping[str, Any]) -> str:
+        """Same program."""
+        return str(values["program"])
+
+
+WORKLOAD = Adopted()

@@ -1,0 +1,167 @@
+"""Tables of traces: what they may say, and the line that names what is wrong, before anything is written."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from adopted_traces import GEMM, UPDATE, trace
+from multicard.adopt.archive import configuration
+from multicard.adopt.table import read_table
+from multicard.cli import main
+from multicard.core.errors import UserError
+from multicard.experiment.load import check
+from multicard.experiment.runs import distinct, expand
+from synthetic import kineto_trace, nsys_export
+
+LENGTHS = [10.0] * 5
+
+
+def table(folder: Path, *lines: str) -> Path:
+    (folder / "ours.csv").write_text("\n".join(lines) + "\n")
+    return folder / "ours.csv"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traces")
+    trace(folder / "one.sqlite", LENGTHS)
+    trace(folder / "two.sqlite", LENGTHS, LENGTHS)
+    trace(folder / "short.json", LENGTHS[:3])
+    for rank in range(2):
+        trace(folder / "ranks" / f"rank{rank}.json", LENGTHS)
+    nsys_export(folder / "idle.sqlite", cuda=False)
+    kineto_trace(folder / "says1.json", rank=1)
+    (folder / "no.sqlite").write_text("nothing")
+    (folder / "notes.txt").touch()
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own for each test, since nothing may be written there."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_columns_are_parameters_of_the_users_own_or_known(folder: Path) -> None:
+    runs = read_table(
+        table(
+            folder,
+            "Trace,devices,Batch Size,amp,samples_per_step,warmup-steps,step_range",
+            "one.sqlite,1,32,bf16,64,2,",
+            "two.sqlite,2,32,bf16,,,loop",
+        ),
+        step_range="iteration",
+    )
+    assert [run.id for run in runs] == [f"adopted_ours_cuda{n}_amp-bf16_batch_size-32_r1" for n in (1, 2)]
+    assert [run.parameters["args"] for run in runs] == [{"batch_size": 32, "amp": "bf16"}] * 2
+    assert [run.facts for run in runs] == [
+        {"step_range": "iteration", "samples_per_step": 64, "warmup_steps": 2},
+        {"step_range": "loop", "samples_per_step": None, "warmup_steps": 0},
+    ]
+
+
+def test_files_of_one_run_are_rows_with_a_rank_or_a_pattern(folder: Path) -> None:
+    [by_rank] = read_table(table(folder, "trace,devices,rank", "ranks/rank1.json,2,1", "ranks/rank0.json,2,0"))
+    assert [(path.name, rank) for path, rank in by_rank.files] == [("rank1.json", 1), ("rank0.json", 0)]
+    [by_pattern] = read_table(table(folder, "trace,devices", "ranks/*.json,2"))
+    assert [(path.name, rank) for path, rank in by_pattern.files] == [("rank0.json", None), ("rank1.json", None)]
+
+
+def test_the_configuration_expands_into_the_runs_and_what_has_no_trace(folder: Path) -> None:
+    runs = read_table(
+        table(
+            folder, "trace,devices,repeat,batch", "one.sqlite,1,1,8", "two.sqlite,2,1,8", "short.json,1,2,8",
+            "ranks/*.json,2,1,16",
+        )
+    )  # fmt: skip
+    experiment = check(configuration(runs, ["device_time"]), "test")
+    expanded = distinct(expand(experiment))
+    assert {run.id for run in runs} < set(expanded)
+    assert len(expanded) == 2 * 2 * 2  # devices, batch, repeats
+
+
+FAULTS = [
+    (["trace,devices", "none.sqlite,1"], "line 2: none.sqlite: no such file"),
+    (["trace,devices", "none/*.json,1"], "line 2: none/*.json: no such file"),
+    (["trace,devices", "notes.txt,1"], "line 2: notes.txt: is no trace by its name, expected *.nsys-rep, *.sqlite"),
+    (["trace,devices", "one.sqlite,two"], "line 2: devices: found 'two', expected a whole number of at least 1"),
+    (["trace,devices", "one.sqlite,0"], "line 2: devices: found '0', expected a whole number of at least 1"),
+    (["trace,devices", "one.sqlite,"], "line 2: devices: is empty, expected the number of GPUs of the run"),
+    (["trace,devices", "one.sqlite,9999"], "line 2: devices: found 9999: Input should be less than or equal to 1024"),
+    (["trace,devices,nodes", "two.sqlite,2,3"], "line 2: 2 devices cannot be shared equally by 3 nodes"),
+    (["trace,devices", "one.sqlite,1", "short.json,1"], "line 3: is the same run as {table}, line 2"),
+    (["trace,devices,lr", "one.sqlite,1,1", "one.sqlite,1,2"], "line 3: one.sqlite: is the trace of another run"),
+    (["trace,devices,lr", "one.sqlite,1,"], "line 2: lr: is empty; state the value of every row"),
+    (["trace,devices,lr", "one.sqlite,1"], "line 2: found 2 cells, expected 3 as in the header"),
+    (["trace,gpus", "one.sqlite,1"], "found no column devices"),
+    (["trace,devices,lr,lr", "one.sqlite,1,1,1"], "the column lr is there twice"),
+    (["trace,devices,β", "one.sqlite,1,1"], "the column 'β' is no name of a parameter"),
+    (["trace,devices"], "holds no row below its header"),
+    (["trace,devices", "no.sqlite,1"], "line 2: no.sqlite"),
+    (["trace,devices", "idle.sqlite,1"], "line 2: idle.sqlite: holds no kernel of a GPU, expected CUDA activity"),
+    (["trace,devices", "two.sqlite,1"], "line 2: its traces show 2 GPUs at work, and devices is 1"),
+    (["trace,devices", "says1.json,1"], "line 2: holds a trace of rank 1, and devices is 1"),
+    (["trace,devices,rank", "two.sqlite,2,0"], "line 2: rank: one of its traces is of several processes"),
+    (["trace,devices,rank", "ranks/*.json,2,0"], "line 2: rank: found 0 for 2 traces, expected a row for each rank"),
+    (["trace,devices,rank", "one.sqlite,2,0", "short.json,2,1"], "line 3: is a trace of another profiler"),
+    (["trace,devices,rank", "ranks/rank0.json,2,0", "short.json,2,1"],
+     "line 2: ranks of unequal numbers of steps: 2 of rank 1, 4 of rank 0"),
+    (["trace,devices,step_range", "one.sqlite,1,loop"],
+     "line 2: step_range: found no range 'loop' in every rank; the most frequent are: none"),
+    (["trace,devices,warmup_steps", "one.sqlite,1,4"], "line 2: warmup_steps: found 4, and the traces show 4 steps"),
+    (["trace,devices,lr", "one.sqlite,1,1", "two.sqlite,2,1.0"], "line 3: states a value that another row writes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "fault"), FAULTS, ids=[fault for _, fault in FAULTS])
+def test_what_is_wrong_is_said_in_a_line_and_nothing_is_written(lines: Sequence[str], fault: str, folder: Path) -> None:
+    path = table(folder, *lines)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(SystemExit) as stopped:
+        main(["adopt", "ours.csv"])
+    [line] = str(stopped.value).splitlines()
+    assert fault.format(table=path.name) in line
+    assert line.startswith("ours.csv")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_every_row_that_is_wrong_has_a_line(folder: Path) -> None:
+    with pytest.raises(UserError) as found:
+        read_table(table(folder, "trace,devices", "none.sqlite,1", "one.sqlite,x", "two.sqlite,2"))
+    assert [line.partition(": ")[0].rpartition(", ")[2] for line in str(found.value).splitlines()] == [
+        "line 2",
+        "line 3",
+    ]
+
+
+def test_values_that_combine_to_far_more_runs_than_there_are_traces_are_refused(folder: Path) -> None:
+    for number in range(24):
+        shutil.copyfile(folder / "one.sqlite", folder / f"n{number}.sqlite")
+    rows = [f"n{number}.sqlite,1,{number},name{number}" for number in range(24)]
+    runs = read_table(table(folder, "trace,devices,seed,label", *rows))
+    with pytest.raises(UserError, match=r"seed, label combine to 576 runs, more than 500, and 24 have traces"):
+        configuration(runs, ["device_time"])
+
+
+def test_a_dry_run_shows_what_the_traces_hold_and_writes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace(folder / "bare.json", LENGTHS, kernels=[(1, GEMM)])
+    trace(folder / "one_of_four.json", LENGTHS, kernels=[(1, GEMM), (2, UPDATE)])
+    table(folder, "trace,devices", "two.sqlite,2", "bare.json,1", "one_of_four.json,4")
+    before = sorted(folder.rglob("*"))
+    main(["adopt", "ours.csv", "--dry-run"])
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines() if "│" in line
+    ]
+    # Kernels of five iterations of 10 ms: of two.sqlite the first starts at 4 ms, the last ends at 47.9 ms.
+    assert rows == [
+        ["adopted_ours_cuda2_r1", "two.sqlite", "0, 1", "2", "43.9 ms", "4", "kernels of an optimizer"],
+        ["adopted_ours_cuda1_r1", "bare.json", "0", "1", "40.4 ms", "none", "nothing tells them"],
+        ["adopted_ours_cuda4_r1", "one_of_four.json", "0", "1 of 4", "41.4 ms", "4", "kernels of an optimizer"],
+    ]
+    assert sorted(folder.rglob("*")) == before

@@ -1,0 +1,48 @@
+"""Synthetic traces of training without marks of multicard's, whose steps are known."""
+
+import json
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from synthetic import MARKER, PID, Lanes, Work, training_trace
+
+GEMM = "ampere_sgemm_128x64_nn"
+UPDATE = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+LANES: Lanes = {ALL_REDUCE: (20, MARKER + 1)}  # a stream of its own, launched by the thread of the backward pass
+LAG = 3.0  # milliseconds that the device runs behind the host
+
+Kernels = Sequence[tuple[float, str]]  # of an iteration: milliseconds from its beginning to the launch, and the name
+SIMPLE: Kernels = ((1.0, GEMM), (2.0, GEMM), (3.0, ALL_REDUCE), (4.0, UPDATE), (4.5, UPDATE))
+
+
+def work(lengths: Sequence[float], kernels: Kernels = SIMPLE) -> list[Work]:
+    """Iterations of these lengths in milliseconds; each kernel starts `LAG` after its launch and lasts 0.4 ms."""
+    begins = [0.0, *accumulate(lengths)][: len(lengths)]
+    times = [(begin + at, name) for begin in begins for at, name in kernels]
+    return [(call, call + LAG, call + LAG + 0.4, name) for call, name in times]
+
+
+def trace(
+    path: Path,
+    *lengths: Sequence[float],
+    kernels: Kernels = SIMPLE,
+    calls: bool = True,
+    ranges: Sequence[tuple[float, float, str]] = (),
+) -> Path:
+    """Write a trace of one process per list of lengths: `.sqlite`, or `.json` of one.
+
+    `ranges` (start, end in milliseconds, name) are annotations, in `.json` only.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    of_process = {PID + number: work(each, kernels) for number, each in enumerate(lengths)}
+    training_trace(path, {pid: [] for pid in of_process}, of_process, calls, LANES)
+    if ranges:
+        document = json.loads(path.read_text())
+        shape = {"ph": "X", "cat": "user_annotation", "pid": PID, "tid": MARKER}
+        document["traceEvents"] += [
+            shape | {"name": name, "ts": start * 1e3, "dur": (end - start) * 1e3} for start, end, name in ranges
+        ]
+        path.write_text(json.dumps(document))
+    return path

@@ -1,0 +1,161 @@
+"""`multicard adopt` from traces to the report: numbers follow from the synthetic traces by hand."""
+
+import gzip
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from adopted_traces import GEMM, trace
+from docs.test_pages import blocks, shell_commands
+from multicard import read_results
+from multicard.archive.unpack import read_manifest
+from multicard.cli import main
+
+pytestmark = pytest.mark.slow
+
+ONE, TWO = [20.0] * 7, [12.0] * 7  # milliseconds of iterations on one GPU and on two
+COMMANDS = shell_commands("docs/adopt.md")
+[TABLE] = [block.text for block in blocks("docs/adopt.md") if block.language == "text"]
+
+
+def packed(path: Path) -> None:
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a user with traces, after `multicard adopt`."""
+    folder = tmp_path_factory.mktemp("adopted") / "my traces"
+    trace(folder / "one-gpu.sqlite", ONE)
+    trace(folder / "two-gpus.sqlite", TWO, TWO)
+    for rank in range(2):
+        packed(trace(folder / "bf16" / f"rank{rank}.json", [10.0] * 7))
+    packed(trace(folder / "bf16" / "one-gpu.json", ONE, kernels=[(1, GEMM)]))
+    packed(trace(folder / "rank0-of-four.json", [8.0] * 7))
+    (folder / "traces.csv").write_text(TABLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in COMMANDS:
+            main(shlex.split(command)[1:])
+    return folder
+
+
+def measures(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "results/scenarios/adopted/measures.csv").set_index("run")
+
+
+def run(devices: int, amp: str) -> str:
+    return f"adopted_traces_cuda{devices}_amp-{amp}_r1"
+
+
+def test_numbers_are_those_of_the_traces(folder: Path) -> None:
+    found = measures(folder)
+    times = {run(1, "none"): 20.0, run(2, "none"): 12.0, run(2, "bf16"): 10.0, run(4, "none"): 8.0}
+    assert (found["iteration_time_s"] * 1e3).dropna().to_dict() == pytest.approx(times)
+    assert set(found["measured_steps"].dropna()) == {6}
+    rates = {name: 64 / time * 1e3 for name, time in times.items()}
+    assert found["throughput_samples_per_s"].dropna().to_dict() == pytest.approx(rates)
+    none = found[found["args.amp"] == "none"].set_index("devices")
+    assert none["speedup"].to_dict() == pytest.approx({1: 1.0, 2: 20 / 12, 4: 20 / 8})
+    assert none["efficiency"].to_dict() == pytest.approx({1: 1.0, 2: 20 / 12 / 2, 4: 20 / 8 / 4})
+    for unknown in (
+        "peak_memory_bytes",
+        "data_share",
+        "energy_per_sample_j",
+        "profiler_overhead",
+        "data_s",
+        "forward_s",
+    ):
+        assert found[unknown].isna().all(), unknown
+
+
+def test_a_trace_without_steps_has_shares_and_no_times(folder: Path) -> None:
+    bare = measures(folder).loc[run(1, "bf16")]
+    assert bare["outcome"] == "completed"
+    assert bare[["iteration_time_s", "steps_per_s", "measured_steps", "steps_from"]].isna().all()
+    timeline = pd.read_csv(folder / "results/figures/adopted/device_time.csv")
+    assert len(timeline) >= 5
+
+
+def test_records_say_what_was_adopted_and_nothing_else(folder: Path) -> None:
+    record = json.loads((folder / f"results/runs/{run(4, 'none')}/run.json").read_text())
+    assert record["adopted"] | {"traces": None} == {
+        "traces": None, "step_range": None, "samples_per_step": 64, "warmup_steps": 0,
+        "steps_from": "kernels of an optimizer", "steps": 6, "traced_devices": 1,
+    }  # fmt: skip
+    [file] = record["adopted"]["traces"]
+    assert (file["name"], file["bytes"]) == ("rank0-of-four.json.gz", (folder / "rank0-of-four.json.gz").stat().st_size)
+    assert record["recorded"]["archive"] == "adopted.tar.gz"
+    assert record["outcome"] == "completed"
+    empty = (
+        "started",
+        "ended",
+        "wall_time_s",
+        "exit_code",
+        "host",
+        "hardware",
+        "versions",
+        "data",
+        "model",
+        "variables",
+    )
+    assert [record[name] for name in empty] == [None] * len(empty)
+
+
+def test_figures_and_report_say_that_traces_were_adopted(folder: Path) -> None:
+    drawn = sorted(path.stem for path in (folder / "results/figures/adopted").glob("*.svg"))
+    assert {"iteration_time", "speedup", "step_times", "device_time", "kernel_classes", "collectives"} <= set(drawn)
+    mark = "Adopted trace: 5 of 5 runs"
+    for name in drawn:
+        assert mark in (folder / f"results/figures/adopted/{name}.svg").read_text(), name
+    page = (folder / "results/report.html").read_text()
+    assert mark in page
+    assert "steps from kernels of an optimizer, timed while a profiler recorded; 1 of 4 GPUs traced" in page
+    assert "no steps were found" in page
+    verdicts = pd.read_csv(folder / "results/claims.csv")["verdict"]
+    assert set(verdicts) == {"not measured here"}
+
+
+def test_the_configuration_is_an_ordinary_one_that_launches_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    config = yaml.safe_load((folder / "adopted.yaml").read_text())
+    assert config["recorded"] == ["adopted.tar.gz"]
+    main(["runs", "--config", "adopted.yaml"])
+    listed = capsys.readouterr().out
+    assert "6 runs, 0 can run here, 5 are recorded" in listed
+    assert "1 cannot: no trace of it was adopted" in listed
+    shutil.rmtree(folder / "results/runs" / run(1, "none"))
+    main(["run", "adopted.yaml"])
+    assert "starting" not in capsys.readouterr().out
+    assert (folder / "results/runs" / run(1, "none") / "run.json").is_file()
+    main(["status", "--config", "adopted.yaml"])
+    assert "5 completed" in capsys.readouterr().out
+
+
+def test_the_archive_holds_the_runs_and_can_be_read_by_itself(folder: Path) -> None:
+    manifest = read_manifest(folder / "adopted.tar.gz")
+    assert len(manifest.runs) == 5
+    found = read_results(folder / "adopted.tar.gz")
+    assert found.measures["iteration_time_s"].notna().sum() == 4
+
+
+def test_adopting_again_changes_nothing_and_another_table_replaces_nothing_unasked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    before = (folder / "adopted.tar.gz").read_bytes()
+    main(["adopt", "traces.csv"])
+    assert (folder / "adopted.tar.gz").read_bytes() == before
+    other = folder / "other.csv"
+    other.write_text("".join(TABLE.splitlines(keepends=True)[:3]))
+    with pytest.raises(SystemExit, match=r"adopted.tar.gz: exists and holds something else; --overwrite replaces it"):
+        main(["adopt", "other.csv"])
+    assert (folder / "adopted.tar.gz").read_bytes() == before
