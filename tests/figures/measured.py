@@ -105,6 +105,18 @@ def scripts() -> pd.DataFrame:
     return measured("script", *rows)
 
 
+def adopted() -> pd.DataFrame:
+    """Traces of one to four devices, two repeats; two batch sizes: five configurations."""
+    rows = []
+    for size, devices, seconds in ((32, 1, 0.10), (32, 2, 0.12), (64, 1, 0.20), (64, 2, 0.22), (64, 4, 0.24)):
+        rows += two_repeats(
+            args={"batch_size": size}, devices=devices, iteration_time_s=seconds, steps_per_s=1 / seconds,
+            throughput_samples_per_s=size * devices / seconds, other_s=seconds, steps_from="ranges",
+            traced_devices=devices,
+        )  # fmt: skip
+    return measured("adopted", *rows)
+
+
 def legend(figure: Figure) -> list[list[str]]:
     """Entries of each legend of a figure."""
     return [[text.get_text() for text in each.get_texts()] for each in figure.legends]

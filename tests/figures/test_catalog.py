@@ -11,7 +11,19 @@ from typing import Any, get_args
 import pandas as pd
 import pytest
 
-from figures.measured import closed, gathered, group_names, heading, lengths, measured, pictures, scripts, texts, words
+from figures.measured import (
+    adopted,
+    closed,
+    gathered,
+    group_names,
+    heading,
+    lengths,
+    measured,
+    pictures,
+    scripts,
+    texts,
+    words,
+)
 from multicard.analysis.comparisons import varied
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.provenance import notes
@@ -27,7 +39,7 @@ from multicard.figures.series import labels
 from multicard.figures.steps import step_breakdown
 from multicard.figures.style import styled
 
-TABLES = {"vision": pictures, "llm": texts, "script": scripts}
+TABLES = {"vision": pictures, "llm": texts, "script": scripts, "adopted": adopted}
 # Figures of which measures alone give a row per configuration.
 OF_CONFIGURATIONS = {
     "iteration_time", "step_breakdown", "speedup", "image_size_scaling", "precision", "techniques", "text_datasets",

@@ -14,6 +14,7 @@ DEVIATES = "not as configured"
 NOT_STATIONARY = "not stationary"
 SAME_SAMPLES = "ranks saw the same samples"
 ADOPTED = "adopted trace"
+UNTRACED = "not all GPUs traced"
 UNCOUNTED = "samples not counted"
 SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
@@ -102,14 +103,22 @@ def adopted_notice(values: Mapping[str, Any]) -> str | None:
     """What an adopted run is made of, and so cannot tell; None of any other."""
     if values.get("workload") != "adopted":
         return None
-    steps, traced, devices = (values.get(name) for name in ("steps_from", "traced_devices", "devices"))
-    told = "no steps were found" if pd.isna(steps) else f"steps from {steps}, timed while a profiler recorded"
-    return told if traced == devices else f"{told}; {traced:.0f} of {devices} GPUs traced"
+    steps = values.get("steps_from")
+    return "no steps were found" if pd.isna(steps) else f"steps from {steps}, timed while a profiler recorded"
+
+
+def untraced_notice(values: Mapping[str, Any]) -> str | None:
+    """How many GPUs of an adopted run the traces show; None where all of them, and of any other run."""
+    traced, devices = values.get("traced_devices"), values.get("devices")
+    if pd.isna(traced) or traced == devices:
+        return None
+    return f"{traced:.0f} of {devices:.0f}, whose times may not be those of the slowest"
 
 
 # By what is the matter.
 NOTICES: dict[str, Notice] = {
     ADOPTED: adopted_notice,
+    UNTRACED: untraced_notice,
     DISTURBED: disturbance_notice,
     DEVIATES: deviation_notice,
     NOT_STATIONARY: drift_notice,

@@ -14,6 +14,7 @@ from multicard.analysis.notices import (
     SAME_SAMPLES,
     SHORT_PASS,
     UNCOUNTED,
+    UNTRACED,
 )
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
@@ -35,6 +36,7 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
     """
     kinds = (
         ADOPTED,
+        UNTRACED,
         DISTURBED,
         DEVIATES,
         NOT_STATIONARY,
