@@ -27,6 +27,7 @@ include: "workflow/rules/trace.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/recorded.smk"
+include: "workflow/rules/machine.smk"
 include: "workflow/rules/report.smk"
 
 

@@ -23,6 +23,7 @@ PACKAGES: dict[str, set[str] | None] = {
     "figures": {"core", "experiment", "workloads", "analysis"},
     "archive": {"core", "experiment", "analysis"},
     "adopt": {"core", "profilers", "experiment", "trace", "analysis", "archive"},
+    "limits": {"core", "record", "experiment", "launch", "workloads", "trace", "analysis", "figures"},
     "doctor": None,
     "report": None,
     "api": None,

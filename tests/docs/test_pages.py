@@ -60,6 +60,7 @@ RUN_ELSEWHERE = (
     (r"make demo CONFIG=\S+", "tests/workflow/test_pipeline.py", 'f"CONFIG={{CONFIG}}"'),
     (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
     (r"snakemake (?=.*--profile slurm).*", "tests/slurm/test_slurm.py", '"--profile", "slurm"'),
+    (r"snakemake --profile profiles/local machine", "tests/workflow/test_snakefile.py", '"machine"'),
     (r"snakemake --profile profiles/local.*", "tests/workflow/test_pipeline.py", '"--profile", "profiles/local"'),
     (r"multicard scale --devices 1,2,4 .*", "tests/cli/test_scale_command.py", 'shell_commands("README.md")'),
     (
@@ -71,6 +72,7 @@ RUN_ELSEWHERE = (
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results", "tests/test_compare_command.py", 'main(["compare"'),
+    (r"multicard machine.*", "tests/limits/test_machine_command.py", '"machine"'),
     (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
 )
 LIMIT_S = 600

@@ -9,10 +9,10 @@ import torch
 from faked_tools import GARBAGE, HANG, nvidia_smi, place
 
 from multicard.core import system
+from multicard.core.facts import MARK
 from multicard.core.system import Answer
 from multicard.doctor import checks, gpu
 from multicard.doctor.checks import Check, torch_facts
-from multicard.doctor.probe import MARK
 
 H100 = "NVIDIA H100 80GB HBM3, 81559"
 GIB = 1024**3

@@ -12,9 +12,11 @@ import pytest
 from made import CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, held, judged, lines, record, results
 
 from conftest import ROOT
+from limits.machine_record import record as machine_record
 from multicard.analysis.claims import interval_words
 from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
+from multicard.limits.keep import keep
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
@@ -81,6 +83,23 @@ def test_without_a_plan_it_shows_what_the_folder_holds(folder: Path) -> None:
     assert {figure.name for each in found.scenarios for figure in each.figures} == {
         "iteration_time", "step_times", "step_breakdown", "techniques",
     }  # fmt: skip
+
+
+def test_limits_of_a_machine_are_shown_where_they_were_measured(copy: Path) -> None:
+    assert "Limits of the machine" not in written(copy)
+    keep(machine_record(HOSTILE), copy / "machine" / "node07-cuda.json")
+    page = written(copy)
+    section = page.partition('<section id="machines"')[2].partition("</section>")[0]
+    for words in (
+        "500 TFLOP/s",
+        "20.0 GB/s",
+        "Disturbed: all-reduce between 2 devices: other processes: 1.5 CPUs.",
+        "NV12",
+        "0: CPUs 0-3",
+    ):
+        assert words in section
+    assert section.count("data:image/svg+xml;base64,") == 1
+    assert ESCAPED in section and "<script>" not in section
 
 
 def test_runs_that_were_not_run_are_listed_once_per_reason(folder: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from conftest import ROOT, TINY
+from multicard.core.layout import machine_file
 from multicard.experiment.datasets import Digits
 from multicard.experiment.prepared import folder_name
 from multicard.experiment.resources import STEPS
@@ -51,10 +52,21 @@ def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path) -> None:
     assert dry.returncode == 0, dry.stdout + dry.stderr
     for rule in ("prepare_data", "launch_run", "export_trace", "draw_figures", "write_report"):
         assert f"profiling_{rule} " in dry.stdout + dry.stderr
+    assert "measure_machine" not in dry.stdout + dry.stderr  # only when asked for
     done = snakemake(tmp_path, "profiling_prepare")
     assert done.returncode == 0, done.stderr
     prepared = tmp_path / "data" / folder_name("digits", Digits(source="digits"))
     assert (prepared / "provenance.json").exists()
+
+
+def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
+    command = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml", "--dry-run", "--", "machine")
+    dry = snakemake(tmp_path, *command)
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    assert str(machine_file(Path("results"), "cpu")) in dry.stdout
+    rules = set(re.findall(r"^(?:local)?rule (\w+):", dry.stdout + dry.stderr, re.M))
+    assert rules == {"machine", "measure_machine", "prepare_data"}
 
 
 def test_every_rule_that_a_cluster_runs_asks_for_time_and_memory_and_can_be_named(tmp_path: Path) -> None:

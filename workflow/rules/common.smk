@@ -11,7 +11,8 @@ import multicard
 from multicard.archive.matrix import Matrix
 from multicard.archive.recorded import archives_in
 from multicard.core.errors import UserError, reported
-from multicard.core.layout import SCENARIO_INDEX
+from multicard.core.files import sha256
+from multicard.core.layout import SCENARIO_INDEX, machine_file, machine_records
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.prepared import folder_name
@@ -23,6 +24,7 @@ from multicard.experiment.resources import (
     step_memory_mb,
     step_minutes,
 )
+from multicard.limits.jobs import loaders, steps
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
 

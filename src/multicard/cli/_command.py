@@ -1,9 +1,12 @@
 """What a command is, and the arguments that several commands share."""
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from multicard.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,16 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         default=Path("results"),
         help="results folder of an experiment, or an archive of recorded runs",
     )
+
+
+def numbers_of_devices(option: str, text: str) -> list[int]:
+    """Read the value of an option such as 1,2,4.
+
+    Raises
+    ------
+    UserError
+        If it is anything else.
+    """
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
+    return [int(number) for number in text.split(",")]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from multicard.cli._command import Command
+from multicard.cli._command import Command, numbers_of_devices
 from multicard.cli._own_command import OWN_NAME, check_command, understood, with_own_names
 from multicard.core.errors import UserError
 
@@ -102,7 +102,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
     command = [with_own_names(part, varied) for part in command]
     check_command(command, list(varied))
-    devices = _numbers("--devices", arguments.devices)
+    devices = numbers_of_devices("--devices", arguments.devices)
     device = arguments.device
     if device == "auto":
         from multicard.experiment.machine import Machine
@@ -196,12 +196,6 @@ def _value(text: str) -> Any:
         except ValueError:
             pass
     return text
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
-    return [int(number) for number in text.split(",")]
 
 
 COMMAND = Command(

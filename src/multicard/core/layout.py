@@ -1,4 +1,8 @@
-"""Names inside a run directory, and the vocabulary of its columns."""
+"""Names of files in the results and in a run directory, and the vocabulary of columns."""
+
+import re
+import socket
+from pathlib import Path
 
 RUN = "run.json"
 STEPS = "steps.csv"
@@ -26,6 +30,8 @@ GATHERED_ACTIVITIES = (
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
 WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
+
+MACHINES = "machine"  # folder of the machines' limits in the results
 
 JOB = "job.json"  # in the scratch folder only
 NODE = "node.json"  # likewise, of each of several nodes
@@ -59,3 +65,14 @@ def node_file(kind: str, node: int) -> str:
 def rank_file(kind: str, rank: int) -> str:
     """Name of the part that one rank leaves in the scratch folder."""
     return f"{kind}.rank{rank}"
+
+
+def machine_file(results: Path, device: str) -> Path:
+    """Where the limits of a kind of device (cpu, cuda) of this machine are kept in the results."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+    return results / MACHINES / f"{host}-{device}.json"
+
+
+def machine_records(results: Path) -> list[Path]:
+    """Records of limits in the results, of any machine."""
+    return sorted((results / MACHINES).glob("*.json"))

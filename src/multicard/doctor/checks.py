@@ -1,13 +1,12 @@
 """One line of the doctor's table, and the facts about PyTorch that several checks need."""
 
-import json
 import os
 import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from multicard.core.facts import told
 from multicard.core.system import Answer, ask
-from multicard.doctor.probe import MARK
 
 Verdict = Literal["ok", "warning", "error"]
 TORCH_LIMIT_S = 120.0  # a first import from a shared file system takes long
@@ -33,8 +32,8 @@ def torch_facts() -> dict[str, Any]:
     answer = ask(command, TORCH_LIMIT_S, dict(os.environ))
     facts: dict[str, Any] = {}
     for line in answer.lines:
-        if line.startswith(MARK):
-            facts |= json.loads(line.removeprefix(MARK))
+        for fact in told(line)[1]:
+            facts |= fact
     if not facts.get("all"):
         said = (answer.problem or "no answer").replace(sys.executable, "python", 1)
         if facts.get("asking") == "dali":  # all others have answered

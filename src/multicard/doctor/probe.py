@@ -4,26 +4,25 @@ A process of its own, since a broken driver or library can hang or end the one t
 printed as `<name>_problem`; `asking` names the one that is being asked for, so that a hang can be put down to it.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any
 
+from multicard.core.facts import tell
 from multicard.core.system import read_or_none
 from multicard.record.conditions import GpuConditions
 
-MARK = "multicard-fact: "
 TEXT_LIMIT = 300  # of an error's message
 
 
 def attempt(name: str, ask: Callable[[], Any]) -> Any:
     """Print what `ask` returns, or why it cannot; return it, or None."""
-    print(MARK + json.dumps({"asking": name}), flush=True)
+    tell(asking=name)
     fact: dict[str, Any]
     try:
         fact = {name: ask()}
     except BaseException as error:
         fact = {f"{name}_problem": f"{type(error).__name__}: {' '.join(str(error).split())[:TEXT_LIMIT]}"}
-    print(MARK + json.dumps(fact), flush=True)
+    tell(**fact)
     return fact.get(name)
 
 

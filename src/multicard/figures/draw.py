@@ -38,7 +38,11 @@ def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
 def write(name: str, tables: ScenarioTables, stem: Path) -> None:
     """Draw one figure of a scenario as `stem`.png, .svg and .pdf, and what it shows as `stem`.csv."""
     mpl.use("Agg")
-    figure, data = draw(name, tables)
+    save(*draw(name, tables), stem)
+
+
+def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
+    """Write a figure as `stem`.png, .svg and .pdf, and the numbers that it shows as `stem`.csv."""
     with styled():
         # One layout serves all formats; an engine, even one that does nothing, would have each of them drawn twice.
         figure.draw_without_rendering()

@@ -52,7 +52,7 @@ def environment(records: Iterable[Mapping[str, Any]]) -> Environment:
     records = list(records)
     times = [(record.get("started") or "", record.get("ended") or "") for record in records]
     return Environment(
-        machines=_counted(_machine(record) for record in records),
+        machines=_counted(machine_facts(record) for record in records),
         versions=_counted(_versions(record) for record in records),
         variables=_counted(_variables(record) for record in records),
         profilers=Counter(_profiler(record) for record in records).most_common(),
@@ -64,9 +64,10 @@ def environment(records: Iterable[Mapping[str, Any]]) -> Environment:
     )
 
 
-def _machine(record: Mapping[str, Any]) -> Facts:
+def machine_facts(record: Mapping[str, Any]) -> Facts:
+    """Host and hardware by a record; empty where a job ended before it recorded them."""
     host, hardware = record.get("host") or {}, record.get("hardware") or {}
-    if not host and not hardware:  # the job ended before it recorded them
+    if not host and not hardware:
         return []
     gpus = Counter(
         f"{gpu.get('name')}, {size(gpu.get('memory_bytes') or 0)}, compute capability {gpu.get('capability')}"

@@ -17,6 +17,7 @@ from multicard.experiment.figures import FIGURES
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
+from multicard.report.machines import MachinePage, machine_pages
 from multicard.report.recorded import RecordedPage, recorded_pages
 from multicard.report.results import NOT_RUN, FigureFiles, Plan, Results, Scenario, count_outcomes, read_results
 from multicard.report.run_table import run_table
@@ -34,12 +35,12 @@ def write_report(
 
     It links to the pages of the recorded results that `recorded` names.
     """
-    text = render(read_results(results, plans), recorded_pages(results, recorded))
+    text = render(read_results(results, plans), recorded_pages(results, recorded), machine_pages(results))
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def render(results: Results, recorded: Sequence[RecordedPage] = ()) -> str:
+def render(results: Results, recorded: Sequence[RecordedPage] = (), machines: Sequence[MachinePage] = ()) -> str:
     """Give the page. All text of `results` is escaped; the scripts are named by their hashes, so no other can run."""
     folder = Path(__file__).parent
     templates = jinja2.Environment(
@@ -73,6 +74,7 @@ def render(results: Results, recorded: Sequence[RecordedPage] = ()) -> str:
         environment=environment(results.records.values()),
         records=len(results.records),
         recorded=recorded,
+        machines=[(each, each.figure and _picture(each.figure)) for each in machines],
     )
 
 

@@ -123,14 +123,14 @@ def _found(folder: Path, scenario: str) -> Plan:
 def _scenario(folder: Path, name: str, plan: Plan) -> Scenario:
     tables = folder / "scenarios" / name
     runs = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason")
-    drawn = [_figure(folder / "figures" / name, name, figure) for figure in plan.figures]
+    drawn = [figure_files(folder / "figures" / name, name, figure) for figure in plan.figures]
     measures = _table(tables / MEASURES)
     figures = [one for one in drawn if one]
     profiled = any(FIGURES[one.name].profiled for one in figures if one.name in FIGURES)
     return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled))
 
 
-def _figure(folder: Path, scenario: str, name: str) -> FigureFiles | None:
+def figure_files(folder: Path, scenario: str, name: str) -> FigureFiles | None:
     """The files of a figure; None if it was not drawn, as of a scenario that cannot run here."""
     numbers = folder / f"{name}.csv"
     if not numbers.exists():

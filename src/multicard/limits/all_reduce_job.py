@@ -1,26 +1,27 @@
-"""An all-reduce between the ranks of torchrun: `python -m multicard.doctor.all_reduce_job DEVICE BYTES LIMIT_S`.
+"""All-reduces between ranks of torchrun: `python -m multicard.limits.all_reduce_job DEVICE BYTES,… LIMIT_S SECONDS`.
 
-Each rank prints the stages that it reaches, and the time of one all-reduce on the slowest rank. From the first
-connection on, whatever hangs is ended after `LIMIT_S`, in any call of C as well, and in the end of the process group.
+Each rank tells the stages that it reaches, and for each size how long an all-reduce took on the slowest rank. From the
+first connection on, whatever hangs is ended after `LIMIT_S`, in any call of C as well, and in the end of the process
+group.
 """
 
 import faulthandler
-import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from multicard.doctor.probe import MARK
+from multicard.core.facts import tell
 
-MOST, LONG_ENOUGH_S = 20, 1.0  # all-reduces that are timed: as many as fit into that time, but one at least
+BLOCKS = 7  # of all-reduces that are timed: the median of as many has an exact interval
 
 
-def main(device: str, size: int, limit_s: float) -> None:
-    """Connect the ranks, check a sum, time all-reduces of `size` bytes, check again."""
+def main(device: str, sizes: Sequence[int], limit_s: float, seconds: float) -> None:
+    """Connect the ranks, check a sum, then time all-reduces of each size for some `seconds`, and check its sums."""
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")  # NCCL connects GPUs in the first collective
@@ -28,22 +29,23 @@ def main(device: str, size: int, limit_s: float) -> None:
     report("started")
     check_sum(torch.empty(1, device=device))
     report("connected")
-    buffer = torch.zeros(size // 4, device=device)  # of float32
-    once = slowest(seconds(buffer, 1), device)
-    repeats = max(1, min(MOST, int(LONG_ENOUGH_S / once)))
-    took = slowest(seconds(buffer, repeats), device) / repeats
-    check_sum(buffer)
-    report("done", time_s=took, bytes=4 * buffer.numel(), repeats=repeats)
+    for size in sizes:
+        buffer = torch.zeros(size // 4, device=device)  # of float32
+        once = slowest(elapsed_s(buffer, 1), device)
+        repeats = max(1, int(seconds / BLOCKS / once))
+        times = [slowest(elapsed_s(buffer, repeats), device) / repeats for _ in range(BLOCKS)]
+        check_sum(buffer)
+        report("measured", bytes=4 * buffer.numel(), times_s=times, repeats=repeats)
+    report("done")
     dist.destroy_process_group()
 
 
 def report(stage: str, **facts: Any) -> None:
-    """Print a line for the process that started this, in one piece: all ranks write to one pipe, unbuffered."""
-    sys.stdout.write(MARK + json.dumps({"rank": int(os.environ["RANK"]), "stage": stage, **facts}) + "\n")
-    sys.stdout.flush()
+    """Tell the process that started this how far this rank is."""
+    tell(rank=int(os.environ["RANK"]), stage=stage, **facts)
 
 
-def seconds(buffer: torch.Tensor, repeats: int) -> float:
+def elapsed_s(buffer: torch.Tensor, repeats: int) -> float:
     """Time of that many all-reduces, of which those on a GPU wait for each other."""
     wait = torch.cuda.synchronize if buffer.is_cuda else (lambda: None)
     dist.barrier()
@@ -74,7 +76,7 @@ def check_sum(buffer: torch.Tensor) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+        main(sys.argv[1], [int(size) for size in sys.argv[2].split(",")], float(sys.argv[3]), float(sys.argv[4]))
     except Exception as error:
         report("failed", error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300])
         raise

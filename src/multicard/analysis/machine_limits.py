@@ -1,0 +1,247 @@
+"""The limits of a machine as `multicard machine` recorded them: rates with their spread, and the fit of all-reduces."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from multicard.analysis.alpha_beta import AlphaBeta, fit
+from multicard.analysis.conditions import disturbance
+from multicard.analysis.evidence import SYNTHETIC
+from multicard.analysis.run_files import read_object
+from multicard.analysis.statistics import Interval, median_of
+from multicard.core.errors import UserError
+from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, number, percent, with_unit
+from multicard.experiment.workload import WORKLOADS
+
+# What a row of each kind of work counts, and the unit of its rate; samples have none.
+WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S, "samples": None}
+NAMES = {
+    "matmul": "matrix multiplication",
+    "memory_copy": "memory, copy",
+    "memory_triad": "memory, triad",
+    "host_to_device": "host to device",
+    "device_to_host": "device to host",
+    "all_reduce": "all-reduce, bus bandwidth",
+    "loader": "loader alone",
+    "step": "step without a loader",
+}
+
+
+SHOWN = ("dataset", "image_size", "batch_size", "precision")  # of a job, also where it is the default
+
+
+class Row(BaseModel):
+    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls."""
+
+    model_config = ConfigDict(extra="allow")
+
+    measure: Literal[tuple(NAMES)]
+    times_s: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
+    operations: float | None = None
+    bytes: float | None = None
+    samples: float | None = None
+    devices: int | None = None
+    message_bytes: int | None = None
+
+    @model_validator(mode="after")
+    def _counts_something(self) -> "Row":
+        if all(getattr(self, kind) is None for kind in WORK):
+            raise ValueError(f"found no work, expected one of {', '.join(WORK)}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which work it counts."""
+        return next(kind for kind in WORK if getattr(self, kind) is not None)
+
+    @property
+    def time_s(self) -> Interval:
+        """Median over the blocks."""
+        return median_of(self.times_s)
+
+    @property
+    def rate(self) -> Interval:
+        """Work per second: of the median time, with the ends of its interval."""
+        time, work = self.time_s, getattr(self, self.kind)
+        low, high = (None if end is None else work / end for end in (time.high, time.low))
+        return Interval(work / time.value, low, high, time.repeats, time.left_out, time.coverage)
+
+
+class Part(BaseModel):
+    """What was measured in common processes; `problem` where something could not be."""
+
+    model_config = ConfigDict(extra="allow")
+
+    part: str
+    rows: list[Row]
+    problem: str | None = None
+    conditions: list[dict[str, Any] | None] = []
+    ranks: list[dict[str, Any]] = []
+    parameters: dict[str, Any] = {}
+
+    @property
+    def disturbance(self) -> str | None:
+        """In words, what else ran, or throttled the GPU; None where nothing did, or nothing is known."""
+        return disturbance({"conditions": self.conditions, "ranks": self.ranks})
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about what is doubtful or missing."""
+        between = [f"between {row.devices} devices" for row in self.all_reduces[:1]]
+        what = " ".join([self.part.replace("_", "-"), *between, *_stated(self.parameters)])
+        lines = [f"Disturbed: {what}: {self.disturbance}"] if self.disturbance else []
+        return lines + ([f"Not measured: {what}: {self.problem}"] if self.problem else [])
+
+    @property
+    def all_reduces(self) -> list[Row]:
+        """Its rows of all-reduces."""
+        return [row for row in self.rows if row.measure == "all_reduce"]
+
+
+class MachineLimits(BaseModel):
+    """The record of one kind of device of one machine."""
+
+    model_config = ConfigDict(extra="allow")
+
+    device: Literal["cpu", "cuda"]
+    seconds: float
+    started: str
+    host: dict[str, Any] | None = None
+    hardware: dict[str, Any] | None = None
+    versions: dict[str, Any] | None = None
+    variables: dict[str, Any] | None = None
+    numa: dict[str, Any] | None = None
+    links: dict[str, Any] | None = None
+    parts: list[Part]
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether its GPUs are emulated, by their names: then no number means anything."""
+        gpus = (self.hardware or {}).get("gpus") or []
+        return any(SYNTHETIC in str(gpu.get("name")).lower() for gpu in gpus)
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about what is doubtful or missing."""
+        synthetic = ["Synthetic: on emulated GPUs, no number means anything"] if self.synthetic else []
+        return [*synthetic, *(line for part in self.parts for line in part.notes)]
+
+
+def read_machine(path: Path) -> MachineLimits:
+    """Read a record of `multicard machine`.
+
+    Raises
+    ------
+    UserError
+        If it is not there, or damaged.
+    """
+    try:
+        return MachineLimits.model_validate(read_object(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:
+    """α and β of all-reduces by their number of devices."""
+    found = {}
+    for part in limits.parts:
+        rows = part.all_reduces
+        fitted = fit([row.bytes for row in rows], [row.time_s.value for row in rows]) if rows else None
+        if fitted:
+            found[rows[0].devices] = fitted
+    return found
+
+
+def all_reduces(limits: MachineLimits) -> pd.DataFrame:
+    """Bus bandwidth of all-reduces, with the ends of its interval, and the time and bus bandwidth of the fit.
+
+    A row for each number of `devices` and `message_bytes`.
+    """
+    fitted, rows = fits(limits), []
+    for part in limits.parts:
+        for row in part.all_reduces:
+            line = fitted.get(row.devices)
+            expected = float(line.time_s([row.bytes])[0]) if line else None
+            rows.append(
+                {
+                    "devices": row.devices,
+                    "message_bytes": row.message_bytes,
+                    "time_s": row.time_s.value,
+                    "bus_bandwidth_bytes_per_s": row.rate.value,
+                    "bus_bandwidth_bytes_per_s_low": row.rate.low,
+                    "bus_bandwidth_bytes_per_s_high": row.rate.high,
+                    "fitted_time_s": expected,
+                    "fitted_bus_bandwidth_bytes_per_s": row.bytes / expected if expected else None,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A limit in words: what, under which conditions, the median rate, and its spread."""
+
+    what: str
+    of: str
+    rate: str
+    spread: str
+
+
+def lines(limits: MachineLimits) -> list[Line]:
+    """All limits in words; of all-reduces the fastest size of each number of devices, and the fit."""
+    found, fitted = [], fits(limits)
+    for part in limits.parts:
+        if not part.all_reduces:
+            found += [_line(row, part) for row in part.rows]
+            continue
+        fastest = max(part.all_reduces, key=lambda row: row.rate.value)
+        found.append(_line(fastest, part))
+        if line := fitted.get(fastest.devices):
+            of, alpha, beta = f"{fastest.devices} devices", line.alpha_s, line.beta_bytes_per_s
+            found.append(Line("all-reduce, latency α", of, with_unit(alpha.value, SECONDS), _ends(alpha, SECONDS)))
+            value, ends = with_unit(beta.value, BYTES_PER_S), _ends(beta, BYTES_PER_S)
+            deviation = f"times deviate by {percent(line.residual)}"
+            found.append(Line("all-reduce, bandwidth β", f"{of}, {deviation}", value, ends))
+    return found
+
+
+def _line(row: Row, part: Part) -> Line:
+    units, rate = WORK[row.kind], row.rate
+    value = with_unit(rate.value, units) if units else f"{number(rate.value)} samples/s"
+    return Line(NAMES[row.measure], ", ".join(_of(row, part)), value, _ends(rate, units))
+
+
+def _of(row: Row, part: Part) -> list[str]:
+    """Conditions of a row."""
+    extra = row.model_extra or {}
+    threads = extra.get("threads")
+    found = [str(extra[name]) for name in ("precision", "host_memory") if extra.get(name)]
+    found += [f"{threads} thread{'s' if threads != 1 else ''}"] if threads else []
+    found += [f"{extra['edge']} × {extra['edge']}"] if extra.get("edge") else []
+    found += [f"arrays of {with_unit(extra['array_bytes'], BYTES)}"] if extra.get("array_bytes") else []
+    found += [f"{row.devices} devices"] if row.devices else []
+    found += [f"messages of {with_unit(row.message_bytes, BYTES)}"] if row.message_bytes else []
+    found += [f"num_workers {extra['num_workers']}"] if "num_workers" in extra else []
+    return [*found, *_stated(part.parameters)]
+
+
+def _stated(parameters: dict[str, Any]) -> list[str]:
+    """Parameters of a job that are not the defaults, and those that say what it is about."""
+    model = WORKLOADS["vision"].parameters.model_fields
+    return [
+        f"{name} {value}"
+        for name, value in parameters.items()
+        if name in SHOWN or (name in model and name != "device" and value != model[name].default)
+    ]
+
+
+def _ends(interval: Interval, units: Any) -> str:
+    """Ends of an interval in words; empty without."""
+    if interval.low is None:
+        return ""
+    low, high = (with_unit(end, units) if units else number(end) for end in (interval.low, interval.high))
+    return f"{low} to {high}" if interval.coverage else f"{low} to {high} (range)"

@@ -1,0 +1,80 @@
+"""`multicard machine`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from multicard.cli._command import Command, numbers_of_devices
+from multicard.core.errors import UserError
+
+if TYPE_CHECKING:
+    from multicard.analysis.machine_limits import MachineLimits
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to measure, for how long, and where to keep it."""
+    add = parser.add_argument
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto (default): cuda if there is a GPU")
+    add("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two, and all)")
+    add("--config", type=Path, help="also measure loaders of this configuration's vision runs, and steps without one")
+    add("--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)")
+    add(
+        "--loader-seconds", type=float, default=10.0, metavar="S",
+        help="time of each number of loader workers (default: %(default)s)",
+    )  # fmt: skip
+    add("--results", type=Path, default=Path("results"), help="results folder (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure this machine, keep the record, and print it; exit with 1 where something could not be measured."""
+    from multicard.core.files import unwritable
+    from multicard.core.layout import machine_file
+    from multicard.core.pipeline import pipeline_folder
+    from multicard.experiment.load import read_experiment
+    from multicard.experiment.machine import Machine
+    from multicard.experiment.runs import distinct, expand
+    from multicard.limits.jobs import loaders, prepare_data, steps
+    from multicard.limits.keep import keep
+    from multicard.limits.measure import measure_machine
+
+    for name in ("seconds", "loader_seconds"):
+        if not 0 < getattr(arguments, name) < float("inf"):
+            option = name.replace("_", "-")
+            raise UserError(f"--{option}: found {getattr(arguments, name):g}, expected a time above 0")
+    if reason := unwritable(arguments.results):
+        raise UserError(f"--results: cannot write: {reason}")
+    here = Machine.here()
+    device = ("cuda" if here.gpus else "cpu") if arguments.device == "auto" else arguments.device
+    counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
+    runs = []
+    if arguments.config:
+        every = distinct(expand(read_experiment(arguments.config))).values()
+        runs = [one for one in every if one.unsupported_reason(here) is None]
+        prepare_data(runs, device, pipeline_folder() / "resources")
+    record = measure_machine(
+        device, counts, loaders(runs, device), steps(runs, device), arguments.seconds, arguments.loader_seconds,
+        lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    path = machine_file(arguments.results, device)
+    limits = keep(record, path)
+    print_limits(limits, path)
+    if any(part.problem for part in limits.parts):
+        sys.exit(1)
+
+
+def print_limits(limits: "MachineLimits", path: Path) -> None:
+    """Print the limits, what is doubtful about them, and where they are."""
+    from multicard.analysis.machine_limits import lines
+    from multicard.cli._console import console, text_table
+    from multicard.core.terminal import plain
+
+    terminal = console()
+    rows = [(line.what, line.of, line.rate, line.spread) for line in lines(limits)]
+    terminal.print(text_table("Limits of this machine", ("Limit", "Of", "Median", "Interval"), rows))
+    for line in (*limits.notes, f"record: {path}"):
+        terminal.print(plain(line), soft_wrap=True)
+
+
+COMMAND = Command("machine", 35, "measure the limits of this machine: compute, memory, copies, all-reduces, loaders",
+                  add_arguments, run)  # fmt: skip

@@ -1,0 +1,58 @@
+"""Bus bandwidth of all-reduces over the size of their messages, with the line of latency and bandwidth."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullFormatter
+
+from multicard.analysis.machine_limits import MachineLimits, all_reduces, fits
+from multicard.core.text import for_figure
+from multicard.core.units import BYTES_PER_S, SECONDS, with_unit
+from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, legend_below, ordered_colours, styled
+
+
+def draw_all_reduces(limits: MachineLimits) -> tuple[Figure, pd.DataFrame]:
+    """Draw the all-reduces of a machine; with the table of the numbers shown.
+
+    Raises
+    ------
+    NothingToShow
+        If none was measured, as on a single device.
+    """
+    data = all_reduces(limits)
+    if data.empty:
+        raise NothingToShow("no all-reduce was measured: it takes two devices")
+    with styled():
+        return _draw(limits, data), data
+
+
+def _draw(limits: MachineLimits, data: pd.DataFrame) -> Figure:
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.6))
+    counts, fitted = list(dict.fromkeys(data["devices"])), fits(limits)
+    what = "GPUs" if limits.device == "cuda" else "CPU processes"
+    for number, (devices, colour) in enumerate(zip(counts, ordered_colours(len(counts)), strict=True)):
+        own = data[data["devices"] == devices]
+        rate = own["bus_bandwidth_bytes_per_s"]
+        low, high = (own[f"bus_bandwidth_bytes_per_s_{end}"].fillna(rate) for end in ("low", "high"))
+        axes.errorbar(
+            own["message_bytes"], rate, [rate - low, high - rate], linestyle="none", capsize=2, color=colour,
+            marker=MARKERS[number % len(MARKERS)], label=f"{devices} {what}",
+        )  # fmt: skip
+        if line := fitted.get(devices):
+            alpha, beta = with_unit(line.alpha_s.value, SECONDS), with_unit(line.beta_bytes_per_s.value, BYTES_PER_S)
+            axes.plot(
+                own["message_bytes"], own["fitted_bus_bandwidth_bytes_per_s"], color=colour, linewidth=1,
+                label=f"α = {alpha}, β = {beta}",
+            )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
+    for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
+        axis.set_major_formatter(EngFormatter(unit))
+        axis.set_minor_formatter(NullFormatter())
+    host = for_figure(str((limits.host or {}).get("name", "unknown host")))
+    axes.set_title(f"All-reduce on {host}")
+    synthetic = ["Synthetic"] if limits.synthetic else []
+    notes = [*synthetic, *(note for part in limits.parts if part.all_reduces for note in part.notes)]
+    if notes:
+        figure.suptitle("\n".join(for_figure(note, len(note)) for note in notes), fontsize="small", x=0.01, ha="left")
+    legend_below(figure, axes)
+    return figure

@@ -1,0 +1,59 @@
+"""The limits of machines, as the report shows them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from multicard.analysis.machine_limits import Line, MachineLimits, lines, read_machine
+from multicard.core.layout import machine_records
+from multicard.report.environment import Facts, machine_facts
+from multicard.report.results import FigureFiles, figure_files
+from multicard.report.tables import Table, numbers_table
+
+
+@dataclass(frozen=True)
+class MachinePage:
+    """The limits of one kind of device of a machine; `figure` is that of its all-reduces, None where there is none."""
+
+    name: str
+    facts: Facts
+    lines: list[Line]
+    notes: list[str]
+    links: list[str]  # of nvidia-smi topo -m
+    figure: FigureFiles | None
+    files: str
+
+    @property
+    def numbers(self) -> Table:
+        """Numbers of the figure."""
+        return numbers_table(self.figure.numbers)
+
+
+def machine_pages(results: Path) -> list[MachinePage]:
+    """Give what a results folder holds of machines.
+
+    Raises
+    ------
+    UserError
+        If a record is damaged.
+    """
+    return [_page(path, read_machine(path)) for path in machine_records(results)]
+
+
+def _page(path: Path, limits: MachineLimits) -> MachinePage:
+    host = (limits.host or {}).get("name", "unknown host")
+    nodes = (limits.numa or {}).get("nodes") or {}
+    gpus = (limits.numa or {}).get("gpus") or []
+    facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
+    facts += [("NUMA nodes", "; ".join(f"{node}: CPUs {cpus}" for node, cpus in nodes.items()) or "not shown")]
+    facts += [("GPUs at NUMA nodes", ", ".join(str(gpu.get("node")) for gpu in gpus))] if gpus else []
+    facts += [("PyTorch", str((limits.versions or {}).get("torch"))), ("Measured", limits.started)]
+    facts += [("Time of a measurement", f"{limits.seconds:g} s")]
+    return MachinePage(
+        name=f"{host}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
+        facts=facts,
+        lines=lines(limits),
+        notes=limits.notes,
+        links=(limits.links or {}).get("nvidia_smi") or [],
+        figure=figure_files(path.parent, path.parent.name, path.stem),
+        files=f"machine/{path.stem}",
+    )

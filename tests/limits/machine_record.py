@@ -1,0 +1,55 @@
+"""A record of a machine's limits, made by hand: round numbers, so that rates are seen at once."""
+
+from typing import Any
+
+IDLE = {"others_cpu_s": 0.0, "stolen_cpu_s": 0.0, "usable_cpus": 4, "wall_s": 100.0}
+ALPHA_S, BETA = 12.5e-6, 20e9
+SIZES = [4**power for power in range(5, 14)]
+
+
+def all_reduce(devices: int, message_bytes: int) -> dict[str, Any]:
+    """A row whose seven blocks lie around α + 2 (n − 1) / n · bytes / β."""
+    work = 2 * (devices - 1) / devices * message_bytes
+    time = ALPHA_S + work / BETA
+    times = [time * factor for factor in (0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03)]
+    return {
+        "measure": "all_reduce", "devices": devices, "message_bytes": message_bytes, "bytes": work, "times_s": times,
+    }  # fmt: skip
+
+
+def record(name: str = "node07") -> dict[str, Any]:
+    """A record of two GPUs and their all-reduces."""
+    gpu = {"name": "GPU", "memory_bytes": 8e10, "capability": "9.0"}
+    device = [
+        {"measure": "matmul", "precision": "bf16", "threads": 1,
+         "edge": 8192, "operations": 1e12, "times_s": [2e-3] * 3},
+        {"measure": "memory_copy", "threads": 1, "array_bytes": 10**9, "bytes": 2e9, "times_s": [1e-3, 2e-3]},
+        {"measure": "host_to_device", "host_memory": "pinned", "bytes": 1e9, "times_s": [0.04]},
+    ]  # fmt: skip
+    loader = [
+        {"measure": "loader", "num_workers": workers, "samples": 64, "times_s": [0.64 / (1 + workers)] * 7}
+        for workers in (0, 1)
+    ]
+    return {
+        "device": "cuda",
+        "host": {"name": name, "system": "Linux"},
+        "hardware": {
+            "processor": "A processor", "logical_cpus": 8, "usable_cpus": 4, "memory_bytes": 8e9, "gpus": [gpu, gpu],
+        },
+        "versions": {"torch": "2.11.0"},
+        "numa": {"nodes": {"0": "0-3", "1": "4-7"}, "gpus": [{"pci": "0000:3b:00.0", "node": 0}]},
+        "links": {"nvidia_smi": ["      GPU0  GPU1", "GPU0   X    NV12", "GPU1  NV12   X"], "problem": None},
+        "variables": {},
+        "seconds": 1.0,
+        "loader_seconds": 10.0,
+        "started": "2026-11-22T10:00:00+00:00",
+        "ended": "2026-11-22T10:10:00+00:00",
+        "parts": [
+            {"part": "device", "rows": device, "problem": "matmul fp16: out of memory", "conditions": [IDLE],
+             "ranks": [{"rank": 0, "gpu_conditions": [None]}]},
+            {"part": "all_reduce", "rows": [all_reduce(2, size) for size in SIZES], "problem": None,
+             "conditions": [IDLE | {"others_cpu_s": 150.0}]},
+            {"part": "loader", "parameters": {"device": "cuda", "dataset": "digits", "pin_memory": False},
+             "rows": loader, "problem": None, "conditions": [IDLE]},
+        ],
+    }  # fmt: skip

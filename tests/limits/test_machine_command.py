@@ -1,0 +1,98 @@
+"""`multicard machine` on the CPUs of this machine, as a user types it; it need not be idle."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import TINY
+from multicard.analysis.machine_limits import read_machine
+from multicard.core.layout import machine_file
+from multicard.limits.all_reduce_job import BLOCKS
+from multicard.limits.measure import MEASURED_STEPS, MESSAGE_BYTES
+
+pytestmark = pytest.mark.slow
+
+MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
+JOB = {name: TINY[name] for name in ("device", "width_mult", "image_size", "batch_size")}
+
+
+def machine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MULTICARD, "machine", *arguments], cwd=folder, capture_output=True, text=True, timeout=2400, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The results folder of a machine that was measured with the loaders of a configuration, and what was printed."""
+    folder = tmp_path_factory.mktemp("machine")
+    scenario = {"question": "?", "fixed": JOB, "vary": {"num_workers": [0, 1]}, "figures": ["step_breakdown"]}
+    (folder / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": scenario}}))
+    options = ("--device", "cpu", "--devices", "2", "--config", "mine.yaml")
+    done = machine(folder, *options, "--seconds", "0.02", "--loader-seconds", "0.2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "results", done.stdout
+
+
+def test_everything_is_measured_and_counted(measured: tuple[Path, str]) -> None:
+    results, _ = measured
+    limits = read_machine(machine_file(results, "cpu"))
+    assert [part.part for part in limits.parts] == ["device", "all_reduce", "loader", "step"]
+    assert [part.problem for part in limits.parts] == [None] * 4
+    device, reduced, loader, step = ([row.model_dump() for row in part.rows] for part in limits.parts)
+    products = [row for row in device if row["measure"] == "matmul"]
+    assert {row["precision"] for row in products} == {"fp64", "fp32", "bf16", "fp16"}
+    assert all(row["operations"] == 2 * row["edge"] ** 3 for row in products)
+    arrays = {"memory_copy": 2, "memory_triad": 3}
+    moved = [row for row in device if row["measure"] in arrays]
+    assert {row["measure"] for row in moved} == set(arrays)
+    assert all(row["bytes"] == arrays[row["measure"]] * row["array_bytes"] for row in moved)
+    # Between two ranks the bytes that bus bandwidth counts are those of the message.
+    assert [(row["message_bytes"], row["bytes"]) for row in reduced] == [(size, size) for size in MESSAGE_BYTES["cpu"]]
+    assert {(row["devices"], len(row["times_s"])) for row in reduced} == {(2, BLOCKS)}
+    assert [(row["num_workers"], row["samples"], len(row["times_s"])) for row in loader] == [
+        (0, 8, BLOCKS),
+        (1, 8, BLOCKS),
+    ]
+    assert [(row["samples"], len(row["times_s"])) for row in step] == [(8, MEASURED_STEPS)]
+
+
+def test_the_record_says_where_and_beside_what_it_was_measured(measured: tuple[Path, str]) -> None:
+    results, _ = measured
+    record = json.loads(machine_file(results, "cpu").read_text())
+    assert record["versions"]["torch"] and record["hardware"]["usable_cpus"]
+    assert set(record["numa"]) == {"nodes", "gpus"} and record["links"] is None
+    for part in record["parts"]:
+        [host] = part["conditions"]
+        assert host["wall_s"] > 0 and host["before"]["load_average"] is not None
+
+
+def test_the_limits_are_printed_and_drawn(measured: tuple[Path, str]) -> None:
+    results, printed = measured
+    for words in ("matrix multiplication", "memory, triad", "all-reduce, latency α", "num_workers 1", "step without"):
+        assert words in printed
+    stem = machine_file(results, "cpu").stem
+    names = {path.name for path in (results / "machine").iterdir()}
+    assert names == {f"{stem}.{suffix}" for suffix in ("json", "csv", "png", "svg", "pdf")}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--seconds", "0"), "--seconds: found 0, expected a time above 0"),
+        (("--seconds", "nan"), "--seconds: found nan, expected a time above 0"),
+        (("--device", "cpu", "--devices", "1,2"), "--devices: found 1, expected numbers from 2 to "),
+        (("--device", "cpu", "--devices", "two"), "--devices: found 'two', expected numbers of devices"),
+        (("--config", "none.yaml"), "none.yaml: cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    done = machine(tmp_path, *options)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(says)
+    assert list(tmp_path.iterdir()) == []

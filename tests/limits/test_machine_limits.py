@@ -1,0 +1,103 @@
+"""What is said of a machine follows from its record: work over time, spread, fits, and what is doubtful."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from machine_record import ALPHA_S, BETA, SIZES, record
+
+from multicard.analysis.machine_limits import Line, MachineLimits, all_reduces, fits, lines, read_machine
+from multicard.core.errors import UserError
+from multicard.limits.keep import keep
+
+
+def limits(**changes: Any) -> MachineLimits:
+    return MachineLimits.model_validate(record() | changes)
+
+
+def test_a_rate_times_its_time_is_the_work() -> None:
+    for part in limits().parts:
+        for row in part.rows:
+            work = getattr(row, row.kind)
+            assert row.rate.value * row.time_s.value == pytest.approx(work)
+            if row.time_s.low is not None:  # the longest time is the lowest rate
+                assert row.rate.low * row.time_s.high == pytest.approx(row.rate.high * row.time_s.low)
+                assert row.rate.low * row.time_s.high == pytest.approx(work)
+
+
+def test_limits_are_worded_with_their_unit_and_spread() -> None:
+    found = {(line.what, line.of): line for line in lines(limits())}
+    # 1e12 operations in 2 ms, 2e9 bytes in 1 or 2 ms, 1e9 bytes in 40 ms, 64 samples in 0.64 s.
+    matmul = found["matrix multiplication", "bf16, 1 thread, 8192 × 8192"]
+    assert (matmul.rate, matmul.spread) == ("500 TFLOP/s", "500 TFLOP/s to 500 TFLOP/s (range)")
+    copy = found["memory, copy", "1 thread, arrays of 1.00 GB"]
+    assert (copy.rate, copy.spread) == ("1.33 TB/s", "1.00 TB/s to 2.00 TB/s (range)")
+    assert found["host to device", "pinned"] == Line("host to device", "pinned", "25.0 GB/s", "")
+    assert found["loader alone", "num_workers 0, dataset digits"].rate == "100 samples/s"
+    assert found["loader alone", "num_workers 1, dataset digits"].rate == "200 samples/s"
+    assert found["all-reduce, latency α", "2 devices"].rate == "12.5 µs"
+    [beta] = [line for line in found.values() if line.what == "all-reduce, bandwidth β"]
+    assert beta.rate == "20.0 GB/s"
+    [fastest] = [line for line in found.values() if line.what == "all-reduce, bus bandwidth"]
+    assert fastest.of == "2 devices, messages of 67.1 MB"
+
+
+def test_the_numbers_of_the_figure_are_those_of_the_record() -> None:
+    table = all_reduces(limits())
+    assert list(table["message_bytes"]) == SIZES
+    # Of two devices the bus bandwidth is bytes over time.
+    assert table["bus_bandwidth_bytes_per_s"].tolist() == pytest.approx(
+        [size / (ALPHA_S + size / BETA) for size in SIZES]
+    )
+    assert table["fitted_time_s"].tolist() == pytest.approx(table["time_s"].tolist(), rel=1e-6)
+    assert list(fits(limits())) == [2]
+
+
+def test_what_else_ran_and_what_failed_is_said() -> None:
+    assert limits().notes == [
+        "Not measured: device: matmul fp16: out of memory",
+        "Disturbed: all-reduce between 2 devices: other processes: 1.5 CPUs",
+    ]
+    emulated = record()
+    emulated["hardware"]["gpus"][0]["name"] = "Emulated GPU (synthetic)"
+    assert MachineLimits.model_validate(emulated).notes[0].startswith("Synthetic: ")
+
+
+def with_row(row: dict[str, Any]) -> str:
+    return json.dumps(record() | {"parts": [{"part": "x", "rows": [row]}]})
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "does not parse as JSON"),
+        ("[]", "found list, expected an object"),
+        (json.dumps(record() | {"device": "tpu"}), "device: Input should be 'cpu' or 'cuda'"),
+        (with_row({"measure": "step", "times_s": []}), "times_s: "),
+        (with_row({"measure": "step", "times_s": [1]}), "found no work"),
+        (with_row({"measure": "?", "times_s": [1]}), "measure: "),
+    ],
+)
+def test_a_damaged_record_is_named_in_one_line(content: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "node07-cuda.json"
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        read_machine(path)
+    [line] = str(caught.value).splitlines()
+    assert line.startswith(f"{path}: ") and says in line
+
+
+def test_the_figure_is_kept_beside_the_record_and_goes_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "node07-cuda.json"
+    keep(record(), path)
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".png", ".svg", ".pdf", ".csv"}
+    assert len(pd.read_csv(path.with_suffix(".csv"))) == len(SIZES)
+    drawn = path.with_suffix(".svg").read_text()
+    for words in ("All-reduce on node07", "2 GPUs", "α = 12.5 µs, β = 20.0 GB/s", "Message size"):
+        assert words in drawn
+    alone = record()
+    del alone["parts"][1]
+    keep(alone, path)
+    assert list(tmp_path.iterdir()) == [path]

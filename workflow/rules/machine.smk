@@ -1,0 +1,61 @@
+# The limits of a machine, measured only when asked for: `machine` for the one that Snakemake runs on, or by the name of
+# a record, such as results/machine/node07-cuda.json, for a node of the cluster.
+
+
+rule machine:
+    input:
+        lambda wildcards: [
+            str(machine_file(Path(RESULTS), device))
+            for device in sorted(
+                {MATRIX.runs[run].parameters.device for run in MATRIX.runnable()}
+            )
+        ],
+    localrule: True
+
+
+def limits_runs():
+    """Runs whose loaders and steps are measured."""
+    return [MATRIX.runs[run] for run in MATRIX.runnable()]
+
+
+def limits_threads(wildcards):
+    """CPUs of the whole machine."""
+    return EXPERIMENT.cluster.cpus_per_node if ON_CLUSTER else workflow.cores
+
+
+# It takes the whole machine, as a run does. Its script is no input: what it measured stands until it is deleted.
+rule measure_machine:
+    input:
+        data=lambda wildcards: [
+            f"{job['data']}/provenance.json"
+            for job in loaders(limits_runs(), wildcards.device)
+        ],
+    output:
+        f"{RESULTS}/machine/{{host}}-{{device}}.json",
+    log:
+        f"{RESULTS}/logs/measure_machine/{{host}}-{{device}}.txt",
+    wildcard_constraints:
+        host=r"[A-Za-z0-9.-]+",
+        device="cpu|cuda",
+    envmodules:
+        *EXPERIMENT.modules,
+    threads: limits_threads
+    resources:
+        mem_mb=16000,
+        runtime=240,
+        gpu=lambda wildcards: (
+            EXPERIMENT.cluster.gpus_per_node
+            if ON_CLUSTER and wildcards.device == "cuda"
+            else None
+        ),
+        slurm_extra=lambda wildcards: (
+            f"--exclusive --nodelist={wildcards.host}" if ON_CLUSTER else None
+        ),
+    params:
+        loaders=lambda wildcards: json.dumps(loaders(limits_runs(), wildcards.device)),
+        steps=lambda wildcards: json.dumps(steps(limits_runs(), wildcards.device)),
+    message:
+        "measure the limits of {wildcards.host} ({wildcards.device})"
+    shell:
+        'python "$SCRIPTS/measure_machine.py" --device {wildcards.device:q} --host {wildcards.host:q}'
+        " --loaders {params.loaders:q} --steps {params.steps:q} --out {output:q} > {log:q} 2>&1"
