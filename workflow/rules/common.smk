@@ -185,6 +185,22 @@ def run_threads(wildcards):
     )
 
 
+def node_threads(wildcards):
+    """All CPUs of a node."""
+    return EXPERIMENT.cluster.cpus_per_node if ON_CLUSTER else workflow.cores
+
+
+def runnable_runs():
+    """Runs that can be had."""
+    return [MATRIX.runs[run] for run in MATRIX.runnable()]
+
+
+def limits_of_this_machine(wildcards):
+    """Records of the limits of the kinds of devices that runs use."""
+    devices = sorted({run.parameters.device for run in runnable_runs()})
+    return [str(machine_file(Path(RESULTS), device)) for device in devices]
+
+
 def run_memory(wildcards, attempt):
     """Megabytes that a run is expected to need at most, on each node; more after a lost attempt, maybe for its memory."""
     return memory_of_attempt_mb(MATRIX.runs[wildcards.run], attempt, EXPERIMENT.cluster)

@@ -4,31 +4,16 @@
 
 rule machine:
     input:
-        lambda wildcards: [
-            str(machine_file(Path(RESULTS), device))
-            for device in sorted(
-                {MATRIX.runs[run].parameters.device for run in MATRIX.runnable()}
-            )
-        ],
+        limits_of_this_machine,
     localrule: True
 
 
-def limits_runs():
-    """Runs whose loaders and steps are measured."""
-    return [MATRIX.runs[run] for run in MATRIX.runnable()]
-
-
-def limits_threads(wildcards):
-    """CPUs of the whole machine."""
-    return EXPERIMENT.cluster.cpus_per_node if ON_CLUSTER else workflow.cores
-
-
-# It takes the whole machine, as a run does. Its script is no input: what it measured stands until it is deleted.
+# It takes the whole machine, as a run does. Its script is no input: what it measured stands until its parameters change.
 rule measure_machine:
     input:
         data=lambda wildcards: [
             f"{job['data']}/provenance.json"
-            for job in loaders(limits_runs(), wildcards.device)
+            for job in loaders(runnable_runs(), wildcards.device)
         ],
     output:
         f"{RESULTS}/machine/{{host}}-{{device}}.json",
@@ -39,7 +24,7 @@ rule measure_machine:
         device="cpu|cuda",
     envmodules:
         *EXPERIMENT.modules,
-    threads: limits_threads
+    threads: node_threads
     resources:
         mem_mb=16000,
         runtime=240,
@@ -52,8 +37,8 @@ rule measure_machine:
             f"--exclusive --nodelist={wildcards.host}" if ON_CLUSTER else None
         ),
     params:
-        loaders=lambda wildcards: json.dumps(loaders(limits_runs(), wildcards.device)),
-        steps=lambda wildcards: json.dumps(steps(limits_runs(), wildcards.device)),
+        loaders=lambda wildcards: json.dumps(loaders(runnable_runs(), wildcards.device)),
+        steps=lambda wildcards: json.dumps(steps(runnable_runs(), wildcards.device)),
     message:
         "measure the limits of {wildcards.host} ({wildcards.device})"
     shell:
