@@ -1,14 +1,13 @@
 """All events of a capture that the wanted tables are made of, each table of the traces read once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from multicard.trace.collect import Events, Progress, Where, collect, cores
+from multicard.trace.collect import Events, Progress, Where, collect, in_parallel
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, Launches
 from multicard.trace.model import Batch, EventSource, Integers, Trace
@@ -17,6 +16,7 @@ from multicard.trace.steps import Marks, Steps, Window, on_device, streams_of_st
 
 CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
+WORTH_THREADS = 10_000  # values; the statistics of fewer take less time than to start a thread
 
 Key = tuple[Any, ...]
 Place = tuple[int, int, int | None]  # trace, process, device
@@ -108,8 +108,7 @@ class CapturedEvents:
             chosen = self._on_streams_of_steps(launches, place, masks, calls)
             return host if chosen is None else on_device(host, np.concatenate(calls), np.concatenate(ends), chosen)
 
-        with ThreadPoolExecutor(cores()) as pool:
-            return dict(zip(places, pool.map(one, places), strict=True))
+        return dict(zip(places, in_parallel(one, places), strict=True))
 
     def _on_streams_of_steps(
         self, launches: Launches, place: Place, masks: Sequence[npt.NDArray[np.bool_]], calls: Sequence[Integers]
@@ -192,6 +191,6 @@ def summed(values: Grouped, events: Events, key: Callable[[int], Key | None]) ->
     def one(codes: list[int]) -> Statistics:
         return statistics(values.of(codes))
 
-    with ThreadPoolExecutor(cores()) as pool:
-        results: Iterator[Statistics] = pool.map(one, members.values())
-        return list(zip(members, results, strict=True))
+    few = len(values) < WORTH_THREADS
+    results = map(one, members.values()) if few else in_parallel(one, members.values())
+    return list(zip(members, results, strict=True))

@@ -1,9 +1,9 @@
 """Read the events of all traces of a capture at once, on all cores, into as little memory as their use allows."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,22 @@ Progress = Callable[[int], None]
 See = Callable[[int, EventSource, Batch], None]
 Where = Callable[[int, EventSource, Batch], npt.NDArray[np.bool_]]
 
+T, R = TypeVar("T"), TypeVar("R")
+
 _NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
 
 
 def cores() -> int:
     """Cores that this process may use, at most 8: reading gains no more from others."""
     return min(8, usable_cpus())
+
+
+def in_parallel(function: Callable[[T], R], items: Collection[T]) -> list[R]:
+    """What a function gives for each item, in threads if there are several."""
+    if len(items) < 2:  # to start a thread takes longer than to read a small trace
+        return list(map(function, items))
+    with ThreadPoolExecutor(cores()) as pool:
+        return list(pool.map(function, items))
 
 
 @dataclass
@@ -120,8 +130,7 @@ def collect(
         return i, code if keep else code[:0], {name: arrays[name] for name in keep}, ordered
 
     jobs = [(i, source, part) for i, source in sources for part in source.parts]
-    with ThreadPoolExecutor(cores()) as pool:
-        done = list(pool.map(read, jobs))
+    done = in_parallel(read, jobs)
 
     described: list[tuple[Any, ...]] = []
     first: dict[int, int] = {}

@@ -70,6 +70,10 @@ class Grouped:
             for code, first, last in zip(part.codes.tolist(), edges[:-1], edges[1:], strict=True):
                 self._pieces.setdefault(code, []).append(part.values[first:last])
 
+    def __len__(self) -> int:
+        """Number of values."""
+        return sum(len(piece) for pieces in self._pieces.values() for piece in pieces)
+
     def __contains__(self, group: int) -> bool:
         """Whether a group has values."""
         return group in self._pieces

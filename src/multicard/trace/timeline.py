@@ -1,13 +1,12 @@
 """Where each device's time goes: unions of intervals, never sums over streams."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from multicard.trace.captured_events import CAPTURE, STEPS, Place
-from multicard.trace.collect import Events, cores
+from multicard.trace.collect import Events, in_parallel
 from multicard.trace.intervals import NOTHING, Intervals, Measure, merged, union
 from multicard.trace.launches import UNKNOWN, Launches
 from multicard.trace.model import Integers, Trace
@@ -165,8 +164,7 @@ def timelines(
             for i in range(1 + len(own.starts))
         ]
 
-    with ThreadPoolExecutor(cores()) as pool:
-        return [row for table in pool.map(rows, places) for row in table]
+    return [row for table in in_parallel(rows, places) for row in table]
 
 
 _NO_STEPS = Steps(np.empty(0, np.int64), np.empty(0, np.int64), HOST)
