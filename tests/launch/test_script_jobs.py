@@ -196,6 +196,12 @@ def test_fewer_processes_than_devices_are_said(tmp_path: Path) -> None:
     assert "({devices} in its command)" in why(record)
 
 
+def test_a_script_that_trains_on_a_cpu_where_gpus_were_asked_for_is_told_so(tmp_path: Path) -> None:
+    record = job(tmp_path, device="cuda")
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "trained_on_cpu")
+    assert why(record).startswith("its processes trained on CPUs, and `device` is cuda; have the script move its model")
+
+
 def test_more_processes_than_devices_are_said_too(tmp_path: Path) -> None:
     record = job(tmp_path, "--spawn", "2", launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")

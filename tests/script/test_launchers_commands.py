@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,27 @@ def test_what_a_launcher_cannot_start_is_refused(changes: dict[str, Any], reason
     p = parameters(**changes)
     assert LAUNCHERS[p.launched_by].unsupported_reason(p).startswith(reason)
     assert all(LAUNCHERS[name].unsupported_reason(parameters(nodes=2)) is None for name in ("torchrun", "accelerate"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "selected", "seen"),
+    [
+        ({"device": "cuda"}, None, "0,1"),
+        ({"device": "cuda", "devices": 4, "nodes": 2}, None, "0,1"),
+        ({"device": "cuda"}, "3,1,0", "3,1"),
+        ({"device": "cuda", "devices": 1}, "GPU-e0,GPU-e1", "GPU-e0"),
+        ({"device": "cuda"}, "1", "1"),  # too few, which others refuse
+        ({"device": "cpu"}, None, ""),
+        ({"device": "cpu"}, "0,1", ""),
+    ],
+)
+def test_a_run_sees_as_many_gpus_as_it_has_devices(
+    changes: dict[str, Any], selected: str | None, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if selected is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", selected)
+    assert start.environment(parameters(**changes), tmp_path)["CUDA_VISIBLE_DEVICES"] == seen
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])

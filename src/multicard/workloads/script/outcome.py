@@ -15,6 +15,8 @@ def judge_script(
     p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
 ) -> tuple[str, Reason | None]:
     """See `multicard.experiment.workload.Workload.judge`."""
+    if reason is not None and reason.code == "wrong_gpus" and not reason.gpus:
+        return "failed", Reason("trained_on_cpu")
     processes = _processes(scratch)
     # Processes that take themselves for the same rank leave one record.
     trained = max(len(list(scratch.glob("rank.json.rank*[0-9]"))), sum(bool(each.get("steps")) for each in processes))
