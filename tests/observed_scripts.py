@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,12 +59,17 @@ class Observed:
 
 
 def has_memory_and_phases(
-    steps: Sequence[dict[str, str]], phases: Sequence[str] = ("data", "forward", "backward", "optimizer")
+    steps: Sequence[dict[str, str]],
+    phases: Sequence[str] = ("data", "forward", "backward", "optimizer"),
+    least_bytes: float = 100e6,
 ) -> None:
-    """Memory and these phases of every step are known, and the phases are parts of the step."""
+    """Memory and these phases of every step are known, and the phases are parts of the step.
+
+    On a CPU PyTorch alone is resident with more than `least_bytes`.
+    """
     assert steps
     for step in steps:
-        assert int(step["peak_memory_bytes"]) > 100e6  # PyTorch alone is resident with more
+        assert int(step["peak_memory_bytes"]) > least_bytes
         times = [float(step[f"{phase}_s"]) for phase in phases]
         assert min(times) > 0
         assert sum(times) <= float(step["duration_s"]) + 1e-6
@@ -78,10 +83,12 @@ def site(folder: Path) -> Path:
     return folder
 
 
-def environment(folder: Path, job: Path, before: Path | None = None) -> dict[str, str]:
+def environment(
+    folder: Path, job: Path, before: Path | None = None, source: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """Variables of an observed process; `before`: what PYTHONPATH was."""
     places = os.pathsep.join(str(place) for place in (folder, before) if place)
-    return os.environ | {"PYTHONPATH": places, OBSERVE: str(job), "OMP_NUM_THREADS": "1"}
+    return {**source, "PYTHONPATH": places, OBSERVE: str(job), "OMP_NUM_THREADS": "1"}
 
 
 def write_job(tmp_path: Path, script: str, **stated: Any) -> tuple[Path, list[str]]:
@@ -147,12 +154,14 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """Start the process that runs scripts."""
+def serving(
+    folder: Path, python: Path | str = sys.executable, variables: Mapping[str, str] = os.environ
+) -> Iterator[Server]:
+    """Start the process that runs scripts, by this interpreter and with these variables."""
     job, _ = write_job(folder, "")
     with subprocess.Popen(
-        [sys.executable, "-c", SERVER],
-        env=environment(site(folder / "observer"), job),
+        [str(python), "-c", SERVER],
+        env=environment(site(folder / "observer"), job, source=variables),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,17 +1,18 @@
-"""The observer times scripts on emulated GPUs by CUDA events, on the GPU that they compute on."""
+"""The observer times scripts on emulated GPUs by CUDA events, on the GPU that they use, and never has them wait."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.record.observe import OBSERVE
-from observed_scripts import left, site, write_job
+from observed_scripts import Server, has_memory_and_phases, serving
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
 # On the second GPU, which is never the current device.
-SCRIPT = """
+HEAD = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
@@ -19,36 +20,115 @@ gpu = torch.device("cuda", 1)
 model = torch.nn.Linear(4, 2).to(gpu)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = TensorDataset(torch.randn(64, 4), torch.randn(64, 2))
-large = torch.empty(64 << 20, dtype=torch.uint8, device=gpu)
-del large
+loader = DataLoader(data, batch_size=8)
+"""
+# Of each update how often the host waited since the one before; its losses are read when training is over.
+WAITING = """
+import ctypes, itertools
+waits = ctypes.CDLL("libcudart.so.13").emulated_waits
+losses, waited = [], []
 try:
-    while True:
-        for x, y in DataLoader(data, batch_size=8):
-            torch.nn.functional.mse_loss(model(x.to(gpu)), y.to(gpu)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    before = waits()
+    for x, y in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), 24):
+        x, y = x.pin_memory().to(gpu, non_blocking=True), y.pin_memory().to(gpu, non_blocking=True)
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        losses.append(loss.detach())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        waited.append(waits() - before)
+        before = waits()
 finally:
-    print("peak", torch.cuda.max_memory_allocated(gpu))
+    print("waited", *waited)
+    print("losses", *(loss.item().hex() for loss in losses))
 """
 
 
-def test_a_script_is_timed_on_its_gpu(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    job, command = write_job(tmp_path, SCRIPT, device="cuda")
-    folder = site(tmp_path / "observer")
-    done = emulated.run(*command, gpus=2, PYTHONPATH=folder, **{OBSERVE: job})
-    found = left(tmp_path, done.returncode, done.stdout + done.stderr)
+@pytest.fixture(scope="module")
+def server(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    with serving(folder, emulated_gpus.python, emulated_gpus.environment(gpus=2)) as started:
+        yield started
+
+
+def printed(output: str, name: str) -> list[str]:
+    """The words that follow a name."""
+    [line] = [line for line in output.splitlines() if line.startswith(f"{name} ")]
+    return line.split()[1:]
+
+
+def test_a_script_is_timed_on_its_gpu(server: Server, tmp_path: Path) -> None:
+    script = """
+    large = torch.empty(64 << 20, dtype=torch.uint8, device=gpu)
+    del large
+    try:
+        while True:
+            for x, y in loader:
+                torch.nn.functional.mse_loss(model(x.to(gpu)), y.to(gpu)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    finally:
+        print("peak", torch.cuda.max_memory_allocated(gpu))
+    """
+    found = server.run(tmp_path, HEAD + dedent(script), device="cuda")
     assert found.rank["outcome"] == "completed", found.output
     [gpu] = found.rank["gpus"]
     assert gpu["uuid"].endswith("0001")  # the emulation numbers them
     assert len(found.rank["energy"]) == len(found.rank["device_memory_used_bytes"]) == 1
     [steps] = found.steps
     assert len(steps) == 6
-    for step in steps:
-        phases = [float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer")]
-        assert min(phases) > 0
-        assert sum(phases) <= float(step["duration_s"]) * (1 + 1e-3)  # CUDA gives single precision
-        assert int(step["peak_memory_bytes"]) >= 64 << 20
-        assert int(step["peak_reserved_bytes"]) >= 64 << 20
+    has_memory_and_phases(steps, least_bytes=(64 << 20) - 1)
+    assert min(int(step["peak_reserved_bytes"]) for step in steps) >= 64 << 20
     # The counters are the script's own: nothing resets them.
-    [line] = [line for line in found.output.splitlines() if line.startswith("peak")]
-    assert int(line.split()[1]) >= 64 << 20
+    assert int(printed(found.output, "peak")[0]) >= 64 << 20
+
+
+def test_no_measured_step_waits_for_the_gpu_and_the_losses_stay(
+    server: Server, emulated_gpus: EmulatedGpus, tmp_path: Path
+) -> None:
+    plain = emulated_gpus.output(HEAD + WAITING, gpus=2)
+    assert printed(plain, "waited")[1:] == ["0"] * 23  # of itself it does not
+    found = server.run(tmp_path, HEAD + WAITING, device="cuda", measured_steps=6)
+    assert found.rank["outcome"] == "completed", found.output
+    waited = printed(found.output, "waited")
+    # The second update ends the step of the warm-up. With the eighth the measured steps are over, and what was marked
+    # is waited for.
+    assert waited[1:7] == ["0"] * 6
+    assert int(waited[7]) > 0
+    # Digit by digit; the update that ends the last step ends the script.
+    losses = printed(found.output, "losses")
+    assert len(losses) == 1 + len(found.steps[0])
+    assert losses == printed(plain, "losses")[: len(losses)]
+
+
+def test_replays_of_a_graph_are_steps_where_the_script_marks_them(server: Server, tmp_path: Path) -> None:
+    script = """
+    import multicard.marks
+    torch.cuda.set_device(gpu)
+    x, y = (part[:8].to(gpu) for part in data.tensors)
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    replays = 0
+    try:
+        while True:
+            graph.replay()
+            replays += 1
+            multicard.marks.step()
+    finally:
+        print("replays", replays)
+    """
+    found = server.run(tmp_path, HEAD + dedent(script), device="cuda")
+    assert found.rank["outcome"] == "completed", found.output
+    [steps] = found.steps
+    assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
+    assert printed(found.output, "replays") == ["7"]  # the first one's end is where the first step begins
+    assert all(float(step["duration_s"]) > 0 and step["backward_s"] == "" for step in steps)

@@ -113,12 +113,12 @@ class AfterImport(importlib.abc.MetaPathFinder):
         """Find the module as always, and add the call to its loader."""
         if name not in self.hooks:
             return None
-        hook = self.hooks.pop(name)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module):
+                hook = self.hooks.pop(name)  # only now: to ask whether a module is there is not to import it
                 execute(module)
                 hook(module)
 

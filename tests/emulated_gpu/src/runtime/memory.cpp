@@ -123,6 +123,7 @@ cudaError_t cudaFree(void *pointer) {
     return cudaSuccess;
   }
   EMU_NOT_IN_CAPTURE();
+  count_wait();
   Lock lock(state_lock());
   auto found = blocks().find((uintptr_t)pointer);
   if (found == blocks().end() || found->second.is_host()) EMU_FAIL(cudaErrorInvalidValue);
@@ -215,6 +216,7 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind
           [=] { memmove(to, from, bytes); });
   // The host waits for a copy into memory that is not pinned.
   if (pageable && !to_device) state->synchronized = last_order();
+  if (!async || (pageable && !to_device)) count_wait();
   return cudaSuccess;
 }
 

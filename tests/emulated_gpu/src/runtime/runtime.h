@@ -71,6 +71,9 @@ int64_t last_order();
 cudaError_t forbid_during_capture(const char *function);
 bool is_under_way(const Graph *graph);
 
+// Note that a call has the host wait for a GPU.
+void count_wait();
+
 // Run now and tell the profiler; once more whenever a graph that is being captured is launched.
 void execute(Activity activity, const std::function<void()> &work);
 

@@ -13,6 +13,9 @@ int64_t last_order() { return order; }
 
 static std::atomic<int64_t> device_synchronized[MAX_GPUS];
 
+static std::atomic<long long> waits;
+void count_wait() { waits++; }
+
 CUstream_st *stream_of(cudaStream_t stream) {
   // 0, 1 and 2 stand for the default streams (cudaStreamLegacy, cudaStreamPerThread).
   if (stream > cudaStreamPerThread) return stream;
@@ -66,9 +69,13 @@ using namespace emu;
 
 extern "C" {
 
+// How often the host has waited for a GPU in this process, for tests of what must not have it wait.
+long long emulated_waits() { return waits; }
+
 cudaError_t cudaDeviceSynchronize() {
   EMU_CONTEXT();
   EMU_NOT_IN_CAPTURE();
+  count_wait();
   device_synchronized[current_device] = last_order();
   return cudaSuccess;
 }
@@ -100,6 +107,7 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   EMU_CONTEXT();
+  count_wait();
   return wait(stream_of(stream), __func__);
 }
 
@@ -150,6 +158,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   EMU_RETURN_IF(forbid_captured(event, __func__));
+  count_wait();
   event->over = true;
   if (event->stream && event->stream->synchronized <= event->order) event->stream->synchronized = event->order + 1;
   return cudaSuccess;
