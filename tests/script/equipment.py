@@ -6,14 +6,16 @@ import re
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
 
 from multicard.launch.job import run_job
 from multicard.workloads.script.parameters import ScriptParameters
+from observed_scripts import has_memory_and_phases
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_S = 1800
@@ -26,6 +28,55 @@ SHORT: dict[str, Any] = {
     "profiled_steps": 2,
     "profiler": "kineto",
 }
+
+
+class Case(NamedTuple):
+    """A script, how it is started, and what is known of its steps.
+
+    Attributes
+    ----------
+    samples
+        Of a rank in one step.
+    profiled
+        Steps of the profiled window: two as asked for, or four times as many as a worker of the loader reads ahead.
+    prints_after
+        Whether it prints a loss after the update, where the last one is not reached.
+    """
+
+    command: str
+    launcher: str
+    devices: int
+    samples: int
+    optimizer: str
+    profiled: int = 2
+    prints_after: bool = False
+
+
+LIGHTNING, TRANSFORMERS = "lightning_trainer.py --out {run_dir}", "hf_trainer.py --out {run_dir}"
+# Framework and launcher, as in the table of docs/own-training-frameworks.md.
+CASES = {
+    "PyTorch, python": Case("ddp.py", "python", 1, 4, "SGD"),
+    "DDP, torchrun": Case("ddp.py --workers 1", "torchrun", 2, 4, "SGD", profiled=8),
+    "DDP with gradient accumulation, torchrun": Case("ddp.py --accumulate 4", "torchrun", 2, 16, "SGD"),
+    "DDP by mp.spawn, command": Case("spawn.py --devices {devices}", "command", 2, 4, "SGD"),
+    "FSDP2, torchrun": Case("fsdp2.py", "torchrun", 2, 4, "AdamW"),
+    "torch.compile, python": Case("ddp.py --compile", "python", 1, 4, "SGD"),
+    "GAN, python": Case("gan.py", "python", 1, 8, "Adam"),
+    "Lightning, python": Case(LIGHTNING, "python", 1, 4, "Adam"),
+    "Lightning, command": Case(f"{LIGHTNING} --devices {{devices}}", "command", 2, 4, "Adam"),
+    "Lightning, torchrun": Case(f"{LIGHTNING} --devices {{devices}}", "torchrun", 2, 4, "Adam"),
+    "Transformers, python": Case(TRANSFORMERS, "python", 1, 4, "AdamW", prints_after=True),
+    "Transformers, torchrun": Case(TRANSFORMERS, "torchrun", 2, 4, "AdamW", prints_after=True),
+    "Transformers, accelerate": Case(f"{TRANSFORMERS} --accumulate 2", "accelerate", 2, 8, "AdamW", prints_after=True),
+    "Accelerate, python": Case("accelerate_loop.py --accumulate 2", "python", 1, 8, "AdamW"),
+    "Accelerate, accelerate": Case("accelerate_loop.py", "accelerate", 2, 4, "AdamW"),
+}
+
+# Of these, what is tested on emulated GPUs as well.
+ON_GPUS = (
+    "PyTorch, python", "DDP, torchrun", "FSDP2, torchrun", "Lightning, command", "Transformers, torchrun",
+    "Accelerate, accelerate",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +92,7 @@ def user_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     python = str(folder / "bin" / "python")
     found = subprocess.run(
         [python, "-c", "import torch, importlib.util as u; s = u.find_spec('multicard'); print(s and s.origin)"],
-        env=_plain(dict(os.environ)),
+        env=_plain(os.environ),
         capture_output=True,
         text=True,
     )
@@ -52,20 +103,29 @@ def user_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 class Script:
     """A run of a script, and what it left.
 
+    Parameters
+    ----------
+    environment
+        Variables of the process that starts the job; those of this one unless stated.
+
     Attributes
     ----------
     record, steps, log
         Of run.json; rows of steps.csv; what the script printed.
     """
 
-    def __init__(self, folder: Path, **given: Any) -> None:
-        self.folder = folder
-        with patch.dict(os.environ, _plain(dict(os.environ)), clear=True):  # PYTHONPATH may name this package
+    def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ, /, **given: Any) -> None:
+        self.folder, self._environment = folder, _plain(environment)
+        with patch.dict(os.environ, self._environment, clear=True):  # PYTHONPATH may name this package
             self.record = run_job(ScriptParameters(**SHORT | given), None, folder, time_limit_s=LIMIT_S)
         self.log = (folder / "log.txt").read_text()
-        assert self.record["outcome"] == "completed", f"{self.record['reason']}\n{self.log}"
         with (folder / "steps.csv").open() as file:
             self.steps = list(csv.DictReader(file))
+
+    def completed(self) -> "Script":
+        """The same, which must have completed."""
+        assert self.record["outcome"] == "completed", f"{self.record['reason']}\n{self.log}"
+        return self
 
     def of_rank(self, rank: int) -> list[dict[str, str]]:
         """Steps of one rank, in order."""
@@ -73,10 +133,12 @@ class Script:
 
     def log_without_observer(self) -> str:
         """What the same command prints where nothing observes it."""
+        p = self.record["parameters"]
+        gpus = ",".join(map(str, range(p["devices"]))) if p["device"] == "cuda" else ""
         ended = subprocess.run(
             self.record["command"],
-            cwd=self.record["parameters"]["folder"],
-            env=_plain(dict(os.environ)) | {"OMP_NUM_THREADS": "1"},
+            cwd=p["folder"],
+            env=self._environment | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpus},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -91,6 +153,37 @@ def losses(log: str) -> list[str]:
     return re.findall(r"\bloss:? ?(\d[\d.e-]*\d)", log)
 
 
-def _plain(environment: dict[str, str]) -> dict[str, str]:
+def every_step_is_seen(run: Script, case: Case, least_bytes: float = 100e6) -> None:
+    """Steps, windows, samples and phases of a completed run are those that were counted by hand, on every rank.
+
+    Parameters
+    ----------
+    least_bytes
+        Of the peak memory of a step: PyTorch alone is resident with more on a CPU.
+    """
+    made = len(losses(run.log)) + case.prints_after - 1  # the first update ends no step
+    assert len(run.steps) == case.devices * made
+    for rank in range(case.devices):
+        steps = run.of_rank(rank)
+        assert [int(step["step"]) for step in steps] == list(range(1, made + 1))
+        windows = [step["window"] for step in steps]
+        assert windows[:6] == ["warmup"] * 2 + ["measured"] * 4
+        assert windows[-case.profiled - 1 :] in (
+            ["measured"] + ["profiled"] * case.profiled,
+            ["warmup"] + ["profiled"] * case.profiled,
+        )
+        assert {int(step["samples"]) for step in steps[2:6]} == {case.samples}
+        has_memory_and_phases(steps[2:6], least_bytes=least_bytes)
+    assert run.record["exit_code"] == 0
+    assert "Traceback" not in run.log
+    for rank in run.record["ranks"]:
+        observed = rank["observed"]
+        assert observed["optimizers"] == [case.optimizer]
+        assert observed["samples_from"] == "loader"
+        assert [loader["distinct"] for loader in observed["loaders"]] == [True]
+        assert not rank["ignored_exit"]
+
+
+def _plain(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment in which the observer is not found."""
     return {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "MULTICARD_OBSERVE")}

@@ -1,18 +1,33 @@
-"""Every cell of the table of frameworks is held by a test, or says that nobody tried it."""
+"""Every row of the table of frameworks is held by a test, or says that nobody tried it."""
 
 import re
 
 import test_frameworks
 
 from conftest import ROOT
+from script.equipment import CASES, ON_GPUS
 
 PAGE = ROOT / "docs" / "own-training-frameworks.md"
 PUBLISHED = (ROOT / "tests" / "record" / "test_observe_published.py").read_text(encoding="utf-8")
-NANOGPT = "nanoGPT, python"
-OTHERS = {
+EMULATED = (ROOT / "tests" / "emulated" / "test_emulated_scripts.py").read_text(encoding="utf-8")
+# Rows whose tests are no cases; those of emulated GPUs by the name of the function.
+ON_CPUS = {
     "torchtune, command": hasattr(test_frameworks, "test_torchtune_by_its_own_command"),
     "pytorch/examples imagenet, python": "def test_imagenet_of_pytorchs_examples(" in PUBLISHED,
-    NANOGPT: "def test_nanogpt(" in PUBLISHED,
+    "nanoGPT, python": "def test_nanogpt(" in PUBLISHED,
+}
+OF_EMULATED = {
+    "pytorch/examples imagenet, python": "test_imagenet_of_pytorchs_examples",
+    "pytorch/examples imagenet, command": "test_imagenet_of_pytorchs_examples",
+    "pytorch/examples FSDP2, torchrun": "test_fsdp2_of_pytorchs_examples",
+    "torchtune on several devices, command": "test_torchtune_by_its_own_command",
+    "nanoGPT, torchrun": "test_nanogpt_under_ddp",
+}
+ALL = ["yes"] * 4
+WITHOUT_A_LOADER = {
+    "nanoGPT, python": ["yes", "backward, optimizer", "as stated", "yes"],
+    "nanoGPT, torchrun": ["yes", "backward, optimizer", "as stated", "yes"],
+    "pytorch/examples FSDP2, torchrun": ["yes", "backward, optimizer", "no", "yes"],
 }
 
 
@@ -26,15 +41,14 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_what_the_table_says_is_tested_or_untried() -> None:
-    tested = test_frameworks.CASES.keys() | {name for name, is_tested in OTHERS.items() if is_tested}
-    said = {row for row, cells in rows().items() if "untried" not in cells}
-    assert said == tested
-    assert all(rows()[name][1:] == ["yes"] * 4 for name in (*test_frameworks.CASES, *OTHERS) if name != NANOGPT)
-    assert rows()[NANOGPT][1:] == ["yes", "backward, optimizer", "as stated", "yes"]
-    assert all(set(cells[1:]) == {"untried"} for row, cells in rows().items() if row not in tested)
+    on_cpus = CASES.keys() | {name for name, is_tested in ON_CPUS.items() if is_tested}
+    on_gpus = {*ON_GPUS} | {name for name, test in OF_EMULATED.items() if f"def {test}(" in EMULATED}
+    for row, (_, tested_on, *cells) in rows().items():
+        where = [place for place, names in (("CPU", on_cpus), ("emulated GPU", on_gpus)) if row in names]
+        assert tested_on == (", ".join(where) or "untried"), row
+        assert cells == (WITHOUT_A_LOADER.get(row, ALL) if where else ["untried"] * 4), row
+    assert on_cpus | on_gpus <= rows().keys()
 
 
 def test_numbers_of_devices_are_those_of_the_tests() -> None:
-    assert {name: rows()[name][0] for name in test_frameworks.CASES} == {
-        name: str(case.devices) for name, case in test_frameworks.CASES.items()
-    }
+    assert {name: rows()[name][0] for name in CASES} == {name: str(case.devices) for name, case in CASES.items()}

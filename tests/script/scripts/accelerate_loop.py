@@ -15,7 +15,7 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=args.accumulate)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), gradient_accumulation_steps=args.accumulate)
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
     data = TensorDataset(torch.randn(256, 32), torch.randint(10, (256,)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

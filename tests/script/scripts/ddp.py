@@ -20,20 +20,26 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
 
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cpu")
+    if on_gpu:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
     data = TensorDataset(torch.randn(256, 32), torch.randint(10, (256,)))
     sampler = None
     if "RANK" in os.environ:
-        dist.init_process_group("gloo")
-        model = DistributedDataParallel(model)
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+        model = DistributedDataParallel(model, device_ids=[device] if on_gpu else None)
         sampler = DistributedSampler(data)
-    loader = DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers)
+    loader = DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers, pin_memory=on_gpu)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     forward = torch.compile(model) if args.compile else model
 
     for epoch in range(args.epochs):
         for number, (inputs, labels) in enumerate(loader, 1):
+            inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
             last = number % args.accumulate == 0
             with contextlib.nullcontext() if last or sampler is None else model.no_sync():
                 loss = nn.functional.cross_entropy(forward(inputs), labels) / args.accumulate
@@ -45,7 +51,7 @@ def main() -> None:
                 optimizer.zero_grad()
         with torch.no_grad():
             for inputs, _ in DataLoader(data, 64):
-                model(inputs)
+                model(inputs.to(device))
     if dist.is_initialized():
         dist.destroy_process_group()
 

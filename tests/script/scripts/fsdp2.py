@@ -1,6 +1,7 @@
 """FSDP2 (`fully_shard`) over all ranks."""
 
 import argparse
+import os
 
 import torch
 import torch.distributed as dist
@@ -15,10 +16,15 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=4)
     args = parser.parse_args()
 
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(3)), nn.Linear(32, 10))
+    model.to(device)
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -28,7 +34,7 @@ def main() -> None:
     for epoch in range(2):
         sampler.set_epoch(epoch)
         for inputs, labels in DataLoader(data, args.batch_size, sampler=sampler):
-            loss = nn.functional.cross_entropy(model(inputs), labels)
+            loss = nn.functional.cross_entropy(model(inputs.to(device)), labels.to(device))
             loss.backward()
             if dist.get_rank() == 0:
                 print(f"epoch {epoch} loss {loss.item()!r}", flush=True)

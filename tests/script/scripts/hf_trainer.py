@@ -32,7 +32,8 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2))
+    size = {"n_positions": LENGTH, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, attn_pdrop=0.0, **size))
     arguments = TrainingArguments(
         output_dir=args.out,
         per_device_train_batch_size=args.batch_size,
@@ -41,7 +42,7 @@ def main() -> None:
         logging_steps=1,
         eval_strategy="epoch",
         save_strategy="no",
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         report_to="none",
         disable_tqdm=True,
     )

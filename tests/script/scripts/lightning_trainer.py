@@ -40,7 +40,7 @@ def main() -> None:
     lightning.seed_everything(0)
     data = TensorDataset(torch.randn(256, 32), torch.randint(10, (256,)))
     trainer = lightning.Trainer(
-        accelerator="cpu",
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
         devices=args.devices,
         strategy="ddp" if args.devices > 1 else "auto",
         max_epochs=args.epochs,

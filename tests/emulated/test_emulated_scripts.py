@@ -1,0 +1,211 @@
+"""Training scripts for GPUs, unchanged, as jobs on emulated ones under their own launchers: all of it is seen.
+
+Scripts of others are in the folder MULTICARD_SCRIPTS. The machine has more GPUs than a run asks for.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from emulated_jobs import GPU_NAME, run_program
+
+from conftest import ROOT
+from emulated_gpu.fixtures import EmulatedGpus
+from multicard.core.reasons import describe_reason
+from multicard.experiment.models import Model
+from multicard.trace.export import export_run
+from multicard.trace.extract import extract_run
+from multicard.workloads.llm.prepare_model import prepare_model
+from observed_scripts import has_memory_and_phases
+from script.equipment import CASES, ON_GPUS, SCRIPTS, Script, every_step_is_seen, losses
+
+pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+
+MACHINE: dict[str, Any] = {"gpus": 3}
+OTHERS = Path(os.environ.get("MULTICARD_SCRIPTS", "none"))
+others = pytest.mark.skipif(not OTHERS.is_dir(), reason="needs scripts of others (MULTICARD_SCRIPTS)")
+SMALLEST_BLOCK = 512  # bytes, of PyTorch's allocator; what it reserves are whole segments
+SEGMENT = 2 << 20
+
+FAULTY = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+rank = int(os.environ["RANK"])
+gpu = torch.device("cuda", rank)
+torch.cuda.set_device(gpu)
+dist.init_process_group("nccl")
+model = DistributedDataParallel(torch.nn.Linear(4, 2).to(gpu), device_ids=[gpu])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    if rank == 1 and step == 4:
+        if sys.argv[1] == "memory":
+            torch.empty(1 << 30, dtype=torch.uint8, device=gpu)
+        time.sleep(1)  # the other rank is about to reduce its gradients
+        os.kill(os.getpid(), signal.SIGKILL)
+    model(torch.ones(8, 4, device=gpu)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def started(emulated: EmulatedGpus, run: Path, /, *command: str, **given: Any) -> Script:
+    """Run a script on GPUs, by the Python of the emulated environment."""
+    stated = {"device": "cuda", "python": str(emulated.python)}
+    return Script(run, emulated.environment(**MACHINE), command=command, **stated | given)
+
+
+def ran_on_its_gpus(run: Script, emulated: EmulatedGpus) -> pd.DataFrame:
+    """Each rank had a GPU of its own, and no other GPU was touched; gives the kernels of the trace.
+
+    Measured steps have the memory of PyTorch's allocator, and the trace has kernels and copies of every rank.
+    """
+    devices = run.record["parameters"]["devices"]
+    gpus = [rank["gpus"] for rank in run.record["ranks"]]
+    assert [[gpu["name"] for gpu in of_rank] for of_rank in gpus] == [[GPU_NAME]] * devices
+    assert [of_rank[0]["uuid"][-1] for of_rank in gpus] == [str(rank) for rank in range(devices)]
+    contexts = {re.search(r"GPU (\d+)", line)[1] for line in emulated.logged("context on device")}
+    assert contexts == {str(gpu) for gpu in range(devices)}
+    for rank in run.record["ranks"]:
+        assert [meter["reason"] for meter in rank["energy"]] == [None]
+    for step in run.steps:
+        peak, reserved = int(step["peak_memory_bytes"]), int(step["peak_reserved_bytes"])
+        assert peak <= reserved
+        assert peak % SMALLEST_BLOCK == reserved % SEGMENT == 0
+    assert run.record["profiler"]["trace_missing"] is None
+    export_run(run.folder)
+    extract_run(run.folder)
+    tables = {name: pd.read_parquet(run.folder / "activity" / f"{name}.parquet") for name in ("kernels", "phases")}
+    for table in tables.values():
+        assert table["rank"].nunique() == devices
+    collectives = pd.read_parquet(run.folder / "activity" / "collectives.parquet")
+    assert collectives["rank"].nunique() == (devices if devices > 1 else 0)
+    return tables["kernels"]
+
+
+def copies_of(run: Script) -> set[str]:
+    return set(pd.read_parquet(run.folder / "activity" / "memory_operations.parquet")["operation"])
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
+    case = CASES[name]
+    command = case.command.split()
+    run = started(emulated, tmp_path, *command, launcher=case.launcher, devices=case.devices).completed()
+    every_step_is_seen(run, case, least_bytes=0)
+    ran_on_its_gpus(run, emulated)
+    assert {"host_to_device", "device_to_host"} <= copies_of(run)
+    if name == "DDP, torchrun":
+        printed = losses(run.log)
+        assert printed == losses(run.log_without_observer())[: len(printed)]
+
+
+@others
+@pytest.mark.parametrize("devices", [1, 2])
+def test_imagenet_of_pytorchs_examples(devices: int, emulated: EmulatedGpus, tmp_path: Path) -> None:
+    """It takes all GPUs that it sees: one process by nn.DataParallel, or one for each that it starts itself."""
+    command = ["main.py", "-a", "shufflenet_v2_x0_5", "--dummy", "-b", "4", "-j", "0", "-p", "1", "--seed", "1"]
+    if devices > 1:
+        command += ["--multiprocessing-distributed", "--world-size", "1", "--rank", "0"]
+        command += ["--dist-url", "file://{run_dir}/meeting"]
+    launcher, folder = "python" if devices == 1 else "command", str(OTHERS / "pytorch-examples" / "imagenet")
+    run = started(emulated, tmp_path, *command, launcher=launcher, devices=devices, folder=folder).completed()
+    ran_on_its_gpus(run, emulated)
+    has_memory_and_phases(run.steps, least_bytes=0)
+    assert {step["samples"] for step in run.steps} == {str(4 // devices)}
+    # Each rank prints its losses after its updates; the first update ends no step, and the last one is not printed.
+    assert len(re.findall(r"Epoch: \[0\].*?Loss \S+", run.log)) == len(run.steps) == 8 * devices
+    assert run.record["ranks"][0]["observed"]["loaders"][0]["distinct"] is True
+
+
+@others
+def test_nanogpt_under_ddp(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    """No loader, two batches accumulated on each rank, fp16 with a gradient scaler, evaluation on the first rank."""
+    folder = shutil.copytree(OTHERS / "nanoGPT", tmp_path / "nanoGPT")
+    data = folder / "data" / "shakespeare_char"
+    (data / "input.txt").write_text("To be, or not to be: that is the question.\n" * 99)
+    subprocess.run([sys.executable, data / "prepare.py"], check=True, capture_output=True)
+    options = {
+        "compile": False, "dtype": "float16", "eval_iters": 1, "log_interval": 1, "block_size": 16, "batch_size": 4,
+        "n_layer": 1, "n_head": 2, "n_embd": 32, "dropout": 0.0, "max_iters": 12, "gradient_accumulation_steps": 4,
+    }  # fmt: skip
+    arguments = ["config/train_shakespeare_char.py", *(f"--{name}={value}" for name, value in options.items())]
+    run = started(
+        emulated, tmp_path / "run", "train.py", *arguments, "--out_dir={run_dir}",
+        folder=str(folder), devices=2, samples_per_step=16,
+    ).completed()  # fmt: skip
+    ran_on_its_gpus(run, emulated)
+    has_memory_and_phases(run.steps, ("backward", "optimizer"), least_bytes=0)
+    assert all(step["data_s"] == "" for step in run.steps)
+    line = r"iter \d+: loss \S+,"
+    printed = re.findall(line, run.log)  # after the updates, by the first rank
+    assert 2 * len(printed) == len(run.steps) == 16
+    assert printed == re.findall(line, run.log_without_observer())[: len(printed)]
+
+
+@others
+def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    """It makes its batches on the GPU itself, and never makes that the current device."""
+    folder = shutil.copytree(OTHERS / "pytorch-examples" / "distributed" / "FSDP2", tmp_path / "FSDP2")
+    run = started(emulated, tmp_path / "run", "example.py", folder=str(folder), devices=2).completed()
+    kernels = ran_on_its_gpus(run, emulated)
+    has_memory_and_phases(run.steps, ("backward", "optimizer"), least_bytes=0)
+    assert len(run.steps) == 2 * 8  # of its ten updates
+    assert {step["samples"] for step in run.steps} == {""}
+    collectives = set(kernels.loc[kernels["kernel"].str.startswith("nccl"), "kernel"].str.split("_").str[1])
+    assert {"AllGather", "ReduceScatter"} <= collectives
+
+
+def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    """Its recipe for several devices, which shards the model by FSDP2."""
+    model = tmp_path / "model"
+    model.mkdir()
+    prepare_model("tiny", Model(architecture="tiny"), model, ROOT / "resources")
+    run = started(
+        emulated, tmp_path / "run", "-m", "torchtune._cli.tune", "run", "--nproc_per_node", "{devices}",
+        "lora_finetune_distributed", "--config", "tune_lora.yaml", "device=cuda", f"model_dir={model}",
+        f"data_files={ROOT / 'resources' / 'text' / 'instructions.jsonl'}", "output_dir={run_dir}/out",
+        launcher="command", devices=2,
+    ).completed()  # fmt: skip
+    ran_on_its_gpus(run, emulated)
+    has_memory_and_phases(run.steps, least_bytes=0)
+    assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step
+    assert [rank["observed"]["optimizers"] for rank in run.record["ranks"]] == [["AdamW"]] * 2
+    assert len(losses(run.log)) == len(run.of_rank(0)) == len(run.of_rank(1)) == 8
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "reason"),
+    [
+        (
+            "memory",
+            "out_of_memory",
+            r"rank 1: OutOfMemoryError: .* GPU 1 has a total capacity of 512\.00 MiB .*",
+        ),
+        ("killed", "failed", r"rank 1: killed by SIGKILL, .*"),
+    ],
+)
+def test_a_rank_that_fails_while_the_other_reduces_is_named(
+    fault: str, outcome: str, reason: str, emulated: EmulatedGpus, tmp_path: Path
+) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    with_less = emulated.environment(**MACHINE, gpu_gib="16,0.5")
+    run = Script(
+        tmp_path / "run", with_less,
+        command=("faulty.py", fault), python=str(emulated.python), folder=str(tmp_path), device="cuda", devices=2,
+    )  # fmt: skip
+    assert run.record["outcome"] == outcome, run.log
+    assert re.fullmatch(reason, describe_reason(run.record["reason"]))
+
+
+def test_more_gpus_than_there_are_cannot_be_asked_for(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    command = ["scale", "--devices=1,4", "--dry-run", "--", SCRIPTS / "ddp.py"]
+    done = run_program(emulated, emulated.python.with_name("multicard"), *command, **MACHINE)
+    assert done.returncode == 0, done.stderr
+    assert "needs 4 devices, 3 found" in done.stdout
