@@ -15,8 +15,8 @@ from multicard.trace.tables import STEPS as IN_STEPS
 from multicard.trace.tables import activity_tables
 
 UNKNOWN = (
-    "order", "started", "ended", "wall_time_s", "exit_code", "variables", "host", "hardware", "versions", "data",
-    "model", "attention", "steps_per_pass", "profiled_window", "saved", "resumed",
+    "order", "started", "ended", "wall_time_s", "exit_code", "variables", "host", "hardware", "data", "model",
+    "attention", "steps_per_pass", "profiled_window", "saved", "resumed",
 )  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def write_run(traced: Traced, folder: Path) -> None:
         raise UserError(f"{run.where}: {error}") from error
     write_csv(folder / STEPS, STEP_COLUMNS, _steps(traced, RunFiles(folder)))
     write_csv(folder / EPOCHS, EPOCH_COLUMNS, ())
+    gpus = dict.fromkeys(name for trace in traces for name in trace.gpus)
     steps_from = traced.found.source if traced.steps else None
     why = f"adopted trace, {f'steps from {steps_from}' if steps_from else 'without steps'}"
     record: dict[str, Any] = {
@@ -50,6 +51,7 @@ def write_run(traced: Traced, folder: Path) -> None:
         "reason": None,
         "parameters": parameters_of(run.parameters).model_dump(),
         **dict.fromkeys(UNKNOWN),
+        "versions": {"GPU": ", ".join(gpus)} if gpus else None,
         "ended_at_time_limit": False,
         "profiler": {"used": profiler, "why": why, "caveat": None, "trace_missing": None},
         "command": [],

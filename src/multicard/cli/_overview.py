@@ -24,7 +24,7 @@ WHY_UNKNOWN = {
     "(samples_per_step, --samples-per-step)",
     "steps_per_s": "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
     "(samples_per_step, --samples-per-step)",
-    "data_share": "data wait: no loader of PyTorch's was seen, which no adopted trace tells",
+    "data_share": "data wait: no loader of PyTorch's was seen; adopted traces tell none",
     "exposed_communication_share": "exposed communication: read from traces of GPUs only",
 }
 

@@ -63,7 +63,7 @@ def read(path: Path) -> Trace:
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {said}") from error
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if not found.rows[kind]}
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks)
+    return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, gpus=found.gpus)
 
 
 @contextmanager
@@ -94,6 +94,8 @@ class _KinetoEvents:
             if event.get("name") == "[memory]" and event.get("ph") == "i":
                 self._add_memory_use(event)
         self._recorded.clear()
+        names = [str(each["name"]) for each in document.get("deviceProperties") or () if "name" in each]
+        self.gpus = tuple(dict.fromkeys(names))
         rank = document.get("distributedInfo", {}).get("rank")
         if isinstance(rank, int):
             self.ranks = {self.process: rank}

@@ -140,6 +140,8 @@ class Trace:
         times of two traces can be compared only if they name the same one. None: no other trace shares it.
     events
         About how many events of a kind there are to read, for the large ones.
+    gpus
+        Names of the kinds of GPUs that the traced machine has, as far as the trace tells.
     """
 
     name: str
@@ -148,6 +150,7 @@ class Trace:
     ranks: dict[int, int] = field(default_factory=dict)
     clock: tuple[str, int] | None = None
     events: dict[str, int] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
 
     def has(self, kind: str) -> bool:
         """Whether events of a kind were recorded."""

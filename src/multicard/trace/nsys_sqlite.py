@@ -89,7 +89,7 @@ def read(path: Path) -> Trace:
         for kind, names in places.items()
     }
     name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
-    return Trace(name, opened, absent, ranks, _clock(database), events)
+    return Trace(name, opened, absent, ranks, _clock(database), events, _gpus(database))
 
 
 def _metadata(database: SqliteFile) -> dict[str, str]:
@@ -139,6 +139,14 @@ def _clock(database: SqliteFile) -> tuple[str, int] | None:
     if len(starts) != 1 or len(hosts) != 1 or not isinstance(starts[0][0], int):
         return None
     return str(hosts[0][0]), starts[0][0]
+
+
+def _gpus(database: SqliteFile) -> tuple[str, ...]:
+    """Names of the kinds of GPUs of the machine."""
+    if "name" not in database.tables.get("TARGET_INFO_GPU", set()):
+        return ()
+    rows = database.ask("SELECT DISTINCT name FROM TARGET_INFO_GPU WHERE name IS NOT NULL ORDER BY name")
+    return tuple(str(name) for (name,) in rows)
 
 
 def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
