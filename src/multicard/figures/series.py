@@ -10,7 +10,10 @@ from multicard.experiment.workload import WORKLOADS, workload_of
 from multicard.workloads.llm.technique import TECHNIQUES
 
 # Parameters whose values are clear without their name.
-PLAIN = ("strategy", "precision", "dataset", "profiler", "device", "model", "launcher", "command", "folder", "python")
+PLAIN = (
+    "strategy", "precision", "dataset", "profiler", "device", "model", "launcher", "command", "folder", "python",
+    "program",
+)  # fmt: skip
 LONGEST = 40  # characters of a value that a user wrote
 
 

@@ -88,7 +88,7 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     capture = CapturedEvents(traces, {"ranges", "kernels", "api", "launches", "starts"}, None)
     if capture.kernels is None or not len(capture.kernels.code):
         return FoundSteps(None, {}, {}, {}, [])
-    ranges, processes = _ranges(capture), _processes(capture)
+    ranges, processes = _ranges(capture, stated), _processes(capture)
     found: tuple[str | None, dict[Owner, HostSteps]] = (None, {})
     if stated is not None:
         found = _by_name(stated, ranges, processes)
@@ -167,8 +167,8 @@ Found = tuple[str | None, dict[Owner, HostSteps]]
 NOT_FOUND: Found = (None, {})
 
 
-def _ranges(capture: CapturedEvents) -> Ranges:
-    """Ranges by process and name, without those inside another of the same name."""
+def _ranges(capture: CapturedEvents, stated: str | None) -> Ranges:
+    """Ranges by process and name, without those inside another of the same name; threads of those that may be steps."""
     found: dict[Owner, dict[str, HostSteps]] = {}
     if capture.ranges is None:
         return found
@@ -187,7 +187,8 @@ def _ranges(capture: CapturedEvents) -> Ranges:
         at = at[np.lexsort((-ends[at], starts[at]))]
         outer = np.append(-(1 << 62), np.maximum.accumulate(ends[at])[:-1]) <= starts[at]
         at = at[outer]
-        of = [threads[each] for each in code[at].tolist()]
+        may_be = LIKE_STEP.fullmatch(name) or OPTIMIZER_STEP.match(name) or (stated and name == _unnumbered(stated))
+        of = [threads[each] for each in code[at].tolist()] if may_be else []  # of operators there may be millions
         found.setdefault((trace, process), {})[name] = HostSteps(starts[at], ends[at], of)
     return found
 
