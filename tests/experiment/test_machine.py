@@ -1,5 +1,6 @@
 """What a machine can run is counted as a CUDA program would."""
 
+import importlib.util
 import os
 import sysconfig
 from dataclasses import replace
@@ -162,3 +163,11 @@ def test_triton_needs_the_headers_of_python(programs: Path, tmp_path: Path, monk
     assert triton_unsupported_reason() == Machine.here().triton == missing
     monkeypatch.setenv("CPATH", f"/elsewhere:{tmp_path}")  # where compilers look too
     assert triton_unsupported_reason() is None
+
+
+def test_a_torch_without_triton_compiles_nothing_for_gpus(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (programs / "gcc").touch(0o755)
+    with monkeypatch.context() as patched:
+        patched.setattr(importlib.util, "find_spec", lambda name: None)
+        found = triton_unsupported_reason()
+    assert found == "the package triton, which is not installed"

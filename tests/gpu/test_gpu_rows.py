@@ -1,10 +1,15 @@
 """The GPU check judges runs of known truth; its configuration has all strategies and techniques, in 40 minutes."""
 
 import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import check as gpu_check
 import pandas as pd
 import pytest
 from check import CONFIG, OUT_OF_MEMORY, estimated_s, judge_all, leave
@@ -186,11 +191,11 @@ def test_ranks_must_be_bound_next_to_their_gpus(binding: dict[str, Any] | None, 
     assert binding_faults([first, {"rank": 1, "binding": binding}]) == faults
 
 
-def plan_of(p: VisionParameters, runs: Path, devices: list[int]) -> Matrix:
+def plan_of(p: VisionParameters, runs: Path, devices: list[int], name: str = "strategies") -> Matrix:
     """An experiment of one scenario, whose results are beside its runs."""
     fixed = {name: value for name, value in p.stated().items() if name != "devices"}
     scenario = {"question": "?", "fixed": fixed, "vary": {"devices": devices}, "figures": ["step_breakdown"]}
-    return Matrix.plan(check({"results": str(runs.parent), "scenarios": {"strategies": scenario}}, "test"))
+    return Matrix.plan(check({"results": str(runs.parent), "scenarios": {name: scenario}}, "test"))
 
 
 @pytest.mark.parametrize("table", ["kernel_classes", "collectives", "phases"])
@@ -227,6 +232,65 @@ def test_what_is_to_be_sent_holds_the_table_and_the_archive_and_names_no_host(tm
     text = (tmp_path / "send" / "check.md").read_text()
     assert "1 passed" in text and "torch 2.11.0" in text
     assert "somebody" not in text and str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    ("built", "result", "archived", "tests", "code"),
+    [
+        (True, "passed", True, 0, 0),
+        (True, "not run", True, 0, 0),
+        (False, "passed", True, 0, 1),
+        (True, "FAILED", True, 0, 1),
+        (True, "passed", False, 0, 1),
+        (True, "passed", True, 1, 1),
+    ],
+)
+def test_the_check_ends_with_0_only_where_nothing_failed(
+    built: bool, result: str, archived: bool, tests: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(folder: Path, *_: Any) -> None:
+        folder.mkdir()
+        if not archived:
+            raise UserError("run.json: damaged")
+
+    matrix = plan_of(P, tmp_path / "runs", [2])
+    table = pd.DataFrame([{"scenario": "strategies", "run": "r", "result": result, "remarks": ""}])
+    monkeypatch.setattr(sys, "argv", ["check.py"])
+    monkeypatch.setattr(gpu_check, "plan", lambda _: matrix)
+    monkeypatch.setattr(gpu_check, "snakemake", lambda *_: built)
+    monkeypatch.setattr(gpu_check, "judge_all", lambda _: table)
+    monkeypatch.setattr(gpu_check, "leave", leave)
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, tests))
+    with pytest.raises(SystemExit) as ended:
+        gpu_check.main()
+    assert ended.value.code == code
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_the_last_gpu_is_occupied_while_a_rank_is_to_lack_memory_and_never_again(
+    done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[Any] = []
+
+    @contextmanager
+    def occupied(gpu: int, _spared_mib: int) -> Iterator[None]:
+        happened.append(f"occupied {gpu}")
+        yield
+        happened.append("free")
+
+    matrix = plan_of(P, tmp_path / "runs", [2], OUT_OF_MEMORY)
+    [run] = matrix.scenarios[OUT_OF_MEMORY]
+    record = tmp_path / "runs" / run.id / "run.json"
+    if done:
+        write_json(record, {})
+    monkeypatch.setattr(sys, "argv", ["check.py", "--no-tests"])
+    monkeypatch.setattr(gpu_check, "plan", lambda _: replace(matrix, reasons=dict.fromkeys(matrix.reasons)))
+    monkeypatch.setattr(gpu_check, "occupied", occupied)
+    monkeypatch.setattr(gpu_check, "snakemake", lambda _config, *targets: happened.append(targets) or True)
+    monkeypatch.setattr(gpu_check, "leave", lambda folder, *_: folder.mkdir())
+    with pytest.raises(SystemExit):
+        gpu_check.main()
+    assert happened == ([()] if done else ["occupied 1", (record,), "free", ()])
 
 
 @pytest.mark.parametrize(

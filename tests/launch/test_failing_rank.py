@@ -162,6 +162,8 @@ def test_a_job_that_needs_more_memory_than_there_is_ends_as_out_of_memory(run_in
         RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         dist.DistBackendError("ncclUnhandledCudaError: Call to CUDA function failed. Cuda failure 2 'out of memory'"),
+        RuntimeError("unable to mmap 64 bytes from file: Cannot allocate memory (12)"),
+        RuntimeError("std::bad_alloc"),
         MemoryError(),
         OSError(12, "Cannot allocate memory"),
     ],

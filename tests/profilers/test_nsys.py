@@ -108,6 +108,15 @@ def test_of_payloads_only_those_of_nccl_are_exported(tmp_path: Path, monkeypatch
         assert connection.execute("SELECT id, content FROM PAYLOADS").fetchall() == [(7, None)]
 
 
+def test_an_nsys_that_exports_no_payloads_is_not_asked_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = NEWER.replace("  --include-blobs=", "").replace('=true" in', '=true" not in')
+    stands_in(tmp_path / "bin", f"#!{sys.executable}\n{older}", monkeypatch)
+    (tmp_path / "report.nsys-rep").write_bytes(b"x")
+    assert PROFILER.export(tmp_path / "report.nsys-rep", tmp_path).exists()
+
+
 @pytest.mark.nsys
 @pytest.mark.parametrize("damage", ["garbage", "half", "empty"])
 def test_a_damaged_report_leaves_no_database(report: Path, tmp_path: Path, damage: str) -> None:

@@ -28,6 +28,7 @@ DISGUISED = [
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
     RuntimeError("cusolver error: CUSOLVER_STATUS_NOT_INITIALIZED, when calling `cusolverDnCreate(handle)`"),
     dist.DistBackendError("ncclUnhandledCudaError: Call to CUDA function failed."),
+    RuntimeError("NCCL Error 1: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"),  # of nn.DataParallel
 ]
 
 

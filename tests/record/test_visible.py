@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.record import visible
 from multicard.record.environment import hardware
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.ranks import join
 
 
 @pytest.fixture
@@ -108,3 +110,17 @@ def test_gpus_are_recorded_by_uuid_and_only_those_that_cuda_starts(torch_sees: A
     assert [gpu["name"] for gpu in hardware()["gpus"]] == ["H100"]
     assert visible.identities(gpus(0)) == [{"uuid": "GPU-00000000-1111", "name": "H100"}]
     assert visible.identities([torch.device("cpu")]) is None
+
+
+@pytest.mark.parametrize(("seen", "backend"), [(2, "nccl"), (1, "gloo")])
+def test_ranks_communicate_by_nccl_unless_they_share_a_gpu(
+    seen: int, backend: str, torch_sees: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_sees(seen, seen, local_rank=1)
+    joined: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(dist, "init_process_group", lambda name, **_: joined.append(name))
+    monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
+    monkeypatch.setenv("RANK", "1")
+    assert join(VisionParameters(strategy="ddp", devices=2)) == (1, *gpus(seen - 1))
+    assert joined == [backend]
