@@ -83,11 +83,24 @@ def judged(
     steps = pd.DataFrame({"step": range(1, 7), "window": windows, "start_s": starts, "duration_s": seconds, "epoch": 1})
     steps = steps.assign(**{f"{phase}_s": seconds if phase == "forward" else 0.0 for phase in PHASES})
     steps = steps.assign(samples=4, loss=1.0, peak_memory_bytes=1e9, peak_reserved_bytes=1e9)
+    steps = steps.assign(tokens=4, padded_tokens=4) if p.workload == "llm" else steps
     pd.concat([steps.assign(rank=rank) for rank in range(2)]).to_csv(folder / "steps.csv", index=False)
     epoch = {"epoch": 1, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "epoch_time_s": 1.0}
     pd.DataFrame([epoch]).to_csv(folder / "epochs.csv", index=False)
     extract_run(folder)
     return judge(Run(run_id(p), p), folder, runs_out_of_memory)
+
+
+# Of a small language model, whose estimate is far below the peak that the steps above state.
+HELD = dict.fromkeys(("parameters", "trainable_parameters", "weights", "adapters", "gradients", "optimizer"), 0)
+OF_LLM: dict[str, Any] = {
+    "p": LlmParameters(devices=2, sequence_length=16, profiled_steps=4),
+    "ranks": [rank | {"held_bytes": HELD} for rank in ranks_with(METER, METER)],
+    "model": {"architecture": "tiny"},
+    "data": {"tokens_per_sample": {"mean": 1, "cut_share": 0}},
+    "hardware": {"gpus": []},
+    "saved": None,
+}
 
 
 def test_a_run_whose_record_agrees_with_its_trace_passes(tmp_path: Path) -> None:
@@ -145,6 +158,7 @@ def test_a_memory_estimate_must_be_near_the_peak(estimate: int, peak: int | None
         ({"profiler": {"used": "nsys", "trace_missing": "the report is empty"}}, "no trace: the report is empty"),
         ({"outcome": "failed", "reason": {"code": "exit_code", "rank": 1}}, "rank 1"),
         ({"runs_out_of_memory": True}, "expected out_of_memory; nothing failed"),
+        (OF_LLM, "the memory estimate is 0."),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
