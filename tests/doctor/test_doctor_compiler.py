@@ -55,6 +55,13 @@ def test_a_gpu_for_which_no_kernel_was_compiled_is_a_warning(monkeypatch: pytest
     assert (found.verdict, found.found) == ("warning", "compiled, but not by Triton")
 
 
+def test_a_kernel_that_cannot_be_compiled_or_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "ask", lambda *_: Answer("", "python ended with 1, saying: AssertionError"))
+    [found] = compiler.checks(ON_GPU, [SimpleNamespace(parameters=SimpleNamespace(device="cuda", packed=True))])
+    assert (found.check, found.verdict) == ("Triton kernel", "error")
+    assert found.found == "cannot be compiled: python ended with 1, saying: AssertionError"
+
+
 def test_without_a_gpu_that_starts_nothing_is_compiled_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looked(monkeypatch, {"torch": "2.11.0", "gpus": []}, {"device": "cuda", "compile": True}) == ([], [])
 

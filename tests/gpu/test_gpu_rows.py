@@ -302,8 +302,9 @@ def test_the_last_gpu_is_occupied_while_a_rank_is_to_lack_memory_and_never_again
     monkeypatch.setattr(gpu_check, "occupied", occupied)
     monkeypatch.setattr(gpu_check, "snakemake", lambda _config, *targets: happened.append(targets) or True)
     monkeypatch.setattr(gpu_check, "leave", lambda folder, *_: folder.mkdir())
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         gpu_check.main()
+    assert ended.value.code == 1  # the run left nothing, or a record without anything in it
     assert happened == ([()] if done else ["occupied 1", (record,), "free", ()])
 
 
