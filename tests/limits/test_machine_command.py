@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import TINY
-from multicard.analysis.machine_limits import read_machine
+from conftest import ROOT, TINY
+from multicard.analysis.machine_limits import read_machine, utilization
 from multicard.core.layout import machine_file
 from multicard.limits.all_reduce_job import BLOCKS
 from multicard.limits.measure import MEASURED_STEPS, MESSAGE_BYTES
@@ -59,6 +59,7 @@ def test_everything_is_measured_and_counted(measured: tuple[Path, str]) -> None:
         (1, 8, BLOCKS),
     ]
     assert [(row["samples"], len(row["times_s"])) for row in step] == [(8, MEASURED_STEPS)]
+    assert step[0]["model_operations"] > 0 and utilization(limits.parts[3].rows[0], limits.parts[3], limits) > 0
 
 
 def test_the_record_says_where_and_beside_what_it_was_measured(measured: tuple[Path, str]) -> None:
@@ -88,6 +89,7 @@ def test_the_limits_are_printed_and_drawn(measured: tuple[Path, str]) -> None:
         (("--device", "cpu", "--devices", "1,2"), "--devices: found 1, expected numbers from 2 to "),
         (("--device", "cpu", "--devices", "two"), "--devices: found 'two', expected numbers of devices"),
         (("--config", "none.yaml"), "none.yaml: cannot be read"),
+        (("--device", "cpu", "--config", str(ROOT / "config" / "paper-llm.yaml")), str(ROOT / "config")),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(options: tuple[str, ...], says: str, tmp_path: Path) -> None:

@@ -34,7 +34,10 @@ SHOWN = ("dataset", "image_size", "batch_size", "precision")  # of a job, also w
 
 
 class Row(BaseModel):
-    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls."""
+    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls.
+
+    `model_operations`: of a step, those of the model in its forward and backward passes.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -43,6 +46,7 @@ class Row(BaseModel):
     operations: float | None = None
     bytes: float | None = None
     samples: float | None = None
+    model_operations: float | None = None
     devices: int | None = None
     message_bytes: int | None = None
 
@@ -65,7 +69,11 @@ class Row(BaseModel):
     @property
     def rate(self) -> Interval:
         """Work per second: of the median time, with the ends of its interval."""
-        time, work = self.time_s, getattr(self, self.kind)
+        return self.per_second(getattr(self, self.kind))
+
+    def per_second(self, work: float) -> Interval:
+        """The same of other work that a call does."""
+        time = self.time_s
         low, high = (None if end is None else work / end for end in (time.high, time.low))
         return Interval(work / time.value, low, high, time.repeats, time.left_out, time.coverage)
 
@@ -196,7 +204,7 @@ def lines(limits: MachineLimits) -> list[Line]:
     found, fitted = [], fits(limits)
     for part in limits.parts:
         if not part.all_reduces:
-            found += [_line(row, part) for row in part.rows]
+            found += [line for row in part.rows for line in (_line(row, part), *_of_operations(row, part, limits))]
             continue
         fastest = max(part.all_reduces, key=lambda row: row.rate.value)
         found.append(_line(fastest, part))
@@ -213,6 +221,37 @@ def _line(row: Row, part: Part) -> Line:
     units, rate = WORK[row.kind], row.rate
     value = with_unit(rate.value, units) if units else f"{number(rate.value)} samples/s"
     return Line(NAMES[row.measure], ", ".join(_of(row, part)), value, _ends(rate, units))
+
+
+def utilization(row: Row, part: Part, limits: MachineLimits) -> float | None:
+    """Share of the measured rate of matrix products that the model's operations of a step reach.
+
+    Of products in the precision of the step, as PyTorch computes its convolutions by default: fp32 on a GPU that has
+    TF32 in TF32. None where these, or on a CPU products with as many threads, were not measured.
+    """
+    stated = part.parameters
+    precision, tf32 = stated.get("precision", "fp32"), stated.get("tf32", "default")
+    products = {
+        ((row.model_extra or {}).get("precision"), (row.model_extra or {}).get("threads")): row.rate.value
+        for each in limits.parts
+        for row in each.rows
+        if row.measure == "matmul"
+    }
+    threads = stated.get("threads", 1) if limits.device == "cpu" else 1
+    computed = "tf32" if precision == "fp32" and tf32 != "off" and ("tf32", threads) in products else precision
+    most = products.get((computed, threads))
+    return row.per_second(row.model_operations).value / most if most else None
+
+
+def _of_operations(row: Row, part: Part, limits: MachineLimits) -> list[Line]:
+    """What a step reaches of the rate of matrix products."""
+    if row.model_operations is None:
+        return []
+    rate, share = row.per_second(row.model_operations), utilization(row, part, limits)
+    reached = [] if share is None else [f"{percent(share)} of a matrix product's"]
+    of = ", ".join([*reached, *_stated(part.parameters)])
+    value, ends = with_unit(rate.value, OPERATIONS_PER_S), _ends(rate, OPERATIONS_PER_S)
+    return [Line("step without a loader, operations of the model", of, value, ends)]
 
 
 def _of(row: Row, part: Part) -> list[str]:

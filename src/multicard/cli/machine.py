@@ -51,6 +51,10 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.config:
         every = distinct(expand(read_experiment(arguments.config))).values()
         runs = [one for one in every if one.unsupported_reason(here) is None]
+        if not steps(runs, device):
+            raise UserError(
+                f"{arguments.config}: none of its vision runs can run here on {device}: no loader to measure"
+            )
         prepare_data(runs, device, pipeline_folder() / "resources")
     record = measure_machine(
         device, counts, loaders(runs, device), steps(runs, device), arguments.seconds, arguments.loader_seconds,

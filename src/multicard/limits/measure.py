@@ -28,6 +28,7 @@ from multicard.launch.process import run
 from multicard.limits.all_reduce import exchange
 from multicard.limits.jobs import Job
 from multicard.trace.collectives import bus_bandwidth
+from multicard.workloads.vision.operations import operations_per_sample
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
@@ -170,12 +171,14 @@ def _step_part(parameters: Job) -> Part:
     )
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
         data, folder = Path(scratch, "data"), Path(scratch, "run")
-        batches = WARMUP_STEPS + MEASURED_STEPS
-        prepare("synthetic", Synthetic(source="synthetic", samples=batches * p.batch_of_device), data)
+        samples = (WARMUP_STEPS + MEASURED_STEPS) * p.batch_of_device
+        images = Synthetic(source="synthetic", samples=samples)
+        prepare("synthetic", images, data)
         record = run_job(p, data, folder, LIMIT_S)
         steps = pd.read_csv(folder / STEPS) if record["outcome"] == "completed" else None
     times = [] if steps is None else steps.loc[steps["window"] == "measured", "duration_s"].tolist()
-    row = {"measure": "step", "samples": p.batch_of_device, "times_s": times}
+    operations = p.batch_of_device * operations_per_sample(p, images.classes)
+    row = {"measure": "step", "samples": p.batch_of_device, "model_operations": operations, "times_s": times}
     return {
         "part": "step",
         "parameters": parameters,

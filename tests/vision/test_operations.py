@@ -1,0 +1,74 @@
+"""Operations that are counted are those of closed forms, and of what was published of the model."""
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
+
+from multicard.workloads.vision.operations import count_operations, operations_per_sample
+from multicard.workloads.vision.parameters import VisionParameters
+
+FIRST_LAYER = 2 * 112 * 112 * 32 * 3 * 3 * 3  # of MobileNet v2 at 224 px: 32 filters of 3 × 3 × 3, with stride 2
+
+
+def trained(model: nn.Module, inputs: torch.Tensor) -> int:
+    return count_operations(lambda: model(inputs).sum().backward())
+
+
+def test_a_linear_layer_costs_twice_as_much_backward_and_the_first_no_gradient_of_its_input() -> None:
+    b, m, n = 5, 7, 11
+    with torch.device("meta"):
+        one, two = nn.Linear(m, n), nn.Sequential(nn.Linear(m, n), nn.Linear(n, m))
+        inputs = torch.empty(b, m)
+    assert count_operations(lambda: one(inputs)) == 2 * b * m * n
+    assert trained(one, inputs) == 2 * 2 * b * m * n
+    assert trained(two, inputs) == (2 + 3) * 2 * b * m * n
+
+
+@pytest.mark.parametrize("groups", [1, 4, 16])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_grouped_convolution_costs_as_much_less_in_both_directions(groups: int, transposed: bool) -> None:
+    b, channels, kernel, size = 3, 16, 3, 8
+    layer = nn.ConvTranspose2d if transposed else nn.Conv2d
+    with torch.device("meta"):
+        model = layer(channels, channels, kernel, padding=1, groups=groups)
+        inputs = torch.empty(b, channels, size, size, requires_grad=True)
+    # Each of size × size outputs, as padding keeps the size, sums the filter over the channels of its group.
+    forward = 2 * b * channels * size**2 * kernel**2 * channels // groups
+    assert count_operations(lambda: model(inputs)) == forward
+    assert trained(model, inputs) == 3 * forward
+
+
+def test_a_transformer_costs_six_operations_for_each_weight_and_token_and_its_attention() -> None:
+    layers, width, tokens, batch, heads = 2, 32, 24, 3, 4
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+            self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (part.view(batch, tokens, heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, dim=-1))
+            scores = (q @ k.transpose(-2, -1)).softmax(-1)
+            x = x + self.out((scores @ v).transpose(1, 2).reshape(batch, tokens, width))
+            return x + self.down(self.up(x).relu())
+
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Embedding(100, width), *(Block() for _ in range(layers)))
+        inputs = torch.empty(batch, tokens, dtype=torch.long)
+    weights = layers * 12 * width**2  # a lookup in the embedding costs none
+    # Two products of tokens × tokens × width for each layer and sequence, twice as much backward.
+    attention = 3 * layers * 2 * 2 * tokens**2 * width * batch
+    assert trained(model, inputs) == 6 * weights * tokens * batch + attention
+
+
+def test_mobilenet_v2_costs_what_was_published() -> None:
+    # Sandler et al. 2018: 300 M multiply-adds at 224 px; torchvision states 0.301 G of them.
+    published = MobileNet_V2_Weights.IMAGENET1K_V2.meta["_ops"] * 1e9
+    with torch.device("meta"):
+        model, images = mobilenet_v2(), torch.empty(2, 3, 224, 224)
+    forward = count_operations(lambda: model(images)) // 2
+    assert forward == pytest.approx(2 * published, rel=0.002)
+    step = operations_per_sample(VisionParameters(image_size=224), classes=1000)
+    assert step == 3 * forward - FIRST_LAYER
