@@ -35,9 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import distinct, expand
     from multicard.limits.jobs import loaders, prepare_data, steps
-    from multicard.limits.keep import keep
-    from multicard.limits.measure import measure_machine
 
+    counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
     for name in ("seconds", "loader_seconds"):
         if not 0 < getattr(arguments, name) < float("inf"):
             option = name.replace("_", "-")
@@ -46,7 +45,6 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--results: cannot write: {reason}")
     here = Machine.here()
     device = ("cuda" if here.gpus else "cpu") if arguments.device == "auto" else arguments.device
-    counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
     runs = []
     if arguments.config:
         every = distinct(expand(read_experiment(arguments.config))).values()
@@ -56,6 +54,9 @@ def run(arguments: argparse.Namespace) -> None:
                 f"{arguments.config}: none of its vision runs can run here on {device}: no loader to measure"
             )
         prepare_data(runs, device, pipeline_folder() / "resources")
+    from multicard.limits.keep import keep  # which import PyTorch and matplotlib
+    from multicard.limits.measure import measure_machine
+
     record = measure_machine(
         device, counts, loaders(runs, device), steps(runs, device), arguments.seconds, arguments.loader_seconds,
         lambda line: print(line, file=sys.stderr, flush=True),
