@@ -136,7 +136,7 @@ def test_the_commands_archive_runs_and_status(gpu_archive: Path, recorded_result
     write_configuration(config, tmp_path / "new", 2, ON_GPUS, recorded=[str(gpu_archive)])
     listed = multicard("runs", "--config", str(config))
     assert "recorded in" in listed.stdout
-    assert "2 runs, 0 can run here, 1 are recorded (" in listed.stdout
+    assert "2 runs, 0 can run here, 1 recorded (" in listed.stdout
     assert multicard("status", "--config", str(config)).stdout.splitlines()[-1] == "1 waiting, 1 cannot run here"
 
     compared = multicard("compare", str(recorded_results), "out.tar.gz")

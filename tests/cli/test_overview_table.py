@@ -22,6 +22,12 @@ def row(devices: int, seconds: float | None, **others: Any) -> dict[str, Any]:
     return stated | {"iteration_time_s": seconds, "throughput_samples_per_s": rate} | others
 
 
+def shown(folder: Path) -> bool:
+    return print_results(
+        Experiment.model_validate({"results": str(folder), "scenarios": {"s0": ASKED}}), Path("mine.yaml")
+    )
+
+
 def printed(
     folder: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any], **reasons: str
 ) -> tuple[bool, str]:
@@ -32,7 +38,7 @@ def printed(
     for at, reason in reasons.items():
         measures.loc[int(at.removeprefix("run")), "reason"] = reason
     measures.to_csv(path, index=False)
-    completed = print_results(Experiment.model_validate({"results": str(folder), "scenarios": {"s0": ASKED}}))
+    completed = shown(folder)
     return completed, re.sub(r"[ │┃]+", " ", capsys.readouterr().out)
 
 
@@ -76,10 +82,26 @@ def test_runs_that_cannot_run_here_are_counted_by_their_reason(
     make_results(tmp_path, [row(1, 0.1)])
     outcomes = pd.DataFrame({"run": ["a", "b"], "outcome": ["not run"] * 2, "reason": ["needs 8 GPUs"] * 2})
     outcomes.to_csv(tmp_path / "scenarios" / "s0" / "runs.csv", index=False)
-    assert print_results(Experiment.model_validate({"results": str(tmp_path), "scenarios": {"s0": ASKED}}))
+    assert shown(tmp_path)
     assert "2 cannot run here: needs 8 GPUs" in capsys.readouterr().out.splitlines()
 
 
 def test_a_scenario_that_was_not_measured_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="s0: not measured"):
-        print_results(Experiment.model_validate({"results": str(tmp_path), "scenarios": {"s0": ASKED}}))
+        shown(tmp_path)
+
+
+def test_what_was_gained_and_what_to_do_next_come_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = printed(tmp_path, capsys, row(1, 0.1), row(2, 0.1, data_share=0.25), row(4, None, outcome="failed"))
+    gain, *following, report = text.splitlines()[-5:]
+    assert gain == (
+        "2 GPUs: 2.00 times as fast as 1; one repeat, so a difference may be noise; bottleneck: data loading, as 25% "
+        "of the step is spent waiting for the data loader (measures.csv)"
+    )
+    assert following == [
+        f"next: for why runs did not complete, log.txt in their folders in {tmp_path}/runs; without these, "
+        "multicard run mine.yaml tries again",
+        "next: for intervals, repeats: 3 in mine.yaml, then multicard run mine.yaml; what was measured stays",
+        f"next: for what to try and the best configuration, multicard recommend {tmp_path}",
+    ]
+    assert report == f"report: {tmp_path}/report.html"

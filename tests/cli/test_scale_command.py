@@ -1,4 +1,4 @@
-"""`multicard scale`: how a command is understood, the configuration file that is written, and bad input."""
+"""`multicard scale`: how a command is parse_command, the configuration file that is written, and bad input."""
 
 import shlex
 import sys
@@ -10,7 +10,7 @@ import yaml
 
 from docs.test_pages import shell_commands
 from multicard.cli import main
-from multicard.cli._own_command import understood
+from multicard.cli._own_command import parse_command
 from multicard.core.errors import UserError
 from multicard.experiment.load import read_experiment
 
@@ -120,7 +120,7 @@ def test_any_text_of_the_command_stays_as_it_is(folder: Path) -> None:
     ],
 )
 def test_a_command_is_understood_with_and_without_its_interpreter(typed: str, python: str | None, command: str) -> None:
-    assert understood(typed.split()) == (python, command.split())
+    assert parse_command(typed.split()) == (python, command.split())
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ def test_a_command_is_understood_with_and_without_its_interpreter(typed: str, py
 )
 def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) -> None:
     with pytest.raises(UserError, match=r"^-- ") as caught:
-        understood(typed.split())
+        parse_command(typed.split())
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
-    assert understood(["tune", "run", "x"], "command") == (None, ["tune", "run", "x"])
+    assert parse_command(["tune", "run", "x"], "command") == (None, ["tune", "run", "x"])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
         ("--devices 1 --", "the command is missing; write it last, after --"),
         ("--devices 1,a -- train.py", "--devices: found '1,a', expected numbers of devices such as 1,2,4"),
         ("--devices 0 -- train.py", "--devices: found '0'"),
-        ("--devices 1 -- other.py", "other.py: no such file in "),
+        ("--devices 1 -- other.py", "command: no such file: other.py (in "),
         ("--devices 1 --vary b -- train.py {b}", "--vary: found 'b', expected NAME=VALUE,..."),
         ("--devices 1 --vary b=1,,2 -- train.py {b}", "--vary: found 'b=1,,2'"),
         ("--devices 1 --vary b=1 --vary b=2 -- train.py {b}", "--vary: names a parameter twice"),
@@ -164,9 +164,9 @@ def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
         ("--devices 1 --vary b=1 -- train.py", "--vary b: the command does not use it; write {b} where"),
         ("--devices 1 --vary seed=1 -- train.py {seed}", "--vary seed: multicard gives {seed} its value"),
         ("--devices 1 --vary batch-size=1 -- train.py {batch_siz}", "did you mean {batch_size}?"),
-        ("--devices 1 -- train.py {x}", "{x}: not named by --vary, and none of devices, "),
-        ("--devices 1 -- train.py {x}", "write --vary x=VALUE,..., or {{ and }} for braces"),
-        ('--devices 1 -- train.py {"a":1}', "; write {{ and }} for braces"),
+        ("--devices 1 -- train.py {x}", "command: {x} is neither your own parameter nor one of devices, "),
+        ("--devices 1 -- train.py {x}", "(write --vary x=VALUE,..., or write {{ and }} for braces)"),
+        ('--devices 1 -- train.py {"a":1}', "(write {{ and }} for braces)"),
         ("--devices 1 --config-out . -- train.py", "--config-out: cannot write to .: . is a folder, expected a file"),
         ("--devices 1 --config-out train.py/x -- train.py", "train.py is not a folder"),
         ("--devices 1 -- train.py {", "has a single {; write {{ for a brace"),
@@ -174,10 +174,23 @@ def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
         ("--devices 1 --steps 0 -- train.py", "steps: found 0, "),
         ("--devices 1 --samples-per-step 0 -- train.py", "samples_per_step: found 0, "),
         ("--devices 1 --results a;b -- train.py", "results: "),
+        ("--devices 1024 -- train.py", "cannot run here: needs 1024 devices, "),
+        (
+            "--devices 1 --launcher command -- no-such-program",
+            "launcher: command needs the program",
+        ),
+        ("--devices 1 --python no/such -- train.py", "python: no such interpreter: "),
+        ("--devices 1 --python /bin/false -- train.py", "python: /bin/false ended with 1"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(arguments: str, says: str, folder: Path) -> None:
     assert says in refused(*arguments.split())
+
+
+def test_a_script_without_two_dashes_before_it_is_told_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["scale", "--devices", "1", "train.py"])
+    assert "unrecognized arguments: train.py; -- SCRIPT.py [ARGUMENT ...] comes last" in capsys.readouterr().err
 
 
 def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Path) -> None:
@@ -187,7 +200,9 @@ def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Pa
     assert "multicard.yaml: exists and says something else; --overwrite replaces it" in refused(*asked)
     main(["scale", "--device", "cpu", "--config-out", "other.yaml", *asked])
     assert yaml.safe_load(Path("multicard.yaml").read_text()) == first
-    assert written("--overwrite", *asked)["scenarios"] == yaml.safe_load(Path("other.yaml").read_text())["scenarios"]
+    other = yaml.safe_load(Path("other.yaml").read_text())
+    assert (first["results"], other["results"]) == ("results", "results-other"), "neither replaces the other's"
+    assert written("--overwrite", *asked)["scenarios"] == other["scenarios"]
 
 
 def test_an_environment_that_is_active_and_not_used_is_told_of(
@@ -197,7 +212,7 @@ def test_an_environment_that_is_active_and_not_used_is_told_of(
         monkeypatch.setenv("VIRTUAL_ENV", active)
         written("--devices", "1", "--", "train.py")
         assert ("--python /opt/train/bin/python" in capsys.readouterr().out) == told
-    written("--devices", "1", "--overwrite", "--python", "/opt/train/bin/python", "--", "train.py")
+    written("--devices", "1", "--overwrite", "--python", sys.executable, "--", "train.py")
     assert "interpreter" not in capsys.readouterr().out
 
 

@@ -161,11 +161,12 @@ GIVEN = "devices, devices_per_node, nodes, repeat, seed, run_dir"
     [
         (
             fixed("train.py", "{batch_sise}", args={"batch_size": 1}),
-            f"{OURS}: command: {{batch_sise}} is not under args, nor one of {GIVEN} (did you mean {{batch_size}}?)",
+            f"{OURS}: command: {{batch_sise}} is neither your own parameter nor one of {GIVEN} "
+            "(did you mean {batch_size}?)",
         ),
         (
             fixed("train.py", "{zzz}"),
-            f"{OURS}: command: {{zzz}} is not under args, nor one of {GIVEN} "
+            f"{OURS}: command: {{zzz}} is neither your own parameter nor one of {GIVEN} "
             "(add args.zzz, or write {{ and }} for braces)",
         ),
         (
@@ -174,7 +175,7 @@ GIVEN = "devices, devices_per_node, nodes, repeat, seed, run_dir"
         ),
         (
             fixed("train.py", "{devices}", args={"devices": 1}),
-            f"{OURS}: args.devices: {{devices}} is given by multicard; choose another name",
+            f"{OURS}: args.devices: multicard gives {{devices}} its value; choose another name",
         ),
         (
             fixed("train.py", "--json={"),

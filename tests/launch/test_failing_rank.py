@@ -277,8 +277,8 @@ def test_a_completed_job_on_fewer_gpus_than_its_devices_has_failed(monkeypatch: 
     for ranks, found in ((on_gpus("a", "a"), 1), ([{"rank": 0}, {"rank": 1}], 0)):
         assert judge_gpus(ranks, 2) == ("failed", Reason("wrong_gpus", devices=2, gpus=found))
     assert describe_reason(Reason("wrong_gpus", devices=4, gpus=2).record()) == (
-        "its 4 devices were 2 distinct GPUs, so its numbers are not those of 4; see `gpus` of the ranks in run.json, "
-        "and `nvidia-smi -L`"
+        "its 4 devices share GPUs (distinct: 2), so its numbers are not those of 4; see `gpus` of the ranks in "
+        "run.json, and `nvidia-smi -L`"
     )
     monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
     assert judge_gpus(on_gpus("a", "a"), 2) == ("completed", None)

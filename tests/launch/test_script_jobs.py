@@ -167,7 +167,9 @@ def test_an_interpreter_without_torch_is_said_in_one_line(tmp_path: Path, monkey
     python = str(tmp_path / "empty" / "bin" / "python")
     record = job(tmp_path / "run", python=python)
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "no_torch")
-    assert why(record) == f"python: {python} has no torch; state the interpreter that your training uses as `python`"
+    assert why(record) == (
+        f"python: {python} has no torch; state the interpreter that your training uses (`python`, --python)"
+    )
 
 
 def test_a_script_that_steps_no_optimizer_is_told_what_to_add(tmp_path: Path) -> None:

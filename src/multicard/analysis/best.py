@@ -86,10 +86,10 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
         every = _candidates([(each, values) for each in alike if (values := VALUES[goal](each))])
         valued = [(each, values) for each, values in every if _fits(each, memory_limit_gb)]
         if every:  # else the job has no such measure
-            differing = _differing([each for each, _ in every])
+            differ = differing([each for each, _ in every])
             best = _best(valued, goal)
             counts = (len(valued), len(every) - len(valued))
-            found.append(Choice(job, device, devices, machine, *best, differing, *counts))
+            found.append(Choice(job, device, devices, machine, *best, differ, *counts))
     found.sort(key=lambda each: (each.job, each.machine or "", each.device, each.devices))
     return found
 
@@ -122,7 +122,7 @@ def _best(
     return best, value, [others[index][0] for index in tied], of_one_repeat, fewest
 
 
-def _differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:
+def differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:
     """Parameters with more than one value that are a choice."""
     table = pd.DataFrame([configuration.parameters for configuration in configurations])
     names = [name for name in configurations[0].parameters if name not in NO_CHOICE]

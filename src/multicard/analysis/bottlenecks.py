@@ -10,6 +10,7 @@ import pandas as pd
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
 from multicard.analysis.notices import NOTICES
 from multicard.analysis.per_run import trace_shares
+from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 Kind = Literal[
@@ -204,7 +205,9 @@ def _compute(numbers: list[_Numbers]) -> Bottleneck | None:
 def _memory(configuration: Configuration) -> Bottleneck | None:
     lost = sum(run.values.get("outcome") == "out_of_memory" for run in configuration.runs)
     if lost:
-        return Bottleneck("memory", 1.0, f"{lost} of {len(configuration.runs)} runs ran out of memory (measures.csv)")
+        return Bottleneck(
+            "memory", 1.0, f"{lost} of {counted(len(configuration.runs), 'run')} ran out of memory (measures.csv)"
+        )
     used, memory = peak_memory(configuration).values(), configuration.provenance.gpu_memory_bytes
     if not used or not memory or configuration["device"] != "cuda":
         return None
@@ -239,7 +242,7 @@ def _caveats(configuration: Configuration) -> list[str]:
     for kind, notice in NOTICES.items():
         found = [how for run in configuration.completed if (how := notice(run.values)) is not None]
         if found:
-            caveats.append(f"{kind} ({len(found)} of {len(configuration.completed)} repeats): {found[0]}")
+            caveats.append(f"{kind} ({len(found)} of {counted(len(configuration.completed), 'repeat')}): {found[0]}")
     if len(configuration.completed) == 1:
         caveats.append("one repeat only, so a difference may be noise")
     others = [run for run in configuration.runs if run.values.get("outcome") != "completed"]

@@ -23,6 +23,7 @@ from multicard.analysis.observation import observed_once
 from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.errors import UserError
 from multicard.core.pipeline import pipeline_folder
+from multicard.core.text import counted
 from multicard.core.units import percent
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
@@ -130,8 +131,8 @@ class JudgedClaim:
             return ""
         versions = dict.fromkeys(run.provenance.versions or "versions unknown" for run in every.values())
         blocks = sorted({each.found.repeats for each in pooled})
-        counted = f"{blocks[0]}" if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
-        words = f"{_machines(every.values())}; {'; '.join(versions)}; {len(every)} runs, repeats: {counted}"
+        repeats = f"{blocks[0]}" if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
+        words = f"{_machines(every.values())}; {'; '.join(versions)}; {counted(len(every), 'run')}, repeats: {repeats}"
         disturbed = [text for run in every.values() if (text := run.values.get("disturbance"))]
         return f"{words}; disturbed runs: {how_many(disturbed, len(every))}" if disturbed else words
 
@@ -319,7 +320,7 @@ def _missing(claim: Claim, test: AnyTest, pooled: Pooled | None, others: Sequenc
     counts = Counter(one.why_not for one in others)
     if len(counts) == 1:
         return next(iter(counts))
-    return ", ".join(f"{count} comparison{'s' if count > 1 else ''}: {reason}" for reason, count in counts.items())
+    return ", ".join(f"{counted(count, 'comparison')}: {reason}" for reason, count in counts.items())
 
 
 def _verdict_of_claim(verdicts: Sequence[Verdict]) -> Verdict:

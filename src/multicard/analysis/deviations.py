@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from multicard.core.text import counted
+
 
 def deviation(record: Mapping[str, Any]) -> str | None:
     """In words; None where nothing deviates, or nothing is known."""
@@ -37,4 +39,4 @@ def _shared(ranks: list[Mapping[str, Any]], devices: int | None) -> str | None:
     distinct = {gpu["uuid"] for rank in ranks for gpu in rank.get("gpus") or []}
     if not distinct or devices is None or len(distinct) >= devices:
         return None
-    return f"{devices} devices shared {len(distinct)} distinct GPU{'s' if len(distinct) > 1 else ''}"
+    return f"{devices} devices shared {counted(len(distinct), 'distinct GPU')}"

@@ -15,11 +15,13 @@ from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN
+from multicard.core.text import counted
 from multicard.experiment.config import parameters_in
-from multicard.experiment.parameters import ARGS, OWN, as_columns
+from multicard.experiment.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
 
 SCENARIOS, RUNS = "scenarios", "runs"
+DEVICE_WORDS = {"cpu": "CPU process", "cuda": "GPU"}
 SYNTHETIC = "synthetic"  # in the names of synthetic data and machines
 
 # How a run is observed: parameters that leave its measured steps as they are.
@@ -120,7 +122,7 @@ class Configuration:
 
     def naming(self, parameters: Iterable[str]) -> str:
         """Values of some parameters, as a configuration file would state them."""
-        return ", ".join(f"{name}: {_stated(self[name])}" for name in parameters)
+        return ", ".join(f"{name.removeprefix(ARGS_PREFIX)}: {_stated(self[name])}" for name in parameters)
 
     def __getitem__(self, parameter: str) -> Any:
         return self.parameters.get(parameter)
@@ -266,7 +268,7 @@ def _provenance(runs: Path, run: str) -> Provenance:
 
 def _fields(run: MeasuredRun) -> list[str]:
     """Parameters of the run's workload, but for the repeat; the user's own one by one."""
-    own = sorted(name for name in run.values if name.startswith(OWN))  # scenarios may state them in any order
+    own = sorted(name for name in run.values if name.startswith(ARGS_PREFIX))  # scenarios may state them in any order
     fields = WORKLOADS[run.values["workload"]].parameters.model_fields
     return [*(name for name in fields if name not in ("repeat", ARGS)), *own]
 
@@ -278,11 +280,10 @@ def _key(run: MeasuredRun) -> tuple[Any, ...]:
 def _word(configuration: Configuration, name: str) -> str:
     value = configuration[name]
     if name == "devices":
-        one = "GPU" if configuration["device"] == "cuda" else "CPU process"
-        return f"{value} {one}" if value == 1 else f"{value} {one}{'es' if one.endswith('s') else 's'}"
+        return counted(value, DEVICE_WORDS[configuration["device"]])
     if name == "image_size":
         return f"{value} px"
-    spaced = name.removeprefix(OWN) if name.startswith(OWN) else name.replace("_", " ")
+    spaced = name.removeprefix(ARGS_PREFIX) if name.startswith(ARGS_PREFIX) else name.replace("_", " ")
     if isinstance(value, bool):
         return spaced if value else f"no {spaced}"
     named = configuration.workload.parameters.HEADLINE

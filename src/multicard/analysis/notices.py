@@ -5,7 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.core.text import counted
 from multicard.core.units import percent
+from multicard.experiment.workload import WORKLOADS, Workload
 
 Notice = Callable[[Mapping[str, Any]], str | None]
 
@@ -20,7 +22,6 @@ SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 CROSSES_PASS = "profiled window crosses the end of a pass"
 HOST_EXTENTS = "steps of a GPU timed on the host"
-COUNTS_STEPS = ("script", "adopted")  # workloads whose samples may not be known
 PROFILED = (WINDOW_DIFFERS, CROSSES_PASS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
 
@@ -72,7 +73,8 @@ def extent_notice(values: Mapping[str, Any]) -> str | None:
 
 def sample_notice(values: Mapping[str, Any]) -> str | None:
     """That ranks of a script repeat one another's samples, or that this cannot be told; None where they do not."""
-    if values.get("workload") != "script" or pd.isna(values.get("iteration_time_s")):
+    work = _observed(values)
+    if work is None or "distinct_share" not in work.measures:
         return None
     share = values.get("distinct_share")
     if pd.isna(share):
@@ -84,7 +86,7 @@ def sample_notice(values: Mapping[str, Any]) -> str | None:
 def count_notice(values: Mapping[str, Any]) -> str | None:
     """That a run of which nobody counted the samples has no throughput in them, and what to do; None where it has."""
     known = not pd.isna(values.get("throughput_samples_per_s"))
-    if values.get("workload") not in COUNTS_STEPS or pd.isna(values.get("iteration_time_s")) or known:
+    if _observed(values) is None or known:
         return None
     return "throughput is in steps, and there is no speed-up: state samples_per_step"
 
@@ -95,7 +97,7 @@ def short_pass_notice(values: Mapping[str, Any]) -> str | None:
     if pd.isna(passes) or passes < 2:
         return None
     steps = values.get("steps_per_pass")
-    of = "" if pd.isna(steps) else f" of {steps:.0f} steps"
+    of = "" if pd.isna(steps) else f" of {counted(round(steps), 'step')}"
     return f"the measured steps are of {passes:.0f} passes{of}; what the script does between passes is not measured"
 
 
@@ -134,6 +136,12 @@ NOTICES: dict[str, Notice] = {
 def notices(values: Mapping[str, Any]) -> list[str]:
     """All notices on a run, with what is the matter; none without measures."""
     return [f"{what}: {how}" for what, notice in NOTICES.items() if (how := notice(values)) is not None]
+
+
+def _observed(values: Mapping[str, Any]) -> Workload | None:
+    """The workload of a completed run whose samples were counted from outside; None of any other run."""
+    work = WORKLOADS.get(values.get("workload", ""))
+    return work if work and work.is_observed and not pd.isna(values.get("iteration_time_s")) else None
 
 
 def _is(values: Mapping[str, Any], name: str, expected: bool) -> bool:

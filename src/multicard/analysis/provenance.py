@@ -18,7 +18,7 @@ from multicard.analysis.notices import (
 )
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
-from multicard.core.text import printable
+from multicard.core.text import counted, printable
 
 LONGEST = 90  # characters that one machine is named by
 
@@ -72,7 +72,7 @@ def _counted(tables: ScenarioTables, kind: str) -> list[str]:
     if not found:
         return []
     which = "" if len(found) == 1 else "the first: "
-    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {len(tables.completed)} runs ({which}{found[0]})"]
+    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {counted(len(tables.completed), 'run')} ({which}{found[0]})"]
 
 
 def _provenance(tables: ScenarioTables) -> list[str]:

@@ -11,10 +11,10 @@ from statistics import median
 from multicard.analysis.best import GOALS, Choice, Goal, choices
 from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks
 from multicard.analysis.claims import interval_words
-from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.statistics import scaled
 from multicard.analysis.tuning_options import DIFFERENT, HIGHER, LOWER, Advice, Neighbours, Tried, advice, effect
-from multicard.core.text import for_markdown
+from multicard.core.text import counted, for_markdown
 from multicard.core.units import SECONDS, percent, with_unit
 
 UNITS: dict[Goal, str] = {
@@ -81,9 +81,9 @@ def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) 
         compared = [choice for choice in found if choice.candidates + choice.too_large > 1]
         alone = len(found) - len(compared)
         if alone:
-            jobs = "1 job" if alone == 1 else f"{alone} jobs"
             lines += [
-                f"Nothing to compare for {jobs} on one number of devices: only one configuration was measured.",
+                f"Nothing to compare for {counted(alone, 'job')} on one number of devices: only one configuration was "
+                "measured.",
                 "",
             ]
         if not compared:
@@ -97,10 +97,9 @@ def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) 
 
 def _choice_line(choice: Choice, goal: Goal, machines: bool) -> str:
     where = f" ({for_markdown(choice.machine or 'machine unknown')})" if machines else ""
-    kind = ("GPU", "GPUs") if choice.device == "cuda" else ("CPU process", "CPU processes")
-    devices = f"{choice.devices} {kind[choice.devices > 1]}{where}"
+    devices = f"{counted(choice.devices, DEVICE_WORDS[choice.device])}{where}"
     if choice.best is None:
-        lost = f"none of {choice.too_large} configurations is known to fit"
+        lost = f"none of {counted(choice.too_large, 'configuration')} is known to fit"
         return f"| {for_markdown(choice.job)} | {devices} | – | – | {lost} |"
     unit = UNITS[goal].format(choice.best.workload.unit.name)
     value = scaled(choice.value, 1e-9) if goal == "memory" else choice.value
@@ -131,10 +130,11 @@ def _own_words(choice: Choice, configuration: Configuration) -> str:
 def _overview(found: Sequence[Recommendation]) -> list[str]:
     """How often each bottleneck comes first."""
     counts = Counter(each.report.bottlenecks[0].kind for each in found if each.report.bottlenecks)
+    every = counted(len(found), "configuration")
     free = sum(not each.report.bottlenecks and bool(each.report.configuration.completed) for each in found)
-    lines = [f"- {count} of {len(found)} configurations: mainly {kind}" for kind, count in counts.most_common()]
+    lines = [f"- {count} of {every}: mainly {kind}" for kind, count in counts.most_common()]
     if free:
-        lines.append(f"- {free} of {len(found)} configurations: {NO_BOTTLENECK}")
+        lines.append(f"- {free} of {every}: {NO_BOTTLENECK}")
     return [*lines, ""] if lines else []
 
 
@@ -143,7 +143,7 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
     lines = [f"### {for_markdown(report.configuration.words())}", ""]
     times = report.configuration.values("iteration_time_s")
     where = report.configuration.provenance.machine
-    facts = [f"{len(report.configuration.completed)} of {len(report.configuration.runs)} runs completed"]
+    facts = [f"{len(report.configuration.completed)} of {counted(len(report.configuration.runs), 'run')} completed"]
     if times:
         facts.append(f"{with_unit(median(times), SECONDS)} per step")
     facts.append(for_markdown(where) if where else "machine unknown")

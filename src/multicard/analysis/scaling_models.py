@@ -27,6 +27,7 @@ from scipy.optimize import nnls
 from scipy.special import fdtrc, stdtrit
 
 from multicard.analysis.statistics import LEVEL, ROUNDING
+from multicard.core.text import counted
 
 Term = Callable[[np.ndarray], np.ndarray]
 Scaling = Literal["strong", "weak"]
@@ -294,4 +295,4 @@ def _refusal(counts: int, parameters: int) -> str | None:
         return "no measured time"
     if counts == 1:
         return "one device count only: no efficiency claim"
-    return f"{counts} device counts only, the model has {parameters} parameters"
+    return f"{counts} device counts only, the model has {counted(parameters, 'parameter')}"

@@ -19,7 +19,7 @@ from multicard.analysis.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
-from multicard.experiment.parameters import OWN, own_value
+from multicard.experiment.parameters import ARGS_PREFIX, own_value
 from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
@@ -58,7 +58,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 def read_columns(path: Path) -> pd.DataFrame:
     """Read a CSV with parameters and measures. Of a user's own parameters only an empty cell is empty, not "None"."""
     table = pd.read_csv(path)
-    own = [name for name in table if name.startswith(OWN)]
+    own = [name for name in table if name.startswith(ARGS_PREFIX)]
     if own:
         cells = pd.read_csv(path, usecols=own, dtype=str, keep_default_na=False)
         values = {name: [own_value(cell) if cell else None for cell in cells[name]] for name in own}

@@ -102,5 +102,5 @@ def _of_what_varies(table: pd.DataFrame, also: tuple[str, ...] = ()) -> pd.DataF
         return table
     work = workload_of(table)
     found = work.varying(table, [name for name in names if name not in ("devices", *also)])
-    shown = [*(found or [work.named_by]), *(["devices"] if "devices" in table else []), *also]
+    shown = [*(found or [work.default_label]), *(["devices"] if "devices" in table else []), *also]
     return table[[name for name in shown if name in table] + [name for name in table if name not in {*names, *also}]]

@@ -20,6 +20,7 @@ from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, SCENARIO_TABLES
+from multicard.core.text import counted
 from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import read_experiment
@@ -307,7 +308,7 @@ class ScenarioResults:
         return unmanaged(draw(name, self._tables)[0])
 
     def __repr__(self) -> str:
-        return f"<scenario {self.name}: {len(self.runs)} runs>"
+        return f"<scenario {self.name}: {counted(len(self.runs), 'run')}>"
 
     def _repr_html_(self) -> str:
         return summary_html(f"Scenario {self.name}", {}, self.runs)

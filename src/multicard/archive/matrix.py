@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from multicard.archive.recorded import Recorded, find_recorded, unsupported_reasons
+from multicard.core.text import counted
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
@@ -153,6 +154,6 @@ class Matrix:
     def summary(self, scenario: str) -> str:
         """One sentence about the runs of a scenario."""
         runs, lost = self.scenarios[scenario], len(self.not_runnable(scenario))
-        ran = f"{len(runs) - lost} runs, {self.experiment.scenarios[scenario].repeats} of each configuration"
+        ran = f"{counted(len(runs) - lost, 'run')}, {self.experiment.scenarios[scenario].repeats} of each configuration"
         where = "the cluster's nodes" if self.experiment.cluster else "this machine"
         return f"{ran}; {lost} more could not run on {where}" if lost else ran

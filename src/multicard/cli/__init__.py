@@ -28,7 +28,10 @@ def main(arguments: list[str] | None = None) -> None:
         command.add_arguments(subparser)
         if command.rest:
             subparser.usage = f"{subparser.format_usage().removeprefix('usage: ').rstrip()} {command.rest}"
-        subparser.set_defaults(run=command.run, rest=rest)
-    chosen = parser.parse_args(own)
+        subparser.set_defaults(run=command.run, rest=rest, after=command.rest)
+    chosen, unknown = parser.parse_known_args(own)
+    if unknown:
+        last = f"; {chosen.after} comes last" if chosen.after else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{last}")
     with reported():
         chosen.run(chosen)

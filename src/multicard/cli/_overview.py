@@ -1,11 +1,13 @@
 """What a finished experiment says at a glance: a table of each scenario's configurations, and where the report is."""
 
+import shlex
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.core.errors import UserError
-from multicard.core.units import OWN, UNKNOWN, heading, number_in, unit_for, units_of
+from multicard.core.units import ARGS_PREFIX, UNKNOWN, heading, number_in, unit_for, units_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,26 +26,31 @@ WHY_UNKNOWN = {
     "(samples_per_step, --samples-per-step)",
     "steps_per_s": "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
     "(samples_per_step, --samples-per-step)",
+    "speedup": "speed-up: no completed run on one device to compare with",
     "data_share": "data wait: no loader of PyTorch's was seen; adopted traces tell none",
     "exposed_communication_share": "exposed communication: read from traces of GPUs only",
 }
 
 
-def print_results(experiment: "Experiment") -> bool:
-    """Print every scenario and where the report is; whether any run completed.
+def print_results(experiment: "Experiment", config: Path) -> bool:
+    """Print every scenario, what to do next and where the report is; whether any run completed.
+
+    `config`: the file that states the experiment.
 
     Raises
     ------
     UserError
         If a scenario was not measured.
     """
+    from multicard.analysis.evidence import read_evidence
+    from multicard.analysis.gain import gains
     from multicard.analysis.overview import measures_shown, overview
     from multicard.analysis.provenance import notes
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
     from multicard.cli._console import console
     from multicard.core.terminal import plain
 
-    results, terminal, completed = Path(experiment.results), console(), False
+    results, terminal, completed, failed = Path(experiment.results), console(), False, False
     for name, scenario in experiment.scenarios.items():
         folder = results / "scenarios" / name
         if not (folder / MEASURES).is_file():
@@ -53,16 +60,34 @@ def print_results(experiment: "Experiment") -> bool:
             rows, shown = overview(tables), measures_shown(tables)
             terminal.print(overview_table(scenario.question, rows, shown))
             completed = completed or bool(tables.completed)
+            failed = failed or len(tables.completed) < len(tables.measures)
             if tables.completed:
                 lines += [why for measure, why in WHY_UNKNOWN.items() if _is_unknown(rows, measure)]
             lines += [
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
-        for line in (*dict.fromkeys(lines), *notes(tables, profiled=True)):
+        lines += notes(tables, profiled=True)
+        if tables.completed:
+            lines += gains(read_evidence(results, [name]))
+        for line in dict.fromkeys(lines):
             terminal.print(plain(line), soft_wrap=True)
+    for line in _next_steps(experiment, config, completed, failed):
+        terminal.print(plain(f"next: {line}"), soft_wrap=True)
     terminal.print(plain(f"report: {results / 'report.html'}"), soft_wrap=True)
     return completed
+
+
+def _next_steps(experiment: "Experiment", config: Path, completed: bool, failed: bool) -> Iterator[str]:
+    """Commands that lead on, with what for."""
+    again, results = f"multicard run {shlex.quote(str(config))}", shlex.quote(experiment.results)
+    if failed:
+        folders = f"{results}/runs"
+        yield f"for why runs did not complete, log.txt in their folders in {folders}; without these, {again} tries again"
+    if completed:
+        if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+            yield f"for intervals, repeats: 3 in {config}, then {again}; what was measured stays"
+        yield f"for what to try and the best configuration, multicard recommend {results}"
 
 
 def overview_table(title: str, rows: "pd.DataFrame", measures: list[str]) -> "Table":
@@ -74,7 +99,7 @@ def overview_table(title: str, rows: "pd.DataFrame", measures: list[str]) -> "Ta
     parameters = [name for name in rows if name not in ("outcome", "reason") and not name.startswith(tuple(measures))]
     table = Table(title=plain(title), title_justify="left")
     for name in parameters:
-        table.add_column(plain(name.removeprefix(OWN)), overflow="fold")
+        table.add_column(plain(name.removeprefix(ARGS_PREFIX)), overflow="fold")
     columns = []
     for name in measures:
         units = units_of(name) if rows[name].notna().any() else None
@@ -91,4 +116,7 @@ def overview_table(title: str, rows: "pd.DataFrame", measures: list[str]) -> "Ta
 
 
 def _is_unknown(rows: "pd.DataFrame", measure: str) -> bool:
-    return measure in rows and (measure == "steps_per_s" or bool(rows[measure].isna().all()))
+    if measure == "steps_per_s":
+        return measure in rows
+    said_already = measure == "speedup" and "steps_per_s" in rows
+    return measure in rows and not said_already and bool(rows[measure].isna().all())

@@ -1,15 +1,12 @@
 """The command of a user's own training, as it is typed after `--`."""
 
-import difflib
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from multicard.core.errors import UserError
 
-OWN_NAME = r"[A-Za-z][A-Za-z0-9_-]*"  # may have dashes and capitals, which the file does not
-BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 PYTHON = re.compile(r"python[0-9.]*")
 
 # What starts ranks, by the name of its program, and by that of its module.
@@ -21,7 +18,7 @@ MODULES = {
 RUNNERS = ("uv", "poetry", "conda", "pixi", "hatch", "pdm")  # of which the interpreter is to be named
 
 
-def understood(command: list[str], launcher: str = "auto") -> tuple[str | None, list[str]]:
+def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | None, list[str]]:
     """The interpreter that a command names by its path, if any, and the command from the script or `-m` on.
 
     With the launcher `command` it stays as it is, unless it begins with an interpreter.
@@ -31,7 +28,7 @@ def understood(command: list[str], launcher: str = "auto") -> tuple[str | None, 
     UserError
         If there is no command, it starts with a launcher, or with something else that is no script.
 
-    >>> understood(["python", "train.py", "-b", "8"]), understood([".venv/bin/python", "-m", "pkg.train"])
+    >>> parse_command(["python", "train.py", "-b", "8"]), parse_command([".venv/bin/python", "-m", "pkg.train"])
     ((None, ['train.py', '-b', '8']), ('.venv/bin/python', ['-m', 'pkg.train']))
     """
     if not command:
@@ -51,47 +48,32 @@ def understood(command: list[str], launcher: str = "auto") -> tuple[str | None, 
     if first in RUNNERS:
         raise UserError(f"-- {first}: name the interpreter of that environment; write --python FILE -- {rest}")
     raise UserError(
-        f"-- {shlex.join(command[:1]) or first}: is no script, expected SCRIPT.py or -m MODULE; a program that starts "
-        "its ranks itself needs --launcher command"
+        f"-- {shlex.join(command[:1]) or first}: is no Python script, expected SCRIPT.py or -m MODULE; a program that "
+        "starts its ranks itself needs --launcher command"
     )
 
 
-def with_own_names(part: str, own: Collection[str]) -> str:
-    """Write the names of own parameters in braces with underscores, as the configuration has them."""
+def as_in_file(name: str) -> str:
+    """The name of a parameter of the user's own as the configuration has it.
 
-    def named(found: re.Match[str]) -> str:
-        name = (found[1] or "").lower().replace("-", "_")
-        return f"{{{name}}}" if name in own else found[0]
+    >>> as_in_file("Batch-Size")
+    'batch_size'
+    """
+    return name.lower().replace("-", "_")
 
-    return BRACES.sub(named, part)
 
-
-def check_command(command: list[str], own: list[str]) -> None:
-    """Check a command against the names of the user's own parameters.
+def resolve_names(command: Sequence[str], own: Collection[str]) -> list[str]:
+    """The command with the user's own parameters, named in braces, as the configuration has them.
 
     Raises
     ------
     UserError
-        If the script is not there, a name in braces is no parameter, or a parameter is not in the command.
+        If a name in braces is no parameter, or a parameter is not in the command.
     """
     from multicard.workloads.script.parameters import GIVEN
-    from multicard.workloads.script.template import names_in
+    from multicard.workloads.script.template import command_error, renamed
 
-    if command[0].endswith(".py") and not BRACES.search(command[0]) and not Path(command[0]).is_file():
-        raise UserError(f"{command[0]}: no such file in {Path.cwd()}")
-    try:
-        named = names_in(command)
-    except ValueError as error:
-        raise UserError(f"-- {error}") from error
-    for name in named:
-        if name not in (*own, *GIVEN):
-            close = difflib.get_close_matches(name, [*own, *GIVEN], n=1)
-            do = f"did you mean {{{close[0]}}}?" if close else "write {{ and }} for braces"
-            if not close and re.fullmatch(OWN_NAME, name):
-                do = f"write --vary {name}=VALUE,..., or {{{{ and }}}} for braces"
-            raise UserError(f"{{{name}}}: not named by --vary, and none of {', '.join(GIVEN)}; {do}")
-    for name in own:
-        if name in GIVEN:
-            raise UserError(f"--vary {name}: multicard gives {{{name}}} its value; choose another name")
-        if name not in named:
-            raise UserError(f"--vary {name}: the command does not use it; write {{{name}}} where its value belongs")
+    written = renamed(command, lambda name: as_in_file(name) if as_in_file(name) in own else name)
+    if error := command_error(written, own, GIVEN, "--vary {}", "write --vary {}=VALUE,..."):
+        raise UserError(error)
+    return written

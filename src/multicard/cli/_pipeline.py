@@ -31,23 +31,23 @@ def run_pipeline(config: Path, profile: Path | None = None, options: Sequence[st
     command = [sys.executable, "-P", "-m", "snakemake", "--configfile", str(config)]
     command += ["--snakefile", str(pipeline / "Snakefile"), "--profile", str(profile or pipeline / "profiles/local")]
     if options:
-        with _started([*command, *options]) as process:
+        with _snakemake([*command, *options]) as process:
             return process.wait() == 0
-    with _started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
-        other = _tell(process, runs=profile is not None)
+    with _snakemake(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
+        other = _print_progress(process, runs=profile is not None)
     if process.returncode:
         print(*other[-SHOWN_OF_A_FAILURE:], sep="\n", file=sys.stderr)
     return process.returncode == 0
 
 
 @contextmanager
-def _started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
+def _snakemake(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
     """Start Snakemake, which ends with all that it started when this process is told to end, by Ctrl-C or otherwise."""
-    told: list[int] = []
+    received: list[int] = []
     started: list[subprocess.Popen] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
+        received.append(number)
         for process in started:
             process.send_signal(signal.SIGTERM)
 
@@ -57,28 +57,28 @@ def _started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Pope
         # In a session of its own: Ctrl-C is to reach it once, as the signal on which it ends its jobs too.
         with subprocess.Popen(command, start_new_session=True, **options) as process:
             started.append(process)
-            if told:  # while it started
+            if received:  # while it started
                 process.send_signal(signal.SIGTERM)
             yield process
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if told:
+    if received:
         raise KeyboardInterrupt
 
 
-def _tell(process: subprocess.Popen, runs: bool) -> list[str]:
+def _print_progress(process: subprocess.Popen, runs: bool) -> list[str]:
     """Print a line for each step of Snakemake, with the share of the work that is done; give the other lines.
 
     `runs`: whether runs are steps to tell of, since their own lines are not seen, as on a cluster.
     """
     assert process.stdout is not None
-    told = re.compile(rf"(?:{re.escape(PROGRESS)}|Job \d+: {'' if runs else '(?!run )'})(.*)")
+    progress = re.compile(rf"(?:{re.escape(PROGRESS)}|Job \d+: {'' if runs else '(?!run )'})(.*)")
     done, other = 0, []
     for line in map(str.rstrip, process.stdout):
         if share := re.fullmatch(r"\d+ of \d+ steps \((\d+)%\) done", line):
             done = int(share[1])
-        elif step := told.fullmatch(line):
+        elif step := progress.fullmatch(line):
             print(f"[{done:3d}%] {step[1]}", flush=True)
         else:
             other.append(line)

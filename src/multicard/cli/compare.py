@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command
+from multicard.core.text import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +88,7 @@ def compare_results(a: Path, b: Path) -> None:
     for side, runs in (("a", found.only_a), ("b", found.only_b)):
         if runs:
             more = f" and {len(runs) - LONGEST} more" if len(runs) > LONGEST else ""
-            count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+            count = counted(len(runs), "run")
             terminal.print(plain(f"{count} in {side} only: {', '.join(runs[:LONGEST])}{more}"), "")
 
 

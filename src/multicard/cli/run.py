@@ -26,7 +26,39 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import read_experiment
 
     experiment = read_experiment(arguments.config, arguments.profile)
+    if arguments.profile is None and not arguments.rest:
+        check_start(experiment)
     run_and_print(experiment, arguments.config, arguments.profile, arguments.rest)
+
+
+def check_start(experiment: "Experiment", planning: bool = False) -> None:
+    """Refuse an experiment that has measured nothing yet and of which no run can start on this machine.
+
+    `planning`: what this machine has is no reason, only what the runs state.
+
+    Raises
+    ------
+    UserError
+        A line for each reason.
+    """
+    from multicard.archive.matrix import Matrix
+    from multicard.core.errors import UserError
+    from multicard.core.layout import RUN
+    from multicard.core.reasons import describe_reason
+    from multicard.experiment.workload import WORKLOADS
+
+    matrix = Matrix.plan(experiment)
+    measured = any((Path(experiment.results) / "runs" / run / RUN).exists() for run in matrix.runs)
+    if measured or matrix.recorded.archives or experiment.cluster:
+        return
+    planned = [matrix.runs[run].parameters for run in matrix.planned()]
+    if planning and not planned:
+        return
+    reasons = [WORKLOADS[p.workload].refusal(p) for p in planned]
+    if all(reasons):
+        refused = [describe_reason(reason.record()) for reason in reasons]
+        unsupported = [f"cannot run here: {reason}" for reason in matrix.not_runnable().values()]
+        raise UserError(*dict.fromkeys([*refused, *unsupported]))
 
 
 def run_and_print(
@@ -40,7 +72,7 @@ def run_and_print(
     from multicard.cli._pipeline import run_pipeline
 
     made = run_pipeline(config, profile, options)
-    if not (options or print_results(experiment)) or not made:
+    if not (options or print_results(experiment, config)) or not made:
         sys.exit(1)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command, add_configuration, add_profile
+from multicard.core.text import counted
 
 if TYPE_CHECKING:
     from multicard.experiment.config import Experiment
@@ -66,17 +67,18 @@ def print_runs(experiment: "Experiment") -> None:
     cannot_run = matrix.not_runnable()
     programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
     terminal.print(
-        f"{len(unique)} runs, {len(unique) - len(cannot_run) - len(recorded.archives)} can run here"
-        f"{f', {len(recorded.archives)} are recorded' if recorded.archives else ''} "
+        f"{counted(len(unique), 'run')}, {len(unique) - len(cannot_run) - len(recorded.archives)} can run here"
+        f"{f', {len(recorded.archives)} recorded' if recorded.archives else ''} "
         f"({f'{machine.nodes} nodes, each with ' if machine.nodes > 1 else ''}"
-        f"{machine.cpus} CPUs, {machine.gpus} GPUs, {', '.join(programs)})",
+        f"{counted(machine.cpus, 'CPU')}, {counted(machine.gpus, 'GPU')}, {', '.join(programs)})",
         highlight=False,
     )
     for reason, count in Counter(cannot_run.values()).most_common():
         terminal.print(plain(f"{count} cannot: {reason}"))
     if unlikely := sum(_exceeds(run, machine) for run in possible.values()):
         terminal.print(
-            f"{unlikely} runs are unlikely to fit into the memory of a GPU (outcome out_of_memory)", highlight=False
+            f"{counted(unlikely, 'run')} unlikely to fit into the memory of a GPU (outcome out_of_memory)",
+            highlight=False,
         )
     for name, model in experiment.models.items():
         if model.missing_files():
@@ -98,9 +100,11 @@ def _cost(cost: "Cost", kinds: Set[str]) -> str:
             f"about {cost.node_gpu_h:.3g} GPU hours of whole nodes, {cost.gpu_h:.3g} of the GPUs in use",
         ]
     if cost.waiting:
-        lines.append(f"{cost.waiting} runs are likely to wait for their loader")
+        lines.append(f"{counted(cost.waiting, 'run')} likely to wait for their loader")
     if cost.unknown:
-        lines.append(f"{cost.unknown} runs of unknown length (of scripts, or on data of unknown size) are not counted")
+        lines.append(
+            f"not counted: {counted(cost.unknown, 'run')} of unknown length (of scripts, or on data of unknown size)"
+        )
     if lines:
         assumed = "; ".join(
             f"{name}: {work.assumption}" for name, work in WORKLOADS.items() if name in kinds and work.assumption

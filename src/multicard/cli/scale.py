@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from multicard.cli._command import Command, numbers_of_devices
-from multicard.cli._own_command import OWN_NAME, check_command, understood, with_own_names
+from multicard.cli._own_command import as_in_file, parse_command, resolve_names
 from multicard.core.errors import UserError
 
 CONFIG = Path("multicard.yaml")
+OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # may have dashes and capitals, which the file does not
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="environment variable that the script gets beside the usual ones; none that looks like a secret",
     )  # fmt: skip
     add("--time-limit-min", type=int, default=60, metavar="N", help="minutes per run (default: %(default)s)")
-    add("--results", default="results", metavar="FOLDER", help="where everything goes (default: %(default)s)")
+    add(
+        "--results",
+        metavar="FOLDER",
+        help="where everything goes (default: results; with --config-out NAME.yaml results-NAME)",
+    )
     add("--config-out", type=Path, default=CONFIG, metavar="FILE", help="configuration to write (default: %(default)s)")
     add("--overwrite", action="store_true", help="replace a configuration file that differs")
     add("--dry-run", action="store_true", help="list the runs; write and run nothing")
@@ -51,12 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the configuration, run it, and print its results; exit with 1 unless all was made and a run completed."""
-    from multicard.cli.run import run_and_print
+    from multicard.cli.run import check_start, run_and_print
     from multicard.cli.runs import print_runs
     from multicard.experiment.load import check
 
     config = configuration(arguments)
     experiment, path = check(config, "multicard scale"), arguments.config_out
+    check_start(experiment, planning=arguments.dry_run)
     if arguments.dry_run:
         print_runs(experiment)
         return
@@ -79,8 +85,8 @@ def _write(path: Path, text: str, overwrite: bool) -> None:
         if path.read_bytes() == text.encode():
             return
         raise UserError(
-            f"{path}: exists and says something else; --overwrite replaces it, --config-out FILE writes another, and "
-            f"multicard run {path} runs it as it is"
+            f"{path}: exists and says something else; --overwrite replaces it, --config-out FILE writes another, whose "
+            f"results go to a folder of their own, and multicard run {path} runs it as it is"
         )
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -96,12 +102,11 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     from multicard.workloads.script.workload import default_figures
 
-    python, command = understood(arguments.rest, arguments.launcher)
-    varied = dict(map(_varied, arguments.vary))
+    python, command = parse_command(arguments.rest, arguments.launcher)
+    varied = dict(map(_parse_vary, arguments.vary))
     if len(varied) < len(arguments.vary):
         raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
-    command = [with_own_names(part, varied) for part in command]
-    check_command(command, list(varied))
+    command = resolve_names(command, varied)
     devices = numbers_of_devices("--devices", arguments.devices)
     device = arguments.device
     if device == "auto":
@@ -119,7 +124,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     what = "GPU" if device == "cuda" else "process"
     name = next((Path(part).name for part in command if part.endswith(".py")), " ".join(command[:2]))
     return {
-        "results": arguments.results,
+        "results": arguments.results or _results(arguments.config_out),
         "time_limit_min": arguments.time_limit_min,
         "scenarios": {
             "scale": {
@@ -131,6 +136,11 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
             }
         },
     }
+
+
+def _results(config: Path) -> str:
+    """Name of the folder for the results of a configuration file; in one folder two would replace each other's."""
+    return "results" if config.name == CONFIG.name else f"results-{re.sub('[^A-Za-z0-9._-]+', '-', config.stem)}"
 
 
 def as_yaml(config: dict[str, Any], command: list[str]) -> str:
@@ -147,7 +157,7 @@ def as_yaml(config: dict[str, Any], command: list[str]) -> str:
 
     def lines(values: dict[str, Any], indent: int) -> list[str]:
         """A line for each key, with its remark."""
-        texts = ((key, f"{' ' * indent}{key}: {_flow(value)}") for key, value in values.items())
+        texts = ((key, f"{' ' * indent}{key}: {_inline_yaml(value)}") for key, value in values.items())
         return [f"{text} # {remarks[key]}" if key in remarks else text for key, text in texts]
 
     return "\n".join(
@@ -172,19 +182,19 @@ def as_yaml(config: dict[str, Any], command: list[str]) -> str:
     )
 
 
-def _flow(value: Any) -> str:
+def _inline_yaml(value: Any) -> str:
     """A value as YAML in one line."""
     import yaml
 
     return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)[1:-2]
 
 
-def _varied(text: str) -> tuple[str, list[Any]]:
+def _parse_vary(text: str) -> tuple[str, list[Any]]:
     """Name and values of one `--vary`."""
     name, equals, values = text.partition("=")
-    if not equals or not re.fullmatch(OWN_NAME, name) or not all(values.split(",")):
+    if not equals or not OWN_NAME.fullmatch(name) or not all(values.split(",")):
         raise UserError(f"--vary: found {text!r}, expected NAME=VALUE,... such as batch-size=32,64")
-    return name.lower().replace("-", "_"), [_value(value) for value in values.split(",")]
+    return as_in_file(name), [_value(value) for value in values.split(",")]
 
 
 def _value(text: str) -> Any:

@@ -12,13 +12,13 @@ WORDINGS = {
     "error": "{message}",  # of a rank
     "killed": "killed by {signal}",
     "exited": "exit code {exit_code}",  # of the launcher, where no rank reported an error
-    "wrong_gpus": "its {devices} devices were {gpus} distinct GPUs, so its numbers are not those of {devices}; see "
+    "wrong_gpus": "its {devices} devices share GPUs (distinct: {gpus}), so its numbers are not those of {devices}; see "
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",
     # Of scripts.
-    "no_torch": "{message}; state the interpreter that your training uses as `python`",
+    "no_torch": "{message}; state the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
-    "too_few_steps": "the script ended after {steps} steps, and {needed_steps} are needed; have it train longer, or "
+    "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; have it train longer, or "
     "lower `steps`, `warmup_steps` or `profiled_steps`",
     "steps_disagree": "another rank ended before step {step}; every rank has to make the same number of steps",
     "hidden_ranks": "{ranks} of its processes trained, and `devices` is {devices}; have the script start as many "

@@ -7,4 +7,4 @@ SECRET_VARIABLE = re.compile(r"token(?!izer)|secret|passw|(?<!_ib_p)key|credenti
 # Keys of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS and NVIDIA, and JSON web tokens, by how they begin.
 TOKEN = re.compile(r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|nvapi-|eyJ)[\w.-]{8,}")
 # One that is not part of a path, such as /opt/sk-learn-1.2.3/bin, or that is the login of a URL.
-APART = re.compile(rf"(?<![\w/.-]){TOKEN.pattern}|(?<=://){TOKEN.pattern}(?::[^\s/@]*)?@")
+STANDALONE_TOKEN = re.compile(rf"(?<![\w/.-]){TOKEN.pattern}|(?<=://){TOKEN.pattern}(?::[^\s/@]*)?@")

@@ -24,6 +24,20 @@ def printable(text: str, longest: int | None = None) -> str:
     return shown if longest is None or len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
+def counted(number: int, one: str) -> str:
+    """A number of things, of which `one` is the word for one.
+
+    >>> counted(1, "run"), counted(2, "run"), counted(3, "CPU process"), counted(2, "batch"), counted(0, "pass")
+    ('1 run', '2 runs', '3 CPU processes', '2 batches', '0 passes')
+    """
+    return f"{number} {plural(number, one)}"
+
+
+def plural(number: int, one: str) -> str:
+    """The word for so many things, without the number."""
+    return one if number == 1 else f"{one}{'es' if one.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
 def for_markdown(text: str) -> str:
     r"""Text that Markdown shows literally.
 

@@ -44,7 +44,7 @@ WORDS = {
     "speedup": "speed-up", "numa": "NUMA", "llm": "language model", "llms": "language models", "vram": "VRAM",
     "gpu": "GPU",
 }  # fmt: skip
-OWN = "args."  # how the columns of a user's own parameters begin
+ARGS_PREFIX = "args."  # how the columns of a user's own parameters begin
 UNKNOWN = "–"
 DIGITS = 3
 MOST_DECIMALS = 6
@@ -52,7 +52,7 @@ MOST_DECIMALS = 6
 
 def units_of(column: str) -> Units | None:
     """Give the units of a column by its name; None where it counts things, or is no number, or is a user's own."""
-    if column.startswith(OWN):
+    if column.startswith(ARGS_PREFIX):
         return None
     return BYTES if column == "bytes" else next((UNITS[end] for end in UNITS if column.endswith(end)), None)
 
@@ -85,8 +85,8 @@ def heading(column: str, unit: str = "") -> str:
     >>> heading("args.batch_size")
     'batch_size'
     """
-    if column.startswith(OWN):
-        return column.removeprefix(OWN)
+    if column.startswith(ARGS_PREFIX):
+        return column.removeprefix(ARGS_PREFIX)
     ending = next((end for end in UNITS if column.endswith(end)), "")
     if ending in _IS_UNIT_ALONE:
         column = column.removesuffix(ending)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.system import ask, read_or_none, version_of
+from multicard.core.text import counted
 from multicard.doctor.checks import Check, cannot_tell
 
 # The first driver of each CUDA generation: docs.nvidia.com/deploy/cuda-compatibility, "Minor Version Compatibility".
@@ -83,7 +84,7 @@ def _partitioned(listed: list[dict[str, Any]]) -> list[Check]:
 
 def _nvidia_smi(queried: int, listed: int, problem: str | None) -> Check:
     """nvidia-smi differs from NVML, and runs are planned for the GPUs that it lists."""
-    found = problem or f"lists {queried} GPUs, NVML {listed}"
+    found = problem or f"lists {counted(queried, 'GPU')}, NVML {listed}"
     return Check("nvidia-smi", found, "error", "runs are planned for the GPUs that it lists; reinstall the driver")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from multicard.core.system import Answer, ask
+from multicard.core.text import counted
 from multicard.doctor.checks import Check, cannot_tell
 
 TOOLS = ("sbatch", "srun", "sinfo", "squeue")
@@ -33,8 +34,8 @@ class Nodes:
     memory_mb: int
 
     def __str__(self) -> str:
-        gpus = " and ".join(f"{count} {kind} GPUs".replace("  ", " ") for kind, count in self.gpus.items())
-        nodes = f"{self.count} {'node' if self.count == 1 else 'nodes'}"
+        gpus = " and ".join(counted(count, f"{kind} GPU".strip()) for kind, count in self.gpus.items())
+        nodes = counted(self.count, "node")
         return nodes + (f" of {gpus}" if gpus else "") + ("" if self.up else " (not up)")
 
 
@@ -212,7 +213,7 @@ def _cluster(profile: dict[str, Any], nodes: list[Nodes]) -> Iterator[Check]:
     said = {key: int(str(value)) for key, value in cluster.items() if str(value).isdecimal()}
     gpus, cpus, count = said.get("gpus_per_node", 0), said.get("cpus_per_node", 0), said.get("nodes", 0)
     fitting = sum(node.count for node in nodes if node.up and sum(node.gpus.values()) >= gpus and node.cpus >= cpus)
-    told = f"{count or 'some'} nodes of {gpus} GPUs and {cpus} CPUs"
+    told = f"{counted(count, 'node') if count else 'some nodes'} of {counted(gpus, 'GPU')} and {counted(cpus, 'CPU')}"
     if fitting >= max(count, 1):
         yield Check("profile: cluster", told)
     else:

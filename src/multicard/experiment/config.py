@@ -11,7 +11,7 @@ from multicard.experiment.cluster import Cluster
 from multicard.experiment.datasets import Dataset, Digits, Strict
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.models import Model
-from multicard.experiment.parameters import ARGS, DATASET_NAME, OWN, OwnName, OwnValue, flat
+from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DATASET_NAME, OwnName, OwnValue, flat
 from multicard.experiment.workload import WORKLOADS
 
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
@@ -30,13 +30,13 @@ PARAMETERS = tuple(dict.fromkeys(name for work in WORKLOADS.values() for name in
 
 def is_parameter(column: str) -> bool:
     """Whether a column of a table is a parameter: one of multicard's, or one of the user's own (`args.batch_size`)."""
-    return column in PARAMETERS or column.startswith(OWN)
+    return column in PARAMETERS or column.startswith(ARGS_PREFIX)
 
 
 def parameters_in(columns: Iterable[str]) -> list[str]:
     """Those of the columns that are parameters: multicard's in their order, then the user's own."""
     there = list(columns)
-    return [*(name for name in PARAMETERS if name in there), *(name for name in there if name.startswith(OWN))]
+    return [*(name for name in PARAMETERS if name in there), *(name for name in there if name.startswith(ARGS_PREFIX))]
 
 
 # Parameters that workloads share under one name, with values of their own; each workload checks its own.

@@ -15,7 +15,7 @@ from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import ARGS, DEFAULT_WORKLOAD, OWN, JobParameters, run_id
+from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DEFAULT_WORKLOAD, JobParameters, run_id
 from multicard.experiment.runs import Run, expand_scenario
 from multicard.experiment.workload import WORKLOADS, parameters_of
 
@@ -270,7 +270,7 @@ def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
         f"{where}.{section}.{key}: not a parameter of the workload {workload}"
         for section, keys in (("fixed", scenario.fixed.model_fields_set), ("vary", scenario.varied))
         for key in keys
-        if (ARGS if key.startswith(OWN) else key) not in known
+        if (ARGS if key.startswith(ARGS_PREFIX) else key) not in known
     ]
     for figure in scenario.figures:
         about = FIGURES[figure].workload or workload

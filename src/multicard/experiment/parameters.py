@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from multicard.core.units import OWN
+from multicard.core.units import ARGS_PREFIX
 from multicard.profilers import PROFILERS
 
 DATASET_NAME = r"^[a-z0-9][a-z0-9-]*$"
@@ -78,7 +78,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     >>> flat({"args": {"b": 32}, "devices": 2})
     {'devices': 2, 'args.b': 32}
     """
-    own = {f"{OWN}{name}": value for name, value in (values.get(ARGS) or {}).items()}
+    own = {f"{ARGS_PREFIX}{name}": value for name, value in (values.get(ARGS) or {}).items()}
     return {name: value for name, value in values.items() if name != ARGS} | own
 
 
@@ -88,8 +88,8 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     >>> nested({"devices": 2, "args.b": 32})
     {'devices': 2, 'args': {'b': 32}}
     """
-    own = {name.removeprefix(OWN): value for name, value in values.items() if name.startswith(OWN)}
-    others = {name: value for name, value in values.items() if not name.startswith(OWN)}
+    own = {name.removeprefix(ARGS_PREFIX): value for name, value in values.items() if name.startswith(ARGS_PREFIX)}
+    others = {name: value for name, value in values.items() if not name.startswith(ARGS_PREFIX)}
     return others | {ARGS: own} if own else others
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from multicard.core.text import counted
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, flat, nested, run_id
@@ -38,7 +39,7 @@ class Run:
         if own := WORKLOADS[p.workload].unsupported_reason(p, machine, self.inputs):
             return own
         if p.devices % p.nodes:
-            return f"{_counted(p.devices, 'device')} cannot be shared equally by {p.nodes} nodes"
+            return f"{counted(p.devices, 'device')} cannot be shared equally by {p.nodes} nodes"
         if p.compiled and not machine.compiler:
             return "torch.compile needs a C++ compiler, none found"
         if p.compiled and p.device == "cuda" and machine.triton:
@@ -53,7 +54,7 @@ class Run:
         found = machine.gpus if p.device == "cuda" else machine.cpus
         if p.devices_per_node > found:
             on_each = " on each node" if p.nodes > 1 else ""
-            return f"needs {p.devices_per_node} devices{on_each}, {found} found{hidden}"
+            return f"needs {counted(p.devices_per_node, 'device')}{on_each}, {found} found{hidden}"
         if machine.runs_ask_for_cpus and p.cpus_per_node > machine.cpus:
             return f"needs {p.cpus_per_node} CPUs of a node for its ranks and loader workers, {machine.cpus} found"
         if p.profiler in PROFILERS and p.profiler not in machine.profilers:
@@ -74,10 +75,6 @@ class Run:
         """Estimate of the most memory that training takes on one device; None where there is no estimate."""
         p = self.parameters
         return WORKLOADS[p.workload].device_memory_bytes(p, self.inputs)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def expand(experiment: Experiment) -> dict[str, list[Run]]:

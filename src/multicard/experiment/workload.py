@@ -78,7 +78,7 @@ class Workload(ABC):
         What it counts its work in.
     step_columns
         Columns of steps.csv that its measures need beside those of every workload.
-    named_by
+    default_label
         The parameter that names a series in which nothing varies; by default `method`.
     scales_weakly
         Whether each device has as much work per step however many there are, where no parameter `scaling` says so.
@@ -88,6 +88,8 @@ class Workload(ABC):
         Whether its parameters hold text of the user's, which an archive must not give away as it is.
     is_judged
         Whether claims are checked on its runs.
+    is_observed
+        Whether its steps and samples are counted from outside the program that trains, so that they may be unknown.
     has_epochs
         Whether it tests after every epoch, so that epochs.csv has rows.
     launches
@@ -111,6 +113,7 @@ class Workload(ABC):
     phases_cover_steps = True
     has_free_text = False
     is_judged = True
+    is_observed = False
     has_epochs = False
     launches = True
     assumption: str
@@ -245,7 +248,7 @@ class Workload(ABC):
         """
 
     @property
-    def named_by(self) -> str:
+    def default_label(self) -> str:
         """As above."""
         return self.method
 

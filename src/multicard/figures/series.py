@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.comparisons import varied
-from multicard.core.text import for_figure
-from multicard.core.units import OWN
+from multicard.core.text import for_figure, plural
+from multicard.core.units import ARGS_PREFIX
 from multicard.experiment.workload import WORKLOADS, workload_of
 from multicard.workloads.llm.technique import TECHNIQUES
 
@@ -20,10 +20,10 @@ LONGEST = 40  # characters of a value that a user wrote
 def unit(name: str, value: object) -> str:
     """Label of a value of a parameter."""
     text = str(value)
-    if name.startswith(OWN):
-        return _own(name.removeprefix(OWN), value)
+    if name.startswith(ARGS_PREFIX):
+        return _own(name.removeprefix(ARGS_PREFIX), value)
     if name == "steps_per_epoch":  # where the table was read from CSV, 100.0, and not a number for all
-        return "full epochs" if pd.isna(value) else f"{value:g} steps per epoch"
+        return "full epochs" if pd.isna(value) else f"{value:g} {plural(float(value), 'step')} per epoch"
     worded = {
         "image_size": f"{value} px",
         "batch_size": f"batch {value}",
@@ -60,13 +60,15 @@ def _own(name: str, value: object) -> str:
 
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """Label of each row by those of the parameters `names` that apply; without any, by the workload's `named_by`."""
+    """Label of each row by those of the parameters `names` that apply; without any, by the `default_label`."""
     works = [work for work in WORKLOADS.values() if work.method in rows]
 
     def label(row: pd.Series) -> str:
         shown = [name for name in names if all(work.applies(name, row) for work in works)]
-        shown = [name for name in shown if not (name.startswith(OWN) and pd.isna(row[name]))]  # of another script
-        shown = shown or [workload_of(rows).named_by]
+        shown = [
+            name for name in shown if not (name.startswith(ARGS_PREFIX) and pd.isna(row[name]))
+        ]  # of another script
+        shown = shown or [workload_of(rows).default_label]
         if "technique" in shown and any(name in TECHNIQUES[row["technique"]].own_parameters for name in shown):
             shown = [name for name in shown if name != "technique"]  # "QAT of weights" says it
         return ", ".join(unit(name, row[name]) for name in shown)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from multicard.core.secrets import APART, SECRET_VARIABLE, TOKEN
+from multicard.core.secrets import SECRET_VARIABLE, STANDALONE_TOKEN, TOKEN
 from multicard.core.system import SHARED_GPU
 from multicard.experiment.parameters import JobParameters
 from multicard.profilers import PROFILERS
@@ -53,7 +53,7 @@ def job_environment(source: Mapping[str, str] = os.environ, stated: Sequence[str
         for name, value in source.items()
         if (name in ALLOWED or name in stated or name.startswith(ALLOWED_PREFIXES))
         and not SECRET_VARIABLE.search(name)
-        and not APART.search(value)
+        and not STANDALONE_TOKEN.search(value)
     }
 
 

@@ -129,18 +129,19 @@ def run_job(
             },
         )
         stated = work.passed_variables(parameters)
-        command = node_command(parameters, profiler, scratch)
-        environment = environment_of(parameters, profiler, temporary, stated)
-        environment |= work.environment(parameters, scratch)
         own_folder = work.folder(parameters)
         users = ScriptFolder(own_folder, work.script(parameters), folder) if own_folder else None
         if users:
             (folder / SAVED).mkdir()  # the script may write there
-        if several:
+        if several:  # each node makes the command and the environment of its ranks
             program = [sys.executable, "-m", "multicard.launch.node", "--job", str((scratch / JOB).absolute())]
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
             command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus)
-            environment = job_environment(stated=stated) | slurm.srun_environment()  # each node makes that of its ranks
+            environment = job_environment(stated=stated) | slurm.srun_environment()
+        else:
+            command = node_command(parameters, profiler, scratch)
+            environment = environment_of(parameters, profiler, temporary, stated)
+            environment |= work.environment(parameters, scratch)
         host = None if several else HostConditions()
         start = datetime.now(UTC)
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.core.text import for_html
+from multicard.core.text import counted, for_html, plural
 from multicard.core.units import BYTES, number, unit_for
 from multicard.experiment.figures import FIGURES
 from multicard.figures.bars import missing, places
@@ -67,8 +67,8 @@ def _boxes(data: pd.DataFrame) -> dict[str, Any]:
     how = measure("step_time_s", data["p99_s"])
     names = [for_html(str(name)) for name in data["configuration"]]
     said = [
-        f"{row['configuration']}: median {how.shown(row['median_s'])} {how.unit}, half of {row['steps']} steps within "
-        f"[{how.shown(row['p25_s'])}, {how.shown(row['p75_s'])}], 98% within "
+        f"{row['configuration']}: median {how.shown(row['median_s'])} {how.unit}, half of "
+        f"{counted(row['steps'], 'step')} within [{how.shown(row['p25_s'])}, {how.shown(row['p75_s'])}], 98% within "
         f"[{how.shown(row['p1_s'])}, {how.shown(row['p99_s'])}]"
         for _, row in data.iterrows()
     ]
@@ -147,13 +147,13 @@ def _point(row: pd.Series, column: str, by: str, how: Measure) -> dict[str, Any]
     if several and low != high:
         said += f" [{how.shown(low)}, {how.shown(high)}]"
     repeats = row.get("repeats")
-    counted = f", {repeats:g} repeat{'s' if repeats != 1 else ''}" if is_number(repeats) else ""
+    over = f", {repeats:g} {plural(repeats, 'repeat')}" if is_number(repeats) else ""
     return {
         "x": row["x"],
         "y": float(value) * how.factor,
         "down": max(0.0, float(value - low) * how.factor) if several else 0.0,
         "up": max(0.0, float(high - value) * how.factor) if several else 0.0,
-        "text": for_html(f"{row['series']}, {_named(by, row[by])}: {said}{counted}"),
+        "text": for_html(f"{row['series']}, {_named(by, row[by])}: {said}{over}"),
     }
 
 

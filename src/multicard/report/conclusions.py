@@ -10,6 +10,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 from multicard.analysis.claim_limits import quantity_words
+from multicard.core.text import counted
 from multicard.core.units import number
 from multicard.report.wording import in_words
 
@@ -77,7 +78,7 @@ def _claim_test(row: Mapping[str, Any]) -> ClaimTest:
         pooled += f" [{shown(n['low'])}, {shown(n['high'])}] at {number(100 * n['level'])}%"
     single = ""
     if None not in (n["comparisons"], n["lowest"], n["highest"], n["blocks"]):
-        single = f"{n['comparisons']:.0f} in {n['blocks']:.0f} block{'s' if n['blocks'] > 1 else ''}"
+        single = f"{n['comparisons']:.0f} in {counted(round(n['blocks']), 'block')}"
         if n["comparisons"] > 1:
             single += f", {shown(n['lowest'])} to {shown(n['highest'])}"
     return ClaimTest(

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from multicard.core.files import atomic_write
+from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
@@ -50,7 +51,7 @@ def render(results: Results, recorded: Sequence[RecordedPage] = (), machines: Se
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"words": in_words}
+    templates.filters |= {"words": in_words, "counted": counted}
     scenarios = [_scenario(each, results.records) for each in results.scenarios]
     number = 0
     for each in scenarios:

@@ -20,7 +20,7 @@
       row.hidden = !fits;
       count += fits;
     }
-    shown.textContent = `${count} of ${rows.length} runs shown`;
+    shown.textContent = `${count} of ${rows.length} run${rows.length === 1 ? "" : "s"} shown`;
   }
 
   function sort(heading) {

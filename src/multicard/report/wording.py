@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.core.units import BYTES, OWN, heading, number, unit_for, units_of, with_unit
+from multicard.core.units import ARGS_PREFIX, BYTES, heading, number, unit_for, units_of, with_unit
 from multicard.experiment.config import is_parameter
 from multicard.workloads.llm.technique import TECHNIQUES
 
@@ -46,7 +46,7 @@ def in_words(name: str) -> str:
     ('Out of memory', 'CUDA API', 'Speed-up')
     """
     words = heading(name)
-    if name.startswith(OWN):
+    if name.startswith(ARGS_PREFIX):
         return words
     return words[:1].upper() + words[1:]
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from multicard.core.text import counted
+
 Rows = list[dict[str, Any]]
 
 # Tables of a summary, the most asked for first.
@@ -43,7 +45,7 @@ def _capture_and_steps(rows: Rows) -> Rows:
         if steps:
             times = [name for name in steps[0] if name.endswith("_s")]
             medians = {n: median(row[n] for row in steps) if steps[0][n] is not None else None for n in times}
-            shorter.append(steps[0] | medians | {"scope": f"median of {len(steps)} steps"})
+            shorter.append(steps[0] | medians | {"scope": f"median of {counted(len(steps), 'step')}"})
     return [{name: value for name, value in row.items() if name not in ("step", "start_s")} for row in shorter]
 
 

@@ -70,7 +70,7 @@ class Observer:
 
     def update_begins(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         """An optimizer is about to update."""
-        self._insist()
+        self._force_exit()
         self._updates += 1
         # A closure begins with a forward pass.
         has_closure = callable(options.get("closure", arguments[0] if arguments else None))
@@ -103,14 +103,14 @@ class Observer:
 
     def mark_step(self) -> None:
         """The script says that a step ends here."""
-        self._insist()
+        self._force_exit()
         if not self._marked:
             self._marked, self._recording = True, None
         self._end_step(None)
 
-    def _insist(self) -> None:
+    def _force_exit(self) -> None:
         if self._ended and self._recording is not None:
-            self._recording.insist()
+            self._recording.force_exit()
 
     def _end_step(self, optimizer: Any) -> None:
         if self._is_extra or is_capturing():

@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import PROGRESS, STEPS, rank_file
 from multicard.core.reasons import Reason
+from multicard.core.text import counted
 from multicard.record import environment, visible
 from multicard.record.binding import bound
 from multicard.record.capture import LONGEST_WAIT, Capture, HostBarrier, RankLeft
@@ -193,7 +194,7 @@ class Recording:
         if step == max(1, plan.warmup):  # the last step of the warm-up makes up for the time that this takes
             self.others.start()
         if step == plan.warmup + 1:
-            self._log(f"measuring {plan.measured} steps")
+            self._log(f"measuring {counted(plan.measured, 'step')}")
             for meter in self.meters:
                 meter.start()
         if step == plan.measured_end + 1:
@@ -202,7 +203,9 @@ class Recording:
                 meter.stop()
             self.others.stop()
             plan.profiled = self._agree(observer)
-            self._log(f"profiling {plan.profiled.profiled_steps} steps, after {plan.profiled.warmup_steps} more")
+            self._log(
+                f"profiling {counted(plan.profiled.profiled_steps, 'step')}, after {plan.profiled.warmup_steps} more"
+            )
         if step != plan.opening:
             return step == plan.measured_end + 1
         self._window = self.capture.window()
@@ -232,12 +235,12 @@ class Recording:
         if self.barrier is not None:
             with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
                 self.barrier.wait()
-        timer = threading.Timer(LIMIT_S, self.insist)
+        timer = threading.Timer(LIMIT_S, self.force_exit)
         timer.daemon = True
         timer.start()
         raise SystemExit(0)
 
-    def insist(self) -> NoReturn:
+    def force_exit(self) -> NoReturn:
         """End a script that was asked to end and goes on."""
         try:
             write_json(self._path(), self.record | {"ignored_exit": True})

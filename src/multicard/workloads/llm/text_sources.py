@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from multicard.core.errors import UserError
 from multicard.core.files import described
+from multicard.core.text import counted
 from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, Text, TextFile
 
 BATCH = 1000  # rows of a Parquet file that are in memory at a time
@@ -113,7 +114,7 @@ def _read_csv(path: Path) -> Iterator[tuple[str, Any]]:
         for row in filter(None, reader):
             place = f"{path}, line {reader.line_num}"
             if len(row) != len(header):
-                raise UserError(f"{place}: found {len(row)} columns, expected {len(header)}")
+                raise UserError(f"{place}: found {counted(len(row), 'column')}, expected {len(header)}")
             yield place, dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: cannot be read as CSV: {error}") from None

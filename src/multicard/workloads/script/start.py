@@ -5,13 +5,14 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from multicard.core.files import read_json
 from multicard.core.layout import JOB
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
-from multicard.core.secrets import APART, SECRET_VARIABLE
+from multicard.core.secrets import SECRET_VARIABLE, STANDALONE_TOKEN
 from multicard.core.system import ask, version_of
 from multicard.record.observe import OBSERVE, OBSERVER_SITE
 from multicard.workloads.script.launcher import LAUNCHERS
@@ -103,7 +104,7 @@ def secret_stated(p: ScriptParameters) -> str | None:
     named = next((name for name in p.environment if SECRET_VARIABLE.search(name)), None)
     if named:
         return f"environment: {named} looks like a secret, which would be recorded; have the script read it from a file"
-    if any(map(APART.search, p.arguments(""))):
+    if any(map(STANDALONE_TOKEN.search, p.arguments(""))):
         return (
             "command: it holds what looks like a secret, which would be recorded; have the script read it from a file"
         )
@@ -131,13 +132,14 @@ def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
         if found is None or not os.access(found, os.X_OK):
             return f"launcher: {p.launched_by} needs the program {program}, which is not on the PATH"
     for name in p.environment:
-        if APART.search(source.get(name, "")):
+        if STANDALONE_TOKEN.search(source.get(name, "")):
             return f"environment: the value of {name} looks like a secret, which a profiler's report would hold"
     return None
 
 
+@cache
 def _interpreter_problem(python: str) -> str | None:
-    """What is wrong with the interpreter, asked once, before a job starts."""
+    """What is wrong with an interpreter, asked once, before a job starts."""
     if shutil.which(python) is None:
         return f"python: no such interpreter: {python}"
     answer = ask([python, "-c", QUESTION], INTERPRETER_LIMIT_S)

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 # One name in braces, an escaped brace, or a brace that is neither.
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -42,7 +42,26 @@ def fill(command: Iterable[str], values: Mapping[str, object]) -> list[str]:
     return [_PART.sub(filled, text) for text in command]
 
 
-def command_error(command: Iterable[str], own: Iterable[str], given: Iterable[str]) -> str | None:
+def renamed(command: Iterable[str], name_of: Callable[[str], str]) -> list[str]:
+    """The command with other names in braces.
+
+    >>> renamed(["--batch={Batch-Size}", "--json={{}}"], lambda name: name.lower().replace("-", "_"))
+    ['--batch={batch_size}', '--json={{}}']
+    """
+
+    def with_name(part: re.Match[str]) -> str:
+        return part[0] if part[1] is None else f"{{{name_of(part[1])}}}"
+
+    return [_PART.sub(with_name, text) for text in command]
+
+
+def command_error(
+    command: Iterable[str],
+    own: Iterable[str],
+    given: Iterable[str],
+    stated: str = "args.{}",
+    to_state: str = "add args.{}",
+) -> str | None:
     """What is wrong between a command and the user's own parameters, with what to do; None where nothing is.
 
     Parameters
@@ -51,6 +70,8 @@ def command_error(command: Iterable[str], own: Iterable[str], given: Iterable[st
         Names of the user's own parameters.
     given
         Names that always have a value.
+    stated, to_state
+        How a parameter of that name is stated, and what to do to state one.
     """
     own, given = list(own), list(given)
     try:
@@ -59,13 +80,14 @@ def command_error(command: Iterable[str], own: Iterable[str], given: Iterable[st
         return f"command: {error}"
     for name in own:
         if name in given:
-            return f"args.{name}: {{{name}}} is given by multicard; choose another name"
+            return f"{stated.format(name)}: multicard gives {{{name}}} its value; choose another name"
     for name in named:
         if name not in (*own, *given):
             close = difflib.get_close_matches(name, [*own, *given], n=1)
-            hint = f"did you mean {{{close[0]}}}?" if close else f"add args.{name}, or write {{{{ and }}}} for braces"
-            return f"command: {{{name}}} is not under args, nor one of {', '.join(given)} ({hint})"
+            add = f"{to_state.format(name)}, or " if re.fullmatch(r"[A-Za-z][\w-]*", name) else ""
+            hint = f"did you mean {{{close[0]}}}?" if close else f"{add}write {{{{ and }}}} for braces"
+            return f"command: {{{name}}} is neither your own parameter nor one of {', '.join(given)} ({hint})"
     for name in own:
         if name not in named:
-            return f"args.{name}: the command does not use it; write {{{name}}} where its value belongs"
+            return f"{stated.format(name)}: the command does not use it; write {{{name}}} where its value belongs"
     return None

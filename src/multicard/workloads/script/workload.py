@@ -27,9 +27,9 @@ class Script(Workload):
     method, methods = "launcher", LAUNCHERS
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     assumption = ""
-    named_by = "command"
+    default_label = "command"
     scales_weakly = phases_cover_steps = is_judged = False
-    has_free_text = True
+    has_free_text = is_observed = True
     no_option = "multicard changes no parameter of a script: the options are its own."
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from multicard.core.errors import UserError
 from multicard.core.files import described
+from multicard.core.text import counted
 from multicard.workloads.vision.images import in_threads
 from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples, every_nth_is_a_test_image
 
@@ -32,7 +33,7 @@ def read_kaggle(path: Path) -> GrayscaleSplits:
         path = path / "train.csv"
     samples, facts = _read_folder(path) if path.is_dir() else _read_csv(path)
     if len(samples) < TEST_EVERY:
-        raise UserError(f"{path}: found {len(samples)} samples, expected {TEST_EVERY} or more")
+        raise UserError(f"{path}: found {counted(len(samples), 'sample')}, expected {TEST_EVERY} or more")
     facts["split"] = f"every {TEST_EVERY}th sample is a test image, as Kaggle publishes no labels of its test.csv"
     return every_nth_is_a_test_image(samples, TEST_EVERY, facts)
 
@@ -77,7 +78,7 @@ def _header_error(path: Path) -> str | None:
         if column not in header:
             return f", line 1, column {column}: missing, expected label and pixel0 to pixel{EDGE * EDGE - 1}"
     if len(header) != len(COLUMNS):
-        return f", line 1: found {len(header)} columns, expected {len(COLUMNS)}"
+        return f", line 1: found {counted(len(header), 'column')}, expected {len(COLUMNS)}"
     return None
 
 
@@ -92,7 +93,7 @@ def _row_error(path: Path) -> str | None:
                 continue  # nearly every row: judged at once
             where = f", line {reader.line_num}"
             if len(row) != len(header):
-                return f"{where}: found {len(row)} columns, expected {len(header)}"
+                return f"{where}: found {counted(len(row), 'column')}, expected {len(header)}"
             for column, value in zip(header, row, strict=True):
                 highest = LARGEST.get(column, 255)
                 if not re.fullmatch(r"\s*-?[0-9]+\s*", value):

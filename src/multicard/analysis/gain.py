@@ -1,0 +1,69 @@
+"""What each number of devices gains, and what bounds it, in a line."""
+
+from collections.abc import Iterable, Sequence
+
+from multicard.analysis.best import differing
+from multicard.analysis.bottlenecks import Bottleneck, bottlenecks
+from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
+from multicard.analysis.scaling import BASELINE_DIFFERS, speedups_of
+from multicard.analysis.statistics import Interval, corrected, verdict
+from multicard.core.text import counted
+from multicard.core.units import number, number_in
+
+
+def gains(evidence: Evidence) -> list[str]:
+    """A line for each number of devices of which something is known, the smallest first.
+
+    It says how many times as fast as one device they are, by `scaling.speedups_of`, from the slowest configuration to
+    the fastest; whether the repeats show a difference, corrected for the number of configurations; and the bottleneck
+    with the largest share of a step, where there is one.
+    """
+    found = evidence.configurations
+    ratios = speedups_of(
+        (
+            each.rest(BASELINE_DIFFERS),
+            each.workload,
+            each[each.workload.method],
+            each["devices"],
+            each.blocks(each.rate),
+        )
+        for each in found
+    )
+    first = [report.bottlenecks[0] if report.bottlenecks else None for report in bottlenecks(evidence)]
+    lines = []
+    completed = [(each["devices"], each["device"]) if each.completed else None for each in found]
+    for devices, device in sorted({kind for kind in completed if kind}):
+        at = [index for index, kind in enumerate(completed) if kind == (devices, device)]
+        known = [ratio for i in at if devices > 1 and (ratio := ratios[i].over_blocks).value is not None]
+        said = [*_speed(known), *_bound([(found[i], first[i]) for i in at])]
+        if said:
+            lines.append(f"{counted(devices, DEVICE_WORDS[device])}: {'; '.join(said)}")
+    return lines
+
+
+def _speed(ratios: Sequence[Interval]) -> Iterable[str]:
+    if not ratios:
+        return
+    slowest, fastest = (choose(ratios, key=lambda ratio: ratio.value) for choose in (min, max))
+    if len(ratios) == 1:
+        yield f"{number_in(fastest.value, fastest.low, fastest.high)} times as fast as 1"
+    else:
+        yield f"{number(slowest.value)} to {number(fastest.value)} times as fast as 1"
+    verdicts = [verdict(ratio) for ratio in corrected(ratios)]
+    for kind, text in (("unknown", "one repeat, so a difference may be noise"), ("none", "no difference is shown")):
+        if count := verdicts.count(kind):
+            yield text if count == len(verdicts) else f"{text} ({count} of {counted(len(verdicts), 'configuration')})"
+
+
+def _bound(first: Sequence[tuple[Configuration, Bottleneck | None]]) -> Iterable[str]:
+    known = [(each, bottleneck) for each, bottleneck in first if bottleneck is not None]
+    if not known:
+        return
+    worst, bottleneck = max(known, key=lambda pair: pair[1].share)
+    text = f"bottleneck: {bottleneck.kind}, as {bottleneck.evidence}"
+    if len(first) == 1:
+        yield text
+        return
+    same = sum(other.kind == bottleneck.kind for _, other in known)
+    named = worst.naming(differing([each for each, _ in first]))
+    yield f"{text}, with {named} (in {same} of {counted(len(first), 'configuration')})"

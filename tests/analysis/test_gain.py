@@ -1,0 +1,48 @@
+"""What each number of devices gains, in a line: of synthetic runs whose ratios follow by hand."""
+
+from pathlib import Path
+
+from analysis.synthetic_results import Row, images, made
+from multicard.analysis.gain import gains
+
+FALLING, RISING, ONCE = (1.1, 1.0, 0.9), (0.9, 1.0, 1.1), (1.0,)
+WAITS = "of the step is spent waiting for the data loader (measures.csv)"
+
+
+def lines(folder: Path, *runs: list[Row]) -> list[str]:
+    return gains(made(folder, [row for each in runs for row in each]))
+
+
+def test_several_devices_are_compared_with_one_and_the_bottleneck_follows(tmp_path: Path) -> None:
+    one, two = images(100, FALLING, data_share=0.02), images(200, RISING, devices=2, data_share=0.4)
+    # The ratios of the blocks are 2 × (9/11, 1, 11/9): a t interval of two degrees of freedom around 2.
+    assert lines(tmp_path, one, two) == [
+        f"2 GPUs: 2.00 [1.21, 3.29] times as fast as 1; bottleneck: data loading, as 40% {WAITS}"
+    ]
+
+
+def test_several_configurations_have_a_range_and_the_worst_bottleneck(tmp_path: Path) -> None:
+    small = images(100, ONCE, data_share=0.1), images(80, ONCE, devices=2, data_share=0.3)
+    large = (
+        images(10, ONCE, image_size=512, data_share=0.01),
+        images(15, ONCE, image_size=512, devices=2, data_share=0.07),
+    )
+    assert lines(tmp_path, *small, *large) == [
+        f"1 GPU: bottleneck: data loading, as 10% {WAITS}, with image_size: 224 (in 1 of 2 configurations)",
+        "2 GPUs: 0.8 to 1.5 times as fast as 1; one repeat, so a difference may be noise; "
+        f"bottleneck: data loading, as 30% {WAITS}, with image_size: 224 (in 2 of 2 configurations)",
+    ]
+
+
+def test_what_repeats_do_not_decide_is_no_difference(tmp_path: Path) -> None:
+    same = images(100, FALLING), images(100, RISING, devices=2)
+    assert lines(tmp_path / "a", *same) == ["2 GPUs: 1.00 [0.61, 1.65] times as fast as 1; no difference is shown"]
+    faster = images(10, image_size=512), images(20, image_size=512, devices=2)
+    assert lines(tmp_path / "b", *same, *faster) == [
+        "2 GPUs: 1 to 2 times as fast as 1; no difference is shown (1 of 2 configurations)"
+    ]
+
+
+def test_nothing_is_said_of_what_is_not_known(tmp_path: Path) -> None:
+    lost = images(0, ONCE, devices=4, outcome="out_of_memory")
+    assert lines(tmp_path, images(100, devices=2, data_share=0.01), lost) == []
