@@ -1,11 +1,13 @@
 """The console command, as a user types it."""
 
+import io
 import json
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import chdir, closing, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,14 +15,29 @@ import yaml
 
 from analysis.synthetic_results import images, make_results
 from conftest import ROOT, path_without_nsys
+from multicard.cli import main
 from synthetic import PID, kineto_trace, nsys_export
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
 
 
 def multicard(*arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in this process, which spares the second that a new one takes to start."""
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(folder or Path.cwd()), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main([*map(str, arguments)])
+            code = 0
+        except SystemExit as ended:  # as Python does with it
+            code = ended.code if isinstance(ended.code, int) else 1
+            if isinstance(ended.code, str):
+                print(ended.code, file=sys.stderr)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def as_typed(*arguments: str | Path, **others: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [MULTICARD, *map(str, arguments)], cwd=folder, capture_output=True, text=True, timeout=600, check=False
+        [MULTICARD, *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False, **others
     )
 
 
@@ -90,7 +107,7 @@ def test_runs_that_exceed_the_stated_memory_of_a_gpu_are_flagged(tmp_path: Path)
         return " ".join(found.stdout.split())
 
     # Three repeats of QAT of all weights on one GPU: weights and gradients in bf16 with two moments are 64 GB alone.
-    assert "3 runs are unlikely to fit into the memory of a GPU" in listed(94)
+    assert "3 runs unlikely to fit into the memory of a GPU" in listed(94)
     assert "unlikely to fit" not in listed(141)
 
 
@@ -105,7 +122,7 @@ def test_runs_that_cannot_run_are_counted_by_their_reason(tmp_path: Path) -> Non
 
 
 def test_status_of_an_experiment_that_has_not_run(tmp_path: Path) -> None:
-    shown = multicard("status", "--config", config(tmp_path))
+    shown = as_typed("status", "--config", config(tmp_path))
     assert (shown.returncode, shown.stdout.strip()) == (0, "1 waiting")
 
 
@@ -140,7 +157,7 @@ def test_status_says_that_a_profiler_may_record_too_little(tmp_path: Path) -> No
 
 
 def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:
-    stopped = multicard("runs", "--config", config(tmp_path, repeats=0))
+    stopped = as_typed("runs", "--config", config(tmp_path, repeats=0))
     assert stopped.returncode == 1
     assert stopped.stdout == ""
     assert len(stopped.stderr.splitlines()) == 1
@@ -294,10 +311,7 @@ def test_only_the_tables_that_were_asked_for_are_made(tmp_path: Path) -> None:
 
 def test_a_report_without_nsys_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "t.nsys-rep").write_bytes(b"x")
-    stopped = subprocess.run(
-        [MULTICARD, "analyze", str(tmp_path / "t.nsys-rep")],
-        env={"PATH": path_without_nsys()}, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    stopped = as_typed("analyze", tmp_path / "t.nsys-rep", env={"PATH": path_without_nsys()})
     assert stopped.returncode == 1
     assert stopped.stderr.strip() == "cannot export t.nsys-rep: nsys is not on the PATH"
 
@@ -343,5 +357,5 @@ def test_events_that_cannot_be_written_are_refused_before_anything_is_read(tmp_p
 def test_standard_output_is_json_alone_whatever_else_is_written(tmp_path: Path) -> None:
     trace = nsys_export(tmp_path / "t.sqlite")
     options = ("--json", "--out", tmp_path / "tables", "--perfetto", tmp_path / "events.json")
-    done = multicard("analyze", trace, *options)
+    done = as_typed("analyze", trace, *options)
     assert "kernels" in json.loads(done.stdout)["tables"] and "events for ui.perfetto.dev" in done.stderr

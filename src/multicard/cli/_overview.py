@@ -82,8 +82,8 @@ def _next_steps(experiment: "Experiment", config: Path, completed: bool, failed:
     """Commands that lead on, with what for."""
     again, results = f"multicard run {shlex.quote(str(config))}", shlex.quote(experiment.results)
     if failed:
-        folders = f"{results}/runs"
-        yield f"for why runs did not complete, log.txt in their folders in {folders}; without these, {again} tries again"
+        where = f"log.txt in their folders in {results}/runs"
+        yield f"for why runs did not complete, {where}; without these folders, {again} tries again"
     if completed:
         if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
             yield f"for intervals, repeats: 3 in {config}, then {again}; what was measured stays"
