@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from conftest import ROOT
 from docs.test_pages import blocks, shell_commands
+from multicard.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +67,32 @@ def test_the_table_has_a_row_of_each_configuration_and_says_where_the_report_is(
         (devices, batch, "completed") for devices in "12" for batch in ("128", "32")
     ]
     assert printed.splitlines()[-1] == "report: results/report.html"
+    assert [line.partition(":")[0] for line in printed.splitlines()[-3:]] == ["next", "next", "report"]
     assert (folder / "results" / "report.html").stat().st_size > 0
+
+
+def test_what_two_processes_gain_is_the_range_of_the_table(folder: Path, printed: str) -> None:
+    found = measures(folder)
+    slowest, fastest = found[found["devices"] == 2]["speedup"].sort_values()
+    [line] = [line for line in printed.splitlines() if line.startswith("2 CPU processes: ")]
+    assert line.startswith(f"2 CPU processes: {slowest:.3g} to {fastest:.3g} times as fast as 1; one repeat, so ")
+
+
+def test_the_commands_that_go_on_from_there_work(
+    folder: Path, printed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    page = (ROOT / "docs" / "own-training.md").read_text()
+    said = {}
+    for name, arguments in re.findall(r"`multicard (status|archive|recommend) ([^`]*)`", page):
+        main([name, *shlex.split(arguments)])
+        said[name] = capsys.readouterr().out
+    assert said["status"].splitlines()[-1] == "4 completed"
+    assert Path("ours.tar.gz").stat().st_size > 0
+    recommended = said["recommend"].replace("\\", "")  # of Markdown
+    assert "batch_size: 128" in recommended and "args." not in recommended
+    main(["compare", "results", "ours.tar.gz"])
+    assert "2 CPU processes" in capsys.readouterr().out
 
 
 def test_a_second_start_measures_nothing_again(folder: Path, printed: str) -> None:
