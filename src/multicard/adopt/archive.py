@@ -13,7 +13,7 @@ from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
-from multicard.experiment.parameters import ARGS, OWN, flat, nested
+from multicard.experiment.parameters import ARGS, ARGS_PREFIX, flat, nested
 from multicard.experiment.runs import distinct, expand
 from multicard.experiment.workload import parameters_of
 
@@ -77,7 +77,7 @@ def configuration(runs: Sequence[TracedRun], figures: Sequence[str]) -> dict[str
     names = dict.fromkeys(name for each in stated for name in each)
     if lacking := [(run, name) for run, each in zip(runs, stated, strict=True) for name in names if name not in each]:
         run, name = lacking[0]
-        raise UserError(f"{run.where}: {name.removeprefix(OWN)}: is not stated, and of other runs it is")
+        raise UserError(f"{run.where}: {name.removeprefix(ARGS_PREFIX)}: is not stated, and of other runs it is")
     values = {name: _distinct(each[name] for each in stated) for name in names}
     varied = {name: each for name, each in values.items() if len(each) > 1}
     repeats = max(run.parameters.get("repeat", 1) for run in runs)
@@ -86,8 +86,8 @@ def configuration(runs: Sequence[TracedRun], figures: Sequence[str]) -> dict[str
         combined *= len(each)
     if combined > MOST:
         raise UserError(
-            f"the values of {', '.join(name.removeprefix(OWN) for name in varied)} combine to {combined} runs, more "
-            f"than {MOST}, and {len(runs)} have traces; leave out columns that only name a trace"
+            f"the values of {', '.join(name.removeprefix(ARGS_PREFIX) for name in varied)} combine to {combined} runs, "
+            f"more than {MOST}, and {len(runs)} have traces; leave out columns that only name a trace"
         )
     fixed = {name: each[0] for name, each in values.items() if name not in varied and (name, each) != ("nodes", [1])}
     several = len(values["devices"]) > 1

@@ -103,7 +103,8 @@ def short_pass_notice(values: Mapping[str, Any]) -> str | None:
 
 def adopted_notice(values: Mapping[str, Any]) -> str | None:
     """What an adopted run is made of, and so cannot tell; None of any other."""
-    if values.get("workload") != "adopted":
+    work = WORKLOADS.get(values.get("workload", ""))
+    if work is None or work.launches:
         return None
     steps = values.get("steps_from")
     return "no steps were found" if pd.isna(steps) else f"steps from {steps}, timed while a profiler recorded"

@@ -81,11 +81,11 @@ def print_results(experiment: "Experiment", config: Path) -> bool:
 def _next_steps(experiment: "Experiment", config: Path, completed: bool, failed: bool) -> Iterator[str]:
     """Commands that lead on, with what for."""
     again, results = f"multicard run {shlex.quote(str(config))}", shlex.quote(experiment.results)
-    if failed:
+    if failed and not experiment.recorded:
         where = f"log.txt in their folders in {results}/runs"
         yield f"for why runs did not complete, {where}; without these folders, {again} tries again"
     if completed:
-        if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+        if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
             yield f"for intervals, repeats: 3 in {config}, then {again}; what was measured stays"
         yield f"for what to try and the best configuration, multicard recommend {results}"
 
