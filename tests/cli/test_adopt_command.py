@@ -131,7 +131,7 @@ def test_the_configuration_is_an_ordinary_one_that_launches_nothing(
     assert config["recorded"] == ["adopted.tar.gz"]
     main(["runs", "--config", "adopted.yaml"])
     listed = capsys.readouterr().out
-    assert "6 runs, 0 can run here, 5 are recorded" in listed
+    assert "6 runs, 0 can run here, 5 recorded" in listed
     assert "1 cannot: no trace of it was adopted" in listed
     shutil.rmtree(folder / "results/runs" / run(1, "none"))
     main(["run", "adopted.yaml"])
