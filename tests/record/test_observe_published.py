@@ -75,7 +75,7 @@ def test_nanogpt(server: Server, tmp_path: Path) -> None:
 def test_imagenet_of_pytorchs_examples(server: Server, tmp_path: Path) -> None:
     """A loader with a worker, and a script that asks for no gradients only where it evaluates."""
     file = SCRIPTS / "pytorch-examples" / "imagenet" / "main.py"
-    arguments = ["-a", "squeezenet1_1", "--dummy", "-b", "2", "-j", "1", "-p", "1", "--epochs", "1", "--seed", "1"]
+    arguments = ["-a", "shufflenet_v2_x0_5", "--dummy", "-b", "2", "-j", "1", "-p", "1", "--epochs", "1", "--seed", "1"]
     found, losses, expected = with_and_without(server, tmp_path, file, arguments, r"Epoch: \[0\].*?Loss (\S+)")
     assert found.rank["outcome"] == "completed"
     assert {step["samples"] for step in found.steps[0]} == {"2"}

@@ -36,7 +36,7 @@ def measured(p: ScriptParameters, run: Path) -> tuple[dict[str, Any], pd.DataFra
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_imagenet_example_of_pytorch(devices: int, tmp_path: Path) -> None:
     """A DataLoader with a worker, a distributed sampler, SGD; it averages no gradients on CPUs."""
-    command = ["main.py", "-a", "squeezenet1_1", "--dummy", "-b", "2", "-j", "1", "--epochs", "1"]
+    command = ["main.py", "-a", "shufflenet_v2_x0_5", "--dummy", "-b", "2", "-j", "1", "--epochs", "1"]
     command += ["--dist-url", "env://", "--dist-backend", "gloo"]
     folder = str(SCRIPTS / "pytorch-examples" / "imagenet")
     p = ScriptParameters(command=command, folder=folder, launcher="torchrun", devices=devices, **WINDOWS)
