@@ -54,8 +54,13 @@ def test_the_container_is_made_of_the_lock_by_the_scripts_that_make_any_environm
 def test_the_container_has_what_building_the_package_reads() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     read = re.findall(r'^(?:readme = |license-files = \[)"([^"]+)"', pyproject, re.M)
-    assert {"pyproject.toml", "src", *read} <= set(copied().values())
+    assert {"pyproject.toml", "hatch_build.py", "src", *read} <= set(copied().values())
     assert len(read) == 2
+
+
+def test_the_container_has_the_pipeline_where_the_package_looks_for_it() -> None:
+    pipeline = ("src", "Snakefile", "workflow", "profiles", "resources")
+    assert {f"/opt/multicard/{part}": part for part in pipeline}.items() <= copied().items()
 
 
 def test_the_definition_states_no_version_of_a_package() -> None:

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from multicard.launch.job import run_job
+from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 from observed_scripts import has_memory_and_phases
 
@@ -79,16 +80,22 @@ ON_GPUS = (
 )  # fmt: skip
 
 
+def lend_packages(folder: Path) -> None:
+    """Have a virtual environment find the packages of this one.
+
+    Path files of a folder that a path file names are not read, so an editable install of multicard is left out.
+    """
+    [site] = folder.glob("lib/python*/site-packages")
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "packages.pth").write_text("\n".join(packages))
+
+
 @pytest.fixture(scope="session")
 def user_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The interpreter of an environment that has the packages of this one, but for multicard."""
     folder = tmp_path_factory.mktemp("user") / "venv"
     venv.create(folder, symlinks=True)
-    [site] = folder.glob("lib/python*/site-packages")
-    # Path files of a folder that a path file names are not read, so an editable install of multicard is left out, but
-    # for the copy of the pipeline that it brings, which is no package.
-    packages = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "packages.pth").write_text("\n".join(packages))
+    lend_packages(folder)
     python = str(folder / "bin" / "python")
     found = subprocess.run(
         [python, "-c", "import torch, importlib.util as u; s = u.find_spec('multicard'); print(s and s.origin)"],
@@ -135,10 +142,11 @@ class Script:
         """What the same command prints where nothing observes it."""
         p = self.record["parameters"]
         gpus = ",".join(map(str, range(p["devices"]))) if p["device"] == "cuda" else ""
+        launcher = LAUNCHERS[ScriptParameters(**p).launched_by].environment()
         ended = subprocess.run(
             self.record["command"],
             cwd=p["folder"],
-            env=self._environment | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpus},
+            env=self._environment | launcher | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpus},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
