@@ -71,6 +71,9 @@ CASES = {
     "Transformers, accelerate": Case(f"{TRANSFORMERS} --accumulate 2", "accelerate", 2, 8, "AdamW", prints_after=True),
     "Accelerate, python": Case("accelerate_loop.py --accumulate 2", "python", 1, 8, "AdamW"),
     "Accelerate, accelerate": Case("accelerate_loop.py", "accelerate", 2, 4, "AdamW"),
+    "DDP, mpirun": Case("ddp.py", "mpirun", 2, 4, "SGD"),
+    "DeepSpeed, deepspeed": Case("deepspeed_engine.py --accumulate 2", "deepspeed", 2, 8, "AdamW"),
+    "DeepSpeed with ZeRO 2, deepspeed": Case("deepspeed_engine.py --stage 2", "deepspeed", 2, 4, "AdamW"),
 }
 
 # Of these, what is tested on emulated GPUs as well.

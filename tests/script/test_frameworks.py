@@ -3,21 +3,38 @@
 The numbers of samples are counted by hand: batch size of a rank times the batches of one optimizer step.
 """
 
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
 from multicard.experiment.models import Model
+from multicard.record.binding import bound
 from multicard.workloads.llm.prepare_model import prepare_model
+from multicard.workloads.script.launchers.mpirun import AS_ROOT
 from observed_scripts import has_memory_and_phases
 from script.equipment import CASES, LIGHTNING, TRANSFORMERS, Case, Script, every_step_is_seen, losses
 
 pytestmark = pytest.mark.slow
 
 
+def skip_without(launcher: str) -> None:
+    """Skip the test where a launcher is not here that no package for development brings."""
+    if launcher == "mpirun" and shutil.which("mpirun") is None:
+        pytest.skip("needs mpirun (envs/install-mpi.sh)")
+    if launcher == "deepspeed" and find_spec("deepspeed") is None:
+        pytest.skip("needs the package deepspeed")
+
+
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
-def test_every_step_of_every_rank_is_seen_and_the_losses_stay(case: Case, user_python: str, tmp_path: Path) -> None:
+def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
+    case: Case, user_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without(case.launcher)
+    for name in AS_ROOT:
+        monkeypatch.setenv(name, "1")
     run = Script(
         tmp_path / "run",
         command=tuple(case.command.split()),
@@ -26,6 +43,7 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(case: Case, user_p
         devices=case.devices,
     ).completed()
     every_step_is_seen(run, case)
+    assert {rank["binding"]["cpus"] for rank in run.record["ranks"]} == {bound()["cpus"]}
     printed = losses(run.log)
     assert printed == losses(run.log_without_observer())[: len(printed)]
 

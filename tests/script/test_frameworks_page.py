@@ -9,13 +9,19 @@ from script.equipment import CASES, ON_GPUS
 
 PAGE = ROOT / "docs" / "own-training-frameworks.md"
 PUBLISHED = (ROOT / "tests" / "record" / "test_observe_published.py").read_text(encoding="utf-8")
+SLURM = (ROOT / "tests" / "slurm" / "test_slurm.py").read_text(encoding="utf-8")
+ON_SLURM = "def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(" in SLURM
 EMULATED = (ROOT / "tests" / "emulated" / "test_emulated_scripts.py").read_text(encoding="utf-8")
 # Rows whose tests are no cases; those of emulated GPUs by the name of the function.
 ON_CPUS = {
     "torchtune, command": hasattr(test_frameworks, "test_torchtune_by_its_own_command"),
     "pytorch/examples imagenet, python": "def test_imagenet_of_pytorchs_examples(" in PUBLISHED,
     "nanoGPT, python": "def test_nanogpt(" in PUBLISHED,
+    "DDP, srun": ON_SLURM,
+    "DDP on two nodes, torchrun": ON_SLURM,
 }
+# Skipped where its package is not installed, and the lock does not have it.
+BY_HAND = {name for name, case in CASES.items() if case.launcher == "deepspeed"}
 OF_EMULATED = {
     "pytorch/examples imagenet, python": "test_imagenet_of_pytorchs_examples",
     "pytorch/examples imagenet, command": "test_imagenet_of_pytorchs_examples",
@@ -44,7 +50,11 @@ def test_what_the_table_says_is_tested_or_untried() -> None:
     on_cpus = CASES.keys() | {name for name, is_tested in ON_CPUS.items() if is_tested}
     on_gpus = {*ON_GPUS} | {name for name, test in OF_EMULATED.items() if f"def {test}(" in EMULATED}
     for row, (_, tested_on, *cells) in rows().items():
-        where = [place for place, names in (("CPU", on_cpus), ("emulated GPU", on_gpus)) if row in names]
+        where = [
+            place
+            for place, names in (("CPU", on_cpus), ("by hand", BY_HAND), ("emulated GPU", on_gpus))
+            if row in names
+        ]
         assert tested_on == (", ".join(where) or "untried"), row
         assert cells == (WITHOUT_A_LOADER.get(row, ALL) if where else ["untried"] * 4), row
     assert on_cpus | on_gpus <= rows().keys()

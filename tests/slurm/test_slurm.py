@@ -1,5 +1,6 @@
 """The pipeline on a real Slurm: `snakemake --profile slurm` on two nodes of four GPUs each, all on this machine."""
 
+import csv
 import json
 import os
 import re
@@ -18,6 +19,9 @@ import yaml
 
 from conftest import ROOT, TINY
 from multicard.core.reasons import describe_reason
+from observed_scripts import has_memory_and_phases
+from script.equipment import SHORT as SHORT_SCRIPT
+from script.equipment import losses as losses_printed
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +85,19 @@ ENDED: dict[str, Any] = {
         "preempted": {"question": "Is it repeated?", "fixed": {"devices": 1}, "figures": ["step_breakdown"]},
         "cancelled": {"question": "Is it repeated?", "fixed": {"seed": 1}, "figures": ["step_breakdown"]},
         "lost": {"question": "Does it end?", "fixed": {"devices": 2, "nodes": 2}, "figures": ["step_breakdown"]},
+    },
+}
+
+OWN_SCRIPT: dict[str, Any] = {
+    "time_limit_min": 5,
+    "timing": "shared",
+    "fixed": SHORT_SCRIPT | {"workload": "script", "command": ["ddp.py"], "devices": 2},
+    "scenarios": {
+        "scripts": {
+            "question": "Do the ranks find each other?",
+            "vary": {"launcher": ["torchrun", "srun"], "nodes": [1, 2]},
+            "figures": ["step_breakdown"],
+        }
     },
 }
 
@@ -433,3 +450,36 @@ def test_a_pipeline_that_is_told_to_end_cancels_its_jobs_and_goes_on_when_starte
     assert not (folder / "results/runs" / CANCELLED / "run.json").exists()
     assert not list((folder / "results/runs").glob("*/.scratch-*"))
     assert planned_runs(folder) == [CANCELLED]
+
+
+def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(large_nodes: None, tmp_path: Path) -> None:
+    folder = project(tmp_path / "project", OWN_SCRIPT)
+    multicard = [str(Path(sys.prefix) / "bin/multicard"), "run", CONFIG, "--profile", "profiles/slurm"]
+    done = subprocess.run(
+        [*multicard, "--", "--until", "launch_run", "--latency-wait", "10"],
+        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    runs = {}
+    for path in (folder / "results/runs").glob("*/run.json"):
+        written = json.loads(path.read_text())
+        assert written["outcome"] == "completed", written["reason"]
+        runs[written["parameters"]["launcher"], written["parameters"]["nodes"]] = path.parent
+    assert runs.keys() == {("torchrun", 1), ("torchrun", 2), ("srun", 1)}  # srun starts the ranks of one node
+    printed = []
+    for run in runs.values():
+        with (run / "steps.csv").open() as file:
+            steps = list(csv.DictReader(file))
+        for rank in "01":
+            of_rank = [step for step in steps if step["rank"] == rank]
+            assert [step["window"] for step in of_rank[:6]] == ["warmup"] * 2 + ["measured"] * 4
+            assert {step["samples"] for step in of_rank} == {"4"}
+            has_memory_and_phases(of_rank[2:6])
+        printed.append(losses_printed((run / "log.txt").read_text())[:7])
+    assert len(printed[0]) == 7
+    assert printed[0] == printed[1] == printed[2]
+    on_two = record(folder, runs["torchrun", 2].name)
+    assert [(node["name"], node["ranks"]) for node in on_two["nodes"]] == [("n1", [0]), ("n2", [1])]
+    # Slurm's daemon started the ranks, not multicard: which CPU time is that of others is not known.
+    assert record(folder, runs["srun", 1].name)["conditions"] == [None]
+    assert record(folder, runs["torchrun", 1].name)["conditions"][0]["others_cpu_s"] >= 0

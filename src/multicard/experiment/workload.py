@@ -184,7 +184,10 @@ class Workload(ABC):
         return None
 
     def hidden_from_profilers(self, p: Any) -> str | None:
-        """Why a profiler that runs the job as its child would not see the ranks; None where it does."""
+        """Why a profiler that runs the job as its child would not see the ranks; None where it does.
+
+        Where it would not, the CPU time of the ranks is not known for that of the job either.
+        """
         return None
 
     def judge(

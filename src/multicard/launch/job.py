@@ -119,7 +119,7 @@ def run_job(
                 "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
                 "shared": str(shared.absolute()),
-                "launcher": os.getpid(),
+                "launcher": None if hidden else os.getpid(),
                 "time_limit_s": time_limit_s,
                 "port": free_port() if several else None,
                 "checkpoint": str(checkpoint.absolute()),
@@ -142,7 +142,7 @@ def run_job(
             command = node_command(parameters, profiler, scratch)
             environment = environment_of(parameters, profiler, temporary, stated)
             environment |= work.environment(parameters, scratch)
-        host = None if several else HostConditions()
+        host = None if several or hidden else HostConditions()
         start = datetime.now(UTC)
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
         _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")

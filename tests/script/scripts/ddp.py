@@ -10,6 +10,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+# By torchrun and the like, by Slurm, by Open MPI: the rank, and how many there are.
+TOLD = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -29,8 +32,10 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
     data = TensorDataset(torch.randn(256, 32), torch.randint(10, (256,)))
     sampler = None
-    if "RANK" in os.environ:
-        dist.init_process_group("nccl" if on_gpu else "gloo")
+    told = next((names for names in TOLD if names[0] in os.environ), None)
+    if told:
+        rank, ranks = (int(os.environ[name]) for name in told)
+        dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=ranks)
         model = DistributedDataParallel(model, device_ids=[device] if on_gpu else None)
         sampler = DistributedSampler(data)
     loader = DataLoader(data, args.batch_size, sampler=sampler, num_workers=args.workers, pin_memory=on_gpu)

@@ -1,5 +1,6 @@
 """The interface of a launcher; the entries are the modules in `multicard.workloads.script.launchers`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.registry import Registry
@@ -22,7 +23,8 @@ class Launcher:
     variables
         Names of variables that it needs, beside those of every job.
     hidden_from_profilers
-        Why a profiler that runs it as its child would not see the ranks; None where it does.
+        Why a profiler that runs it as its child would not see the ranks, nor multicard know their CPU time for the
+        job's; None where they do.
     """
 
     name: str
@@ -41,6 +43,10 @@ class Launcher:
         """What of a run (ScriptParameters) it cannot start on any machine."""
         if p.nodes > 1 and not self.several_nodes:
             return f"launcher: {self.name} starts the ranks of one node, and nodes is {p.nodes}; use torchrun"
+        return None
+
+    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
+        """Why its `program` starts no ranks on this machine, given its environment; None where it does."""
         return None
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:

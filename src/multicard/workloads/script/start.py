@@ -127,10 +127,13 @@ def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
     if first.endswith(".py") and script_file(p) is None:
         return f"command: no such file: {first} (in {Path(p.folder).absolute()})"
     program = _command(p, "")[0]
-    if program != interpreter(p) and shutil.which(program, path=_path(p)) is None:
-        found = Path(p.folder, program) if os.sep in program else None
-        if found is None or not os.access(found, os.X_OK):
+    found = shutil.which(program, path=_path(p))
+    if program != interpreter(p) and found is None:
+        own = Path(p.folder, program) if os.sep in program else None
+        if own is None or not os.access(own, os.X_OK):
             return f"launcher: {p.launched_by} needs the program {program}, which is not on the PATH"
+    if problem := LAUNCHERS[p.launched_by].refusal(p, found or program, source):
+        return problem
     for name in p.environment:
         if STANDALONE_TOKEN.search(source.get(name, "")):
             return f"environment: the value of {name} looks like a secret, which a profiler's report would hold"

@@ -1,9 +1,13 @@
 """DeepSpeed's launcher."""
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.rendezvous import Rendezvous, free_port
 from multicard.workloads.script.launcher import Launcher
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class DeepSpeed(Launcher):
@@ -12,15 +16,28 @@ class DeepSpeed(Launcher):
     name, order = "deepspeed", 40
     description = "`deepspeed` starts a process for each device."
     several_nodes = False  # it asks for a file of hosts
+    variables = ("DS_ACCELERATOR",)
 
     def facts(self) -> list[str]:
         """What it does to the script's arguments."""
         return [*super().facts(), "It adds `--local_rank=N` to the script's arguments."]
 
+    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
+        """It takes numbers of GPUs only."""
+        visible = source.get(VISIBLE, "")
+        if p.device == "cpu" or not visible or all(each.strip().isdecimal() for each in visible.split(",")):
+            return None
+        return f"launcher: deepspeed takes numbers of GPUs, and {VISIBLE} is {visible}; write numbers, or use torchrun"
+
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under deepspeed."""
         module = ["--module"] if arguments[0] == "-m" else []
-        options = [f"--num_gpus={p.ranks}", "--master_addr=127.0.0.1", f"--master_port={free_port()}", *module]
+        visible = os.environ.get(VISIBLE, "").split(",")[: p.ranks]
+        # Told a number of GPUs, it takes the first of the machine, whichever ones are visible.
+        gpus = f"--num_gpus={p.ranks}"
+        if p.device == "cuda" and visible != [""]:
+            gpus = f"--include=localhost:{','.join(each.strip() for each in visible)}"
+        options = [gpus, "--master_addr=127.0.0.1", f"--master_port={free_port()}", *module]
         return [python, "-m", "deepspeed.launcher.runner", *options, *arguments[len(module) :]]
 
 

@@ -1,9 +1,14 @@
 """The launcher of an MPI."""
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.rendezvous import Rendezvous, free_port
+from multicard.core.system import ask
 from multicard.workloads.script.launcher import Launcher
+
+AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 class Mpirun(Launcher):
@@ -12,15 +17,43 @@ class Mpirun(Launcher):
     name, order = "mpirun", 60
     description = "`mpirun` starts a process for each device."
     several_nodes = False
-    variables = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    variables = AS_ROOT
+
+    def facts(self) -> list[str]:
+        """How Open MPI is told to place ranks, and how to tell it otherwise."""
+        return [
+            *super().facts(),
+            "Open MPI binds no rank to a core, and starts more ranks than there are cores. For options of your own use "
+            "`command`, with `mpirun` as the first word.",
+        ]
+
+    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
+        """Open MPI asks for two variables before it runs as root."""
+        if os.geteuid() or all(source.get(name) == "1" for name in AS_ROOT):
+            return None
+        if "Open MPI" not in ask([program, "--version"]).output:
+            return None
+        asked = " and ".join(f"{name}=1" for name in AS_ROOT)
+        return f"launcher: mpirun, which is Open MPI, does not run as root unless told to: set {asked}"
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under mpirun, by the option that Open MPI, MPICH and Intel MPI share."""
         return ["mpirun", "-n", str(p.ranks), python, *arguments]
 
     def environment(self) -> dict[str, str]:
-        """Where `env://` looks for the first rank."""
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        """Where `env://` looks for the first rank, and how Open MPI places ranks.
+
+        By itself it binds each of two ranks to one core, with all of its threads and loader workers, and refuses more
+        ranks than there are cores. Version 4 and before it read the first two names, version 5 the others.
+        """
+        return {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "OMPI_MCA_hwloc_base_binding_policy": "none",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        }
 
 
 LAUNCHER = Mpirun()

@@ -1,5 +1,6 @@
 """Slurm's launcher."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.rendezvous import Rendezvous, free_port
@@ -14,6 +15,15 @@ class Srun(Launcher):
     several_nodes = False
     variables = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
     hidden_from_profilers = "Slurm starts the ranks outside of the process that it runs"
+
+    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
+        """Outside of a job srun would ask for one, on any node."""
+        if source.get("SLURM_JOB_ID"):
+            return None
+        return (
+            "launcher: srun starts ranks inside a job of Slurm, and this is none; use --profile with one for Slurm, or "
+            "salloc"
+        )
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script as a step of the job."""
