@@ -21,9 +21,13 @@ from multicard.core.reasons import describe_reason
 HERE = Path(__file__).parent
 GPU_NAME = "Emulated GPU (synthetic)"
 LIMIT_S = 3600  # of all jobs of a request
-VISION = ("multicard.workloads.vision.train", "same_numbers")
-# Not torchtune, whose import asks for the GPU, and a process that has done so cannot be forked.
-LLM = ("multicard.workloads.llm.train", "datasets", "omegaconf", "same_numbers")
+VISION = ("multicard.workloads.vision.train", "same_numbers", "torch._dynamo")  # which every optimizer imports
+LLM = (
+    "multicard.workloads.llm.train", "datasets", "omegaconf", "same_numbers", "torch._dynamo",
+    "torch.distributed.checkpoint", "torchvision",
+)  # fmt: skip
+# Its import asks for the GPU, and a process that has done so cannot be forked.
+LLM_ON_CPU = (*LLM, "torchtune.training", "torchtune.models.llama3")
 # This checkout, what the tests share, and what coverage.py has put before them.
 PATHS = [str(ROOT / "src"), str(ROOT / "tests"), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from emulated_jobs import LLM, Job, run_on_cpu, run_on_gpus
+from emulated_jobs import LLM, LLM_ON_CPU, Job, run_on_cpu, run_on_gpus
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
@@ -37,7 +37,7 @@ def runs(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) 
         device: Job(SMALL | {"device": device, "profiler": profiler}, texts, folder / device, tiny, PROGRAM)
         for device, profiler in (("cpu", "none"), ("cuda", "kineto"))
     }
-    run_on_cpu([jobs["cpu"]], LLM)
+    run_on_cpu([jobs["cpu"]], LLM_ON_CPU)
     # Kernels that Triton compiles compute nothing there: what is compiled runs as it was written.
     run_on_gpus(emulated_gpus, [jobs["cuda"]], LLM, gpus=1, compile="eager")
     return {device: job.folder for device, job in jobs.items()}

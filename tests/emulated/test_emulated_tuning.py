@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from emulated_jobs import LLM, Job, run_on_cpu, run_on_gpus, steps_of
+from emulated_jobs import LLM, LLM_ON_CPU, Job, run_on_cpu, run_on_gpus, steps_of
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
@@ -60,7 +60,7 @@ def runs(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) 
     jobs = {"cpu": {name: job("cpu", name, stated) for name, stated in RUNS.items()}}
     jobs["cuda"] = {name: job("cuda", name, stated | CHANGED.get(name, {})) for name, stated in RUNS.items()}
     jobs["cuda"]["bf16"] = job("cuda", "bf16", {"precision": "bf16"})
-    run_on_cpu([*jobs["cpu"].values()], LLM)
+    run_on_cpu([*jobs["cpu"].values()], LLM_ON_CPU)
     run_on_gpus(emulated_gpus, [*jobs["cuda"].values()], LLM)
     return {device: {name: job.folder for name, job in of.items()} for device, of in jobs.items()}
 
