@@ -82,7 +82,7 @@ connection.executescript('''
         (59, NULL, (10 << 24) + 3, 2, 1, x'0102'), (59, 'a', 11 << 24, NULL, 1, CAST('hunter2' AS BLOB)),
         (59, 'b', 10 << 24, NULL, 2, CAST('hunter2' AS BLOB)), (59, 'c', 10 << 24, NULL, NULL, x'03');
     CREATE TABLE PAYLOADS (id INTEGER, content BLOB);
-    INSERT INTO PAYLOADS VALUES (7, CAST('TOKEN=hunter2' AS BLOB));
+    INSERT INTO PAYLOADS VALUES (7, CAST('TOKEN=hunter2' AS BLOB)), (8, zeroblob(100000));
 ''')
 connection.commit()
 """
@@ -105,7 +105,8 @@ def test_of_payloads_only_those_of_nccl_are_exported(tmp_path: Path, monkeypatch
         kept = connection.execute("SELECT textId, binaryData FROM NVTX_EVENTS WHERE binaryData IS NOT NULL").fetchall()
         assert kept == [(2, b"\x01\x02")]
         assert connection.execute("SELECT count(*) FROM NVTX_EVENTS").fetchone() == (6,)
-        assert connection.execute("SELECT id, content FROM PAYLOADS").fetchall() == [(7, None)]
+        assert connection.execute("SELECT id, content FROM PAYLOADS").fetchall() == [(7, None), (8, None)]
+        assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)  # pages in which it would live on
 
 
 def test_an_nsys_that_exports_no_payloads_is_not_asked_for_them(
