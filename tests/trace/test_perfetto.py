@@ -55,15 +55,14 @@ def check(events: Events) -> None:
                 open_ends.pop()
             assert not open_ends or end <= open_ends[-1], f"slices of {track} overlap without nesting"
             open_ends.append(end)
+    starts = {track: {start for start, _ in found} for track, found in slices.items()}
     arrows: dict[str, dict[str, Any]] = defaultdict(dict)
     for event in events:
         if event["ph"] in "sf":
             assert event["ph"] not in arrows[event["id"]]
             arrows[event["id"]][event["ph"]] = event
-            times = slices[event["pid"], event["tid"]]
             at = round(event["ts"] * 1000)
-            starts = {start for start, _ in times}
-            assert at in starts, "an arrow begins and ends at the start of a slice"
+            assert at in starts[event["pid"], event["tid"]], "an arrow begins and ends at the start of a slice"
     for ends in arrows.values():
         assert set(ends) == {"s", "f"}
         assert ends["f"]["bp"] == "e"
