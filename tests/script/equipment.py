@@ -42,6 +42,8 @@ class Case(NamedTuple):
         Steps of the profiled window: two as asked for, or four times as many as a worker of the loader reads ahead.
     prints_after
         Whether it prints a loss after the update, where the last one is not reached.
+    trains
+        What it trains, where another case trains the same: one run without the observer is enough for both.
     """
 
     command: str
@@ -51,24 +53,28 @@ class Case(NamedTuple):
     optimizer: str
     profiled: int = 2
     prints_after: bool = False
+    trains: str | None = None
 
 
 LIGHTNING, TRANSFORMERS = "lightning_trainer.py --out {run_dir}", "hf_trainer.py --out {run_dir}"
+LIGHTNING_ON_TWO = f"{LIGHTNING} --epochs 1 --devices {{devices}}"
 # Framework and launcher, as in the table of docs/own-training-frameworks.md.
 CASES = {
-    "PyTorch, python": Case("ddp.py", "python", 1, 4, "SGD"),
-    "DDP, torchrun": Case("ddp.py --workers 1", "torchrun", 2, 4, "SGD", profiled=8),
+    "PyTorch, python": Case("ddp.py --epochs 1", "python", 1, 4, "SGD"),
+    "DDP, torchrun": Case("ddp.py --epochs 1 --workers 1", "torchrun", 2, 4, "SGD", profiled=8, trains="by DDP"),
     "DDP with gradient accumulation, torchrun": Case("ddp.py --accumulate 4", "torchrun", 2, 16, "SGD"),
-    "DDP by mp.spawn, command": Case("spawn.py --devices {devices}", "command", 2, 4, "SGD"),
+    "DDP by mp.spawn, command": Case("spawn.py --devices {devices}", "command", 2, 4, "SGD", trains="by DDP"),
     "FSDP2, torchrun": Case("fsdp2.py", "torchrun", 2, 4, "AdamW"),
-    "torch.compile, python": Case("ddp.py --compile", "python", 1, 4, "SGD"),
+    "torch.compile, python": Case("ddp.py --epochs 1 --compile", "python", 1, 4, "SGD"),
     "GAN, python": Case("gan.py", "python", 1, 8, "Adam"),
-    "Lightning, python": Case(LIGHTNING, "python", 1, 4, "Adam"),
-    "Lightning, command": Case(f"{LIGHTNING} --devices {{devices}}", "command", 2, 4, "Adam"),
-    "Lightning, torchrun": Case(f"{LIGHTNING} --devices {{devices}}", "torchrun", 2, 4, "Adam"),
-    "Transformers, python": Case(TRANSFORMERS, "python", 1, 4, "AdamW", prints_after=True),
-    "Transformers, torchrun": Case(TRANSFORMERS, "torchrun", 2, 4, "AdamW", prints_after=True),
-    "Transformers, accelerate": Case(f"{TRANSFORMERS} --accumulate 2", "accelerate", 2, 8, "AdamW", prints_after=True),
+    "Lightning, python": Case(f"{LIGHTNING} --epochs 1", "python", 1, 4, "Adam"),
+    "Lightning, command": Case(LIGHTNING_ON_TWO, "command", 2, 4, "Adam", trains="by Lightning"),
+    "Lightning, torchrun": Case(LIGHTNING_ON_TWO, "torchrun", 2, 4, "Adam", trains="by Lightning"),
+    "Transformers, python": Case(f"{TRANSFORMERS} --epochs 1", "python", 1, 4, "AdamW", prints_after=True),
+    "Transformers, torchrun": Case(f"{TRANSFORMERS} --epochs 1", "torchrun", 2, 4, "AdamW", prints_after=True),
+    "Transformers, accelerate": Case(
+        f"{TRANSFORMERS} --epochs 1 --accumulate 2", "accelerate", 2, 8, "AdamW", prints_after=True
+    ),
     "Accelerate, python": Case("accelerate_loop.py --accumulate 2", "python", 1, 8, "AdamW"),
     "Accelerate, accelerate": Case("accelerate_loop.py", "accelerate", 2, 4, "AdamW"),
     "DDP, mpirun": Case("ddp.py", "mpirun", 2, 4, "SGD"),

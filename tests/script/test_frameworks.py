@@ -28,9 +28,15 @@ def skip_without(launcher: str) -> None:
         pytest.skip("needs the package deepspeed")
 
 
+@pytest.fixture(scope="module")
+def unobserved() -> dict[str, list[str]]:
+    """Losses that were printed where nothing observes, by what was trained."""
+    return {}
+
+
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
 def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
-    case: Case, user_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, unobserved: dict[str, list[str]], user_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_without(case.launcher)
     for name in AS_ROOT:
@@ -45,7 +51,10 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
     every_step_is_seen(run, case)
     assert {rank["binding"]["cpus"] for rank in run.record["ranks"]} == {bound()["cpus"]}
     printed = losses(run.log)
-    assert printed == losses(run.log_without_observer())[: len(printed)]
+    same = case.trains or f"{case.command} by {case.launcher}"
+    if same not in unobserved:
+        unobserved[same] = losses(run.log_without_observer())
+    assert printed == unobserved[same][: len(printed)]
 
 
 @pytest.mark.parametrize("script", [LIGHTNING, TRANSFORMERS])

@@ -28,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--out", default="out")
     args = parser.parse_args()
 
@@ -38,7 +39,7 @@ def main() -> None:
         output_dir=args.out,
         per_device_train_batch_size=args.batch_size,
         gradient_accumulation_steps=args.accumulate,
-        num_train_epochs=4,
+        num_train_epochs=args.epochs,
         logging_steps=1,
         eval_strategy="epoch",
         save_strategy="no",
