@@ -66,6 +66,14 @@ EXPERIMENT: dict[str, Any] = {
 }
 # The nodes have for Python as many CPUs as for Slurm: a machine of two cores trains eight processes, slowly.
 CPUS = "import os\nos.sched_getaffinity = lambda process: set(range(16))\n"
+# Training that is to last until it is ended sleeps four fifths of the time, once it has started, for other tests' sake.
+ENDLESS = 100_000
+SLOWLY = """
+import signal, sys, time
+if "multicard.workloads.vision.train" in sys.orig_argv:
+    signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.4))
+    signal.setitimer(signal.ITIMER_REAL, 30, 0.5)
+"""
 # Small steps of several runs and scenarios in one job, since every job costs ten seconds.
 TOGETHER = ("--group-components", "trace=3", "figures=5")
 # What times and memory come to, which no two runs share.
@@ -80,7 +88,7 @@ LOSES_A_NODE = f"vision_digits_16px_ddp-ds_cpu2_fp32_nodes2_{ENDS}"
 ENDED: dict[str, Any] = {
     "time_limit_min": 2,  # a checkpoint takes more than 30 s
     "timing": "shared",
-    "fixed": TINY | {"strategy": "ddp-ds", "epochs": 100_000, "profiler": "none"},
+    "fixed": TINY | {"strategy": "ddp-ds", "epochs": ENDLESS, "profiler": "none"},
     "scenarios": {
         "preempted": {"question": "Is it repeated?", "fixed": {"devices": 1}, "figures": ["step_breakdown"]},
         "cancelled": {"question": "Is it repeated?", "fixed": {"seed": 1}, "figures": ["step_breakdown"]},
@@ -137,7 +145,8 @@ def project(folder: Path, experiment: dict[str, Any]) -> Path:
     shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: made & set(names))
     (folder / CONFIG).write_text(yaml.safe_dump(experiment, sort_keys=False))
     (folder / "cpus").mkdir()
-    (folder / "cpus/sitecustomize.py").write_text(CPUS)
+    endless = experiment["fixed"].get("epochs") == ENDLESS
+    (folder / "cpus/sitecustomize.py").write_text(CPUS + SLOWLY if endless else CPUS)
     sbatch = folder / "bin" / "sbatch"
     sbatch.parent.mkdir()
     sbatch.write_text(f'#!/bin/sh\necho "$@" >> "{folder}/asked"\nexec {shutil.which("sbatch")} "$@"\n')
