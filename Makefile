@@ -10,7 +10,7 @@ READY := $(VENV)/ready
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile '$(CONFIG)'
 
-# Byte code is kept, whatever the caller's environment says: the many processes would compile the same sources anew.
+# Byte code is kept, whatever the caller's environment says: the many processes would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-fast emulated-gpu gpu-check lint docs lock clean
