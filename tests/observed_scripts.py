@@ -17,6 +17,23 @@ from multicard.record.observe import OBSERVE, OBSERVER_SITE
 
 LIMIT_S = 900  # of a script, on a machine that does other things too
 WINDOWS = {"warmup_steps": 1, "measured_steps": 3, "profiled_steps": 2}
+STEPS = 6  # of these
+
+# Up to here most scripts are the same: 32 samples in batches of 8, so 4 updates in a pass.
+HEAD = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(32, 4), torch.randint(2, (32,)))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+def loss_of(x, y, model=model):
+    return nn.functional.cross_entropy(model(x), y)
+"""
 
 # Imports torch once, and runs each script in a process of its own that it forks.
 SERVER = """
@@ -73,6 +90,11 @@ def has_memory_and_phases(
         times = [float(step[f"{phase}_s"]) for phase in phases]
         assert min(times) > 0
         assert sum(times) <= float(step["duration_s"]) + 1e-6
+
+
+def after_head(script: str) -> str:
+    """The script after its head, with the indent of its lines taken off."""
+    return HEAD + textwrap.dedent(script)
 
 
 def site(folder: Path) -> Path:
@@ -138,7 +160,7 @@ def run(
 
 
 class Server:
-    """A process under the observer that has torch, and runs scripts."""
+    """A process that has torch, and runs scripts."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self._process = process
@@ -155,13 +177,19 @@ class Server:
 
 @contextmanager
 def serving(
-    folder: Path, python: Path | str = sys.executable, variables: Mapping[str, str] = os.environ
+    folder: Path,
+    python: Path | str = sys.executable,
+    variables: Mapping[str, str] = os.environ,
+    observed: bool = True,
 ) -> Iterator[Server]:
-    """Start the process that runs scripts, by this interpreter and with these variables."""
+    """Start the process that runs scripts, by this interpreter and with these variables, under the observer or not."""
     job, _ = write_job(folder, "")
+    own = environment(site(folder / "observer"), job, source=variables)
+    if not observed:
+        own = {name: value for name, value in own.items() if name not in ("PYTHONPATH", OBSERVE)}
     with subprocess.Popen(
         [str(python), "-c", SERVER],
-        env=environment(site(folder / "observer"), job, source=variables),
+        env=own,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -282,7 +282,8 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_completes_when_there_is_spa
 def test_an_export_on_a_full_disk_does_not_condemn_the_report(small_disk: Path) -> None:
     report = small_disk / "run" / "trace" / "report.nsys-rep"
     report.parent.mkdir(parents=True)
-    code = "from torch.cuda.nvtx import *; range_push('profiled_window'); range_push('step'); range_pop(); range_pop()"
+    ranges = "w, s = map(range_start, ('profiled_window', 'step')); range_end(s); range_end(w)"
+    code = f"from torch.cuda.nvtx import *; {ranges}"
     command = nsys.PROFILER.wrap([sys.executable, "-c", code], report, "cpu")
     environment = os.environ | nsys.PROFILER.environment
     subprocess.run(command, env=environment, capture_output=True, timeout=600, check=True)

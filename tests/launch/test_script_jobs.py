@@ -254,6 +254,17 @@ def test_a_script_that_raises_before_its_first_step_says_so(tmp_path: Path) -> N
     assert "RuntimeError: the data are wrong" in why(record)
 
 
+@pytest.mark.parametrize(("devices", "imports"), [(1, ""), (1, "import torch\n"), (2, "")])
+def test_a_module_that_raises_before_its_first_step_says_so(devices: int, imports: str, tmp_path: Path) -> None:
+    package = tmp_path / "own" / "package"
+    package.mkdir(parents=True)
+    (package / "train.py").write_text(f"{imports}import no_such_package\n")
+    record = job(tmp_path / "run", "package.train", script="-m", folder=str(package.parent), devices=devices)
+    assert record["outcome"] == "failed"
+    assert why(record).endswith("ModuleNotFoundError: No module named 'no_such_package'")
+    assert why(record).startswith("rank ") == bool(imports or devices > 1)
+
+
 def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     record = job(tmp_path, "--fault", "kill", "--faulty-rank", "1", devices=2)
     assert (record["outcome"], record["reason"]["code"], record["reason"]["rank"]) == ("failed", "killed", 1)

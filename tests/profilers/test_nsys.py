@@ -14,14 +14,21 @@ import torch
 from multicard.core.errors import TraceError
 from multicard.launch.job import choose_profiler
 from multicard.profilers import nsys
-from multicard.profilers.nsys import PROFILER, check_database
+from multicard.profilers.nsys import PROFILER, check_database, cuda_of_torch
 
-RANGE = (
-    "import torch\n"
-    "torch.cuda.nvtx.range_push('profiled_window')\n"
-    "torch.cuda.nvtx.range_push('step'); torch.cuda.nvtx.range_pop()\n"
-    "torch.cuda.nvtx.range_pop()\n"
-)
+RANGE = """
+import torch
+from multicard.profilers.nsys import PROFILER
+push, pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
+session = PROFILER.session(None, 0, torch.device("cpu"))
+push("before")
+with session.recording():
+    with session.range("step"):
+        pop()
+        push("across")
+    with session.range("step"):
+        pop()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +58,15 @@ def test_a_report_exports_to_a_database_with_its_ranges(report: Path, tmp_path: 
         names = {row[0] for row in connection.execute("SELECT text FROM NVTX_EVENTS")}
     assert {"step", "profiled_window"} <= names
     assert [path.name for path in tmp_path.iterdir()] == ["report.sqlite"]
+
+
+@pytest.mark.nsys
+def test_ranges_of_a_script_may_cross_ours(report: Path, tmp_path: Path) -> None:
+    PROFILER.export(report, tmp_path)
+    with closing(sqlite3.connect(tmp_path / "report.sqlite")) as connection:
+        query = 'SELECT start, "end" FROM NVTX_EVENTS WHERE text = ? ORDER BY start'
+        (first, second), [across] = (connection.execute(query, (name,)).fetchall() for name in ("step", "across"))
+    assert first[0] < across[0] < first[1] < second[0] < across[1] < second[1]
 
 
 @pytest.mark.nsys
@@ -246,7 +262,7 @@ def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(
     version: str, cuda: str | None, too_old: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands_in(tmp_path, f"#!/bin/sh\necho 'NVIDIA Nsight Systems version {version}'\n", monkeypatch)
-    monkeypatch.setattr(nsys, "cuda_of_torch", lambda: cuda)
+    monkeypatch.setattr(nsys, "cuda_of_torch", lambda _: cuda)
     found = f"nsys {version} is on the PATH"
     auto, stated = choose_profiler("auto", "cuda"), choose_profiler("nsys", "cuda")
     if too_old is None:
@@ -266,3 +282,18 @@ def test_the_cuda_of_torch_is_found_without_importing_it() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert answer.split() == [str(torch.version.cuda), "False"]
+
+
+def test_the_torch_of_another_interpreter_counts_where_that_runs_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands_in(tmp_path, "#!/bin/sh\necho 'NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0'\n", monkeypatch)
+    place = tmp_path / "torch"
+    place.mkdir()
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho a greeting\necho {place}/__init__.py\n")
+    python.chmod(0o755)
+    for cuda, found in (("11.8", "nsys"), ("99.0", "kineto")):
+        (place / "version.py").write_text(f"__version__ = '2.5.0'\ncuda: Optional[str] = '{cuda}'\n")
+        assert choose_profiler("auto", "cuda", None, str(python)).name == found
+    assert cuda_of_torch(str(tmp_path / "none")) is None

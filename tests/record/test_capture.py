@@ -61,19 +61,19 @@ def test_ranks_meet_before_and_after_recording_and_again_within_it(
 def test_nsys_captures_between_the_profiler_calls_of_cuda_or_within_a_range(
     events: list[str], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("range_push", "mark"):
-        monkeypatch.setattr(torch.cuda.nvtx, name, lambda text, name=name: events.append(f"{name} {text}"))
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: events.append("range_pop"))
+    monkeypatch.setattr(torch.cuda.nvtx, "mark", lambda text: events.append(f"mark {text}"))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_start", lambda text: events.append(f"start {text}") or text)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_end", lambda text: events.append(f"end {text}"))
     for name in ("start", "stop"):
         monkeypatch.setattr(torch.cuda.profiler, name, lambda name=name: events.append(name))
     nsys = Capture("nsys", tmp_path, 0, torch.device(device))
     with nsys.window(), nsys.range("step"):
         pass
-    inside = ["barrier", "mark rank:0", "range_push step", "range_pop"]
+    inside = ["barrier", "mark rank:0", "start step", "end step"]
     if device == "cuda":
         around = ["synchronize cuda", "barrier", "start"], ["synchronize cuda", "barrier", "stop", "barrier"]
     else:
-        around = ["barrier", "range_push profiled_window"], ["barrier", "range_pop", "barrier"]
+        around = ["barrier", "start profiled_window"], ["barrier", "end profiled_window", "barrier"]
     assert events == [*around[0], *inside, *around[1]]
 
 

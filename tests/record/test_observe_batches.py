@@ -1,6 +1,6 @@
 """Samples are counted in batches of any shape, and loaders that give ranks their own samples are told from others."""
 
-from collections import UserDict
+from collections import UserDict, deque
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from multicard.record.observe.batches import loader_of, samples_in
+from multicard.record.observe.batches import Pass, loader_of, samples_in, used_by_step
 from multicard.record.observe.plan import Pace, Plan, place
 
 IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8, dtype=torch.int64)
@@ -82,6 +82,57 @@ def test_loaders_say_whether_ranks_draw_their_own_samples(
 def test_a_loader_reads_ahead_what_each_of_its_workers_prefetches() -> None:
     assert loader_of(DataLoader(DATA), 1).ahead == 0
     assert loader_of(DataLoader(DATA, num_workers=3, prefetch_factor=4), 1).ahead == 12
+
+
+def training(batches: int, per_step: int, ahead: int, together: bool) -> tuple[list[Pass], dict[int, list[int]]]:
+    """Passes over a loader, and the batches that each step really uses; the sizes of batches tell them apart.
+
+    `together`: whether the batches of a step are all fetched before the first is used, as Transformers does.
+    """
+    passes, truth, step = [], {}, 0
+    for number in range(3):
+        found = Pass(loader_of(DataLoader(DATA), 1))
+        passes.append(found)
+        left = deque(range(100 * number + 1, 100 * number + 1 + batches))
+        waiting: deque[int] = deque()
+        used = 0
+        while True:
+            while len(waiting) <= ahead + (together and used % per_step == 0) * (per_step - 1) and found.ended is None:
+                if left:
+                    found.batches.append((step, left[0]))
+                    waiting.append(left.popleft())
+                else:
+                    found.ended = step
+            if not waiting:
+                break
+            truth.setdefault(step, []).append(waiting.popleft())
+            used += 1
+            step += used % per_step == 0
+        step += used % per_step > 0  # the last update of a pass makes do with what is left
+    return passes, truth
+
+
+@pytest.mark.parametrize("batches", range(7, 13))
+@pytest.mark.parametrize("per_step", [1, 2])
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+@pytest.mark.parametrize("together", [False, True])
+def test_samples_are_those_of_the_step_that_uses_them(batches: int, per_step: int, ahead: int, together: bool) -> None:
+    passes, truth = training(batches, per_step, ahead, together)
+    assert used_by_step(passes) == truth
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [1, 1, 1], [2, 1], [2, 1, 2, 1], [3, 0, 0, 3, 0, 0], [1, 2, 4],
+    ],
+)  # fmt: skip
+def test_where_later_steps_ask_for_no_steady_number_batches_are_used_where_asked_for(
+    asked: list[int],
+) -> None:
+    one = Pass(loader_of(DataLoader(DATA), 1))
+    one.batches = [(step, 8) for step, count in enumerate(asked) for _ in range(count)]
+    assert used_by_step([one]) == {step: [8] * count for step, count in enumerate(asked) if count}
 
 
 @pytest.mark.parametrize(

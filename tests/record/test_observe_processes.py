@@ -1,13 +1,10 @@
 """Which processes of a script the observer takes for ranks, however they are started, and how ranks end together."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from multicard.core.rendezvous import free_port
-from observed_scripts import Server, run, serving
+from observed_scripts import Server, run
 
 TRAINING = """
 import os
@@ -34,12 +31,6 @@ def train(rank, steps=1000, distributed=True, wrap=nn.parallel.DistributedDataPa
             optimizer.zero_grad()
         print("rank", rank, "passed", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server")) as started:
-        yield started
 
 
 def script(tmp_path: Path, main: str, method: str | None = None) -> str:
@@ -132,6 +123,17 @@ def test_a_script_without_pytorch_and_its_own_sitecustomize_run_as_ever(tmp_path
     assert process["python"] == ".".join(map(str, sys.version_info[:3]))
     assert process["program"] == str(tmp_path / "script.py")
     assert found.ranks == []
+
+
+def test_the_error_of_a_script_that_never_imports_pytorch_is_kept(tmp_path: Path) -> None:
+    """Also where the script, not the program that it asks, fails."""
+    asks = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import no_such_package'])\n"
+    found = run(tmp_path, f"{asks}open('no such\\nfile')\n")
+    errors = {process["program"]: process["error"]["reason"]["message"] for process in found.processes}
+    assert errors == {
+        "-c": "ModuleNotFoundError: No module named 'no_such_package'",
+        str(tmp_path / "script.py"): "FileNotFoundError: [Errno 2] No such file or directory: 'no such\\nfile'",
+    }
 
 
 def test_a_script_that_asks_for_pytorch_before_it_imports_it_is_observed(tmp_path: Path) -> None:

@@ -8,21 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from observed_scripts import Observed, Server, has_memory_and_phases, serving
+from observed_scripts import Observed, Server, has_memory_and_phases
 
 SCRIPTS = Path(os.environ.get("MULTICARD_SCRIPTS", ""))
 pytestmark = pytest.mark.skipif("MULTICARD_SCRIPTS" not in os.environ, reason="needs MULTICARD_SCRIPTS, a folder")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server")) as started:
-        yield started
 
 
 def with_and_without(

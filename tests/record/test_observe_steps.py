@@ -3,39 +3,12 @@
 import gzip
 import itertools
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from observed_scripts import LIMIT_S, Server, serving
-
-# Up to here most scripts are the same: 32 samples in batches of 8, so 4 updates in a pass.
-HEAD = """
-import time
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(0)
-torch.set_num_threads(1)
-model = nn.Linear(4, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = TensorDataset(torch.randn(32, 4), torch.randint(2, (32,)))
-loader = DataLoader(data, batch_size=8, shuffle=True)
-def loss_of(x, y, model=model):
-    return nn.functional.cross_entropy(model(x), y)
-"""
-STEPS = 6  # of the windows that `observed_scripts` asks for: 1 of the warm-up, 3 measured, 2 profiled
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server")) as started:
-        yield started
+from observed_scripts import STEPS, Server, after_head
 
 
 def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server, tmp_path: Path) -> None:
@@ -49,7 +22,7 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
     finally:
         print("cleaned up after epoch", epoch)
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert (found.exit_code, found.rank["outcome"], found.rank["ignored_exit"]) == (0, "completed", False)
     [steps] = found.steps
     assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
@@ -79,21 +52,6 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
     assert (process["steps"], process["rank"]) == (True, 0)
 
 
-def test_batches_that_accumulate_are_one_step(server: Server, tmp_path: Path) -> None:
-    script = """
-    loader = DataLoader(data, batch_size=4)
-    for epoch in range(1000):
-        for number, (x, y) in enumerate(loader, 1):
-            loss_of(x, y).backward()
-            if number % 2 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    """
-    found = server.run(tmp_path, HEAD + _flush(script))
-    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
-    assert found.rank["steps_per_pass"] == 4
-
-
 def test_two_optimizers_that_take_turns_make_one_step(server: Server, tmp_path: Path) -> None:
     script = """
     critic = nn.Linear(4, 2)
@@ -105,7 +63,7 @@ def test_two_optimizers_that_take_turns_make_one_step(server: Server, tmp_path: 
             loss_of(x, y).backward()
             optimizer.step()
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
     assert found.rank["observed"]["optimizers"] == ["Adam", "SGD"]
 
@@ -123,7 +81,7 @@ def test_a_closure_is_run_within_one_step(server: Server, tmp_path: Path) -> Non
                 return loss
             optimizer.step(closure)
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
     for step in found.steps[0]:
         assert min(float(step["forward_s"]), float(step["backward_s"])) > 0
@@ -144,7 +102,7 @@ def test_an_update_that_a_gradient_scaler_skips_is_a_step(server: Server, tmp_pa
             optimizer.zero_grad()
             updates += 1
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
     assert found.output.count("updated") == 1 + STEPS - 2
 
@@ -162,29 +120,10 @@ def test_optimizers_fused_into_the_backward_pass_make_one_step(server: Server, t
         for x, y in loader:
             loss_of(x, y, model).backward()
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert (found.exit_code, found.rank["outcome"]) == (0, "completed")
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
     assert all(float(step["backward_s"]) > 0 and step["optimizer_s"] == "" for step in found.steps[0])
-
-
-def test_an_optimizer_around_another_and_one_called_in_parts_make_one_step(server: Server, tmp_path: Path) -> None:
-    script = """
-    class Around(torch.optim.SGD):
-        def step(self, closure=None):
-            super().step()
-            super().step()
-            inner.step()
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer = Around(model.parameters(), lr=0.1)
-    for epoch in range(1000):
-        for x, y in loader:
-            loss_of(x, y).backward()
-            optimizer.step()
-            optimizer.step()
-    """
-    found = server.run(tmp_path, HEAD + _flush(script))
-    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
 
 
 @pytest.mark.parametrize("gradients", ["with torch.no_grad():", "if True:"])
@@ -200,7 +139,7 @@ def test_a_test_between_passes_is_in_no_step(server: Server, tmp_path: Path, gra
                 model(x)
                 time.sleep(0.4)
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
     first = next(number for number, step in enumerate(found.steps[0]) if step["epoch"] != "1")
     assert first == 3
@@ -215,7 +154,7 @@ def test_without_a_loader_there_are_steps_and_no_samples(server: Server, tmp_pat
         loss_of(torch.randn(8, 4), torch.zeros(8, dtype=int)).backward()
         optimizer.step()
     """
-    found = server.run(tmp_path, HEAD + _flush(script), samples_per_step=8)
+    found = server.run(tmp_path, after_head(script), samples_per_step=8)
     assert len(found.steps[0]) == STEPS
     for step in found.steps[0]:
         assert step["samples"] == step["data_s"] == step["forward_s"] == ""
@@ -236,7 +175,7 @@ def test_the_wait_for_a_slow_loader_is_its_own(server: Server, tmp_path: Path) -
             optimizer.step()
             time.sleep(0.05)
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     for step in found.steps[0]:
         assert float(step["data_s"]) >= 8 * 0.01
         named = sum(float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer"))
@@ -251,7 +190,7 @@ def test_the_profiled_window_waits_for_a_loader_that_reads_ahead(server: Server,
         loss_of(x, y).backward()
         optimizer.step()
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     # Two workers read two batches each ahead: twice as many steps settle, and four times as many make the window. Of
     # the eight steps before it the first update and the four steps until then have passed.
     placed = {"warmup_steps": 3, "settling_steps": 8, "profiled_steps": 16, "crosses_pass": False}
@@ -268,7 +207,7 @@ def test_pytorchs_profiler_records_the_window(server: Server, tmp_path: Path) ->
             loss_of(x, y).backward()
             optimizer.step()
     """
-    server.run(tmp_path, HEAD + _flush(script), profiler="kineto")
+    server.run(tmp_path, after_head(script), profiler="kineto")
     with gzip.open(tmp_path / "scratch" / "rank0.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
     names = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
@@ -287,7 +226,7 @@ def test_marks_become_the_ends_of_steps(server: Server, tmp_path: Path) -> None:
         time.sleep(0.03)
         multicard.marks.step()
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert len(found.steps[0]) == STEPS
     assert all(float(step["duration_s"]) >= 0.03 for step in found.steps[0])
 
@@ -312,7 +251,7 @@ def test_a_script_that_raises_leaves_its_record(
         loss_of(x, y).backward()
         optimizer.step()
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert found.exit_code == 1
     assert found.rank["outcome"] == outcome
     assert message in found.rank["reason"]["message"]
@@ -326,7 +265,7 @@ def test_a_script_that_ends_too_early_says_how_many_steps_it_made(server: Server
         loss_of(x, y).backward()
         optimizer.step()
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert (found.exit_code, found.rank["outcome"]) == (0, "failed")
     assert found.rank["reason"] == {"code": "too_few_steps", "rank": 0, "steps": 4, "needed_steps": 7}
     assert len(found.steps[0]) == 3
@@ -342,7 +281,7 @@ def test_a_script_that_takes_no_notice_of_its_end_is_ended(server: Server, tmp_p
             except BaseException as error:
                 print("went on after", repr(error), flush=True)
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert (found.exit_code, found.rank["outcome"], found.rank["ignored_exit"]) == (0, "completed", True)
     assert found.output.count("went on after SystemExit(0)") == 1
     assert len(found.steps[0]) == STEPS
@@ -368,7 +307,7 @@ def test_an_error_of_the_observer_at_the_last_step_is_not_the_scripts(
             except Exception as error:
                 print("caught", repr(error), flush=True)
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert found.exit_code == 1
     assert "caught" not in found.output
     assert "multicard: cannot go on observing: OSError: [Errno 28] No space left on device" in found.output
@@ -379,64 +318,9 @@ def test_a_process_that_trains_nothing_is_no_rank(server: Server, tmp_path: Path
     script = """
     print(sum(float(loss_of(x, y)) for x, y in loader))
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert (found.exit_code, found.ranks) == (0, [])
     assert not any(process["steps"] for process in found.processes)
-
-
-def test_losses_and_what_is_compiled_are_the_same_without_the_observer(server: Server, tmp_path: Path) -> None:
-    script = """
-    import torch._dynamo
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding, self.head = nn.Embedding(20, 16), nn.Linear(16, 20)
-            self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
-        def forward(self, ids):
-            return self.head(self.layer(self.embedding(ids)))
-    model = torch.compile(Block(), backend="eager")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    ids = TensorDataset(torch.randint(20, (24, 12)))
-    updates = 0
-    while updates < 12:
-        for x, in DataLoader(ids, batch_size=8, shuffle=True):
-            loss = nn.functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
-            loss.backward()
-            frames = dict(torch._dynamo.utils.counters["frames"])
-            norm = nn.utils.clip_grad_norm_(model.parameters(), 1)
-            print("update", updates, loss.item().hex(), norm.item().hex(), frames, flush=True)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-            updates += 1
-    """
-    found = server.run(tmp_path, HEAD + _flush(script))
-    assert found.rank["outcome"] == "completed"
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
-    plain = subprocess.run(
-        [sys.executable, tmp_path / "script.py"],
-        env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True,
-    )  # fmt: skip
-    expected, lines = (
-        [line for line in output.splitlines() if line.startswith("update")] for output in (plain.stdout, found.output)
-    )
-    assert 1 + STEPS <= len(lines) < 12
-    assert lines == expected[: len(lines)]
-
-
-def test_a_stateful_loader_gives_samples_too(server: Server, tmp_path: Path) -> None:
-    script = """
-    from torchdata.stateful_dataloader import StatefulDataLoader
-    for epoch in range(1000):
-        for x, y in StatefulDataLoader(data, batch_size=8):
-            loss_of(x, y).backward()
-            optimizer.step()
-    """
-    found = server.run(tmp_path, HEAD + _flush(script))
-    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
-    [loader] = found.rank["observed"]["loaders"]
-    assert loader["kind"] == "StatefulDataLoader"
 
 
 def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_path: Path) -> None:
@@ -455,7 +339,7 @@ def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_pat
             loss_of(x, y).backward()
             optimizer.step()
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert (found.exit_code, found.rank["outcome"], found.rank["observed"]["loaders"]) == (0, "completed", [])
     assert [step["samples"] for step in found.steps[0]] == STEPS * [""]
 
@@ -473,31 +357,6 @@ def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Pa
             loss_of(x, y).backward()
             optimizer.step()
     """
-    found = server.run(tmp_path, HEAD + _flush(script))
+    found = server.run(tmp_path, after_head(script))
     assert len(found.steps[0]) == STEPS
     assert all(float(step["backward_s"]) < 0.2 < float(step["duration_s"]) for step in found.steps[0])
-
-
-def test_hooks_outlive_what_older_releases_of_torch_compile_strip(server: Server, tmp_path: Path) -> None:
-    """What `TorchPatcher.patch` of PyTorch 2.1 does when torch.compile first runs (torch/_dynamo/eval_frame.py)."""
-    script = """
-    for kind in vars(torch.optim).values():
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
-            if getattr(kind.step, "hooked", False):
-                unwrapped = getattr(kind.step, "__wrapped__", None)
-                if unwrapped:
-                    kind.step = unwrapped
-            kind.step.hooked = True
-    optimizer = torch.optim.AdamW(model.parameters())
-    for epoch in range(1000):
-        for x, y in loader:
-            loss_of(x, y).backward()
-            optimizer.step()
-    """
-    found = server.run(tmp_path, HEAD + _flush(script))
-    assert len(found.steps[0]) == STEPS
-
-
-def _flush(script: str) -> str:
-    """Take the indent of a script off, so that it follows its head."""
-    return "\n".join(line.removeprefix("    ") for line in script.splitlines())

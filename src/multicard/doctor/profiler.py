@@ -17,7 +17,7 @@ from multicard.profilers import PROFILERS
 from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, older_than_cuda
 
 RECORD_LIMIT_S = 90.0
-OF_CPU = "import torch; torch.cuda.nvtx.range_push('{range}'); torch.cuda.nvtx.range_pop()"
+OF_CPU = "import torch; torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start('{range}'))"
 OF_GPU = (
     "import torch; torch.cuda.cudart().cudaProfilerStart(); torch.ones(8, device='cuda').sum().item(); "
     "torch.cuda.cudart().cudaProfilerStop()"

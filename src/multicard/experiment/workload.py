@@ -160,6 +160,10 @@ class Workload(ABC):
         """
         return None
 
+    def interpreter(self, p: Any) -> str | None:
+        """Path of the interpreter of the ranks; None where it is this one."""
+        return None
+
     def folder(self, p: Any) -> Path | None:
         """Working directory of a job, in which a user's own files lie; None where it matters nothing."""
         return None

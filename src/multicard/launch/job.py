@@ -98,7 +98,8 @@ def run_job(
     name, several = run_id(parameters), parameters.nodes > 1
     work = WORKLOADS[parameters.workload]
     hidden = work.hidden_from_profilers(parameters)
-    profiler, why, caveat = choose_profiler(parameters.profiler, parameters.device, hidden)
+    python = work.interpreter(parameters)
+    profiler, why, caveat = choose_profiler(parameters.profiler, parameters.device, hidden, python)
     if refusal := work.refusal(parameters):
         return refuse_job(parameters, folder, refusal, order)
     with (
@@ -261,10 +262,15 @@ class Choice(NamedTuple):
     caveat: str | None = None
 
 
-def choose_profiler(wanted: str, device: str, hidden: str | None = None) -> Choice:
+def choose_profiler(wanted: str, device: str, hidden: str | None = None, python: str | None = None) -> Choice:
     """Resolve `auto` to the first profiler that can be used, without a caveat, for jobs on `device` (cpu, cuda).
 
-    `hidden`: why one that runs the job as its child would not see its ranks.
+    Parameters
+    ----------
+    hidden
+        Why one that runs the job as its child would not see its ranks.
+    python
+        Interpreter of the ranks, if not this one.
 
     Raises
     ------
@@ -272,23 +278,23 @@ def choose_profiler(wanted: str, device: str, hidden: str | None = None) -> Choi
         If a profiler is configured that cannot be used.
     """
     if wanted in PROFILERS:
-        usable, why, caveat = _availability(PROFILERS[wanted], device, hidden)
+        usable, why, caveat = _availability(PROFILERS[wanted], device, hidden, python)
         if not usable:
             raise UserError(f"profiler: {wanted} cannot be used: {why}")
         return Choice(wanted, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
     reasons: list[str] = []
     for name, profiler in PROFILERS.items():
-        usable, why, caveat = _availability(profiler, device, hidden)
+        usable, why, caveat = _availability(profiler, device, hidden, python)
         if usable and caveat is None:
             return Choice(name, why or "; ".join(reasons))
         reasons.append(caveat or why)
     raise UserError(f"profiler: none can be used: {'; '.join(reasons)}")
 
 
-def _availability(profiler: Profiler, device: str, hidden: str | None) -> Availability:
+def _availability(profiler: Profiler, device: str, hidden: str | None, python: str | None) -> Availability:
     if hidden and profiler.node_file:
         return Availability(False, f"{profiler.name} would see no rank: {hidden}")
-    return profiler.availability(device)
+    return profiler.availability(device, python)
 
 
 def node_command(

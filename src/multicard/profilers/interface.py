@@ -83,8 +83,11 @@ class Profiler:
         """Whether its program is on the PATH."""
         return self.program is None or shutil.which(self.program) is not None
 
-    def availability(self, device: str) -> Availability:
-        """Whether it can be used here for jobs on `device` (cpu, cuda), and how that is known or what is missing."""
+    def availability(self, device: str, python: str | None = None) -> Availability:
+        """Whether it can be used here for jobs on `device` (cpu, cuda), and how that is known or what is missing.
+
+        `python`: the interpreter of the job, if not this one.
+        """
         return Availability(True) if self.is_installed() else Availability(False, f"no {self.program} on the PATH")
 
     def wrap(self, command: list[str], file: Path, device: str) -> list[str]:

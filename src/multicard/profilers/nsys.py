@@ -12,6 +12,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 CAPTURE_RANGE = "profiled_window"
 
 VERSION_LIMIT_S = 30.0
+WHERE_TORCH_IS = "import importlib.util; print(importlib.util.find_spec('torch').origin)"
 EXPORT_LIMIT_S = 3600.0
 # The release of Nsight Systems that came with each CUDA toolkit; those before it were made for an older CUDA. Sources:
 # `nsight_systems` in the version.json of the toolkits 11.8, 13.2 and 13.3, the version of Debian's package for 12.5
@@ -67,14 +69,14 @@ class Nsys(Profiler):
     readable = (".sqlite",)
     reader = "multicard.trace.nsys_sqlite"
 
-    def availability(self, device: str) -> Availability:
+    def availability(self, device: str, python: str | None = None) -> Availability:
         """Whether nsys answers when asked for its version, and on GPUs is not older than the CUDA of torch."""
         if not self.is_installed():
             return Availability(False, "no nsys on the PATH")
         version = self.version()
         if version is None:
             return Availability(False, "the nsys on the PATH does not work: nsys --version prints no version")
-        older = older_than_cuda(version, cuda_of_torch()) if device == "cuda" else None
+        older = older_than_cuda(version, cuda_of_torch(python)) if device == "cuda" else None
         return Availability(True, f"nsys {version} is on the PATH", older and f"nsys {older}")
 
     def version(self) -> str | None:
@@ -160,7 +162,7 @@ class Nsys(Profiler):
 
 
 class NsysSession(Session):
-    """Ranges are NVTX."""
+    """Ranges are NVTX, of the kind that ends by its handle: those of push and pop would cross the script's own."""
 
     def __init__(self, device: "torch.device"):
         from torch import cuda
@@ -170,11 +172,11 @@ class NsysSession(Session):
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
         """Show the block as an NVTX range."""
-        self._cuda.nvtx.range_push(name)
+        opened = self._cuda.nvtx.range_start(name)
         try:
             yield
         finally:
-            self._cuda.nvtx.range_pop()
+            self._cuda.nvtx.range_end(opened)
 
     def mark(self, name: str) -> None:
         """Leave an NVTX mark."""
@@ -183,15 +185,13 @@ class NsysSession(Session):
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Open the capture that `wrap` told nsys to wait for."""
-        if self._on_gpu:
-            self._cuda.profiler.start()
-        else:
-            self._cuda.nvtx.range_push(CAPTURE_RANGE)
+        if not self._on_gpu:
+            with self.range(CAPTURE_RANGE):
+                yield
+            return
+        self._cuda.profiler.start()
         yield
-        if self._on_gpu:
-            self._cuda.profiler.stop()
-        else:
-            self._cuda.nvtx.range_pop()
+        self._cuda.profiler.stop()
 
 
 PROFILER = Nsys()
@@ -211,13 +211,18 @@ def older_than_cuda(version: str, cuda: str | None) -> str | None:
     return f"{found} is older than {needed}, which came with CUDA {of}; torch uses {cuda}"
 
 
-def cuda_of_torch() -> str | None:
-    """Version of CUDA that the installed torch was built for, found without importing it; None where there is none."""
-    torch = importlib.util.find_spec("torch")
-    if torch is None or torch.origin is None:
-        return None
+def cuda_of_torch(python: str | None = None) -> str | None:
+    """Version of CUDA that torch was built for, found without importing it; None where there is none.
+
+    `python`: the interpreter whose torch is meant, if not this one's.
+    """
+    if python in (None, sys.executable):
+        spec = importlib.util.find_spec("torch")
+        torch = (spec and spec.origin) or ""
+    else:
+        torch = "".join(ask([python, "-c", WHERE_TORCH_IS], VERSION_LIMIT_S).lines[-1:])
     try:
-        text = Path(torch.origin).with_name("version.py").read_text(encoding="utf-8")
+        text = Path(torch).with_name("version.py").read_text(encoding="utf-8") if torch else ""
     except OSError:
         return None
     found = re.search(r"^cuda\b[^=\n]*= ['\"]([\d.]+)['\"]", text, re.M)

@@ -74,7 +74,7 @@ def is_out_of_memory(error: BaseException, memory: GpuMemory | None = None) -> b
         Of the fullest GPU when the error was raised. It decides about errors of CUDA's libraries, which look the same
         for other causes; where it is None, only those that speak of memory count.
     """
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True

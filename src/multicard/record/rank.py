@@ -96,7 +96,7 @@ def _reason(error: BaseException, outcome: str, memory: GpuMemory | None, rank: 
 def _message(error: BaseException, memory: GpuMemory | None = None) -> str:
     """One line of an error; of one about memory with its numbers, else with those of the fullest GPU."""
     text = without_advice(" ".join(str(error).split()))
-    has_numbers = isinstance(error, torch.OutOfMemoryError)
+    has_numbers = isinstance(error, torch.cuda.OutOfMemoryError)
     if len(text) > LONGEST_MESSAGE and not has_numbers:
         # The end of a worker's traceback has the error, its beginning the place.
         half = LONGEST_MESSAGE // 2

@@ -1,6 +1,7 @@
 """What a batch of a loader holds, and what the loader is."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, Subset
@@ -109,3 +110,57 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     # The length of a stream is not asked for: PyTorch would then warn of batches beyond it.
     length = None if streams else read_or_none(lambda: len(loader))
     return Loader(description, batch_size, length, loader.num_workers * (loader.prefetch_factor or 0))
+
+
+class Pass:
+    """Batches that one pass over a loader gave.
+
+    Attributes
+    ----------
+    batches
+        The step that asked for each, and its samples (None where they cannot be told).
+    ended
+        The step that found the loader exhausted; None before.
+    """
+
+    def __init__(self, loader: Loader):
+        self.loader = loader
+        self.batches: list[tuple[int, int | None]] = []
+        self.ended: int | None = None
+
+
+def used_by_step(passes: Sequence[Pass]) -> dict[int, list[int | None]]:
+    """Samples of the batches that each step used, by the steps that asked for them.
+
+    A batch is used by the step that asks for the one so many later as the script is ahead, and the last ones of a pass
+    by the steps that find the loader exhausted.
+    """
+    found: dict[int, list[int | None]] = {}
+    begins = {each.batches[0][0] for each in passes}
+    pace = [_pace(each, begins) for each in passes]
+    for each, own in zip(passes, pace, strict=True):
+        others = (known for other, known in zip(passes, pace, strict=True) if known and other.loader == each.loader)
+        ahead, per_step = own or next(others, (0, 1))
+        steps = [step for step, _ in each.batches][ahead:]
+        if ahead and each.ended is not None:
+            before = steps.count(each.ended)
+            rest = (each.ended + number // per_step for number in range(before, before + ahead))
+            steps += [step for step in rest if step not in begins]
+        for step, (_, samples) in zip(steps, each.batches, strict=False):  # those not used yet are left out
+            found.setdefault(step, []).append(samples)
+    return found
+
+
+def _pace(one: Pass, begins: Container[int]) -> tuple[int, int] | None:
+    """Batches that a script is ahead of its steps in a pass, and those of a step; None where the pass is too short.
+
+    Accelerate, timm and others ask in the first step of a pass for what every later step asks for and some more, to
+    have the next batch at hand. Where later steps do not ask for equally many, none are taken to be ahead.
+    `begins`: steps in which passes begin.
+    """
+    asked, first, last = Counter(step for step, _ in one.batches), one.batches[0][0], one.batches[-1][0]
+    if last <= first + 1 and (one.ended is None or one.ended in begins):
+        return None
+    per_step = asked[first + 1]
+    is_steady = per_step > 0 and all(asked[step] == per_step for step in range(first + 1, last))
+    return (max(0, asked[first] - per_step), per_step) if is_steady else (0, 1)

@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ from multicard.record.observe.batches import loader_of
 from multicard.record.observe.observer import OBSERVER
 from multicard.record.observe.ranks import world_size
 
-OWN = "multicard."  # package of the functions that torch.compile must leave alone
 SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
+# True where torch.compile traces what follows: there what it replaces here must be as if it were not.
+is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
 
 def install(note_process: Callable[..., None]) -> None:
@@ -32,29 +33,48 @@ def install(note_process: Callable[..., None]) -> None:
     _watch_scalers()
     _watch_backward()
     _watch_loaders()
-    hide_from_compiler()
+    _hide_from_compiler()
+
+
+def apart(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function that calls a method of the observer with torch.compile off, and on again after it.
+
+    As `torch.compiler.disable` does, which would import torch._dynamo into every script.
+    """
+    set_compiler = getattr(torch._C._dynamo.eval_frame, "set_eval_frame", lambda _: None)
+
+    def call(*arguments: Any) -> Any:
+        compiler = set_compiler(None)
+        try:
+            return method(*arguments)
+        finally:
+            set_compiler(compiler)
+
+    return call
 
 
 def _watch_optimizers() -> None:
     """Watch `step` of every optimizer, where PyTorch itself wraps it to call its hooks."""
     base = torch.optim.Optimizer
+    begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
     wrap = base.profile_hook_step
-    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
 
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
         plain = wrap(step)
 
         @functools.wraps(plain)
         def watched(*arguments: Any, **options: Any) -> Any:
-            if is_compiling():  # traced into a graph, in which there is nothing to watch
-                return plain(*arguments, **options)
-            OBSERVER.update_begins(arguments[1:], options)
+            if is_compiling():
+                found = plain(*arguments, **options)
+                OBSERVER.updated_in_graph = arguments[0]  # torch.compile does so after each run of the graph
+                return found
+            begins(arguments[1:], options)
             done = False
             try:
                 found = plain(*arguments, **options)
                 done = True
             finally:
-                OBSERVER.update_ends(arguments[0] if done else None)
+                ends(arguments[0] if done else None)
             return found
 
         # Those releases unwrap `step` when torch.compile begins; gradient scalers ask for the parameters of it.
@@ -72,6 +92,7 @@ def _watch_optimizers() -> None:
 
 def _watch_scalers() -> None:
     """Watch gradient scalers, since an update that they skip is the end of a step too."""
+    begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
     for name in SCALERS:
         scaler = getattr(sys.modules.get(name), "GradScaler", None)
         if scaler is None or "step" not in vars(scaler) or hasattr(scaler.step, "watched"):
@@ -80,13 +101,15 @@ def _watch_scalers() -> None:
 
         @functools.wraps(plain)
         def step(self: Any, optimizer: Any, *arguments: Any, _plain: Any = plain, **options: Any) -> Any:
-            OBSERVER.update_begins(arguments, options)
+            if is_compiling():
+                return _plain(self, optimizer, *arguments, **options)
+            begins(arguments, options)
             done = False
             try:
                 found = _plain(self, optimizer, *arguments, **options)
                 done = True
             finally:
-                OBSERVER.update_ends(optimizer if done else None)
+                ends(optimizer if done else None)
             return found
 
         step.watched = True
@@ -95,17 +118,20 @@ def _watch_scalers() -> None:
 
 def _watch_backward() -> None:
     """Watch the backward pass, which `Tensor.backward` calls by this name."""
+    begins, ends = apart(OBSERVER.backward_begins), apart(OBSERVER.backward_ends)
     plain = torch.autograd.backward
 
     @functools.wraps(plain)
     def backward(*arguments: Any, **options: Any) -> None:
-        OBSERVER.backward_begins()
+        if is_compiling():
+            return plain(*arguments, **options)
+        begins()
         done = False
         try:
             plain(*arguments, **options)
             done = True
         finally:
-            OBSERVER.backward_ends(done)
+            ends(done)
 
     torch.autograd.backward = backward
 
@@ -113,19 +139,23 @@ def _watch_backward() -> None:
 def _watch_loaders() -> None:
     """Watch the iterators of loaders, those of subclasses included, such as torchdata's."""
     base = dataloader._BaseDataLoaderIter
+    asks, gets = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given)
     begin = base.__init__
 
     @functools.wraps(begin)
     def watched_begin(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
         begin(self, loader, *arguments, **options)
-        self._multicard_loader = read_or_none(lambda: loader_of(loader, world_size()))  # a loader may be anything
+        self._multicard_loader = describe(loader)
 
     base.__init__ = watched_begin
+    describe = apart(lambda loader: read_or_none(lambda: loader_of(loader, world_size())))  # a loader may be anything
     plain = base.__next__
 
     @functools.wraps(plain)
     def watched_next(self: Any) -> Any:
-        asked = OBSERVER.batch_asked(self)
+        if is_compiling():
+            return plain(self)
+        asked = asks(self)
         if asked is None:
             return plain(self)
         batch, given = None, False
@@ -133,34 +163,22 @@ def _watch_loaders() -> None:
             batch = plain(self)
             given = True
         finally:
-            OBSERVER.batch_given(asked, batch, given)
+            gets(asked, batch, given)
         return batch
 
     base.__next__ = watched_next
 
 
-def hide_from_compiler() -> None:
-    """Have torch.compile leave the observer's functions alone, which run where it would compile what is called."""
-    skip = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
-    if skip is not None:
-        for name, module in list(sys.modules.items()):
-            if name.startswith(OWN):
-                _each_code(module, skip)
-
-
-def _each_code(module: ModuleType, skip: Callable[[CodeType], None]) -> None:
-    seen, found = set(), list(vars(module).values())
+def _hide_from_compiler() -> None:
+    """Have torch.compile leave the functions of this module alone, but not what they call."""
+    compiler = torch._C._dynamo.eval_frame
+    skip = getattr(compiler, "skip_code", None)
+    if skip is None:  # newer releases have it in torch._dynamo, whose import takes seconds
+        leave_alone = compiler._FrameExecStrategy(compiler._FrameAction.SKIP, compiler._FrameAction.DEFAULT)
+        skip = lambda code: compiler.set_code_exec_strategy(code, leave_alone)  # noqa: E731
+    found: list[Any] = [each.__code__ for each in globals().values() if isinstance(each, FunctionType)]
     while found:
         each = found.pop()
-        if id(each) in seen or getattr(each, "__module__", module.__name__) != module.__name__:
-            continue
-        seen.add(id(each))
-        if isinstance(each, CodeType) and each.co_filename == module.__file__:
+        if isinstance(each, CodeType) and each.co_filename == __file__:
             skip(each)
             found += each.co_consts
-        elif isinstance(each, FunctionType):
-            found += [each.__code__, getattr(each, "__wrapped__", None)]
-        elif isinstance(each, type):
-            found += vars(each).values()
-        elif isinstance(each, property | staticmethod | classmethod):
-            found.append(getattr(each, "fget", None) or getattr(each, "__func__", None))

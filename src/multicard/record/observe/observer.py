@@ -20,8 +20,10 @@ import torch
 from multicard.core.files import read_json
 from multicard.core.system import read_or_none
 from multicard.record.observe import OBSERVE
-from multicard.record.observe.batches import Loader, samples_in
+from multicard.record.observe.batches import Loader, Pass, samples_in
 from multicard.record.observe.ranks import claim_rank, rank_of_process
+
+MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
 
 
 class Observer:
@@ -44,8 +46,11 @@ class Observer:
         self._loading: int | None = None  # thread that waits for a batch
         self._boundary_due = False
         self._saw_backward = False
+        self.updated_in_graph: Any = None  # optimizer that a compiled function has updated since it was looked at
         self.optimizers: set[str] = set()
         self.loader: Loader | None = None  # of the latest batch
+        self.step = 0  # until the first update
+        self.passes: list[Pass] = []
         self.epoch = 1
         self.steps_in_pass = self.batches_in_pass = 0
         self._begin_step()
@@ -53,8 +58,6 @@ class Observer:
     def _begin_step(self) -> None:
         """Count from here what the current step has seen."""
         self.batches = 0
-        self.samples: int | None = 0
-        self.loaders: list[Loader] = []
         self._backward_in_step = self._exhausted = False
 
     def begin(self, note_process: Callable[..., None]) -> None:
@@ -70,6 +73,7 @@ class Observer:
 
     def update_begins(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         """An optimizer is about to update."""
+        self._look_for_update()
         self._force_exit()
         self._updates += 1
         # A closure begins with a forward pass.
@@ -80,6 +84,7 @@ class Observer:
     def update_ends(self, optimizer: Any) -> None:
         """An optimizer has updated, or failed to (None)."""
         self._updates -= 1
+        self.updated_in_graph = None  # part of this one
         if self._updates or self._ended or optimizer is None:
             return
         self.optimizers.add(type(optimizer).__name__)
@@ -101,11 +106,23 @@ class Observer:
             lead, self._lead = optimizer, weakref.ref(optimizer)
         return lead is optimizer
 
+    def _look_for_update(self) -> None:
+        """Take note of an update that a compiled function made, in which there is nothing to watch."""
+        if self.updated_in_graph is None or self._updates or self._backwards:
+            return
+        if self._recording is None or threading.get_ident() == self._thread:  # a thread may draw batches
+            optimizer, self.updated_in_graph = self.updated_in_graph, None
+            self.update_begins((), {})
+            self.update_ends(optimizer)
+
     def mark_step(self) -> None:
         """The script says that a step ends here."""
         self._force_exit()
         if not self._marked:
-            self._marked, self._recording = True, None
+            self._marked = True
+            if self._recording is not None:
+                self._recording, self.step = None, 0
+                self.passes.clear()
         self._end_step(None)
 
     def _force_exit(self) -> None:
@@ -122,6 +139,7 @@ class Observer:
                 self._recording.end_step(self)
             if self._recording is not None and not self._recording.is_complete:
                 self.steps_in_pass += self.batches > 0
+                self.step += 1
                 self._begin_step()
                 self._recording.begin_step(self)
                 return
@@ -133,7 +151,6 @@ class Observer:
             self._give_up(error)
 
     def _set_up(self, optimizer: Any) -> None:
-        from multicard.record.observe import hooks
         from multicard.record.observe.recording import Recording
 
         self._thread = threading.get_ident()
@@ -143,13 +160,13 @@ class Observer:
             self._is_extra = True
         else:
             self._recording = Recording(job, optimizer)
-            hooks.hide_from_compiler()
         self._note_process(steps=True, rank=rank_of_process())
 
     # Backward passes.
 
     def backward_begins(self) -> None:
         """A backward pass is about to begin."""
+        self._look_for_update()
         self._backwards += 1
         if self._backwards == 1 and self._recording is not None and not self._ended:
             self._recording.enter_backward(self)
@@ -172,15 +189,22 @@ class Observer:
 
     # Batches.
 
-    def batch_asked(self, iterator: Any) -> Any:
-        """A loader is asked for a batch; give it back, None unless it is one of training."""
+    def batch_asked(self, iterator: Any) -> Pass | None:
+        """A loader is asked for a batch; give the pass over it, None unless it is one of training."""
+        self._look_for_update()
         loader = getattr(iterator, "_multicard_loader", None)
         if loader is None or self._loading is not None or self._ended or not torch.is_grad_enabled():
             return None
         self._loading = threading.get_ident()
         if self._exhausted:  # the batches of this step were a pass without a backward pass: a test
+            for each in self.passes:
+                each.batches = [batch for batch in each.batches if batch[0] != self.step]
+            self.passes = [each for each in self.passes if each.batches]
             self._begin_step()
-        begins_pass = getattr(iterator, "_num_yielded", None) == 0 and not self._backward_in_step and not self.batches
+        is_first = getattr(iterator, "_num_yielded", None) == 0
+        if is_first or not hasattr(iterator, "_multicard_pass"):
+            iterator._multicard_pass = Pass(loader)
+        begins_pass = is_first and not self._backward_in_step and not self.batches
         if begins_pass:
             self.epoch += self.steps_in_pass > 0
             self.steps_in_pass = self.batches_in_pass = 0
@@ -188,10 +212,11 @@ class Observer:
             if begins_pass:
                 self._recording.begin_pass(self)
             self._recording.enter("data")
-        return loader
+        return iterator._multicard_pass
 
-    def batch_given(self, loader: Loader, batch: Any, given: bool) -> None:
+    def batch_given(self, drawn: Pass, batch: Any, given: bool) -> None:
         """It gave a batch, or had none."""
+        loader = drawn.loader
         thread, self._loading = self._loading, None
         timed = self._recording is not None and thread == self._thread
         if not given:
@@ -199,6 +224,7 @@ class Observer:
                 self._recording.leave()
                 if not self.batches:
                     self._recording.end_pass()
+            drawn.ended = self.step
             self._exhausted = loader is self.loader and self.batches > 0 and not self._backward_in_step
             return
         if timed:
@@ -206,11 +232,12 @@ class Observer:
         self.batches += 1
         self.batches_in_pass += 1
         self.loader = loader
-        if loader not in self.loaders:
-            self.loaders.append(loader)
-        if self.samples is not None:
-            found = read_or_none(lambda: samples_in(batch, loader.batch_size))  # a batch may be anything
-            self.samples = None if found is None else self.samples + found
+        if not any(each is drawn for each in self.passes):
+            self.passes.append(drawn)
+        samples = read_or_none(lambda: samples_in(batch, loader.batch_size))  # a batch may be anything
+        drawn.batches.append((self.step, samples))
+        if self.step == 0:
+            del drawn.batches[:-MOST_BATCHES]
 
     # The end.
 
@@ -229,6 +256,7 @@ class Observer:
 
     def leave(self) -> None:
         """The process exits: leave a record of what there is, unless it is written."""
+        self._look_for_update()
         if self._ended or self._is_extra:
             return
         error = error_of_exit()
@@ -266,4 +294,6 @@ OBSERVER = Observer()
 def mark_step() -> None:
     """See `multicard.marks`."""
     if OBSERVE in os.environ:  # else this module was imported by something else
-        OBSERVER.mark_step()
+        from multicard.record.observe.hooks import apart
+
+        apart(OBSERVER.mark_step)()

@@ -27,6 +27,7 @@ from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.observe import OBSERVE
+from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.plan import Pace, Plan, place
 from multicard.record.observe.ranks import claim_rank, rank_of_process
@@ -71,13 +72,10 @@ class Recording:
         self.meters = [EnergyMeter(each) for each in self.devices]
         is_first = self.rank % self.stated["ranks_per_node"] == 0
         self.others = OthersMeter(job.get("launcher") if is_first else None)
-        self.loaders: list[dict[str, Any]] = []
         self.record: dict[str, Any] = {}
         self.steps = 0  # that have ended
         self.is_complete = False
         self._pace = Pace()
-        self._measured_batches = 0
-        self._sampled = False
         self._between_passes = False
         self._step: Any = None
         self._start: Any = None  # mark of the end of the step before
@@ -151,11 +149,6 @@ class Recording:
         """End the current step; after the last one, close the profiled window."""
         self._start = self._step.end = self._close(None)
         self._close_ranges(0)
-        self.loaders += [each.description for each in observer.loaders if each.description not in self.loaders]
-        self._step.counts["samples"] = observer.samples if self.loaders else None
-        self._sampled |= bool(observer.samples)
-        if self._step.window == "measured":
-            self._measured_batches += observer.batches
         self.recorder.end()
         self._step = None
         self.steps += 1
@@ -215,7 +208,9 @@ class Recording:
     def _agree(self, observer: Observer) -> ProfiledWindow:
         """Where the profiled window lies: on all ranks where it does on the first."""
         if loader := observer.loader:
-            mean = self._measured_batches / self.plan.measured
+            used, plan = used_by_step(observer.passes), self.plan
+            batches = sum(len(used.get(step, ())) for step in range(plan.warmup + 1, plan.measured_end + 1))
+            mean = batches / plan.measured
             self._pace = Pace(observer.steps_in_pass, mean, loader.length, loader.ahead)
         placed = place(self._pace, self.plan.least_profiled)
         if self.barrier is None:
@@ -266,8 +261,10 @@ class Recording:
                 self.barrier.leave()
 
     def _write(self, ended: Mapping[str, Any], observer: Observer) -> None:
+        loaders = self._count_samples(observer)
         self.recorder.write(self.scratch / rank_file(STEPS, self.rank))
         stated = self.stated.get("samples_per_step")
+        sampled = any(row["samples"] for row in self.recorder.rows)
         self.record = {
             **ended,
             **facts_of_process(self.rank),
@@ -282,13 +279,26 @@ class Recording:
             "compile_limits_hit": limits_hit(),
             "observed": {
                 "optimizers": sorted(observer.optimizers),
-                "loaders": self.loaders,
-                "samples_from": "stated" if stated else "loader" if self._sampled else None,
+                "loaders": loaders,
+                "samples_from": "stated" if stated else "loader" if sampled else None,
                 "frameworks": dict(_frameworks()),
             },
             "ignored_exit": False,
         }
         write_json(self._path(), self.record)
+
+    def _count_samples(self, observer: Observer) -> list[dict[str, Any]]:
+        """Give each step the samples of the batches that it used; return what the loaders of the steps are."""
+        loaders: list[dict[str, Any]] = []
+        for each in observer.passes:
+            recorded = any(0 < step <= self.steps for step, _ in each.batches)
+            if recorded and each.loader.description not in loaders:
+                loaders.append(each.loader.description)
+        used = used_by_step(observer.passes)
+        for row in self.recorder.rows:
+            samples = used.get(row["step"], [])
+            row["samples"] = sum(samples) if loaders and None not in samples else None
+        return loaders
 
     def _path(self) -> Path:
         return self.scratch / rank_file("rank.json", self.rank)
@@ -312,12 +322,18 @@ def write_failure(error: BaseException, note_process: Callable[..., None]) -> No
     """
     job = read_json(Path(os.environ[OBSERVE]))
     words = {Path(word).name for word in job["parameters"].get("command", ())}
-    is_script = Path(sys.argv[0]).name in words and parent_process() is None and job["observe"]["devices"] == 1
+    is_script = bool(words & _names_of_program()) and parent_process() is None and job["observe"]["devices"] == 1
     rank = rank_of_process() if is_script or dist.is_initialized() or "RANK" in os.environ else None
     ended = describe_failure(error, rank)
     note_process(error=ended)
     if rank is not None and claim_rank(job):
         write_json(Path(job["scratch"]) / rank_file("rank.json", rank), {**ended, **facts_of_process(rank)})
+
+
+def _names_of_program() -> set[str]:
+    """File that this process runs, and its module if Python was told one (-m)."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return {Path(sys.argv[0]).name} | ({spec.name.removesuffix(".__main__")} if spec else set())
 
 
 def devices_of(optimizer: Any, device: str) -> list[torch.device]:

@@ -27,16 +27,19 @@ def judge_script(
         if completed and trained != p.devices:
             return "failed", Reason("hidden_ranks", ranks=trained, devices=p.devices)
         return outcome, reason
-    if reason.code == "exited" and (raised := [each["error"] for each in processes if each.get("error")]):
-        return raised[0]["outcome"], Reason(**raised[0]["reason"])
+    if reason.code == "exited" and (raised := [each for each in processes if each.get("error")]):
+        words = {Path(word).name for word in p.command}
+        # The script before what it started; of its ranks, the first to fail.
+        error = min(raised, key=lambda each: Path(each["program"]).name not in words)["error"]
+        return error["outcome"], Reason(**error["reason"])
     if outcome == "timed_out" and not any(each.get("steps") for each in processes):
         return outcome, replace(_no_steps(processes), time_limit_s=reason.time_limit_s)
     return outcome, reason
 
 
 def _processes(scratch: Path) -> list[dict[str, Any]]:
-    """What every Python process of the job left of itself, in the order in which they started."""
-    files = sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime)
+    """What every Python process of the job left of itself, in the order of their last words."""
+    files = sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime_ns)
     return [read_json(file) for file in files]
 
 

@@ -52,6 +52,10 @@ class Script(Workload):
         """Ask the launcher."""
         return start.start_command(p, job, rendezvous)
 
+    def interpreter(self, p: ScriptParameters) -> str:
+        """As stated."""
+        return start.interpreter(p)
+
     def folder(self, p: ScriptParameters) -> Path:
         """As stated."""
         return Path(p.folder)

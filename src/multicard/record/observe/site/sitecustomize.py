@@ -1,5 +1,6 @@
 """Python runs this file as it starts, before the script. See `multicard.record.observe`; any Python 3 can read it."""
 
+import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -11,6 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 # Arguments of processes that Python's multiprocessing starts, such as the workers of a DataLoader.
 HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+LONGEST_MESSAGE = 300  # characters
 
 
 def note_process(**facts):
@@ -99,6 +101,18 @@ def is_helper():
     return any(helper in argument for argument in getattr(sys, "orig_argv", []) for helper in HELPERS)
 
 
+def note_error():
+    """Note the error that ends this process, unless it has imported torch: then the observer does."""
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, Exception) and "multicard.record.observe.hooks" not in sys.modules:
+        message = "{}: {}".format(type(error).__name__, " ".join(str(error).split()))
+        reason = {"code": "error", "message": message[:LONGEST_MESSAGE]}
+        rank = os.environ.get("RANK", "")
+        if rank.isdigit():
+            reason["rank"] = int(rank)
+        note_process(error={"outcome": "failed", "reason": reason})
+
+
 def run_next():
     """Run the sitecustomize that this one hides, if there is one."""
     others = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE.resolve()]
@@ -113,6 +127,7 @@ def begin():
     """Note this process, and wait for it to import torch."""
     if not is_helper():
         note_process()
+        atexit.register(guarded, note_error)
     if sys.version_info >= (3, 10):  # noqa: UP036 - it is the script's Python
         sys.meta_path.insert(0, TorchFinder())
 

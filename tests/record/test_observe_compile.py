@@ -1,0 +1,117 @@
+"""torch.compile makes the same graphs of a script with the observer as without, and the same losses."""
+
+from pathlib import Path
+
+import pytest
+
+from observed_scripts import STEPS, Server, after_head
+
+TRAINING = """
+import torch._dynamo
+from torch._dynamo.utils import counters
+model = nn.Sequential(nn.Embedding(20, 16), nn.Dropout(0.2), nn.Linear(16, 20))
+ids = TensorDataset(torch.randint(20, (32, 12)))
+def loss_of(x):
+    return nn.functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+{compiled}
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4)
+updates = 0
+while updates < 12:
+    for x, in DataLoader(ids, batch_size=8, shuffle=True):
+        loss = train(x)
+        schedule.step()
+        graphs = dict(counters["frames"]), dict(counters["stats"]), sum(counters["graph_break"].values())
+        print("update", updates, loss.item().hex(), *graphs, flush=True)
+        updates += 1
+"""
+COMPILED = {
+    "model": """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 16), nn.Linear(16, 20)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
+    def forward(self, ids):
+        return self.head(self.layer(self.embedding(ids)))
+model = torch.compile(Block(), backend="eager")
+def train(x):
+    loss = loss_of(x)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+""",
+    "step": """
+@torch.compile(backend="aot_eager")
+def train(x):
+    optimizer.zero_grad()
+    loss = loss_of(x)
+    loss.backward()
+    optimizer.step()
+    return loss
+""",
+    # https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html
+    "update": """
+@torch.compile(fullgraph=False, backend="aot_eager")
+def update():
+    optimizer.step()
+def train(x):
+    optimizer.zero_grad()
+    loss = loss_of(x)
+    loss.backward()
+    update()
+    return loss
+""",
+    "update by a gradient scaler": """
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+@torch.compile(backend="aot_eager")
+def train(x):
+    loss = loss_of(x)
+    torch.autograd.backward(scaler.scale(loss))
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return loss
+""",
+}
+
+
+@pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
+def test_losses_and_graphs_are_the_same_without_the_observer(
+    server: Server, plain_server: Server, tmp_path: Path, compiled: str
+) -> None:
+    script = after_head(TRAINING.replace("{compiled}", compiled))
+    for folder in (observed := tmp_path / "observed", plain := tmp_path / "plain"):
+        folder.mkdir()
+    found = server.run(observed, script)
+    assert (found.exit_code, found.rank["outcome"]) == (0, "completed"), found.output
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
+    expected, lines = (
+        [line for line in output.splitlines() if line.startswith("update")]
+        for output in (plain_server.run(plain, script).output, found.output)
+    )
+    assert len(expected) == 12
+    assert STEPS <= len(lines) < 12
+    assert lines == expected[: len(lines)]
+
+
+def test_hooks_outlive_what_older_releases_of_torch_compile_strip(server: Server, tmp_path: Path) -> None:
+    """What `TorchPatcher.patch` of PyTorch 2.1 does when torch.compile first runs (torch/_dynamo/eval_frame.py)."""
+    script = """
+    for kind in vars(torch.optim).values():
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+            if getattr(kind.step, "hooked", False):
+                unwrapped = getattr(kind.step, "__wrapped__", None)
+                if unwrapped:
+                    kind.step = unwrapped
+            kind.step.hooked = True
+    optimizer = torch.optim.AdamW(model.parameters())
+    for epoch in range(1000):
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+    """
+    found = server.run(tmp_path, after_head(script))
+    assert len(found.steps[0]) == STEPS

@@ -1,0 +1,198 @@
+"""Loops as people write them: whatever they do, a step is what lies between two updates of their first optimizer."""
+
+from pathlib import Path
+
+import pytest
+
+from observed_scripts import WINDOWS, Server, after_head
+
+# Scripts by what is special about them. Each step draws 8 samples, unless a comment says otherwise.
+LOOPS = {
+    "batches that accumulate": """
+    loader = DataLoader(data, batch_size=4)
+    while True:
+        for number, (x, y) in enumerate(loader, 1):
+            loss_of(x, y).backward()
+            if number % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    """,
+    "an optimizer around another, called in parts": """
+    class Around(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step()
+            super().step()
+            inner.step()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = Around(model.parameters(), lr=0.1)
+    while True:
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+            optimizer.step()
+    """,
+    "an optimizer of one's own": """
+    class Own(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1})
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter -= group["lr"] * parameter.grad
+    optimizer = Own(model.parameters())
+    while True:
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss_of(x, y).backward()
+            optimizer.step()
+    """,
+    "a step that schedulers and the script have replaced": """
+    import functools
+    from torch.optim.lr_scheduler import LinearLR, SequentialLR, StepLR
+    schedule = SequentialLR(optimizer, [LinearLR(optimizer), StepLR(optimizer, 2)], [2])
+    optimizer.step = functools.partial(optimizer.step)
+    while True:
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss_of(x, y).backward()
+            optimizer.step()
+            schedule.step()
+    """,
+    "gradients without a backward pass": """
+    while True:
+        for x, y in loader:
+            parameters = list(model.parameters())
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss_of(x, y), parameters)):
+                parameter.grad = gradient
+            optimizer.step()
+    """,
+    "activations computed again within the backward pass": """
+    from torch.utils.checkpoint import checkpoint
+    first = nn.Linear(4, 4)
+    while True:
+        for x, y in loader:
+            optimizer.zero_grad()
+            hidden = checkpoint(first, x.requires_grad_(), use_reentrant=True)
+            loss_of(hidden, y).backward()
+            optimizer.step()
+    """,
+    "a stream": """
+    class Stream(IterableDataset):
+        def __iter__(self):
+            while True:
+                yield torch.randn(4), 1
+    for x, y in DataLoader(Stream(), batch_size=8):
+        loss_of(x, y).backward()
+        optimizer.step()
+    """,
+    "batches that a pipeline behind the loader makes": """
+    class Shards(IterableDataset):
+        def __iter__(self):
+            for _ in range(100):
+                yield torch.randn(4, 4), torch.ones(4, dtype=int)
+    def rebatched(batches):
+        for (x, y), (also_x, also_y) in zip(batches, batches):
+            yield torch.cat([x, also_x]), torch.cat([y, also_y])
+    for x, y in rebatched(iter(DataLoader(Shards(), batch_size=None))):
+        loss_of(x, y).backward()
+        optimizer.step()
+    """,
+    "an endless iterator": """
+    def endless():
+        while True:
+            yield from loader
+    batches = endless()
+    while True:
+        x, y = next(batches)
+        loss_of(x, y).backward()
+        optimizer.step()
+    """,
+    "passes that are broken off": """
+    while True:
+        for number, (x, y) in enumerate(loader):
+            loss_of(x, y).backward()
+            optimizer.step()
+            if number == 2:
+                break
+    """,
+    "one batch at hand, as Accelerate and timm have": """
+    def at_hand(batches):
+        batches = iter(batches)
+        now = next(batches)
+        for following in batches:
+            yield now
+            now = following
+        yield now
+    while True:
+        for x, y in at_hand(loader):
+            loss_of(x, y).backward()
+            optimizer.step()
+    """,
+    "two loaders at once": """
+    half, other = DataLoader(data, batch_size=4), DataLoader(data, batch_size=4, shuffle=True)
+    while True:
+        for (x, y), (also_x, also_y) in zip(half, other):
+            (loss_of(x, y) + loss_of(also_x, also_y)).backward()
+            optimizer.step()
+    """,
+    "tests in the middle of a pass": """
+    tests = DataLoader(TensorDataset(torch.randn(6, 4)), batch_size=3)
+    while True:
+        for number, (x, y) in enumerate(loader):
+            loss_of(x, y).backward()
+            optimizer.step()
+            if number % 2:
+                with torch.no_grad():
+                    [model(x) for x, in tests]
+                model.eval()
+                [model(x) for x, in tests]
+    """,
+    "workers that outlive a pass": """
+    loader = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)
+    while True:
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+    """,
+    "other processes that make data": """
+    import os, subprocess, sys
+    program = "import torch; print(torch.zeros(1).item()); raise SystemExit(3)"
+    while True:
+        for x, y in loader:
+            subprocess.run([sys.executable, "-c", program], check=False)
+            child = os.fork()
+            if child == 0:
+                model(x)
+                sys.exit(1)
+            os.waitpid(child, 0)
+            loss_of(x, y).backward()
+            optimizer.step()
+    """,
+    "cells of a notebook": """
+    cells = [
+        "step = lambda x, y: (loss_of(x, y).backward(), optimizer.step())",
+        "while True:\\n    for x, y in loader:\\n        step(x, y)",
+    ]
+    for number, cell in enumerate(cells):
+        exec(compile(cell, f"<ipython-input-{number}>", "exec"), globals())
+    """,
+    "batches of torchdata": """
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    loader = StatefulDataLoader(data, batch_size=8)
+    while True:
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+    """,
+}
+
+
+@pytest.mark.parametrize("script", LOOPS.values(), ids=LOOPS)
+def test_steps_and_their_samples_are_counted(server: Server, tmp_path: Path, script: str) -> None:
+    found = server.run(tmp_path, after_head(script))
+    assert (found.exit_code, found.rank["outcome"], found.rank["ignored_exit"]) == (0, "completed", False), found.output
+    assert (len(found.of("measured")), len(found.ranks)) == (WINDOWS["measured_steps"], 1)
+    assert [step["samples"] for step in found.steps[0]] == ["8"] * len(found.steps[0])
+    assert found.rank["steps_per_pass"] == (None if "Iterable" in script else 4)
+    assert "Traceback" not in found.output
