@@ -20,7 +20,7 @@ from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
-pytest_plugins = ["emulated_gpu.fixtures", "script.equipment"]
+pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment"]
 
 ROOT = Path(__file__).parents[1]
 # Folders of the longest files: started first, since a file stays with one worker, and a long one that starts last

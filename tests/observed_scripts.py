@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import multicard
 from multicard.record.observe import OBSERVE, OBSERVER_SITE
 
@@ -196,3 +198,17 @@ def serving(
     ) as process:
         yield Server(process)
         process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Runs scripts under the observer."""
+    with serving(tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Runs scripts without it."""
+    with serving(tmp_path_factory.mktemp("plain"), observed=False) as started:
+        yield started

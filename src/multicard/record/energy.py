@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from multicard.record.conditions import GpuConditions
+from multicard.record.visible import uuid_of
 
 
 class EnergyMeter:
@@ -116,8 +117,7 @@ def _find_gpu(device: torch.device) -> tuple[Any, Any, str | None]:
         return None, None, "the package nvidia-ml-py is not installed"
     try:
         pynvml.nvmlInit()
-        uuid = torch.cuda.get_device_properties(device).uuid
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid_of(device))
     except Exception as error:  # as above
         return None, None, f"NVML does not know the GPU: {error}"
     if _is_partitioned(pynvml, handle):

@@ -1,6 +1,8 @@
 """The GPUs that CUDA shows this process, and those that a rank drives."""
 
+import ctypes
 import os
+import uuid
 from typing import Any, Protocol
 
 import torch
@@ -54,9 +56,18 @@ def identities(devices: list[torch.device]) -> list[dict[str, str]] | None:
     """UUID and name of GPUs, for run.json; None of a CPU."""
     if devices[0].type != "cuda":
         return None
-    return [
-        {"uuid": f"GPU-{found.uuid}", "name": found.name} for found in map(torch.cuda.get_device_properties, devices)
-    ]
+    return [{"uuid": uuid_of(each), "name": torch.cuda.get_device_properties(each).name} for each in devices]
+
+
+def uuid_of(device: torch.device) -> str:
+    """UUID of a GPU, such as "GPU-…"; where PyTorch has none (2.1 to 2.4), of the driver, which numbers GPUs as CUDA does."""
+    found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if found is None:
+        driver, number, parts = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        if driver.cuDeviceGet(ctypes.byref(number), device.index) or driver.cuDeviceGetUuid(parts, number):
+            raise RuntimeError(f"the driver tells no UUID of {device}")
+        found = uuid.UUID(bytes=bytes(parts))
+    return f"GPU-{found}"
 
 
 def _too_few(visible: int, needed: int) -> str:

@@ -18,7 +18,7 @@ What is left in `scratch`, by the functions of `multicard.core.layout`:
   raised before its first step);
   `claimed.rank<N>`: the process that is rank N. Another one that takes itself for it leaves no rank.json.
 
-It needs Python 3.10, PyTorch 2.5 and the standard library.
+It needs Python 3.10, PyTorch 2.1 and the standard library.
 """
 
 from pathlib import Path

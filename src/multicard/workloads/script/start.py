@@ -19,7 +19,7 @@ from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 PACKAGE = Path(__file__).parents[2]
-LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 5)
+LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 1)
 LONGEST_ANSWER = 160  # characters
 INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
 # Without importing torch, which takes seconds.
