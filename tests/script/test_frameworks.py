@@ -64,11 +64,7 @@ def test_evaluation_between_passes_is_no_part_of_a_step(script: str, user_python
         tmp_path / "run", command=(*script.split(), "--batch-size", "32"), python=user_python, steps=8, profiler="none"
     ).completed()
     assert [step["epoch"] for step in run.steps[:10]] == ["1"] * 7 + ["2"] * 3
-    drawn = [int(step["samples"]) for step in run.steps[:10]]
-    if script == LIGHTNING:
-        assert drawn == [32] * 10
-    else:  # Accelerate's loaders read one batch ahead within a pass
-        assert drawn == [32] * 6 + [0, 64] + [32] * 2
+    assert {int(step["samples"]) for step in run.steps} == {32}  # also where a loader of Accelerate has a batch at hand
 
 
 def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:

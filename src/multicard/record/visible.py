@@ -60,7 +60,7 @@ def identities(devices: list[torch.device]) -> list[dict[str, str]] | None:
 
 
 def uuid_of(device: torch.device) -> str:
-    """UUID of a GPU, such as "GPU-…"; where PyTorch has none (2.1 to 2.4), of the driver, which numbers GPUs as CUDA does."""
+    """UUID of a GPU, such as "GPU-…"; where an old PyTorch has none, by the driver, which numbers GPUs as CUDA does."""
     found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if found is None:
         driver, number, parts = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
