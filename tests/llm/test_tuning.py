@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import ROOT
+from forked_ranks import forked_ranks
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run
 from multicard.core.files import read_json
@@ -49,6 +50,22 @@ TECHNIQUES = [
     {"technique": "dpo"},
     {"technique": "full"},
 ]
+
+STOCK = ["lora", "qlora", "dpo", "full"]
+
+# `tune run` of recipes and their configurations: imports torchtune once, and runs each in a process that it forks.
+TUNE = """
+import os, sys
+from torchtune import config, datasets, models, modules, rlhf, training
+from torchtune._cli.tune import main
+for recipe, configuration in zip(sys.argv[1::2], sys.argv[2::2]):
+    if os.fork() == 0:
+        sys.argv = ["tune", "run", recipe, "--config", configuration]
+        main()
+        sys.exit()
+    if os.wait()[1] != 0:
+        sys.exit(f"tune run {recipe} failed")
+"""
 
 # The program of the workload, where the process group cannot be taken down.
 NOT_TAKEN_DOWN = """
@@ -96,7 +113,9 @@ def tune(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.Temp
         if key not in done:
             p = LlmParameters(**(SMALL | changes))
             done[key] = place / str(len(done))
-            run_job(p, data or texts(p.dataset), done[key], 300, tiny)
+            # nsys starts its job itself.
+            with nullcontext() if p.profiler == "nsys" else forked_ranks():
+                run_job(p, data or texts(p.dataset), done[key], 300, tiny)
             export_run(done[key])
             extract_run(done[key])
         return done[key]
@@ -224,39 +243,40 @@ def loss_of(model: torch.nn.Module, tiny: Path, data: Path) -> float:
     return total / count
 
 
-@pytest.mark.parametrize("technique", ["lora", "qlora", "dpo", "full"])
-def test_losses_are_those_of_the_untouched_recipe(
-    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path], tmp_path: Path, technique: str
-) -> None:
+@pytest.fixture(scope="module")
+def stock(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of the untouched recipes of `STOCK`, run by `tune run`."""
     from omegaconf import OmegaConf
 
     from multicard.workloads.llm.torchtune_backend import _settings
 
-    folder, data = tune(technique=technique, devices=1, save="keep"), texts("preferences")
-    p = LlmParameters(**SMALL, technique=technique)
-    settings = _settings(p, read_model(tiny), read_texts(data), data / "train.jsonl", tmp_path / "stock")
-    # As long as our job; so the same learning rates.
-    OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": 12}), tmp_path / "stock.yaml")
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
-    command = [
-        sys.executable,
-        "-m",
-        "torchtune._cli.tune",
-        "run",
-        REGISTRY[p.technique].recipe_name(p),
-        "--config",
-        tmp_path / "stock.yaml",
-    ]
+    place, data = tmp_path_factory.mktemp("stock"), texts("preferences")
+    command = [sys.executable, "-c", TUNE]
+    for technique in STOCK:
+        p = LlmParameters(**SMALL, technique=technique)
+        settings = _settings(p, read_model(tiny), read_texts(data), data / "train.jsonl", place / technique)
+        # As long as our job; so the same learning rates.
+        OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": 12}), place / f"{technique}.yaml")
+        command += [REGISTRY[technique].recipe_name(p), place / f"{technique}.yaml"]
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(place), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
     subprocess.run(command, check=True, env=os.environ | offline, capture_output=True, text=True)
-    stock, ours = ((place / "losses.txt").read_text() for place in (tmp_path / "stock", folder / "saved"))
+    return place
+
+
+@pytest.mark.parametrize("technique", STOCK)
+def test_losses_are_those_of_the_untouched_recipe(tune: Callable[..., Path], stock: Path, technique: str) -> None:
+    folder = tune(technique=technique, devices=1, save="keep")
+    theirs, ours = ((place / "losses.txt").read_text() for place in (stock / technique, folder / "saved"))
     pattern = re.compile(r"loss:([0-9.e-]+)")
-    assert len(pattern.findall(stock)) == 12
-    assert pattern.findall(ours) == pattern.findall(stock)
-    logged = [float(loss) for loss in pattern.findall(stock)]
+    assert len(pattern.findall(theirs)) == 12
+    assert pattern.findall(ours) == pattern.findall(theirs)
+    logged = [float(loss) for loss in pattern.findall(theirs)]
     assert steps_of(folder)["loss"].tolist() == pytest.approx(logged, rel=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{"devices": 1}, {"devices": 2}, {"devices": 2, "gradient_accumulation_steps": 2}])
+@pytest.mark.parametrize(
+    "changes", [{"devices": 1}, {"devices": 2}, {"devices": 2, "gradient_accumulation_steps": 2, "steps": 4}]
+)
 def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path], changes: dict[str, int]) -> None:
     folder = tune(technique="dpo", save="keep", **changes)
     log = (folder / "saved" / "losses.txt").read_text()
@@ -266,7 +286,7 @@ def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path],
     }
     steps = steps_of(folder)
     ours = steps.groupby("step")[["reward_chosen", "reward_rejected", "reward_accuracy"]].mean()
-    assert len(logged["chosen"]) == len(ours) == 12
+    assert len(logged["chosen"]) == len(ours) == SMALL["warmup_steps"] + (SMALL | changes)["steps"] + 2
     assert ours["reward_chosen"].tolist() == pytest.approx(logged["chosen"], rel=1e-5, abs=1e-7)
     assert ours["reward_rejected"].tolist() == pytest.approx(logged["rejected"], rel=1e-5, abs=1e-7)
     assert ours["reward_accuracy"].tolist() == pytest.approx(logged["accuracies"])
