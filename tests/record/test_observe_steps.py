@@ -259,6 +259,23 @@ def test_a_script_that_raises_leaves_its_record(
     assert [len(each) for each in found.steps] == ([steps - 1] if steps else [])
 
 
+def test_an_error_is_recorded_though_a_gpu_never_gets_there(server: Server, tmp_path: Path) -> None:
+    script = """
+    from multicard.record.clock import HostClock
+    from multicard.record.observe import recording
+    HostClock.settle = lambda clock: time.sleep(1e6)  # in place of a queue in which a collective hangs
+    recording.LIMIT_S = 0.1
+    for number, (x, y) in enumerate(loader):
+        if number == 3:
+            raise RuntimeError("another rank is gone")
+        loss_of(x, y).backward()
+        optimizer.step()
+    """
+    found = server.run(tmp_path, after_head(script))
+    assert (found.exit_code, found.rank["outcome"]) == (1, "failed")
+    assert "another rank is gone" in found.rank["reason"]["message"]
+
+
 def test_a_script_that_ends_too_early_says_how_many_steps_it_made(server: Server, tmp_path: Path) -> None:
     script = """
     for x, y in loader:
@@ -292,13 +309,13 @@ def test_an_error_of_the_observer_at_the_last_step_is_not_the_scripts(
     server: Server, tmp_path: Path, written: bool, outcomes: list[str]
 ) -> None:
     script = f"""
-    from multicard.record.observe.recording import Recording
-    write = Recording._write
-    def fail(self, ended, observer):
-        if not {written} or ended["outcome"] == "completed":
+    from multicard.record.observe import recording
+    write = recording.write_json
+    def fail(path, record):
+        if not {written} or record["outcome"] == "completed":
             raise OSError(28, "No space left on device")
-        write(self, ended, observer)
-    Recording._write = fail
+        write(path, record)
+    recording.write_json = fail
     while True:
         for x, y in loader:
             try:

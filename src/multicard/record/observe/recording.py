@@ -253,8 +253,14 @@ class Recording:
             found, needed = self.steps + 1, self.plan.steps + 1
             reason = Reason("too_few_steps", rank=self.rank, steps=found, needed_steps=needed)
             ended = {"outcome": "failed", "reason": reason.record()}
+        # A GPU may wait for ever for a rank that will not come.
+        write_json(self._path(), {**ended, **facts_of_process(self.rank)})
+        timer = threading.Timer(LIMIT_S, leave_now, [0 if error is None else 1])
+        timer.daemon = True
+        timer.start()
         with contextlib.suppress(Exception):  # a GPU that failed gives no times
             self.recorder.settle()
+        timer.cancel()
         self._write(ended, observer)
         if self.barrier is not None:
             with contextlib.suppress(Exception):
