@@ -33,7 +33,7 @@ def collected(plugins: Path, *arguments: str, **environment: str) -> list[str]:
 @pytest.mark.slow
 def test_ids_depend_neither_on_the_time_nor_on_the_hash_seed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     (tmp_path / "another_clock.py").write_text(ANOTHER_CLOCK)
-    chosen = ("keyword", "markexpr", "deselect", "lf", "failedfirst", "newfirst", "stepwise")
+    chosen = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "failedfirst", "newfirst", "stepwise")
     # What this session itself collected will do, if that is everything: it has a hash seed and a clock of its own.
     if request.config.args == ["tests"] and not any(request.config.getoption(name, None) for name in chosen):
         first = [item.nodeid for item in request.session.items]

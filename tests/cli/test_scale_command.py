@@ -1,4 +1,4 @@
-"""`multicard scale`: how a command is parse_command, the configuration file that is written, and bad input."""
+"""`multicard scale`: how a command is parsed, the configuration file that is written, and bad input."""
 
 import shlex
 import sys

@@ -368,7 +368,7 @@ def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Pa
         for x, y in loader:
             recording.is_capturing = lambda: True
             loss = loss_of(x, y)
-            loss.register_hook(lambda gradient: time.sleep(0.2))
+            loss.register_hook(lambda gradient: time.sleep(1))
             loss.backward()
             recording.is_capturing = lambda: False
             loss_of(x, y).backward()
@@ -376,4 +376,4 @@ def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Pa
     """
     found = server.run(tmp_path, after_head(script))
     assert len(found.steps[0]) == STEPS
-    assert all(float(step["backward_s"]) < 0.2 < float(step["duration_s"]) for step in found.steps[0])
+    assert all(float(step["backward_s"]) < 1 < float(step["duration_s"]) for step in found.steps[0])

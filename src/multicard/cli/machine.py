@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--loader-seconds", type=float, default=10.0, metavar="S",
         help="time of each number of loader workers (default: %(default)s)",
     )  # fmt: skip
-    add("--results", type=Path, default=Path("results"), help="results folder (default: %(default)s)")
+    add("--results", type=Path, help="results folder (default: that of the configuration, else results)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -41,13 +41,15 @@ def run(arguments: argparse.Namespace) -> None:
         if not 0 < getattr(arguments, name) < float("inf"):
             option = name.replace("_", "-")
             raise UserError(f"--{option}: found {getattr(arguments, name):g}, expected a time above 0")
-    if reason := unwritable(arguments.results):
+    experiment = read_experiment(arguments.config) if arguments.config else None
+    results = arguments.results or Path(experiment.results if experiment else "results")
+    if reason := unwritable(results):
         raise UserError(f"--results: cannot write: {reason}")
     here = Machine.here()
     device = ("cuda" if here.gpus else "cpu") if arguments.device == "auto" else arguments.device
     runs = []
-    if arguments.config:
-        every = distinct(expand(read_experiment(arguments.config))).values()
+    if experiment:
+        every = distinct(expand(experiment)).values()
         runs = [one for one in every if one.unsupported_reason(here) is None]
         if not steps(runs, device):
             raise UserError(
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
         device, counts, loaders(runs, device), steps(runs, device), arguments.seconds, arguments.loader_seconds,
         lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
-    path = machine_file(arguments.results, device)
+    path = machine_file(results, device)
     limits = keep(record, path)
     print_limits(limits, path)
     if any(part.problem for part in limits.parts):

@@ -22,7 +22,7 @@ def page() -> str:
     jobs = [work for work in works if work.launches]
     shared = [name for name in JobParameters.model_fields if len({_row(work, name) for work in jobs}) == 1]
     first = next(iter(works))
-    parts = [INTRODUCTION, "## All workloads that are launched\n", _table(_row(first, name) for name in shared)]
+    parts = [INTRODUCTION, "## Launched workloads\n", _table(_row(first, name) for name in shared)]
     for work in works:
         own = [name for name in work.parameters.model_fields if name not in shared or not work.launches]
         parts += [f"## Workload `{work.name}`\n", _table(_row(work, name) for name in own)]
