@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measures(folder: Path) -> pd.DataFrame:
-    return pd.read_csv(folder / "results/scenarios/adopted/measures.csv").set_index("run")
+    return pd.read_csv(folder / "results-adopted/scenarios/adopted/measures.csv").set_index("run")
 
 
 def run(devices: int, amp: str) -> str:
@@ -79,12 +79,12 @@ def test_a_trace_without_steps_has_shares_and_no_times(folder: Path) -> None:
     bare = measures(folder).loc[run(1, "bf16")]
     assert bare["outcome"] == "completed"
     assert bare[["iteration_time_s", "steps_per_s", "measured_steps", "steps_from"]].isna().all()
-    timeline = pd.read_csv(folder / "results/figures/adopted/device_time.csv")
+    timeline = pd.read_csv(folder / "results-adopted/figures/adopted/device_time.csv")
     assert len(timeline) >= 5
 
 
 def test_records_say_what_was_adopted_and_nothing_else(folder: Path) -> None:
-    record = json.loads((folder / f"results/runs/{run(4, 'none')}/run.json").read_text())
+    record = json.loads((folder / f"results-adopted/runs/{run(4, 'none')}/run.json").read_text())
     assert record["adopted"] | {"traces": None} == {
         "traces": None, "step_range": None, "samples_per_step": 64, "warmup_steps": 0,
         "steps_from": "kernels of an optimizer", "steps": 6, "traced_devices": 1,
@@ -109,17 +109,17 @@ def test_records_say_what_was_adopted_and_nothing_else(folder: Path) -> None:
 
 
 def test_figures_and_report_say_that_traces_were_adopted(folder: Path) -> None:
-    drawn = sorted(path.stem for path in (folder / "results/figures/adopted").glob("*.svg"))
+    drawn = sorted(path.stem for path in (folder / "results-adopted/figures/adopted").glob("*.svg"))
     assert {"iteration_time", "speedup", "step_times", "device_time", "kernel_classes", "collectives"} <= set(drawn)
     mark = "Adopted trace: 5 of 5 runs"
     for name in drawn:
-        assert mark in (folder / f"results/figures/adopted/{name}.svg").read_text(), name
-    page = (folder / "results/report.html").read_text()
+        assert mark in (folder / f"results-adopted/figures/adopted/{name}.svg").read_text(), name
+    page = (folder / "results-adopted/report.html").read_text()
     assert mark in page
     assert "steps from kernels of an optimizer, timed while a profiler recorded" in page
     assert "Not all GPUs traced: 1 of 5 runs (1 of 4, whose times may not be those of the slowest)" in page
     assert "no steps were found" in page
-    verdicts = pd.read_csv(folder / "results/claims.csv")["verdict"]
+    verdicts = pd.read_csv(folder / "results-adopted/claims.csv")["verdict"]
     assert set(verdicts) == {"not measured here"}
 
 
@@ -133,10 +133,10 @@ def test_the_configuration_is_an_ordinary_one_that_launches_nothing(
     listed = capsys.readouterr().out
     assert "6 runs, 0 can run here, 5 recorded" in listed
     assert "1 cannot: no trace of it was adopted" in listed
-    shutil.rmtree(folder / "results/runs" / run(1, "none"))
+    shutil.rmtree(folder / "results-adopted/runs" / run(1, "none"))
     main(["run", "adopted.yaml"])
     assert "starting" not in capsys.readouterr().out
-    assert (folder / "results/runs" / run(1, "none") / "run.json").is_file()
+    assert (folder / "results-adopted/runs" / run(1, "none") / "run.json").is_file()
     main(["status", "--config", "adopted.yaml"])
     assert "5 completed" in capsys.readouterr().out
 

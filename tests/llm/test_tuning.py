@@ -259,9 +259,7 @@ def stock(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.Tem
         OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": 12}), place / f"{technique}.yaml")
         command += [REGISTRY[technique].recipe_name(p), place / f"{technique}.yaml"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(place), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
-    done = subprocess.run(
-        command, env=os.environ | offline, capture_output=True, text=True, timeout=3600, check=False
-    )
+    done = subprocess.run(command, env=os.environ | offline, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return place
 

@@ -121,6 +121,16 @@ def test_samples_are_those_of_the_step_that_uses_them(batches: int, per_step: in
     assert used_by_step(passes) == truth
 
 
+def test_batches_that_a_resumed_script_skips_are_used_by_no_later_step() -> None:
+    loader = loader_of(DataLoader(DATA), 1)
+    resumed, following = Pass(loader), Pass(loader)
+    resumed.batches = [(step, 8) for step in (0, 0, 0, 0, 0, 0, 1, 2, 3, 4)]
+    resumed.ended = 5
+    following.batches = [(step, 8) for step in range(5, 15)]
+    following.ended = 15
+    assert used_by_step([resumed, following]) == {step: [8] for step in range(15)}
+
+
 @pytest.mark.parametrize(
     "asked",
     [

@@ -231,6 +231,20 @@ def test_marks_become_the_ends_of_steps(server: Server, tmp_path: Path) -> None:
     assert all(float(step["duration_s"]) >= 0.03 for step in found.steps[0])
 
 
+def test_marked_steps_have_the_samples_that_were_drawn_since_the_mark_before(server: Server, tmp_path: Path) -> None:
+    script = """
+    import multicard.marks
+    for epoch in range(1000):
+        for number, (x, y) in enumerate(DataLoader(data, batch_size=2)):
+            loss_of(x, y).backward()
+            optimizer.step()
+            if number % 2:
+                multicard.marks.step()
+    """
+    found = server.run(tmp_path, after_head(script))
+    assert [float(step["samples"]) for step in found.steps[0]] == [4] * STEPS
+
+
 @pytest.mark.parametrize("steps", [0, 3])
 @pytest.mark.parametrize(
     ("error", "outcome", "message"),

@@ -152,6 +152,20 @@ def test_pytorchs_annotations_of_optimizers_end_steps(tmp_path: Path) -> None:
     assert durations == {PID: close(LENGTHS[:-1])}
 
 
+def test_annotations_of_optimizers_that_take_turns_irregularly_tell_no_steps(tmp_path: Path) -> None:
+    kernels: Kernels = (*((0.5 + 0.25 * at, GEMM) for at in range(8)), (4, GEMM), (4.5, GEMM))
+    ends = [(begin + at, begin + at + 0.2, "Optimizer.step#Adam.step") for begin in BEGINS[:-1] for at in (3, 5)]
+    path = trace(tmp_path / "t.json", LENGTHS, kernels=kernels, ranges=ends)
+    source, durations = found_in(path)
+    assert (source, durations) == ("PyTorch's annotations of Optimizer.step", {PID: close(LENGTHS[:-1])})
+    document = json.loads(path.read_text())
+    events = [each for each in document["traceEvents"] if each["cat"] == "kernel"]
+    lost = events[10:14]  # of the second iteration
+    document["traceEvents"] = [each for each in document["traceEvents"] if each not in lost]
+    path.write_text(json.dumps(document))
+    assert found_in(path) == (None, {})
+
+
 def test_a_process_that_shows_no_steps_leaves_all_without(tmp_path: Path) -> None:
     one = trace(tmp_path / "one.json", LENGTHS, ranges=ranges("step"))
     other = trace(tmp_path / "other.json", LENGTHS, kernels=[(1, GEMM)])

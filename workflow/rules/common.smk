@@ -191,8 +191,8 @@ def node_threads(wildcards):
 
 
 def runnable_runs():
-    """Runs that can be had."""
-    return [MATRIX.runs[run] for run in MATRIX.runnable()]
+    """Runs that are to be launched."""
+    return [MATRIX.runs[run] for run in MATRIX.planned()]
 
 
 def limits_of_this_machine(wildcards):

@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import socket
 from pathlib import Path
 
 from multicard.core.errors import UserError, reported
+from multicard.core.layout import machine_name
 from multicard.limits.keep import keep
 from multicard.limits.measure import measure_machine
 
@@ -18,7 +18,7 @@ parser.add_argument("--seconds", type=float, default=1.0, help="time of each mea
 parser.add_argument("--loader-seconds", type=float, default=10.0, help="time of each number of loader workers")
 parser.add_argument("--out", type=Path, required=True, help="record to write")
 arguments = parser.parse_args()
-here = socket.gethostname()
+here = machine_name()
 with reported():
     if here.partition(".")[0] != arguments.host.partition(".")[0]:
         raise UserError(f"{arguments.out}: is to be of {arguments.host}, but this machine is {here}")

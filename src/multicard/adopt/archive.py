@@ -85,8 +85,9 @@ def configuration(runs: Sequence[TracedRun], figures: Sequence[str]) -> dict[str
     for each in varied.values():
         combined *= len(each)
     if combined > MOST:
+        named = [name.removeprefix(ARGS_PREFIX) for name in varied] + ["repeat"] * (repeats > 1)
         raise UserError(
-            f"the values of {', '.join(name.removeprefix(ARGS_PREFIX) for name in varied)} combine to {combined} runs, "
+            f"the values of {', '.join(named)} combine to {combined} runs, "
             f"more than {MOST}, and {len(runs)} have traces; leave out columns that only name a trace"
         )
     fixed = {name: each[0] for name, each in values.items() if name not in varied and (name, each) != ("nodes", [1])}

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from multicard.core.errors import UserError
+from multicard.core.text import natural
 from multicard.experiment.parameters import OwnName, run_id
 from multicard.experiment.workload import parameters_of
 from multicard.profilers import PROFILERS
@@ -152,13 +153,14 @@ def _number(where: str, name: str, cell: str) -> int:
 
 
 def _files(stated: Mapping[str, str], where: str, folder: Path) -> list[tuple[Path, int | None]]:
-    """The traces of a row: one file, or those of a pattern such as `run/*.json.gz`, in order."""
+    """The traces of a row: one file, or those of a pattern such as `run/*.json.gz`, rank10 after rank2."""
     trace, rank = stated["trace"], stated.get("rank")
     if not trace:
         raise UserError(f"{where}: trace: is empty, expected a file")
     paths = [folder / trace]
     if not paths[0].exists() and re.search(r"[*?\[]", trace):
-        paths = sorted(map(Path, glob(str(folder / trace))))  # noqa: PTH207, Path.glob takes no absolute patterns
+        found = map(Path, glob(str(folder / trace)))  # noqa: PTH207, Path.glob takes no absolute patterns
+        paths = sorted(found, key=lambda path: natural(str(path)))
     if not paths or not all(path.is_file() for path in paths):
         raise UserError(f"{where}: {folder / trace}: no such file")
     for path in paths:

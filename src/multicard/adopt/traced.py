@@ -6,6 +6,7 @@ from pathlib import Path
 
 from multicard.adopt.table import TracedRun, profiler_of
 from multicard.core.errors import TraceError, UserError
+from multicard.core.text import natural
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import FoundSteps, HostSteps, Owner, find_steps
 from multicard.trace.model import Trace
@@ -92,7 +93,7 @@ def look_into(run: TracedRun, scratch: Path) -> Traced:
 
 def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[Owner, int]:
     """Ranks of the processes: as stated, as the traces say, else in the order of files, devices and processes."""
-    owners = sorted(found.devices, key=lambda owner: (owner[0], str(found.devices[owner][0]), owner[1]))
+    owners = sorted(found.devices, key=lambda owner: (owner[0], natural(str(found.devices[owner][0])), owner[1]))
     stated = [rank for _, rank in run.files]
     if stated[0] is not None:
         if len(owners) > len(stated):

@@ -121,7 +121,7 @@ class Configuration:
         return None if field is None or field.is_required() else as_columns({parameter: field.default})[parameter]
 
     def naming(self, parameters: Iterable[str]) -> str:
-        """Values of some parameters, as a configuration file would state them."""
+        """Values of some parameters, as a configuration file states them; the user's own are not below `args`."""
         return ", ".join(f"{name.removeprefix(ARGS_PREFIX)}: {_stated(self[name])}" for name in parameters)
 
     def __getitem__(self, parameter: str) -> Any:

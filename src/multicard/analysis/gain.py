@@ -65,5 +65,5 @@ def _bound(first: Sequence[tuple[Configuration, Bottleneck | None]]) -> Iterable
         yield text
         return
     same = sum(other.kind == bottleneck.kind for _, other in known)
-    named = worst.naming(differing([each for each, _ in first]))
+    named = worst.naming(differing([each for each, _ in first])) or worst.words(in_short=True)
     yield f"{text}, with {named} (in {same} of {counted(len(first), 'configuration')})"

@@ -13,6 +13,7 @@ from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.run_files import read_object
 from multicard.analysis.statistics import Interval, median_of
 from multicard.core.errors import UserError
+from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, number, percent, with_unit
 from multicard.experiment.workload import WORKLOADS
 
@@ -85,6 +86,7 @@ class Part(BaseModel):
 
     part: str
     rows: list[Row]
+    devices: int | None = None
     problem: str | None = None
     conditions: list[dict[str, Any] | None] = []
     ranks: list[dict[str, Any]] = []
@@ -98,7 +100,7 @@ class Part(BaseModel):
     @property
     def notes(self) -> list[str]:
         """Lines about what is doubtful or missing."""
-        between = [f"between {row.devices} devices" for row in self.all_reduces[:1]]
+        between = [f"between {self.devices} devices"] if self.devices else []
         what = " ".join([self.part.replace("_", "-"), *between, *_stated(self.parameters)])
         lines = [f"Disturbed: {what}: {self.disturbance}"] if self.disturbance else []
         return lines + ([f"Not measured: {what}: {self.problem}"] if self.problem else [])
@@ -259,7 +261,7 @@ def _of(row: Row, part: Part) -> list[str]:
     extra = row.model_extra or {}
     threads = extra.get("threads")
     found = [str(extra[name]) for name in ("precision", "host_memory") if extra.get(name)]
-    found += [f"{threads} thread{'s' if threads != 1 else ''}"] if threads else []
+    found += [counted(threads, "thread")] if threads else []
     found += [f"{extra['edge']} × {extra['edge']}"] if extra.get("edge") else []
     found += [f"arrays of {with_unit(extra['array_bytes'], BYTES)}"] if extra.get("array_bytes") else []
     found += [f"{row.devices} devices"] if row.devices else []

@@ -137,7 +137,7 @@ def _without_names(record: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]
     except ValidationError as error:
         fault = error.errors()[0]["msg"]
         raise UserError(
-            f"{record['run']}: its command cannot be archived: without what it must not say, {fault}"
+            f"{record['run']}: its parameters cannot be archived: without what it must not say, {fault}"
         ) from None
 
 

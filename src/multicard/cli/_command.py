@@ -75,3 +75,13 @@ def numbers_of_devices(option: str, text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
     return [int(number) for number in text.split(",")]
+
+
+def results_of(config: Path, plain: Path | None = None) -> str:
+    """Folder for the results of a configuration file that is written: in one folder two would replace each other's.
+
+    `plain`: the file whose results are just in `results`.
+    """
+    if plain is not None and config.name == plain.name:
+        return "results"
+    return f"results-{re.sub('[^A-Za-z0-9._-]+', '-', config.stem)}"

@@ -32,7 +32,7 @@ WHY_UNKNOWN = {
 }
 
 
-def print_results(experiment: "Experiment", config: Path) -> bool:
+def print_results(experiment: "Experiment", config: Path, profile: Path | None = None) -> bool:
     """Print every scenario, what to do next and where the report is; whether any run completed.
 
     `config`: the file that states the experiment.
@@ -72,15 +72,16 @@ def print_results(experiment: "Experiment", config: Path) -> bool:
             lines += gains(read_evidence(results, [name]))
         for line in dict.fromkeys(lines):
             terminal.print(plain(line), soft_wrap=True)
-    for line in _next_steps(experiment, config, completed, failed):
+    again = ["multicard", "run", str(config), *(["--profile", str(profile)] if profile else [])]
+    for line in _next_steps(experiment, config, shlex.join(again), completed, failed):
         terminal.print(plain(f"next: {line}"), soft_wrap=True)
     terminal.print(plain(f"report: {results / 'report.html'}"), soft_wrap=True)
     return completed
 
 
-def _next_steps(experiment: "Experiment", config: Path, completed: bool, failed: bool) -> Iterator[str]:
+def _next_steps(experiment: "Experiment", config: Path, again: str, completed: bool, failed: bool) -> Iterator[str]:
     """Commands that lead on, with what for."""
-    again, results = f"multicard run {shlex.quote(str(config))}", shlex.quote(experiment.results)
+    results = shlex.quote(experiment.results)
     if failed and not experiment.recorded:
         where = f"log.txt in their folders in {results}/runs"
         yield f"for why runs did not complete, {where}; without these folders, {again} tries again"

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command
+from multicard.cli._command import Command, results_of
 
 if TYPE_CHECKING:
     from multicard.adopt.traced import Traced
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("table", type=Path, help="CSV with a row per trace: its columns trace and devices, and parameters of your own")
     add("--step-range", metavar="NAME", help="range (NVTX, record_function) that is a step (default: found by itself)")
-    add("--results", default="results", metavar="FOLDER", help="where everything goes (default: %(default)s)")
+    add("--results", metavar="FOLDER", help="where everything goes (default: results-adopted, by the configuration)")
     add(
         "--config-out",
         type=Path,
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     path: Path = arguments.config_out
     archive = path.with_suffix(".tar.gz")
-    places = {"results": arguments.results, "recorded": [str(archive)]}
+    places = {"results": arguments.results or results_of(path), "recorded": [str(archive)]}
     runs = read_table(arguments.table, arguments.step_range)
     # Before much is read.
     check(places | configuration(runs, ["device_time"]), "multicard adopt", outside=False)

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 def check_start(experiment: "Experiment", planning: bool = False) -> None:
     """Refuse an experiment that has measured nothing yet and of which no run can start on this machine.
 
-    `planning`: what this machine has is no reason, only what the runs state.
+    `planning`: that this machine has too few devices is no reason.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def run_and_print(
     from multicard.cli._pipeline import run_pipeline
 
     made = run_pipeline(config, profile, options)
-    if not (options or print_results(experiment, config)) or not made:
+    if not (options or print_results(experiment, config, profile)) or not made:
         sys.exit(1)
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from multicard.cli._command import Command, numbers_of_devices
+from multicard.cli._command import Command, numbers_of_devices, results_of
 from multicard.cli._own_command import as_in_file, parse_command, resolve_names
 from multicard.core.errors import UserError
 
@@ -124,7 +124,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     what = "GPU" if device == "cuda" else "process"
     name = next((Path(part).name for part in command if part.endswith(".py")), " ".join(command[:2]))
     return {
-        "results": arguments.results or _results(arguments.config_out),
+        "results": arguments.results or results_of(arguments.config_out, CONFIG),
         "time_limit_min": arguments.time_limit_min,
         "scenarios": {
             "scale": {
@@ -136,11 +136,6 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
             }
         },
     }
-
-
-def _results(config: Path) -> str:
-    """Name of the folder for the results of a configuration file; in one folder two would replace each other's."""
-    return "results" if config.name == CONFIG.name else f"results-{re.sub('[^A-Za-z0-9._-]+', '-', config.stem)}"
 
 
 def as_yaml(config: dict[str, Any], command: list[str]) -> str:

@@ -69,8 +69,12 @@ def rank_file(kind: str, rank: int) -> str:
 
 def machine_file(results: Path, device: str) -> Path:
     """Where the limits of a kind of device (cpu, cuda) of this machine are kept in the results."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
-    return results / MACHINES / f"{host}-{device}.json"
+    return results / MACHINES / f"{machine_name()}-{device}.json"
+
+
+def machine_name() -> str:
+    """The host name of this machine, as a file name."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
 
 
 def machine_records(results: Path) -> list[Path]:

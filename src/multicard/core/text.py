@@ -1,6 +1,7 @@
 """Text from files, as it may be shown: one function per place where it is shown."""
 
 import html
+import re
 import unicodedata
 
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|&~$"})
@@ -36,6 +37,15 @@ def counted(number: int, one: str) -> str:
 def plural(number: int, one: str) -> str:
     """The word for so many things, without the number."""
     return one if number == 1 else f"{one}{'es' if one.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def natural(text: str) -> list[str | int]:
+    """Key that sorts by the numbers in texts.
+
+    >>> sorted(["rank10", "rank2"], key=natural)
+    ['rank2', 'rank10']
+    """
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
 def for_markdown(text: str) -> str:

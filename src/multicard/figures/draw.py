@@ -13,13 +13,10 @@ from matplotlib.figure import Figure
 from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import atomic_write
-from multicard.core.text import for_figure
 from multicard.experiment.figures import FIGURES
-from multicard.figures.style import WIDTH_IN, NothingToShow, styled
+from multicard.figures.style import WIDTH_IN, NothingToShow, note_above, styled
 
 FORMATS = ("png", "svg", "pdf")
-NOTE_WIDTH = 125  # characters of a line over the figure
-NOTE_IN = 0.14  # of such a line
 
 
 def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
@@ -77,11 +74,7 @@ def draw(name: str, tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         except NothingToShow as nothing:
             why = str(nothing)
             figure, data = _empty(f"{why[0].upper()}{why[1:]}"), pd.DataFrame({"nothing_to_show": [why]})
-        shown = [for_figure(note, len(note)) for note in notes(tables, entry.profiled)]
-        lines = [line for note in shown for line in textwrap.wrap(note, NOTE_WIDTH)]
-        if lines:
-            figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
-            figure.set_figheight(figure.get_figheight() + NOTE_IN * len(lines))  # panels keep their height
+        note_above(figure, notes(tables, entry.profiled))
     return figure, data
 
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 from multicard.analysis.machine_limits import MachineLimits, all_reduces, fits
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES_PER_S, SECONDS, with_unit
-from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, legend_below, ordered_colours, styled
+from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, legend_below, note_above, ordered_colours, styled
 
 
 def draw_all_reduces(limits: MachineLimits) -> tuple[Figure, pd.DataFrame]:
@@ -51,8 +51,7 @@ def _draw(limits: MachineLimits, data: pd.DataFrame) -> Figure:
     host = for_figure(str((limits.host or {}).get("name", "unknown host")))
     axes.set_title(f"All-reduce on {host}")
     synthetic = ["Synthetic"] if limits.synthetic else []
-    notes = [*synthetic, *(note for part in limits.parts if part.all_reduces for note in part.notes)]
-    if notes:
-        figure.suptitle("\n".join(for_figure(note, len(note)) for note in notes), fontsize="small", x=0.01, ha="left")
+    notes = [*synthetic, *(note for part in limits.parts if part.devices for note in part.notes)]
+    note_above(figure, notes)
     legend_below(figure, axes)
     return figure

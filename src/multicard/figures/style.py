@@ -1,7 +1,8 @@
 """One look for all figures: sizes for print, colours that stay apart in grey, marks that need no colour."""
 
 import math
-from collections.abc import Collection, Iterator
+import textwrap
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
@@ -12,9 +13,13 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 
+from multicard.core.text import for_figure
+
 WIDTH_IN = 7.0  # text width of a journal page
 
 ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and the height of another, in inches
+
+NOTE_WIDTH, NOTE_IN = 125, 0.14  # characters of a line over a figure, and its height in inches
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
@@ -93,6 +98,14 @@ def explain_marks(axes: Axes, verdicts: Collection[str]) -> None:
     for weak, fill in WEAK.items():
         if weak in verdicts:
             axes.plot([], [], linestyle="none", marker="o", color="0.3", label=WEAK_WORDS[weak], **fill)
+
+
+def note_above(figure: Figure, notes: Iterable[str]) -> None:
+    """Put notes, a line or more each, above a figure, whose panels keep their height."""
+    lines = [line for note in notes for line in textwrap.wrap(for_figure(note, len(note)), NOTE_WIDTH)]
+    if lines:
+        figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
+        figure.set_figheight(figure.get_figheight() + NOTE_IN * len(lines))
 
 
 def legend_below(figure: Figure, *axes: Axes, place: str = "center") -> None:

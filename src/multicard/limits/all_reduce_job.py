@@ -31,6 +31,7 @@ def main(device: str, sizes: Sequence[int], limit_s: float, seconds: float) -> N
     report("connected")
     for size in sizes:
         buffer = torch.zeros(size // 4, device=device)  # of float32
+        elapsed_s(buffer, 1)  # the first of a size may connect, and allocate
         once = slowest(elapsed_s(buffer, 1), device)
         repeats = max(1, int(seconds / BLOCKS / once))
         times = [slowest(elapsed_s(buffer, repeats), device) / repeats for _ in range(BLOCKS)]

@@ -42,7 +42,7 @@ def main(stated: dict[str, Any], data: Path, workers: Sequence[int], seconds: fl
 def taken(batches: Iterator[Any], dropped: int, seconds: float) -> list[float]:
     """Seconds per batch of consecutive blocks of batches, taken for `seconds`, or until there is one for each block.
 
-    They add up to the time in which they were taken: passes that end and start are in it.
+    Passes that end and start are in it. Up to `BLOCKS` - 1 last batches, which fill no block, are left out.
     """
     for _ in range(dropped):
         next(batches)

@@ -145,7 +145,8 @@ def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
         }
         for size, times in sorted(ended.sizes.items())
     ]
-    return {"part": "all_reduce", "rows": rows, "problem": ended.problem, "conditions": [host.record()]}
+    conditions = [host.record()]
+    return {"part": "all_reduce", "devices": ranks, "rows": rows, "problem": ended.problem, "conditions": conditions}
 
 
 def _loader_part(job: Job, seconds: float) -> Part:

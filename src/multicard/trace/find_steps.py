@@ -252,7 +252,12 @@ def _by_annotations(capture: CapturedEvents, ranges: Ranges, processes: Processe
         known = process.call != UNKNOWN
         launched = np.sort(np.where(known, process.call, process.start))
         counts = np.diff(np.searchsorted(launched, moments))
-        period = _period([(0, count) for count in counts.tolist()]) or 1
+        period = _period([(0, count) for count in counts.tolist()])
+        if period is None:  # of one optimizer, whose steps differ; of several that take turns nothing can be told
+            medians = [np.median(counts[first::2]) for first in range(min(2, len(counts)))]
+            if max(medians) - min(medians) > ALIKE * max(medians):
+                return None
+            period = 1
         return _between(moments[::period], [thread for _, thread in updates][::period])
 
     return _of_all("PyTorch's annotations of Optimizer.step", processes, of_one)

@@ -1,5 +1,6 @@
 """What a batch of a loader holds, and what the loader is."""
 
+import itertools
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -145,7 +146,8 @@ def used_by_step(passes: Sequence[Pass]) -> dict[int, list[int | None]]:
         if ahead and each.ended is not None:
             before = steps.count(each.ended)
             rest = (each.ended + number // per_step for number in range(before, before + ahead))
-            steps += [step for step in rest if step not in begins]
+            again = {other.batches[0][0] for other in passes if other.loader == each.loader}
+            steps += itertools.takewhile(lambda step, again=again: step not in again, rest)
         for step, (_, samples) in zip(steps, each.batches, strict=False):  # those not used yet are left out
             found.setdefault(step, []).append(samples)
     return found

@@ -122,6 +122,8 @@ class Observer:
             self._marked = True
             if self._recording is not None:
                 self._recording, self.step = None, 0
+                for each in self.passes:  # their iterators may go on
+                    each.batches[:] = [(0, samples) for _, samples in each.batches[-MOST_BATCHES:]]
                 self.passes.clear()
         self._end_step(None)
 

@@ -255,13 +255,22 @@ class Recording:
             ended = {"outcome": "failed", "reason": reason.record()}
         # A GPU may wait for ever for a rank that will not come.
         write_json(self._path(), {**ended, **facts_of_process(self.rank)})
-        timer = threading.Timer(LIMIT_S, leave_now, [0 if error is None else 1])
+        timer = threading.Timer(LIMIT_S, self._leave_others, [0 if error is None else 1])
         timer.daemon = True
         timer.start()
         with contextlib.suppress(Exception):  # a GPU that failed gives no times
             self.recorder.settle()
         timer.cancel()
         self._write(ended, observer)
+        self._tell_others()
+
+    def _leave_others(self, code: int) -> NoReturn:
+        try:
+            self._tell_others()
+        finally:
+            leave_now(code)
+
+    def _tell_others(self) -> None:
         if self.barrier is not None:
             with contextlib.suppress(Exception):
                 self.barrier.leave()
