@@ -175,7 +175,7 @@ def test_characters_are_those_of_all_texts_of_a_sample(tmp_path: Path) -> None:
         ("completion", "a.jsonl", b"[" * 99_999, ", line 1: cannot be read as JSON: maximum recursion depth exceeded"),
         ("completion", "a.jsonl", GOOD + b'{"text": "\xff"}', ", line 2: found the byte 0xff, expected UTF-8"),
         ("completion", "a.csv", b"text\n\xe9t\xe9\n", ", line 2: found the byte 0xe9, expected UTF-8"),
-        ("completion", "a.csv", b"text,id\na,1\nb\n", ", line 3: found 1 columns, expected 2"),
+        ("completion", "a.csv", b"text,id\na,1\nb\n", ", line 3: found 1 column, expected 2"),
         ("completion", "a.csv", b'text\n"a\n', ", line 2: cannot be read as CSV: unexpected end of data"),
         ("completion", "a.parquet", b"PAR1 and no more", ": cannot be read as Parquet: "),
         ("completion", "a.parquet", b"", ": cannot be read as Parquet: "),

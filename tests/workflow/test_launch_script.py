@@ -44,8 +44,8 @@ def refusal(parameters: str, data: Path, out: Path, *more: str) -> list[str]:
         ({"devices": 0}, "devices: found 0, input should be greater than or equal to 1"),
         ({"device": "gpu"}, "device: found 'gpu', expected one of cpu, cuda (did you mean 'cpu'?)"),
         ({"epoch": 3}, "epoch: not a parameter of the workload vision (did you mean 'epochs'?)"),
-        ({"workload": "audio"}, "workload: found 'audio', expected one of vision, llm, script"),
-        ({"workload": ["vision"]}, "workload: found ['vision'], expected one of vision, llm, script"),
+        ({"workload": "audio"}, "workload: found 'audio', expected one of vision, llm, script, adopted"),
+        ({"workload": ["vision"]}, "workload: found ['vision'], expected one of vision, llm, script, adopted"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_in_one_line(
