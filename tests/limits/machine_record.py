@@ -47,7 +47,7 @@ def record(name: str = "node07") -> dict[str, Any]:
         "parts": [
             {"part": "device", "rows": device, "problem": "matmul fp16: out of memory", "conditions": [IDLE],
              "ranks": [{"rank": 0, "gpu_conditions": [None]}]},
-            {"part": "all_reduce", "rows": [all_reduce(2, size) for size in SIZES], "problem": None,
+            {"part": "all_reduce", "devices": 2, "rows": [all_reduce(2, size) for size in SIZES], "problem": None,
              "conditions": [IDLE | {"others_cpu_s": 150.0}]},
             {"part": "step", "parameters": {"device": "cuda", "precision": "bf16", "batch_size": 128},
              "rows": [{"measure": "step", "samples": 128, "model_operations": 2e12, "times_s": [0.01, 0.016, 0.02]}],
