@@ -1,5 +1,6 @@
 """The limits of a machine as `multicard machine` recorded them: rates with their spread, and the fit of all-reduces."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,8 @@ from multicard.analysis.run_files import read_object
 from multicard.analysis.statistics import Interval, median_of
 from multicard.core.errors import UserError
 from multicard.core.text import counted
-from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, number, percent, with_unit
+from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, number, percent, with_unit
+from multicard.experiment.parameters import DEFAULT_WORKLOAD
 from multicard.experiment.workload import WORKLOADS
 
 # What a row of each kind of work counts, and the unit of its rate; samples have none.
@@ -29,8 +31,6 @@ NAMES = {
     "loader": "loader alone",
     "step": "step without a loader",
 }
-
-
 SHOWN = ("dataset", "image_size", "batch_size", "precision")  # of a job, also where it is the default
 
 
@@ -200,6 +200,18 @@ class Line:
     rate: str
     spread: str
 
+    @classmethod
+    def of_interval(cls, what: str, of: Sequence[str], interval: Interval, units: Units | None) -> "Line":
+        """With the ends of the interval as its spread; without units these are samples per second."""
+
+        def worded(value: float) -> str:
+            return with_unit(value, units) if units else number(value)
+
+        spread = ""
+        if interval.low is not None:
+            spread = f"{worded(interval.low)} to {worded(interval.high)}{'' if interval.coverage else ' (range)'}"
+        return cls(what, ", ".join(of), f"{worded(interval.value)}{'' if units else ' samples/s'}", spread)
+
 
 def lines(limits: MachineLimits) -> list[Line]:
     """All limits in words; of all-reduces the fastest size of each number of devices, and the fit."""
@@ -211,18 +223,16 @@ def lines(limits: MachineLimits) -> list[Line]:
         fastest = max(part.all_reduces, key=lambda row: row.rate.value)
         found.append(_line(fastest, part))
         if line := fitted.get(fastest.devices):
-            of, alpha, beta = f"{fastest.devices} devices", line.alpha_s, line.beta_bytes_per_s
-            found.append(Line("all-reduce, latency α", of, with_unit(alpha.value, SECONDS), _ends(alpha, SECONDS)))
-            value, ends = with_unit(beta.value, BYTES_PER_S), _ends(beta, BYTES_PER_S)
-            deviation = f"times deviate by {percent(line.residual)}"
-            found.append(Line("all-reduce, bandwidth β", f"{of}, {deviation}", value, ends))
+            of, deviation = f"{fastest.devices} devices", f"times deviate by {percent(line.residual)}"
+            found += [
+                Line.of_interval("all-reduce, latency α", [of], line.alpha_s, SECONDS),
+                Line.of_interval("all-reduce, bandwidth β", [of, deviation], line.beta_bytes_per_s, BYTES_PER_S),
+            ]
     return found
 
 
 def _line(row: Row, part: Part) -> Line:
-    units, rate = WORK[row.kind], row.rate
-    value = with_unit(rate.value, units) if units else f"{number(rate.value)} samples/s"
-    return Line(NAMES[row.measure], ", ".join(_of(row, part)), value, _ends(rate, units))
+    return Line.of_interval(NAMES[row.measure], _of(row, part), row.rate, WORK[row.kind])
 
 
 def utilization(row: Row, part: Part, limits: MachineLimits) -> float | None:
@@ -251,9 +261,8 @@ def _of_operations(row: Row, part: Part, limits: MachineLimits) -> list[Line]:
         return []
     rate, share = row.per_second(row.model_operations), utilization(row, part, limits)
     reached = [] if share is None else [f"{percent(share)} of a matrix product's"]
-    of = ", ".join([*reached, *_stated(part.parameters)])
-    value, ends = with_unit(rate.value, OPERATIONS_PER_S), _ends(rate, OPERATIONS_PER_S)
-    return [Line("step without a loader, operations of the model", of, value, ends)]
+    of = [*reached, *_stated(part.parameters)]
+    return [Line.of_interval(f"{NAMES[row.measure]}, operations of the model", of, rate, OPERATIONS_PER_S)]
 
 
 def _of(row: Row, part: Part) -> list[str]:
@@ -272,17 +281,9 @@ def _of(row: Row, part: Part) -> list[str]:
 
 def _stated(parameters: dict[str, Any]) -> list[str]:
     """Parameters of a job that are not the defaults, and those that say what it is about."""
-    model = WORKLOADS["vision"].parameters.model_fields
+    model = WORKLOADS[parameters.get("workload", DEFAULT_WORKLOAD)].parameters.model_fields
     return [
         f"{name} {value}"
         for name, value in parameters.items()
         if name in SHOWN or (name in model and name != "device" and value != model[name].default)
     ]
-
-
-def _ends(interval: Interval, units: Any) -> str:
-    """Ends of an interval in words; empty without."""
-    if interval.low is None:
-        return ""
-    low, high = (with_unit(end, units) if units else number(end) for end in (interval.low, interval.high))
-    return f"{low} to {high}" if interval.coverage else f"{low} to {high} (range)"

@@ -98,6 +98,9 @@ class Workload(ABC):
         What the estimate of time assumes, in words.
     implied
         Parameters whose defaults follow from another one, by the name of that one.
+    loader_parameters, step_parameters
+        Parameters that the rate of its loader alone depends on, beside the number of workers, and those that the time
+        of a step without a loader does; empty where `multicard machine` measures neither.
     """
 
     name: str
@@ -118,6 +121,8 @@ class Workload(ABC):
     launches = True
     assumption: str
     implied: Mapping[str, tuple[str, ...]] = {}
+    loader_parameters: tuple[str, ...] = ()
+    step_parameters: tuple[str, ...] = ()
 
     def config_error(self, p: Any, inputs: Inputs) -> str | None:
         """What is wrong with a run on any machine, by its parameters and its inputs; inputs may be unknown."""

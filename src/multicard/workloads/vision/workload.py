@@ -42,6 +42,13 @@ class Vision(Workload):
         f"{1 / (LOADING_S['array'][0] + LOADING_S['array'][1] * REFERENCE_PX**2):.0f} images/s per loader worker"
     )
     implied: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(TUNED)}
+    loader_parameters = (
+        "device", "dataset", "image_size", "loader", "prefetch_factor", "persistent_workers", "pin_memory", "threads",
+    )  # fmt: skip
+    step_parameters = (
+        "device", "image_size", "model", "width_mult", "precision", "layout", "tf32", "compile", "cuda_graphs",
+        "fused_optimizer", "threads",
+    )  # fmt: skip
 
     def unsupported_reason(self, p: VisionParameters, machine: Machine, inputs: Inputs) -> str | None:
         """Ask the strategy, then the loader and the compiler."""
