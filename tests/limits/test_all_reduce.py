@@ -11,7 +11,7 @@ from multicard.core.facts import MARK
 from multicard.launch.process import Ended
 from multicard.limits import all_reduce
 from multicard.limits.all_reduce import Exchange, exchange
-from multicard.limits.all_reduce_job import BLOCKS
+from multicard.limits.timing import BLOCKS
 
 PATIENT_S = 1200.0  # on a busy machine two processes take long to import PyTorch
 # Put before a rank's own program by Python itself. A rank that nothing ends goes on before PATIENT_S is over, with a

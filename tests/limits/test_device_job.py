@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from multicard.core.facts import told
 from multicard.limits import device_job, loader_job, timing
 from multicard.limits.device_job import last_cache_bytes, matmul, matmul_operations, measured, memory
-from multicard.limits.loader_job import BLOCKS, taken
+from multicard.limits.loader_job import taken
 
 CPU = torch.device("cpu")
 
@@ -100,7 +100,7 @@ def test_blocks_of_batches_hold_the_waits_between_passes(monkeypatch: pytest.Mon
     monkeypatch.setattr(loader_job.time, "perf_counter", lambda: clock[0])
     times = taken(batches(), 3, 13.95)
     # From the fourth batch on ten batches take 2 s: 69 of them 13.9 s, so that 70 are taken, 10 for each block.
-    assert times == pytest.approx([0.2] * BLOCKS)
+    assert times == pytest.approx([0.2] * timing.BLOCKS)
 
 
 def test_slow_batches_are_taken_until_each_block_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,4 +112,4 @@ def test_slow_batches_are_taken_until_each_block_has_one(monkeypatch: pytest.Mon
             yield
 
     monkeypatch.setattr(loader_job.time, "perf_counter", lambda: clock[0])
-    assert taken(batches(), 1, 10.0) == [60.0] * BLOCKS
+    assert taken(batches(), 1, 10.0) == [60.0] * timing.BLOCKS

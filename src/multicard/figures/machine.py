@@ -5,8 +5,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
+from multicard.analysis.evidence import DEVICE_WORDS
 from multicard.analysis.machine_limits import MachineLimits, all_reduces, fits
-from multicard.core.text import for_figure
+from multicard.core.text import counted, for_figure
 from multicard.core.units import BYTES_PER_S, SECONDS, with_unit
 from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, legend_below, note_above, ordered_colours, styled
 
@@ -29,14 +30,13 @@ def draw_all_reduces(limits: MachineLimits) -> tuple[Figure, pd.DataFrame]:
 def _draw(limits: MachineLimits, data: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.6))
     counts, fitted = list(dict.fromkeys(data["devices"])), fits(limits)
-    what = "GPUs" if limits.device == "cuda" else "CPU processes"
     for number, (devices, colour) in enumerate(zip(counts, ordered_colours(len(counts)), strict=True)):
         own = data[data["devices"] == devices]
         rate = own["bus_bandwidth_bytes_per_s"]
         low, high = (own[f"bus_bandwidth_bytes_per_s_{end}"].fillna(rate) for end in ("low", "high"))
         axes.errorbar(
             own["message_bytes"], rate, [rate - low, high - rate], linestyle="none", capsize=2, color=colour,
-            marker=MARKERS[number % len(MARKERS)], label=f"{devices} {what}",
+            marker=MARKERS[number % len(MARKERS)], label=counted(devices, DEVICE_WORDS[limits.device]),
         )  # fmt: skip
         if line := fitted.get(devices):
             alpha, beta = with_unit(line.alpha_s.value, SECONDS), with_unit(line.beta_bytes_per_s.value, BYTES_PER_S)

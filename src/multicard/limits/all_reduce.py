@@ -91,7 +91,7 @@ def exchange(
     more
         Variables for the job's environment, beside those that a run's job gets.
     seconds
-        How long each size is measured, or for `multicard.limits.all_reduce_job.BLOCKS` all-reduces.
+        How long each size is measured, or for `multicard.limits.timing.BLOCKS` all-reduces.
     """
     ended, said = Exchange(ranks), []
 

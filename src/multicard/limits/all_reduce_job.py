@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 from multicard.core.facts import tell
-
-BLOCKS = 7  # of all-reduces that are timed: the median of as many has an exact interval
+from multicard.limits.timing import BLOCKS
 
 
 def main(device: str, sizes: Sequence[int], limit_s: float, seconds: float) -> None:

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from multicard.core.facts import tell
+from multicard.limits.timing import BLOCKS
 from multicard.record.visible import rank_devices
 from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.loaders import training_loader
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 from multicard.workloads.vision.train import shuffled
-
-BLOCKS = 7  # of batches; the median of as many has an exact interval
 
 
 def main(stated: dict[str, Any], data: Path, workers: Sequence[int], seconds: float) -> None:

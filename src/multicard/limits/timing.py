@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.utils.benchmark import Timer
 
+BLOCKS = 7  # that a job of its own times: the median of as many has an exact interval
 FEWEST = 4  # blocks of calls
 SPREAD = 0.05  # interquartile range over median, below which they agree
 LONGEST = 4  # times as long as asked for, after which a call that stays unsteady is left
