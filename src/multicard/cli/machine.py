@@ -47,11 +47,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--results: cannot write: {reason}")
     here = Machine.here()
     device = ("cuda" if here.gpus else "cpu") if arguments.device == "auto" else arguments.device
-    runs = []
+    runs, jobs = [], []
     if experiment:
         every = distinct(expand(experiment)).values()
         runs = [one for one in every if one.unsupported_reason(here) is None]
-        if not steps(runs, device):
+        jobs = steps(runs, device)
+        if not jobs:
             raise UserError(
                 f"{arguments.config}: none of its vision runs can run here on {device}: no loader to measure"
             )
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.limits.measure import measure_machine
 
     record = measure_machine(
-        device, counts, loaders(runs, device), steps(runs, device), arguments.seconds, arguments.loader_seconds,
+        device, counts, loaders(runs, device), jobs, arguments.seconds, arguments.loader_seconds,
         lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
     path = machine_file(results, device)
