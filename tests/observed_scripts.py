@@ -197,7 +197,7 @@ def serving(
         text=True,
     ) as process:
         yield Server(process)
-        process.stdin.close()
+        process.terminate()  # a worker that another test forked may hold its standard input open
 
 
 @pytest.fixture(scope="session")
