@@ -217,6 +217,26 @@ def test_a_measured_option_comes_with_its_gain(tmp_path: Path) -> None:
     assert "`higher num_workers` (loads in more processes): 50% faster [+48%, +52%] with num\\_workers: 8" in text
 
 
+def test_an_option_that_was_not_tried_carries_the_most_it_can_gain(tmp_path: Path) -> None:
+    # Amdahl: a wait of 30% that vanishes leaves 0.7 of the time, 1 / 0.7 = 1.4286; of 6%, 1 / 0.94 = 1.0638.
+    evidence = one(tmp_path, {"data_share": 0.3}, exposed_communication=0.06)
+    lines = [line.strip() for line in as_markdown(evidence).splitlines()]
+    waiting, communication, *_ = [line for line in lines if line.startswith("- Not measured yet")]
+    assert waiting.startswith("- Not measured yet, can gain at most ×1.43: `higher num_workers`")
+    assert communication.startswith("- Not measured yet, can gain at most ×1.06: `different bucket_cap_mb`")
+
+
+def test_what_does_not_fit_has_no_gain(tmp_path: Path) -> None:
+    rows = [row | {"outcome": "out_of_memory"} for row in texts(1.0)]
+    assert "- Not measured yet: `lower batch_size`" in as_markdown(made(tmp_path, rows))
+
+
+def test_options_against_what_takes_almost_no_time_are_not_named(tmp_path: Path) -> None:
+    # 1% of computing can gain 1 / 0.99 at most.
+    text = as_markdown(one(tmp_path, exposed_communication=0.99))
+    assert "the GPU computes" in text and "`precision: bf16`" not in text
+
+
 def test_a_gain_within_the_spread_of_repeats_is_not_one(tmp_path: Path) -> None:
     rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, OTHERWISE, num_workers=8)
     assert "no difference beyond run-to-run variation" in as_markdown(made(tmp_path, rows))

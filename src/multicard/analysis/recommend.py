@@ -23,6 +23,7 @@ UNITS: dict[Goal, str] = {
     "energy": "J per {}",
     "memory": "GB of peak memory per device",
 }
+WORTHWHILE = 1.02  # gain below which an option that was not tried is not named
 NO_BOTTLENECK = f"no bottleneck of {percent(LEAST, decimals=0)} of the step or more"
 
 
@@ -150,21 +151,21 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
     lines += [", ".join(facts) + ".", ""]
     for rank, (bottleneck, advised) in enumerate(recommendation.advised, 1):
         lines.append(f"{rank}. **{bottleneck.kind.capitalize()}**: {for_markdown(bottleneck.evidence)}.")
-        lines += [f"   - {line}" for line in _advice_lines(advised)]
+        lines += [f"   - {line}" for line in _advice_lines(bottleneck, advised)]
         if not advised:
             lines.append(f"   - {report.configuration.workload.no_option}")
     if not recommendation.advised and report.configuration.completed:
         lines.append(f"{NO_BOTTLENECK.capitalize()}.")
     if report.compute is not None:
         lines += ["", f"**Compute**: {for_markdown(report.compute.evidence)}."]
-        lines += ["", *(f"- {line}" for line in _advice_lines(recommendation.compute))]
+        lines += ["", *(f"- {line}" for line in _advice_lines(report.compute, recommendation.compute))]
     if report.caveats:
         lines += ["", f"Caveats: {'; '.join(for_markdown(each) for each in report.caveats)}."]
     return [*lines, ""]
 
 
-def _advice_lines(advised: Sequence[Advice]) -> list[str]:
-    """A line per option that was measured, and one for all others."""
+def _advice_lines(bottleneck: Bottleneck, advised: Sequence[Advice]) -> list[str]:
+    """A line per option that was measured, and one for all others, with the most that they can gain."""
     named = {
         id(each): f"`{each.option.name}`" + (f" ({each.option.description})" if each.option.description else "")
         for each in advised
@@ -175,7 +176,11 @@ def _advice_lines(advised: Sequence[Advice]) -> list[str]:
         if each.tried
     ]
     others = [named[id(each)] for each in advised if not each.tried]
-    return [*lines, f"Not measured yet: {', '.join(others)}."] if others else lines
+    most = bottleneck.most_gain
+    if not others or (most is not None and most < WORTHWHILE):
+        return lines
+    bound = "" if most is None else f", can gain at most ×{most:.2f}"
+    return [*lines, f"Not measured yet{bound}: {', '.join(others)}."]
 
 
 def _tried_words(each: Advice, tried: Tried) -> str:
