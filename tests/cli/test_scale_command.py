@@ -13,6 +13,7 @@ from multicard.cli import main
 from multicard.cli._own_command import parse_command
 from multicard.core.errors import UserError
 from multicard.experiment.load import read_experiment
+from multicard.experiment.machine import Machine
 
 
 @pytest.fixture
@@ -222,6 +223,26 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(folder: Path, capsys: pytes
     assert all(f"cpu{devices}_b-{batch}_" in listed for devices in (1, 2) for batch in (4, 8))
     assert "4 runs, " in listed
     assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_: pytest.fail("it was run"))
+    asked = ["--devices", "4,1024", "--launcher", "srun"]
+    assert "this is none; use salloc, or --write-only" in refused(
+        "--devices", "1", "--launcher", "srun", "--", "train.py"
+    )
+    stated = written("--write-only", "--device", "cuda", *asked, "--", "train.py")["scenarios"]["scale"]
+    assert (stated["fixed"]["launcher"], stated["fixed"]["device"]) == ("srun", "cuda")
+    assert stated["vary"] == {"devices": [4, 1024]}
+    assert "next: multicard run multicard.yaml" in capsys.readouterr().out
+    Path("multicard.yaml").unlink()
+    monkeypatch.setattr("multicard.experiment.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
+    assert "state --device cuda or --device cpu" in refused(
+        "--device", "auto", "--write-only", *asked, "--", "train.py"
+    )
 
 
 def test_the_first_command_of_the_readme_asks_for_a_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

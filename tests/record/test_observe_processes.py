@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from multicard.core.rendezvous import free_port
 from observed_scripts import Server, run
 
@@ -84,6 +86,38 @@ def test_of_two_processes_that_take_themselves_for_one_rank_the_first_is_recorde
     found = server.run(tmp_path, text, devices=2)
     assert [rank["outcome"] for rank in found.ranks] == ["completed"]
     assert sum(process["steps"] for process in found.processes) == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "rank", "size"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 3, 4),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, 1, 2),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, 5, 6),
+        ({"RANK": "1", "WORLD_SIZE": "2", "PMI_RANK": "0", "PMI_SIZE": "1"}, 1, 2),  # torchrun on each node of an MPI
+        ({"RANK": "", "SLURM_PROCID": "-1"}, 0, 1),
+    ],
+)
+def test_without_a_process_group_ranks_are_those_that_the_launcher_told(
+    told: dict[str, str], rank: int, size: int, server: Server, tmp_path: Path
+) -> None:
+    """Variables by the manuals of Open MPI (mpirun), MPICH (PMI) and Slurm (srun); the loader shares by them or not."""
+    body = f"import os\nos.environ.update({told!r})\n" + TRAINING.replace(
+        "sampler = DistributedSampler(data) if distributed else None",
+        "sampler = DistributedSampler(data, num_replicas=SIZE, rank=0)",
+    )
+    found = server.run(tmp_path, f"SIZE = {size}\n{body}\ntrain(0, distributed=False, wrap=lambda model: model)\n")
+    assert (found.rank["rank"], found.rank["outcome"]) == (rank, "completed"), found.output
+    assert {step["rank"] for step in found.steps[0]} == {str(rank)}
+    assert found.rank["observed"]["loaders"][0]["distinct"] is True
+
+
+def test_a_script_that_fails_without_pytorch_names_the_rank_that_the_launcher_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+    [process] = run(tmp_path, "open('no such file')").processes
+    assert (process["rank"], process["error"]["reason"]["rank"]) == (2, 2)
 
 
 def test_ranks_of_torchrun_that_share_a_model_end_together(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """What each launcher is told, by its own manual; and what it refuses."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from multicard.cli import main
 from multicard.core.rendezvous import Rendezvous
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
@@ -258,3 +260,30 @@ def test_an_interpreter_is_asked_once_whether_it_will_do(
 ) -> None:
     found = answering(line)
     assert found is None if problem is None else found.startswith(problem)
+
+
+@pytest.mark.parametrize("launcher", ["accelerate", "deepspeed"])
+def test_a_launcher_that_the_interpreter_does_not_have_is_named_with_what_to_install(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interpreter with torch and nothing else, by its answers; a folder of the package's name is no package."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    Path(launcher).mkdir()
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\ncase "$2" in *torch*) echo 3.11; echo 2.5.0;; *) exec {sys.executable} -S "$@";; esac\n'
+    )
+    python.chmod(0o755)
+    command = ["scale", "--device", "cpu", "--devices", "1,2", "--python", "./python", "--launcher", launcher]
+    for more in ([], ["--dry-run"]):
+        with pytest.raises(SystemExit) as stopped:
+            main([*command, *more, "--", "train.py"])
+        [line] = str(stopped.value).splitlines()
+        install = f"{python} -m pip install {launcher}"
+        assert line.endswith(f": launcher: {launcher} is not installed for {python}; install it: {install}")
+    assert not Path("multicard.yaml").exists()
+    (tmp_path / launcher / "__init__.py").touch()
+    start._has_package.cache_clear()
+    main([*command, "--dry-run", "--", "train.py"])
+    assert "2 runs" in capsys.readouterr().out

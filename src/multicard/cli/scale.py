@@ -51,18 +51,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--config-out", type=Path, default=CONFIG, metavar="FILE", help="configuration to write (default: %(default)s)")
     add("--overwrite", action="store_true", help="replace a configuration file that differs")
-    add("--dry-run", action="store_true", help="list the runs; write and run nothing")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--dry-run", action="store_true", help="list the runs; write and run nothing")
+    only.add_argument(
+        "--write-only", action="store_true",
+        help="write the configuration file and run nothing, as on a login node",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the configuration, run it, and print its results; exit with 1 unless all was made and a run completed."""
     from multicard.cli.run import check_start, run_and_print
     from multicard.cli.runs import print_runs
+    from multicard.core.pipeline import pipeline_folder
     from multicard.experiment.load import check
 
     config = configuration(arguments)
     experiment, path = check(config, "multicard scale"), arguments.config_out
-    check_start(experiment, planning=arguments.dry_run)
+    if not arguments.write_only:
+        check_start(experiment, planning=arguments.dry_run)
     if arguments.dry_run:
         print_runs(experiment)
         return
@@ -71,6 +78,10 @@ def run(arguments: argparse.Namespace) -> None:
     active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     if active and Path(active) != Path(sys.prefix) and "python" not in config["scenarios"]["scale"]["fixed"]:
         print(f"interpreter: {sys.executable}; for the active environment's: --python {active}/bin/python", flush=True)
+    if arguments.write_only:
+        profile = pipeline_folder() / "profiles/slurm"
+        print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile, such as {profile}")
+        return
     run_and_print(experiment, path)
 
 
@@ -113,6 +124,10 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         from multicard.experiment.machine import Machine
 
         device = "cuda" if Machine.here().gpus else "cpu"
+        if arguments.write_only and device == "cpu":
+            raise UserError(
+                "--write-only: this machine has no GPU, and others may; state --device cuda or --device cpu"
+            )
     stated = {
         "python": arguments.python or python,
         "launcher": arguments.launcher,

@@ -13,9 +13,9 @@ What is left in `scratch`, by the functions of `multicard.core.layout`:
   `steps.csv.rank<N>`, `rank.json.rank<N>`: as every rank leaves them (`multicard.record.rank`), rank.json with the
   further keys `observed` and `ignored_exit` (true where the script went on after it was asked to end);
   `process.json.<pid>`: of every Python process, as soon as it starts: `pid`, `ppid`, `python` (version), `torch`
-  (version; null until it is imported), `program` (file or module that it runs), `rank` (of the variable RANK, or null),
-  `steps` (whether an optimizer stepped) and `error` (null, or `outcome` and `reason` as in rank.json, of a process that
-  raised before its first step);
+  (version; null until it is imported), `program` (file or module that it runs), `rank` (as a launcher told it, or
+  null), `steps` (whether an optimizer stepped) and `error` (null, or `outcome` and `reason` as in rank.json, of a
+  process that raised before its first step);
   `claimed.rank<N>`: the process that is rank N. Another one that takes itself for it leaves no rank.json.
 
 It needs Python 3.10, PyTorch 2.1 and the standard library.

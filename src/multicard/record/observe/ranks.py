@@ -1,12 +1,18 @@
 """Which rank a process of a script is."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from multicard.core.layout import rank_file
+
+# Variables in which launchers tell a process its rank, and how many there are: torchrun and its like, Open MPI, MPICH
+# and Intel MPI, Slurm. Open MPI may start its ranks by way of Slurm, so the latter is asked last.
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # site/sitecustomize.py has them too
+SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
 def claim_rank(job: dict[str, Any]) -> bool:
@@ -22,15 +28,18 @@ def claim_rank(job: dict[str, Any]) -> bool:
 
 def rank_of_process() -> int:
     """Rank of this process, by its process group or what a launcher told it; else 0."""
-    rank = os.environ.get("RANK", "")
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
-    return int(rank) if rank.isdigit() else 0
+    return told(RANKS) or 0
 
 
 def world_size() -> int:
-    """Ranks of the script, likewise."""
-    size = os.environ.get("WORLD_SIZE", "")
+    """Ranks of the script, likewise; else 1."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
-    return int(size) if size.isdigit() else 1
+    return told(SIZES) or 1
+
+
+def told(names: Sequence[str]) -> int | None:
+    """Number in the first of these variables that is set and holds one."""
+    return next((int(value) for name in names if (value := os.environ.get(name, "")).isdigit()), None)

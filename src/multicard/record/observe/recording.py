@@ -30,7 +30,7 @@ from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.plan import Pace, Plan, place
-from multicard.record.observe.ranks import claim_rank, rank_of_process
+from multicard.record.observe.ranks import RANKS, claim_rank, rank_of_process, told
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.rank import describe_failure
@@ -338,7 +338,8 @@ def write_failure(error: BaseException, note_process: Callable[..., None]) -> No
     job = read_json(Path(os.environ[OBSERVE]))
     words = {Path(word).name for word in job["parameters"].get("command", ())}
     is_script = bool(words & _names_of_program()) and parent_process() is None and job["observe"]["devices"] == 1
-    rank = rank_of_process() if is_script or dist.is_initialized() or "RANK" in os.environ else None
+    is_rank = is_script or dist.is_initialized() or told(RANKS) is not None
+    rank = rank_of_process() if is_rank else None
     ended = describe_failure(error, rank)
     note_process(error=ended)
     if rank is not None and claim_rank(job):

@@ -20,6 +20,8 @@ class Launcher:
         Whether it starts a process for each device; else the script is started once.
     several_nodes
         Whether it can start the ranks of each of several nodes.
+    package
+        Package that the interpreter needs for it, beside torch; None where none.
     variables
         Names of variables that it needs, beside those of every job.
     hidden_from_profilers
@@ -32,6 +34,7 @@ class Launcher:
     description: str
     starts_ranks = True
     several_nodes = True
+    package: str | None = None
     variables: tuple[str, ...] = ()
     hidden_from_profilers: str | None = None
 

@@ -1,6 +1,7 @@
 """How a script is started: its command, its interpreter, its environment, and what of them is not here."""
 
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -27,6 +28,8 @@ QUESTION = (
     "import sys, importlib.metadata as m, importlib.util as u; print(*sys.version_info[:2], sep='.'); "
     "print(m.version('torch') if u.find_spec('torch') else 'none')"
 )
+# A folder of that name in the script's is no package without an __init__.py.
+HAS_PACKAGE = "import importlib.util as u; s = u.find_spec({!r}); print(bool(s and s.origin))"
 
 
 def start_command(p: ScriptParameters, job: Path, rendezvous: Rendezvous | None = None) -> list[str]:
@@ -117,7 +120,18 @@ def refusal(p: ScriptParameters, source: Mapping[str, str] = os.environ) -> Reas
         return Reason("cannot_run", node=socket.gethostname(), message=problem)
     if problem := _interpreter_problem(interpreter(p)):
         return Reason("no_torch", message=problem)
+    launcher = LAUNCHERS[p.launched_by]
+    if launcher.package and not _has_package(interpreter(p), launcher.package):
+        problem = f"launcher: {launcher.name} is not installed for {interpreter(p)}; install it: "
+        problem += shlex.join([interpreter(p), "-m", "pip", "install", launcher.package])
+        return Reason("cannot_run", node=socket.gethostname(), message=problem)
     return None
+
+
+@cache
+def _has_package(python: str, package: str) -> bool:
+    """Whether an interpreter that answers finds a package."""
+    return ask([python, "-c", HAS_PACKAGE.format(package)], INTERPRETER_LIMIT_S).lines == ["True"]
 
 
 def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:

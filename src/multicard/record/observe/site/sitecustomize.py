@@ -12,20 +12,22 @@ from pathlib import Path
 HERE = Path(__file__).parent
 # Arguments of processes that Python's multiprocessing starts, such as the workers of a DataLoader.
 HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Variables in which a launcher tells a process its rank; see `multicard.record.observe.ranks`.
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 LONGEST_MESSAGE = 300  # characters
 
 
 def note_process(**facts):
     """Write process.json of this process, with what is known of it."""
     scratch = json.loads(Path(os.environ["MULTICARD_OBSERVE"]).read_text(encoding="utf-8"))["scratch"]
-    rank, torch = os.environ.get("RANK", ""), sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     record = {
         "pid": os.getpid(),
         "ppid": os.getppid(),
         "python": sys.version.split()[0],
         "torch": str(getattr(torch, "__version__", "")) or None,
         "program": program(),
-        "rank": int(rank) if rank.isdigit() else None,
+        "rank": told_rank(),
         "steps": False,
         "error": None,
     }
@@ -34,6 +36,12 @@ def note_process(**facts):
     part = file.with_suffix(file.suffix + ".part")
     part.write_text(json.dumps(record), encoding="utf-8")
     part.replace(file)
+
+
+def told_rank():
+    """Rank that a launcher told this process, or None."""
+    values = [os.environ.get(name, "") for name in RANKS]
+    return next((int(value) for value in values if value.isdigit()), None)
 
 
 def program():
@@ -107,9 +115,8 @@ def note_error():
     if isinstance(error, Exception) and "multicard.record.observe.hooks" not in sys.modules:
         message = "{}: {}".format(type(error).__name__, " ".join(str(error).split()))
         reason = {"code": "error", "message": message[:LONGEST_MESSAGE]}
-        rank = os.environ.get("RANK", "")
-        if rank.isdigit():
-            reason["rank"] = int(rank)
+        if told_rank() is not None:
+            reason["rank"] = told_rank()
         note_process(error={"outcome": "failed", "reason": reason})
 
 

@@ -11,6 +11,7 @@ class Accelerate(Launcher):
 
     name, order = "accelerate", 30
     description = "`accelerate launch` starts a process for each device."
+    package = "accelerate"
 
     def facts(self) -> list[str]:
         """What of Accelerate's own configuration does not hold."""

@@ -15,6 +15,7 @@ class DeepSpeed(Launcher):
 
     name, order = "deepspeed", 40
     description = "`deepspeed` starts a process for each device."
+    package = "deepspeed"
     several_nodes = False  # it asks for a file of hosts
     variables = ("DS_ACCELERATOR",)
 

@@ -21,8 +21,8 @@ class Srun(Launcher):
         if source.get("SLURM_JOB_ID"):
             return None
         return (
-            "launcher: srun starts ranks inside a job of Slurm, and this is none; use salloc, or write the "
-            "configuration by hand, for multicard run with a --profile for Slurm"
+            "launcher: srun starts ranks inside a job of Slurm, and this is none; use salloc, or --write-only and then "
+            "multicard run FILE with a --profile for Slurm"
         )
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
