@@ -17,6 +17,7 @@ from typing import Any
 
 from multicard.analysis.evidence import SYNTHETIC
 from multicard.core.secrets import SECRET_VARIABLE, TOKEN
+from multicard.core.system import SAYING
 
 REMOVED = "removed"
 # User names that many machines share name nobody.
@@ -136,7 +137,7 @@ class Scrubber:
         text = UUID.sub(self._gpu, text)
         for form, instead in FORMS:
             text = form.sub(instead, text)
-        return self.name(text.partition(", saying: ")[0])  # what follows is the output of another program
+        return self.name(text.partition(SAYING)[0])
 
     def _gpu(self, uuid: re.Match[str]) -> str:
         """A name for a GPU, by which it can be told from others but not found."""

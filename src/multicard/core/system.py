@@ -14,6 +14,7 @@ from typing import BinaryIO, TypeVar
 LIMIT_S = 20.0
 READ_BYTES = 1 << 20  # of an endless answer
 FILE_BYTES = 1 << 28  # that one file of the program may take: an endless answer must not fill the disk
+SAYING = ", saying: "  # in a message, before the output of another program
 SHARED_GPU = "MULTICARD_SHARED_GPU"  # set to 1 by checks of this project that try several ranks on one GPU
 
 T = TypeVar("T")
@@ -66,9 +67,18 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
         return Answer(output, f"{name} did not end within {limit_s:g} s")
     if code == 0:
         return Answer(output)
-    # The last line that says something: what comes before is often only how it got there.
-    last = next((" ".join(line.split()) for line in reversed([*output.split("\n"), *said]) if line.strip()), "nothing")
-    return Answer(output, f"{name} ended with {code}, saying: {last[:200]}")
+    how = ending(code, [*output.split("\n"), *said])
+    return Answer(output, f"{name} {how}")
+
+
+def ending(code: int, said: Sequence[str]) -> str:
+    """How a program ended, with the last of its lines that is not blank: those before are often how it got there.
+
+    >>> ending(1, ["Traceback (most recent call last):", "OSError:  no such  file", ""]), ending(2, [])
+    ('ended with 1, saying: OSError: no such file', 'ended with 2, saying: nothing')
+    """
+    last = next((" ".join(line.split()) for line in reversed(said) if line.strip()), "nothing")
+    return f"ended with {code}{SAYING}{last[:200]}"
 
 
 def version_of(text: str) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from multicard.core.facts import told
+from multicard.core.system import ending
 from multicard.core.units import BYTES, BYTES_PER_S, SECONDS, with_unit
 from multicard.launch.commands import training_command
 from multicard.launch.environment import inside_one_machine, job_environment
@@ -115,8 +116,7 @@ def exchange(
     elif ended.hung or (process.timed_out and ended.problem is None):
         ended.hung, ended.problem = True, _hang(ended, limit_s)
     elif ended.problem is None:
-        last = next((" ".join(line.split()) for line in reversed(said) if line.strip()), "nothing")
-        ended.problem = f"ended with {process.exit_code}, saying: {last[:200]}"
+        ended.problem = ending(process.exit_code, said)
     return ended
 
 

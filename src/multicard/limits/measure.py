@@ -16,7 +16,7 @@ from multicard.core.facts import told
 from multicard.core.layout import STEPS
 from multicard.core.prepared import PROVENANCE
 from multicard.core.reasons import describe_reason
-from multicard.core.system import ask
+from multicard.core.system import ask, ending
 from multicard.core.text import printable
 from multicard.experiment.datasets import Synthetic
 from multicard.experiment.machine import Machine
@@ -214,8 +214,7 @@ def _told(module: str, arguments: list[str], expected_s: float) -> tuple[list[di
     if ended.timed_out:
         problems.append(f"no end within {limit_s:g} s")
     elif not any("done" in fact for fact in facts):
-        last = next((" ".join(line.split()) for line in reversed(said) if line.strip()), "nothing")
-        problems.append(f"ended with {ended.exit_code}, saying: {last[:200]}")
+        problems.append(ending(ended.exit_code, said))
     rows = [fact["row"] for fact in facts if "row" in fact]
     return facts, {"rows": rows, "problem": "; ".join(problems) or None, "conditions": [host.record()]}
 
