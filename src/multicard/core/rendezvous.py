@@ -27,6 +27,11 @@ def torchrun_options(ranks: int, rendezvous: Rendezvous | None = None) -> list[s
     return [*options, f"--master-addr={rendezvous.address}", f"--master-port={rendezvous.port}"]
 
 
+def env_variables() -> dict[str, str]:
+    """Variables by which ranks of this machine that no torchrun starts find each other: PyTorch's `env://`."""
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
 def free_port() -> int:
     """Find a port of this machine that nothing listens on."""
     with socket.socket() as probe:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from multicard.core.rendezvous import Rendezvous, free_port
+from multicard.core.rendezvous import Rendezvous, env_variables
 from multicard.core.system import ask
 from multicard.workloads.script.launcher import Launcher
 
@@ -47,8 +47,7 @@ class Mpirun(Launcher):
         ranks than there are cores. Version 4 and before it read the first two names, version 5 the others.
         """
         return {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
+            **env_variables(),
             "OMPI_MCA_hwloc_base_binding_policy": "none",
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "PRTE_MCA_hwloc_default_binding_policy": "none",

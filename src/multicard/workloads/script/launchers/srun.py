@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from multicard.core.rendezvous import Rendezvous, free_port
+from multicard.core.rendezvous import Rendezvous, env_variables
 from multicard.workloads.script.launcher import Launcher
 
 
@@ -37,7 +37,7 @@ class Srun(Launcher):
 
     def environment(self) -> dict[str, str]:
         """Where `env://` looks for the first rank; the other variables scripts take from Slurm's."""
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        return env_variables()
 
 
 LAUNCHER = Srun()
