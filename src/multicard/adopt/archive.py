@@ -130,15 +130,17 @@ def _figures(traced: Sequence[Traced], runs: Path) -> list[str]:
     def shows(table: str) -> bool:
         return any(each.activity(table, ["report"]).num_rows for each in files)
 
-    return [
-        *(["iteration_time"] if stepped and len(counts) > 1 else []),
-        *(["speedup"] if stepped and len(counts) > 1 and counted else []),
-        *(["step_times"] if stepped else []),
-        "time_shares",
-        *(["cuda_api"] if stepped and shows("cuda_api") else []),
-        *(["kernel_classes"] if stepped else []),
-        *(["memory_transfers"] if stepped and shows("memory_operations") else []),
-        "device_time",
-        *(["collectives"] if stepped and shows("collectives") else []),
-        *(["memory_over_time"] if shows("memory_use") else []),
-    ]
+    several = len(counts) > 1
+    figures = {
+        "iteration_time": stepped and several,
+        "speedup": stepped and several and counted,
+        "step_times": stepped,
+        "time_shares": True,
+        "cuda_api": stepped and shows("cuda_api"),
+        "kernel_classes": stepped,
+        "memory_transfers": stepped and shows("memory_operations"),
+        "device_time": True,
+        "collectives": stepped and shows("collectives"),
+        "memory_over_time": shows("memory_use"),
+    }
+    return [name for name, has_something in figures.items() if has_something]
