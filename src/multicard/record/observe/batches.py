@@ -138,19 +138,31 @@ def used_by_step(passes: Sequence[Pass]) -> dict[int, list[int | None]]:
     """
     found: dict[int, list[int | None]] = {}
     begins = {each.batches[0][0] for each in passes}
-    pace = [_pace(each, begins) for each in passes]
-    for each, own in zip(passes, pace, strict=True):
-        others = (known for other, known in zip(passes, pace, strict=True) if known and other.loader == each.loader)
-        ahead, per_step = own or next(others, (0, 1))
-        steps = [step for step, _ in each.batches][ahead:]
-        if ahead and each.ended is not None:
-            before = steps.count(each.ended)
-            rest = (each.ended + number // per_step for number in range(before, before + ahead))
-            again = {other.batches[0][0] for other in passes if other.loader == each.loader}
-            steps += itertools.takewhile(lambda step, again=again: step not in again, rest)
-        for step, (_, samples) in zip(steps, each.batches, strict=False):  # those not used yet are left out
-            found.setdefault(step, []).append(samples)
+    by_loader: list[list[Pass]] = []
+    for each in passes:
+        own = next((group for group in by_loader if group[0].loader == each.loader), [])
+        if not own:
+            by_loader.append(own)
+        own.append(each)
+    for own in by_loader:
+        again = {each.batches[0][0] for each in own}
+        paces = [_pace(each, begins) for each in own]
+        known = next(filter(None, paces), (0, 1))
+        for each, pace in zip(own, paces, strict=True):
+            steps = _using_steps(each, *(pace or known), again)
+            for step, (_, samples) in zip(steps, each.batches, strict=False):  # those not used yet are left out
+                found.setdefault(step, []).append(samples)
     return found
+
+
+def _using_steps(one: Pass, ahead: int, per_step: int, again: Container[int]) -> list[int]:
+    """Steps that use the batches of a pass, one after another; `again`: those in which passes of its loader begin."""
+    steps = [step for step, _ in one.batches][ahead:]
+    if ahead and one.ended is not None:
+        before = steps.count(one.ended)
+        rest = (one.ended + number // per_step for number in range(before, before + ahead))
+        steps += itertools.takewhile(lambda step: step not in again, rest)
+    return steps
 
 
 def _pace(one: Pass, begins: Container[int]) -> tuple[int, int] | None:
