@@ -65,9 +65,8 @@ def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
 
     def label(row: pd.Series) -> str:
         shown = [name for name in names if all(work.applies(name, row) for work in works)]
-        shown = [
-            name for name in shown if not (name.startswith(ARGS_PREFIX) and pd.isna(row[name]))
-        ]  # of another script
+        of_another_script = {name for name in shown if name.startswith(ARGS_PREFIX) and pd.isna(row[name])}
+        shown = [name for name in shown if name not in of_another_script]
         shown = shown or [workload_of(rows).default_label]
         if "technique" in shown and any(name in TECHNIQUES[row["technique"]].own_parameters for name in shown):
             shown = [name for name in shown if name != "technique"]  # "QAT of weights" says it
