@@ -198,7 +198,7 @@ def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Pa
     first = written("--devices", "1", "--", "train.py")
     assert written("--devices", "1", "--", "train.py") == first, "the same is no other"
     asked = ["--devices", "1,2", "--", "train.py"]
-    assert "multicard.yaml: exists and says something else; --overwrite replaces it" in refused(*asked)
+    assert "multicard.yaml: exists and holds something else; --overwrite replaces it" in refused(*asked)
     main(["scale", "--device", "cpu", "--config-out", "other.yaml", *asked])
     assert yaml.safe_load(Path("multicard.yaml").read_text()) == first
     other = yaml.safe_load(Path("other.yaml").read_text())

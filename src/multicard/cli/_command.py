@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multicard.core.errors import UserError
+from multicard.core.files import unwritable
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,28 @@ def numbers_of_devices(option: str, text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
     return [int(number) for number in text.split(",")]
+
+
+def needs_writing(file: Path, overwrite: bool, is_same: Callable[[], bool], more: str = "") -> bool:
+    """Whether a file for `--config-out` is to be written; not where one that is the same is there, unless `overwrite`.
+
+    `more`: the rest of the message about one that is not the same.
+
+    Raises
+    ------
+    UserError
+        If it cannot be written, or would replace another one.
+    """
+    reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
+    if reason:
+        raise UserError(f"--config-out: cannot write to {file}: {reason}")
+    if overwrite or not file.exists():
+        return True
+    if is_same():
+        return False
+    raise UserError(
+        f"{file}: exists and holds something else; --overwrite replaces it, --config-out FILE writes another{more}"
+    )
 
 
 def results_of(config: Path, plain: Path | None = None) -> str:

@@ -1,13 +1,16 @@
 """`multicard adopt`."""
 
 import argparse
+import filecmp
 import shlex
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command, results_of
+from multicard.cli._command import Command, needs_writing, results_of
+from multicard.core.files import atomic_write
 
 if TYPE_CHECKING:
     from multicard.adopt.traced import Traced
@@ -96,18 +99,12 @@ def _print(traced: "list[Traced]") -> None:
 
 def _put(files: dict[Path, Path], overwrite: bool) -> None:
     """Copy files to their places, unless something else is there."""
-    from multicard.core.errors import UserError
-    from multicard.core.files import atomic_write, sha256, unwritable
-
-    for made, file in files.items():
-        reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
-        if reason:
-            raise UserError(f"--config-out: cannot write to {file}: {reason}")
-        if file.exists() and not overwrite and sha256(file) != sha256(made):
-            raise UserError(
-                f"{file}: exists and holds something else; --overwrite replaces it, --config-out FILE writes another"
-            )
-    for made, file in files.items():
+    to_write = {
+        made: file
+        for made, file in files.items()
+        if needs_writing(file, overwrite, partial(filecmp.cmp, made, file, shallow=False))
+    }
+    for made, file in to_write.items():
         with atomic_write(file) as temporary:
             shutil.copyfile(made, temporary)
 

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from multicard.cli._command import Command, numbers_of_devices, results_of
+from multicard.cli._command import Command, needs_writing, numbers_of_devices, results_of
 from multicard.cli._own_command import as_in_file, parse_command, resolve_names
 from multicard.core.errors import UserError
+from multicard.core.files import atomic_write
 
 CONFIG = Path("multicard.yaml")
 OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # may have dashes and capitals, which the file does not
@@ -87,20 +88,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
     """Write the configuration file, unless another one is there."""
-    from multicard.core.files import atomic_write, unwritable
-
-    reason = f"{path} is a folder, expected a file" if path.is_dir() else unwritable(path.absolute().parent)
-    if reason:
-        raise UserError(f"--config-out: cannot write to {path}: {reason}")
-    if path.exists() and not overwrite:
-        if path.read_bytes() == text.encode():
-            return
-        raise UserError(
-            f"{path}: exists and says something else; --overwrite replaces it, --config-out FILE writes another, whose "
-            f"results go to a folder of their own, and multicard run {path} runs it as it is"
-        )
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    more = f", whose results go to a folder of their own, and multicard run {path} runs it as it is"
+    if needs_writing(path, overwrite, lambda: path.read_bytes() == text.encode(), more):
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
