@@ -77,6 +77,19 @@ def test_without_claims_and_recommendations_it_says_so(copy: Path) -> None:
     assert "No recommendations were made." in page
 
 
+@pytest.mark.parametrize(("workloads", "shown"), [(("adopted", "script"), False), (("adopted", "vision"), True)])
+def test_claims_about_other_workloads_are_counted_and_left_out(
+    copy: Path, workloads: tuple[str, str], shown: bool
+) -> None:
+    for scenario, workload in zip(("processes", "techniques"), workloads, strict=True):
+        path = copy / "scenarios" / scenario / "measures.csv"
+        pd.read_csv(path).assign(workload=workload).to_csv(path, index=False)
+    page = written(copy)
+    section = page.partition('<section id="claims"')[2].partition("</section>")[0]
+    assert ("Left out: 3 claims" in section) != shown
+    assert ("DALI beats the DataLoader." in section) == ("<dt>Claims</dt>" in page) == shown
+
+
 def test_without_a_plan_it_shows_what_the_folder_holds(folder: Path) -> None:
     found = read_results(folder)
     assert [each.name for each in found.scenarios] == sorted(PLANS)

@@ -70,6 +70,7 @@ def render(results: Results, recorded: Sequence[RecordedPage] = (), machines: Se
         runs=run_table(results),
         incomplete=_incomplete(results.runs),
         claims=None if results.claims is None else claims_of(results.claims, results.claim_tests),
+        is_judged=results.is_judged,
         verdicts=None if results.claims is None else results.claims["verdict"].value_counts(sort=False).to_dict(),
         recommendations=None if results.recommendations is None else markdown(results.recommendations),
         environment=environment(results.records.values()),

@@ -15,6 +15,7 @@ from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, Scenario
 from multicard.core.errors import UserError
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN
 from multicard.experiment.figures import FIGURES
+from multicard.experiment.workload import WORKLOADS
 
 ORDER = (*OUTCOMES, NOT_RUN)
 
@@ -76,6 +77,12 @@ class Results:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", _distinct(self.scenarios))
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether claims are checked on the workload of any of its runs, or no run tells its workload."""
+        workloads = {str(name) for each in self.scenarios for name in each.measures.get("workload", ())}
+        return not workloads or any(name in workloads and work.is_judged for name, work in WORKLOADS.items())
 
 
 def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Results:
