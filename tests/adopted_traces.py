@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from pathlib import Path
 
 from synthetic import MARKER, PID, Lanes, Work, training_trace
@@ -17,9 +17,9 @@ Kernels = Sequence[tuple[float, str]]  # of an iteration: milliseconds from its 
 SIMPLE: Kernels = ((1.0, GEMM), (2.0, GEMM), (3.0, ALL_REDUCE), (4.0, UPDATE), (4.5, UPDATE))
 
 
-def work(lengths: Sequence[float], kernels: Kernels = SIMPLE) -> list[Work]:
+def work(lengths: Sequence[float], kernels: Kernels = SIMPLE, begin: float = 0.0) -> list[Work]:
     """Iterations of these lengths in milliseconds; each kernel starts `LAG` after its launch and lasts 0.4 ms."""
-    begins = [0.0, *accumulate(lengths)][: len(lengths)]
+    begins = list(accumulate(lengths, initial=begin))[: len(lengths)]
     times = [(begin + at, name) for begin in begins for at, name in kernels]
     return [(call, call + LAG, call + LAG + 0.4, name) for call, name in times]
 
@@ -30,13 +30,18 @@ def trace(
     kernels: Kernels = SIMPLE,
     calls: bool = True,
     ranges: Sequence[tuple[float, float, str]] = (),
+    begins: Sequence[float] = (),
 ) -> Path:
     """Write a trace of one process per list of lengths: `.sqlite`, or `.json` of one.
 
-    `ranges` (start, end in milliseconds, name) are annotations, in `.json` only.
+    `ranges` (start, end in milliseconds, name) are annotations, in `.json` only; `begins` are the milliseconds at which
+    the processes begin, by default all at 0.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    of_process = {PID + number: work(each, kernels) for number, each in enumerate(lengths)}
+    of_process = {
+        PID + number: work(each, kernels, begin)
+        for number, (each, begin) in enumerate(zip_longest(lengths, begins, fillvalue=0.0))
+    }
     training_trace(path, {pid: [] for pid in of_process}, of_process, calls, LANES)
     if ranges:
         document = json.loads(path.read_text())

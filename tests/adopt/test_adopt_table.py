@@ -1,13 +1,16 @@
 """Tables of traces: what they may say, and the line that names what is wrong, before anything is written."""
 
+import json
+import os
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from adopted_traces import GEMM, UPDATE, trace
-from multicard.adopt.archive import configuration
+from multicard.adopt.archive import configuration, gather
 from multicard.adopt.table import read_table
 from multicard.cli import main
 from multicard.core.errors import UserError
@@ -165,3 +168,36 @@ def test_a_dry_run_shows_what_the_traces_hold_and_writes_nothing(
         ["adopted_ours_cuda4_r1", "one_of_four.json", "0", "1 of 4", "41.4 ms", "4", "kernels of an optimizer"],
     ]
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_report_is_exported_and_read_as_its_database_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for nsys, since no report of a GPU can be made without one."""
+    program = folder / "bin" / "nsys"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nfor each in "$@"; do case $each in --output=*) '
+        f"cp {folder}/two.sqlite ${{each#--output=}};; esac; done\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    (folder / "capture.nsys-rep").write_bytes(b"x")
+    runs = read_table(table(folder, "trace,devices,kind", "capture.nsys-rep,2,report", "two.sqlite,2,database"))
+    traced, errors = gather(runs, folder / "made")
+    assert errors == []
+    steps, records = [], []
+    for each in traced:
+        run = folder / "made" / "runs" / each.run.id
+        steps.append((run / "steps.csv").read_text())
+        records.append(json.loads((run / "run.json").read_text())["adopted"])
+    assert steps[0] == steps[1] and steps[0].count("\n") == 1 + 2 * 4
+    assert [record["traces"][0]["name"] for record in records] == ["capture.nsys-rep", "two.sqlite"]
+    assert [(record["steps"], record["traced_devices"]) for record in records] == [(4, 2)] * 2
+    assert not list(folder.glob("*/capture.sqlite")), "the export is not kept"
+
+
+@pytest.mark.nsys
+def test_a_report_of_a_program_without_a_gpu_is_exported_and_refused(folder: Path) -> None:
+    profiled = ["nsys", "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--output=cpu", "true"]
+    subprocess.run(profiled, cwd=folder, check=True, timeout=600, capture_output=True)
+    _, [error] = gather(read_table(table(folder, "trace,devices", "cpu.nsys-rep,1")), None)
+    assert error.endswith("line 2: cpu.nsys-rep: holds no kernel of a GPU, expected CUDA activity")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from multicard.adopt.align import MOST_APART, aligned
 from multicard.adopt.table import TracedRun, profiler_of
 from multicard.core.errors import TraceError, UserError
 from multicard.core.text import natural
@@ -29,7 +30,7 @@ class Traced:
     ranks
         Rank of each process with kernels.
     steps
-        Those that count: as many for each rank, without the stated warm-up.
+        Those that count: the same ones of each rank, without the stated warm-up.
     """
 
     run: TracedRun
@@ -87,7 +88,7 @@ def look_into(run: TracedRun, scratch: Path) -> Traced:
         named = ", ".join(found.ranges[:MOST_NAMED]) or "none"
         missing = f"found no range {run.facts['step_range']!r} in every rank"
         raise UserError(f"{run.where}: step_range: {missing}; the most frequent are: {named}")
-    traced.steps = _of_equal_number(run, found.steps, traced.ranks)
+    traced.steps = _common_steps(run, traces, found, traced.ranks)
     return traced
 
 
@@ -113,17 +114,20 @@ def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[O
     return ranks
 
 
-def _of_equal_number(run: TracedRun, steps: dict[Owner, HostSteps], ranks: dict[Owner, int]) -> dict[Owner, HostSteps]:
-    """Steps of each rank without the warm-up; one more than another has, at the edge of a capture, is left out."""
-    counts = {ranks[owner]: len(own.starts) for owner, own in steps.items()}
+def _common_steps(
+    run: TracedRun, traces: Sequence[Trace], found: FoundSteps, ranks: dict[Owner, int]
+) -> dict[Owner, HostSteps]:
+    """The steps that all ranks have, without the warm-up; captures may differ by one at their edges."""
+    counts = {ranks[owner]: len(own.starts) for owner, own in found.steps.items()}
     if not counts:
         return {}
     (few, fewest), (many, most) = (pick(counts.items(), key=lambda each: each[1]) for pick in (min, max))
-    if most > fewest + 1:
+    if most > fewest + MOST_APART:
         raise UserError(
             f"{run.where}: ranks of unequal numbers of steps: {fewest} of rank {few}, {most} of rank {many}"
         )
-    warmup = run.facts["warmup_steps"]
-    if fewest <= warmup:
-        raise UserError(f"{run.where}: warmup_steps: found {warmup}, and the traces show {fewest} steps")
-    return {owner: own.part(slice(warmup, fewest)) for owner, own in steps.items()}
+    common, warmup = aligned(traces, found), run.facts["warmup_steps"]
+    count = min(len(own.starts) for own in common.values())
+    if count <= warmup:
+        raise UserError(f"{run.where}: warmup_steps: found {warmup}, and the traces show {count} steps")
+    return {owner: own.part(slice(warmup, None)) for owner, own in common.items()}

@@ -61,6 +61,8 @@ class FoundSteps:
         Seconds from the first kernel to the last, of each process.
     ranges
         Names of ranges of these processes, the most frequent first.
+    collectives
+        Of each process, when its communication kernels were launched, in order, and when they ended.
     """
 
     source: str | None
@@ -68,6 +70,7 @@ class FoundSteps:
     devices: dict[Owner, list[int | None]]
     span_s: dict[Owner, float]
     ranges: list[str]
+    collectives: dict[Owner, tuple[Integers, Integers]]
 
 
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
@@ -87,7 +90,7 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     """
     capture = CapturedEvents(traces, {"ranges", "kernels", "api", "launches", "starts"}, None)
     if capture.kernels is None or not len(capture.kernels.code):
-        return FoundSteps(None, {}, {}, {}, [])
+        return FoundSteps(None, {}, {}, {}, [], {})
     ranges, processes = _ranges(capture, stated), _processes(capture)
     found: tuple[str | None, dict[Owner, HostSteps]] = (None, {})
     if stated is not None:
@@ -105,7 +108,16 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
         {owner: of.devices for owner, of in processes.items()},
         {owner: int(of.end.max() - of.start.min()) / 1e9 for owner, of in processes.items()},
         sorted(counts, key=lambda name: -counts[name]),
+        {owner: _collectives(capture, of) for owner, of in processes.items()},
     )
+
+
+def _collectives(capture: CapturedEvents, process: "_Process") -> tuple[Integers, Integers]:
+    classes = list(dict.fromkeys(capture.classes))
+    mine = process.kind == (classes.index("communication") if "communication" in classes else -1)
+    launched = process.launched[mine]
+    order = np.argsort(launched, kind="stable")
+    return launched[order], process.end[mine][order]
 
 
 def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, HostSteps]) -> list[Trace]:
@@ -159,6 +171,11 @@ class _Process(NamedTuple):
     start: Integers
     end: Integers
     call: Integers
+
+    @property
+    def launched(self) -> Integers:
+        """When each was launched; where that is not known, when it began."""
+        return np.where(self.call != UNKNOWN, self.call, self.start)
 
 
 Ranges = Mapping[Owner, Mapping[str, HostSteps]]
@@ -249,9 +266,7 @@ def _by_annotations(capture: CapturedEvents, ranges: Ranges, processes: Processe
         if len(updates) < 2:
             return None
         moments = np.array([end for end, _ in updates])
-        known = process.call != UNKNOWN
-        launched = np.sort(np.where(known, process.call, process.start))
-        counts = np.diff(np.searchsorted(launched, moments))
+        counts = np.diff(np.searchsorted(np.sort(process.launched), moments))
         period = _period([(0, count) for count in counts.tolist()])
         if period is None:  # of one optimizer, whose steps differ; of several that take turns nothing can be told
             medians = [np.median(counts[first::2]) for first in range(min(2, len(counts)))]
