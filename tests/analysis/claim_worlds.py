@@ -1,10 +1,37 @@
 """Synthetic experiments that each claim of resources/claims.yaml is true of, false of, or too scattered to tell."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from synthetic_results import SCATTERED, STEADY, Row, images, texts
+from synthetic_results import SCATTERED, STEADY, Row, images, made, texts
 
+from conftest import ROOT
+from multicard.analysis.claims import JudgedClaim, judge, read_claims
+from multicard.analysis.evidence import Evidence
+
+CLAIMS = read_claims(ROOT / "resources" / "claims.yaml")
 Experiment = tuple[list[list[Row]], dict[str, list[Row]]]
+
+
+def verdict_on(claim: str, evidence: Evidence) -> JudgedClaim:
+    [judged] = judge([each for each in CLAIMS if each.id == claim], evidence)
+    return judged
+
+
+def evidence_of(folder: Path, experiment: Experiment, **others: Any) -> Evidence:
+    scenarios, tables = experiment
+    return made(folder, *scenarios, tables=tables, **others)
+
+
+def changed(experiment: Experiment, change: Callable[[Row], Row]) -> Experiment:
+    scenarios, tables = experiment
+    return [[change(row) for row in rows] for rows in scenarios], tables
+
+
+def on_cpu(experiment: Experiment) -> Experiment:
+    """The same by CPU processes; `dp` exists on GPUs only."""
+    return changed(experiment, lambda row: row | {"device": "cpu"})
 
 
 def strategies(

@@ -1,0 +1,249 @@
+"""What claims must not be decided by: runs that show something else, or the same once more."""
+
+import math
+from pathlib import Path
+
+import pytest
+from claim_worlds import (
+    TRUE,
+    Experiment,
+    calls,
+    changed,
+    evidence_of,
+    precisions,
+    sizes,
+    strategies,
+    techniques,
+    verdict_on,
+)
+from synthetic_results import Row, images, made, texts
+
+PROFILERS = ("none", "kineto", "nsys")
+
+
+@pytest.mark.parametrize(("ddp", "reading"), [(0.95, "confirmed"), (0.5, "refuted")])
+def test_plain_ddp_whose_scaling_follows_from_its_definition_decides_nothing(
+    ddp: float, reading: str, tmp_path: Path
+) -> None:
+    # By distinct samples its efficiency is at most 1 / devices, which no measurement could change.
+    judged = verdict_on("ddp_ds_scales", evidence_of(tmp_path, strategies(ddp=ddp)))
+    assert judged.verdict == "confirmed"
+    [beside] = [each for each in judged.tests if "plain ddp" in each.test.statement]
+    assert (beside.test.decides, beside.verdict) == (False, reading)
+    assert beside.pooled.found.value == pytest.approx(ddp)
+
+
+def test_strategies_are_compared_where_each_was_measured(tmp_path: Path) -> None:
+    [rows], _ = strategies()
+    for other in ({"image_size": 100}, {"dataset": "mnist-300px"}, {"binding": "numa"}, {"preset": "tuned"}):
+        more = {"layout": "nchw", "pin_memory": False} | other
+        rows += images(100, strategy="single", **more) + images(80, devices=4, **more)  # 0.2 of four GPUs
+    judged = verdict_on("ddp_ds_scales", made(tmp_path, rows))
+    assert [each.under for each, _ in judged.tests[0].pooled.single] == [
+        f"mnist, 224 px, ddp-ds, {devices} GPUs, fp32" for devices in (2, 4)
+    ]
+    assert judged.verdict == "confirmed"
+
+
+def test_dp_that_waits_for_its_loader_is_not_judged(tmp_path: Path) -> None:
+    judged = verdict_on("ddp_ds_scales", evidence_of(tmp_path, strategies(dp_waits=0.5)))
+    assert judged.verdict == "not decided" and judged.tests[1].verdict == "not judged"
+    assert judged.can_be_judged == (
+        "in part; not judged: dp keeps less than 75% of the distinct samples per second of one device, per device (the "
+        "loader sets the pace (data share above 10%))"
+    )
+    assert "the loader sets the pace (data share above 10%)" in judged.can_be_judged
+    assert "Not judged (the loader sets the pace (data share above 10%)): dp keeps less" in judged.other_evidence
+
+
+@pytest.mark.parametrize(
+    ("claim", "switch"),
+    [
+        ("nhwc_gain", {"layout": "nhwc"}),
+        ("fp16_speedup", {"precision": "fp16"}),
+        ("pin_memory_gain", {"pin_memory": True}),
+    ],
+)
+def test_runs_whose_pace_the_loader_sets_do_not_refute_what_speeds_up_the_gpu(
+    claim: str, switch: Row, tmp_path: Path
+) -> None:
+    base = {"precision": "fp64"} if "precision" in switch else {}
+    rows = images(100, data_share=0.4, **base) + images(100, data_share=0.6, **switch)
+    judged = verdict_on(claim, made(tmp_path, rows))
+    assert judged.verdict == "not judged"
+    assert "the loader sets the pace" in judged.can_be_judged
+    assert "Found: 1 [1, 1]" in judged.other_evidence
+
+
+def test_a_gain_is_judged_by_the_runs_that_do_not_wait_for_data(tmp_path: Path) -> None:
+    rows = images(100, data_share=0.02) + images(120, data_share=0.08, layout="nhwc")
+    rows += images(100, data_share=0.3, devices=2) + images(100, data_share=0.5, devices=2, layout="nhwc")
+    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
+    assert judged.verdict == "confirmed" and judged.tests[0].pooled.found.value == pytest.approx(1.2)
+    [beside] = judged.tests[0].others
+    assert beside.by_block == pytest.approx({1: 1.0, 2: 1.0, 3: 1.0})
+
+
+def test_the_largest_of_many_gains_does_not_show_that_fp16_reaches_it(tmp_path: Path) -> None:
+    scenarios, _ = precisions(largest=2.5)
+    lucky = images(100, precision="fp64", image_size=100) + images(350, precision="fp16", image_size=100)
+    judged = verdict_on("fp16_speedup", made(tmp_path, *scenarios, [row | {"steps_per_epoch": 200} for row in lucky]))
+    assert judged.tests[2].verdict == "refuted" and judged.verdict == "refuted"
+
+
+def test_gains_of_pinned_memory_may_vary_beyond_the_range_that_they_have_together(tmp_path: Path) -> None:
+    rows = []
+    for size, one, four in ((224, 1.36, 1.28), (500, 1.20, 1.10)):
+        for devices, gain in ((1, one), (4, four)):
+            rows += images(100, image_size=size, devices=devices)
+            rows += images(100 * gain, image_size=size, devices=devices, pin_memory=True)
+    judged = verdict_on("pin_memory_gain", made(tmp_path, rows))
+    assert judged.verdict == "confirmed", judged.finding
+    assert judged.tests[0].pooled.found.value == pytest.approx((1.36 * 1.28 * 1.20 * 1.10) ** 0.25)
+
+
+def test_a_gpu_that_is_always_busy_is_not_bound_by_launches_though_its_host_waits_in_synchronization(
+    tmp_path: Path,
+) -> None:
+    judged = verdict_on("llm_bound_by_launch_and_sync", evidence_of(tmp_path, calls(0.0, 0.0, 0.0, late=0.0)))
+    assert [each.verdict for each in judged.tests] == ["confirmed", "refuted", "confirmed"]
+    assert judged.verdict == "confirmed" and "Another reading: For more than 10%" in judged.finding
+
+
+def test_runs_that_profiling_made_longer_do_not_show_that_launches_are_late(tmp_path: Path) -> None:
+    judged = verdict_on("llm_bound_by_launch_and_sync", evidence_of(tmp_path, calls(0.1, 0.1, 0.1, overhead=0.4)))
+    assert [each.verdict for each in judged.tests] == ["confirmed", "not judged", "not judged"]
+
+
+def test_a_timeline_without_causes_of_idle_time_does_not_say_that_launches_are_in_time(tmp_path: Path) -> None:
+    scenarios, tables = calls(0.1, 0.1, 0.1)
+    unknown = [row | {"idle_host_bound_s": None} for row in tables["timeline"]]
+    tables |= {"timeline": unknown}
+    judged = verdict_on("llm_bound_by_launch_and_sync", made(tmp_path, *scenarios, tables=tables))
+    assert judged.tests[1].verdict == "not measured here"
+
+
+def test_small_images_in_fp64_scale_and_do_not_refute_that_only_large_ones_do(tmp_path: Path) -> None:
+    [rows], _ = sizes(0.9, 0.5)
+    rows += images(10, image_size=100, precision="fp64") + images(39, image_size=100, precision="fp64", devices=4)
+    assert verdict_on("large_images_scale", made(tmp_path, rows)).verdict == "confirmed"
+
+
+def test_qat_of_adapters_that_is_lighter_than_dpo_does_not_refute_that_qat_is_heaviest(tmp_path: Path) -> None:
+    judged = verdict_on("qat_heaviest", evidence_of(tmp_path, techniques(qat_adapters=(1.2, 22.0))))
+    assert judged.verdict == "confirmed"
+    assert [each.verdict for each in judged.tests if not each.test.decides] == ["refuted", "refuted"]
+
+
+def test_qat_of_adapters_alone_does_not_decide_about_qat_of_all_weights(tmp_path: Path) -> None:
+    [rows], _ = techniques()
+    judged = verdict_on("qat_heaviest", made(tmp_path, [row for row in rows if row["qat_of"] != "weights"]))
+    assert judged.verdict == "not measured here"
+    assert "that differ in technique and at most in learning_rate besides: qat with qat_of weights against lora" in (
+        judged.can_be_judged
+    )
+
+
+def test_disturbed_runs_are_counted_among_the_conditions(tmp_path: Path) -> None:
+    busy = {"disturbance": "other processes: 1.6 CPUs"}
+    experiment = changed(TRUE["mnist_accuracy"], lambda row: row | (busy if row["repeat"] == 1 else {}))
+    judged = verdict_on("mnist_accuracy", evidence_of(tmp_path, experiment))
+    assert judged.conditions.endswith("repeats: 3; disturbed runs: 1 of 3 (other processes)")
+
+
+@pytest.mark.parametrize(
+    ("doubt", "reason"),
+    [
+        ({"stationary": False, "drift": 0.2}, "not stationary"),
+        ({"disturbance": "other processes: 2 CPUs"}, "disturbed"),
+    ],
+)
+def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(
+    doubt: Row, reason: str, tmp_path: Path
+) -> None:
+    slow = doubt | {"throughput_samples_per_s": 50}
+    rows = images(100) + [row | (slow if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
+    judged = verdict_on("nhwc_gain", made(tmp_path / "one", rows))
+    assert judged.verdict == "confirmed" and "repeats: 2" in judged.conditions
+    assert judged.tests[0].pooled.found.value == pytest.approx(1.2)
+    judged = verdict_on("nhwc_gain", made(tmp_path / "all", [row | doubt for row in rows]))
+    assert judged.verdict == "not judged" and reason in judged.can_be_judged
+
+
+def test_accuracy_and_memory_are_judged_whatever_disturbed_the_run(tmp_path: Path) -> None:
+    doubt = {"disturbance": "other processes: 2 CPUs", "stationary": False, "drift": 0.2}
+    disturbed = [changed(TRUE[claim], lambda row: row | doubt) for claim in ("mnist_accuracy", "qlora_smallest")]
+    assert verdict_on("mnist_accuracy", evidence_of(tmp_path / "a", disturbed[0])).verdict == "confirmed"
+    judged = verdict_on("qlora_smallest", evidence_of(tmp_path / "b", disturbed[1]))
+    assert [each.verdict for each in judged.tests] == ["confirmed"] * 3 + ["not judged"]
+
+
+# How runs are observed makes no further evidence.
+
+
+@pytest.mark.parametrize("profiler", PROFILERS)
+def test_a_configuration_that_was_observed_in_several_ways_counts_once(profiler: str, tmp_path: Path) -> None:
+    # 1.2 and 0.9 have the geometric mean 1.04; with the second one counted three times it is 0.97.
+    rows = images(100, image_size=300) + images(120, image_size=300, layout="nhwc")
+    for by in ("auto", *PROFILERS):
+        extra = {"profiler": by, "profiled_steps": 30 if by == profiler else 10}
+        rows += images(100, **extra) + images(90, layout="nhwc", **extra)
+    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
+    [test] = judged.tests
+    assert test.pooled.found.value == pytest.approx(math.sqrt(1.2 * 0.9)) and judged.verdict == "confirmed"
+    assert {each["profiler"] for one, _ in test.pooled.single for each in one.sides} == {"auto"}
+    assert [one.why_not for one in test.others] == [
+        "counted once, though measured with several values of profiled_steps or profiler or save"
+    ] * 3
+
+
+def test_of_runs_observed_in_several_ways_those_that_may_be_judged_count(tmp_path: Path) -> None:
+    rows = images(100, data_share=0.5) + images(100, data_share=0.5, layout="nhwc")
+    rows += images(100, profiler="none") + images(120, layout="nhwc", profiler="none")
+    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
+    assert judged.verdict == "confirmed" and judged.tests[0].pooled.found.value == pytest.approx(1.2)
+    [beside] = judged.tests[0].others
+    assert "the loader sets the pace" in beside.why_not
+
+
+def test_efficiencies_speed_ups_and_trends_count_each_job_once_too(tmp_path: Path) -> None:
+    def with_controls(experiment: Experiment) -> Experiment:
+        [*scenarios], tables = experiment
+        controls = [[row | {"profiler": by} for row in scenario] for scenario in scenarios for by in PROFILERS]
+        return [*scenarios, *controls], tables
+
+    for claim, number in (("large_images_scale", 0), ("pin_memory_gain", 1)):
+        judged = verdict_on(claim, evidence_of(tmp_path / claim, with_controls(TRUE[claim])))
+        assert len(judged.tests[number].pooled.single) == 1 and judged.verdict == "confirmed"
+    # The geometric mean of speed-ups 2 and 3.8 is 2.76; with the control of the first counted three times, 2.35.
+    fast, slow = {"dataset": "a"}, {"dataset": "b"}
+    is_vision = images(100, **fast) + images(380, **fast, devices=4)
+    for by in ("auto", *PROFILERS):
+        is_vision += images(100, **slow, profiler=by) + images(200, **slow, profiler=by, devices=4)
+    judged = verdict_on(
+        "llm_scaling_is_smaller", made(tmp_path / "speed-ups", is_vision, texts(1.0) + texts(2, devices=4))
+    )
+    assert judged.tests[0].pooled.found.value == pytest.approx(2 / math.sqrt(2 * 3.8))
+
+
+def test_a_trend_whose_one_end_waits_for_data_says_so(tmp_path: Path) -> None:
+    rows = []
+    for devices, waits in ((1, 0.02), (4, 0.5)):
+        rows += images(100, devices=devices, data_share=waits)
+        rows += images(120, devices=devices, data_share=waits, pin_memory=True)
+    judged = verdict_on("pin_memory_gain", made(tmp_path, rows))
+    trend = judged.tests[1]
+    assert trend.verdict == "not judged"
+    assert trend.not_judged_because == "the loader sets the pace (data share above 10%)"
+    [beside] = trend.others
+    assert "4 over 1 devices" in beside.what and beside.by_block == pytest.approx({1: 1.0, 2: 1.0, 3: 1.0})
+
+
+def test_a_trend_is_judged_by_the_ends_that_may_be_judged_and_that_of_all_is_told_beside(tmp_path: Path) -> None:
+    rows = []
+    for devices, gain, waits in ((1, 1.28, 0.02), (2, 1.18, 0.02), (4, 1.0, 0.5)):
+        rows += images(100, devices=devices, data_share=waits)
+        rows += images(100 * gain, devices=devices, data_share=waits, pin_memory=True)
+    trend = verdict_on("pin_memory_gain", made(tmp_path, rows)).tests[1]
+    [(judged, _)], [beside] = trend.pooled.single, trend.others
+    assert trend.verdict == "confirmed" and "2 over 1 devices" in judged.what and "4 over 1 devices" in beside.what
