@@ -8,7 +8,7 @@ from conftest import ROOT
 from script.equipment import CASES, ON_GPUS
 
 PAGE = ROOT / "docs" / "own-training-frameworks.md"
-PUBLISHED = (ROOT / "tests" / "record" / "test_observe_published.py").read_text(encoding="utf-8")
+PUBLISHED = (ROOT / "tests" / "script" / "test_scripts_of_others.py").read_text(encoding="utf-8")
 SLURM = (ROOT / "tests" / "slurm" / "test_slurm.py").read_text(encoding="utf-8")
 ON_SLURM = "def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(" in SLURM
 EMULATED = (ROOT / "tests" / "emulated" / "test_emulated_scripts.py").read_text(encoding="utf-8")
@@ -16,6 +16,7 @@ EMULATED = (ROOT / "tests" / "emulated" / "test_emulated_scripts.py").read_text(
 ON_CPUS = {
     "torchtune, command": hasattr(test_frameworks, "test_torchtune_by_its_own_command"),
     "pytorch/examples imagenet, python": "def test_imagenet_of_pytorchs_examples(" in PUBLISHED,
+    "pytorch/examples imagenet, torchrun": "def test_imagenet_of_pytorchs_examples(" in PUBLISHED,
     "nanoGPT, python": "def test_nanogpt(" in PUBLISHED,
     "DDP, srun": ON_SLURM,
     "DDP on two nodes, torchrun": ON_SLURM,

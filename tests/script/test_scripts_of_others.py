@@ -1,19 +1,21 @@
-"""Training scripts of others, unchanged, as the jobs of this machine's CPUs: the folder MULTICARD_SCRIPTS has them."""
+"""Training scripts of others, unchanged, as jobs of this machine's CPUs: they train as they do without the observer.
+
+`MULTICARD_SCRIPTS` names a folder with clones of karpathy/nanoGPT and of pytorch/examples (as pytorch-examples).
+"""
 
 import os
-import random
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from multicard.core.reasons import describe_reason
-from multicard.launch.job import run_job
-from multicard.workloads.script.parameters import ScriptParameters
+from observed_scripts import has_memory_and_phases
+from script.equipment import Script
 
 SCRIPTS = Path(os.environ.get("MULTICARD_SCRIPTS", "none"))
 
@@ -22,49 +24,90 @@ pytestmark = [
     pytest.mark.skipif(not SCRIPTS.is_dir(), reason="needs scripts of others (MULTICARD_SCRIPTS)"),
 ]
 
-WINDOWS: dict[str, Any] = {"device": "cpu", "profiler": "none", "warmup_steps": 1, "steps": 3, "profiled_steps": 1}
+WINDOWS: dict[str, Any] = {"device": "cpu", "profiler": "none", "warmup_steps": 1, "steps": 3, "profiled_steps": 2}
 
 
-def measured(p: ScriptParameters, run: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    record = run_job(p, None, run, 900)
-    assert record["outcome"] == "completed", (record["reason"], (run / "log.txt").read_text())
-    assert record["folder_changes"] == {"count": 0, "names": []}
-    steps = pd.read_csv(run / "steps.csv")
-    return record, steps[steps["window"] == "measured"]
+def measured(run: Script, rank: int = 0) -> list[dict[str, str]]:
+    """Steps of the measured window."""
+    return [step for step in run.of_rank(rank) if step["window"] == "measured"]
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_the_imagenet_example_of_pytorch(devices: int, tmp_path: Path) -> None:
-    """A DataLoader with a worker, a distributed sampler, SGD; it averages no gradients on CPUs."""
-    command = ["main.py", "-a", "shufflenet_v2_x0_5", "--dummy", "-b", "2", "-j", "1", "--epochs", "1"]
-    command += ["--dist-url", "env://", "--dist-backend", "gloo"]
+def completed(folder: Path, /, **given: Any) -> Script:
+    """A run that completed and left the folder of the script as it was."""
+    run = Script(folder, **WINDOWS | given).completed()
+    assert run.record["folder_changes"] == {"count": 0, "names": []}
+    return run
+
+
+def first_printed(count: int, line: str, command: Sequence[str], folder: str) -> list[str]:
+    """The first so many things that fit `line`, of what a script prints where nothing observes it."""
+    found: list[str] = []
+    with subprocess.Popen(
+        [sys.executable, "-u", *command],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        cwd=folder, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        for printed in process.stdout:
+            found += re.findall(line, printed)
+            if len(found) >= count:
+                break
+        process.terminate()
+    return found
+
+
+@pytest.mark.parametrize(("devices", "launcher"), [(1, "python"), (2, "torchrun")])
+def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, tmp_path: Path) -> None:
+    """A DataLoader with a worker, a distributed sampler, SGD; it averages no gradients on CPUs.
+
+    It asks for no gradients only where it evaluates.
+    """
+    command = ["main.py", "-a", "shufflenet_v2_x0_5", "--dummy", "-b", "2", "-j", "1", "-p", "1", "--epochs", "1"]
+    command += ["--seed", "1"]
+    if launcher == "torchrun":
+        command += ["--dist-url", "env://", "--dist-backend", "gloo"]
     folder = str(SCRIPTS / "pytorch-examples" / "imagenet")
-    p = ScriptParameters(command=command, folder=folder, launcher="torchrun", devices=devices, **WINDOWS)
-    record, steps = measured(p, tmp_path)
-    assert (steps["samples"] == 2).all()
-    assert steps.groupby("rank").size().to_dict() == dict.fromkeys(range(devices), 3)
-    assert record["ranks"][0]["observed"]["optimizers"] == ["SGD"]
-    assert record["ranks"][0]["observed"]["loaders"][0]["distinct"] is True
+    run = completed(tmp_path, command=command, folder=folder, launcher=launcher, devices=devices)
+    for rank in range(devices):
+        assert {step["samples"] for step in run.of_rank(rank)} == {"2"}
+        assert len(measured(run, rank)) == 3
+        has_memory_and_phases(measured(run, rank))
+    assert len(run.steps) == len(run.of_rank(0)) * devices
+    observed = run.record["ranks"][0]["observed"]
+    assert observed["optimizers"] == ["SGD"]
+    assert [(loader["distinct"], loader["num_workers"]) for loader in observed["loaders"]] == [(True, 1)]
     # 1 281 167 samples (`--dummy`), whose shares are rounded up, in batches of 2, of which the last may be smaller.
-    assert record["steps_per_pass"] == {1: 640_584, 2: 320_292}[devices]
+    assert run.record["steps_per_pass"] == {1: 640_584, 2: 320_292}[devices]
+    if devices == 1:
+        line = r"Epoch: \[0\].*?Loss (\S+)"
+        losses = re.findall(line, run.log)
+        assert len(losses) == len(run.steps)
+        assert losses == first_printed(len(losses), line, command, folder)
 
 
 def test_nanogpt(tmp_path: Path) -> None:
-    """No loader, accumulation of gradients, a gradient scaler that is off."""
-    folder = tmp_path / "nanoGPT"
-    shutil.copytree(SCRIPTS / "nanoGPT", folder)
+    """No loader, accumulation of gradients, a gradient scaler that is off, evaluation before the first update."""
+    folder = shutil.copytree(SCRIPTS / "nanoGPT", tmp_path / "nanoGPT")
     data = folder / "data" / "shakespeare_char"
-    letters = random.Random(0).choices("abcdefgh \n", k=20_000)
-    (data / "input.txt").write_text("".join(letters))
+    (data / "input.txt").write_text("To be, or not to be: that is the question.\n" * 99)
     subprocess.run([sys.executable, "prepare.py"], cwd=data, check=True, capture_output=True)
-    command = ["train.py", "config/train_shakespeare_char.py", "--device=cpu", "--compile=False", "--eval_iters=1"]
-    command += ["--block_size=16", "--batch_size=4", "--gradient_accumulation_steps=3", "--n_layer=1", "--n_head=1"]
-    command += ["--n_embd=16", "--out_dir={run_dir}"]
-    p = ScriptParameters(command=command, folder=str(folder), samples_per_step=12, **WINDOWS)
-    record, steps = measured(p, tmp_path / "run")
-    assert record["ranks"][0]["observed"]["optimizers"] == ["AdamW"]
-    assert steps["data_s"].isna().all()  # nothing of it is known without a loader
-    assert len(steps) == 3
+    options = {
+        "device": "cpu", "compile": False, "eval_iters": 1, "log_interval": 1, "block_size": 16, "batch_size": 4,
+        "n_layer": 2, "n_head": 2, "n_embd": 32, "max_iters": 10, "gradient_accumulation_steps": 3,
+    }  # fmt: skip
+    command = ["train.py", "config/train_shakespeare_char.py"]
+    command += [f"--{name}={value}" for name, value in options.items()]
+    given = {"command": [*command, "--out_dir={run_dir}"], "folder": str(folder), "samples_per_step": 12}
+    run = completed(tmp_path / "run", **given)
+    observed = run.record["ranks"][0]["observed"]
+    assert (observed["optimizers"], observed["loaders"]) == (["AdamW"], [])
+    assert (len(run.steps), len(measured(run))) == (6, 3)
+    assert {step["data_s"] for step in run.steps} == {""}  # nothing of it is known without a loader
+    has_memory_and_phases(measured(run), ("backward", "optimizer"))
+    line = r"iter \d+: loss \S+,"
+    losses = re.findall(line, run.log)
+    assert len(losses) == 6  # the script prints the loss of an update after it, so not that of the last one
+    assert losses == first_printed(6, line, [*command, f"--out_dir={tmp_path / 'plain'}"], str(folder))
 
 
 def test_a_script_that_needs_gpus_ends_by_itself_and_is_told_from_one_that_trained(
@@ -72,6 +115,5 @@ def test_a_script_that_needs_gpus_ends_by_itself_and_is_told_from_one_that_train
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     folder = str(SCRIPTS / "pytorch-examples" / "distributed" / "ddp")
-    p = ScriptParameters(command=["example.py"], folder=folder, devices=2, **WINDOWS)
-    record = run_job(p, None, tmp_path, 900)
-    assert (record["outcome"], record["reason"]["code"]) == ("failed", "no_steps"), describe_reason(record["reason"])
+    run = Script(tmp_path, **WINDOWS, command=["example.py"], folder=folder, devices=2)
+    assert (run.record["outcome"], run.record["reason"]["code"]) == ("failed", "no_steps"), run.record["reason"]
