@@ -41,6 +41,7 @@ def loss_of(x, y, model=model):
 SERVER = """
 import json, os, runpy, signal, sys
 import torch
+import torch._dynamo  # as the first optimizer does, at a second each
 for line in sys.stdin:
     asked = json.loads(line)
     if os.fork() == 0:
