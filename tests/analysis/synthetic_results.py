@@ -12,7 +12,7 @@ from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.scenario_tables import SCHEMAS, store
 from multicard.core.files import write_json
-from multicard.experiment.parameters import run_id
+from multicard.experiment.parameters import as_columns, run_id
 from multicard.experiment.workload import WORKLOADS
 
 Row = dict[str, Any]
@@ -77,7 +77,7 @@ def make_results(
             known = {name: value for name, value in row.items() if name in measures}
             outcome = {"run": run, "outcome": row.get("outcome", "completed"), "reason": None}
             outcome["disturbance"] = row.get("disturbance")
-            rows.append(outcome | parameters.model_dump() | dict.fromkeys(measures) | known)
+            rows.append(outcome | as_columns(parameters.model_dump()) | dict.fromkeys(measures) | known)
             if recorded:
                 _record(folder / "runs" / run, gpu, nodes, source, processor)
         where = folder / "scenarios" / f"s{number}"

@@ -57,8 +57,8 @@ def test_a_figure_of_a_scenario(results: Results) -> None:
 def test_claims_and_recommendations(results: Results) -> None:
     assert len(results.claims()) == 12
     assert results.recommendations()._repr_markdown_().startswith("# Recommendations")
-    with pytest.raises(UserError, match="memory limit: found -1, expected a number above 0"):
-        results.recommendations(memory_limit_gb=-1)
+    with pytest.raises(UserError, match="max memory bytes: found -1, expected a number above 0"):
+        results.recommendations(max_memory_bytes=-1)
 
 
 def test_an_archive_gives_what_its_folder_gives(recorded_results: Path, recorded_archive: Path, tmp_path: Path) -> None:

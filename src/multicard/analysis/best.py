@@ -64,7 +64,7 @@ class Choice:
         return self.best is not None and self.candidates > 1 and not self.tied
 
 
-def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None) -> list[Choice]:
+def choices(evidence: Evidence, goal: Goal, max_memory_bytes: float | None = None) -> list[Choice]:
     """Per job, machine and number of devices the best configuration for a goal.
 
     Parameters
@@ -72,8 +72,8 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
     goal
         `throughput`: distinct images, or tokens without padding, per second. `time_to_accuracy`: training time to 98%
         of test accuracy. `energy`: of the GPUs, per distinct image or token. `memory`: peak per device.
-    memory_limit_gb
-        Leave out configurations that need more per device, in 10^9 bytes.
+    max_memory_bytes
+        Leave out configurations that need more per device.
     """
     groups: dict[Any, list[Configuration]] = defaultdict(list)
     for each in evidence.configurations:
@@ -83,8 +83,8 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
             )
     found = []
     for (job, machine, device, devices), alike in groups.items():
-        every = _candidates([(each, values) for each in alike if (values := VALUES[goal](each))])
-        valued = [(each, values) for each, values in every if _fits(each, memory_limit_gb)]
+        every = candidates_of([(each, values) for each in alike if (values := VALUES[goal](each))])
+        valued = [(each, values) for each, values in every if _fits(each, max_memory_bytes)]
         if every:  # else the job has no such measure
             differ = differing([each for each, _ in every])
             best = _best(valued, goal)
@@ -94,7 +94,7 @@ def choices(evidence: Evidence, goal: Goal, memory_limit_gb: float | None = None
     return found
 
 
-def _candidates(
+def candidates_of(
     valued: Sequence[tuple[Configuration, dict[int, float]]],
 ) -> list[tuple[Configuration, dict[int, float]]]:
     """One of the configurations that differ only in what is no choice."""
@@ -157,6 +157,6 @@ def _all_reached(configuration: Configuration) -> dict[int, float]:
     return times if len(times) == len(configuration.completed) else {}
 
 
-def _fits(configuration: Configuration, limit_gb: float | None) -> bool:
+def _fits(configuration: Configuration, most: float | None) -> bool:
     peaks = peak_memory(configuration).values()
-    return limit_gb is None or (bool(peaks) and max(peaks) <= limit_gb * 1e9)
+    return most is None or (bool(peaks) and max(peaks) <= most)

@@ -214,6 +214,12 @@ def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evid
     return Evidence(list(runs.values()), tables)
 
 
+def evidence_of(tables: ScenarioTables) -> Evidence:
+    """The runs of one scenario by its tables alone, so without provenance."""
+    name = tables.folder.name
+    return Evidence([MeasuredRun(row["run"], name, row, Provenance()) for row in _rows(tables)], [tables])
+
+
 def _rows(tables: ScenarioTables) -> list[dict[str, Any]]:
     """Rows of the measures as Python values, without empty cells."""
     path = tables.folder / "measures.csv"

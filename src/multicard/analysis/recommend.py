@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from multicard.analysis.answers import answer_lines
 from multicard.analysis.best import GOALS, Choice, Goal, choices
 from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.statistics import scaled
+from multicard.analysis.tradeoff import Demand
 from multicard.analysis.tuning_options import DIFFERENT, HIGHER, LOWER, Advice, Neighbours, Tried, advice, effect
 from multicard.core.text import counted, for_markdown
-from multicard.core.units import SECONDS, percent, with_unit
+from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 UNITS: dict[Goal, str] = {
     "throughput": "{}s per second",
@@ -49,8 +51,8 @@ def recommendations(evidence: Evidence) -> list[Recommendation]:
     ]
 
 
-def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, memory_limit_gb: float | None = None) -> str:
-    """Give all recommendations as Markdown; text from files is escaped."""
+def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, demand: Demand | None = None) -> str:
+    """Give all recommendations as Markdown, with a demand the answer to it first; text from files is escaped."""
     found = recommendations(evidence)
     lines = ["# Recommendations", ""]
     if not any(each.report.configuration.completed for each in found):
@@ -62,7 +64,9 @@ def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, memory_limit_
             "Some of these runs are synthetic: they show what this page looks like, not how a machine performs.",
             "",
         ]
-    lines += _best_lines(evidence, goals, memory_limit_gb)
+    if demand is not None and demand != Demand():
+        lines += answer_lines(evidence, demand)
+    lines += _best_lines(evidence, goals, demand.max_memory_bytes if demand else None)
     lines += ["## Bottlenecks", ""]
     lines += _overview(found)
     for each in found:
@@ -71,7 +75,7 @@ def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, memory_limit_
 
 
 def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) -> list[str]:
-    within = f" within {limit:g} GB per device" if limit is not None else ""
+    within = f" within {with_unit(limit, BYTES)} per device" if limit is not None else ""
     lines = [f"## Best measured configuration{within}", ""]
     for goal in goals:
         found = choices(evidence, goal, limit)

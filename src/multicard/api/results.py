@@ -15,6 +15,7 @@ from multicard.analysis.recommend import as_markdown
 from multicard.analysis.result_comparison import MACHINE, compare_results
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.analysis.tables import speedup_table
+from multicard.analysis.tradeoff import Demand, as_table, tradeoffs
 from multicard.api.display import Markdown, summary_html, unmanaged
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
@@ -192,24 +193,47 @@ class Results:
         """
         return claims_table(judge(read_claims(Path(file or SHIPPED)), self._evidence))
 
-    def recommendations(self, goals: Sequence[Goal] = GOALS, memory_limit_gb: float | None = None) -> Markdown:
+    def recommendations(self, goals: Sequence[Goal] = GOALS, **demand: float | None) -> Markdown:
         """What limits each configuration, what to try, and the best one for each goal, as Markdown.
 
         Parameters
         ----------
         goals
             Some of `throughput`, `time_to_accuracy`, `energy` and `memory`.
-        memory_limit_gb
-            Skip configurations that need more memory per device, in 10⁹ bytes.
+        demand
+            As in `tradeoff`; how many devices that takes is answered first. `max_memory_bytes` leaves out
+            configurations that need more per device.
 
         Raises
         ------
         UserError
-            If nothing was measured, or the limit is not above 0.
+            If nothing was measured, or a value is out of its range.
         """
-        if memory_limit_gb is not None and not 0 < memory_limit_gb < float("inf"):
-            raise UserError(f"memory limit: found {memory_limit_gb:g}, expected a number above 0")
-        return Markdown(as_markdown(self._evidence, goals, memory_limit_gb))
+        return Markdown(as_markdown(self._evidence, goals, Demand(**demand)))
+
+    def tradeoff(self, **demand: float | None) -> pd.DataFrame:
+        """What a whole training takes in each configuration, on every number of devices that was measured.
+
+        Parameters
+        ----------
+        demand
+            What it is to meet: `deadline_s`, `gpu_hour_cost`, `max_memory_bytes`, `min_accuracy`, `max_loss`; and its
+            length: `samples` (of language models tokens) or `epochs`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per configuration: `job`, `devices`, `learning` and what of it `changes` from the job's first rows,
+            `time_s` with `time_s_low` and `time_s_high`, `device_hours`, `cost`, `energy_j`, `peak_memory_bytes`,
+            `deadline` (`met`, `may miss`, `missed`), `on_front`, and `refused`, why it does not meet the demand.
+
+        Raises
+        ------
+        UserError
+            If nothing was measured, or a value is out of its range.
+        """
+        asked = Demand(**demand)
+        return as_table(tradeoffs(self._evidence, asked), asked)
 
     def compare(self, other: "Results") -> "ResultsComparison":
         """Compare with other results, configuration by configuration.

@@ -78,6 +78,38 @@ def numbers_of_devices(option: str, text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
+def duration_s(option: str, text: str) -> float:
+    """Read a duration such as 6h, 90m, 2h30m or 45s, in seconds.
+
+    Raises
+    ------
+    UserError
+        If it is anything else, or 0.
+    """
+    number = r"(\d+(?:\.\d+)?)"
+    found = re.fullmatch(rf"(?:{number}d)?(?:{number}h)?(?:{number}m)?(?:{number}s)?", text)
+    parts = found.groups(default="0") if found else ()
+    seconds = sum(size * float(part) for size, part in zip((86400, 3600, 60, 1), parts, strict=False))
+    if not 0 < seconds < float("inf"):
+        raise UserError(f"{option}: found {text!r}, expected a duration such as 6h, 90m, 2h30m or 45s")
+    return seconds
+
+
+def memory_bytes(option: str, text: str) -> float:
+    """Read a size of memory such as 80GB (of 10^9 bytes) or 74.5GiB (of 2^30 bytes), in bytes.
+
+    Raises
+    ------
+    UserError
+        If it is anything else, or 0.
+    """
+    sizes = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(sizes)})", text)
+    if not found or not 0 < (size := float(found[1]) * sizes[found[2]]) < float("inf"):
+        raise UserError(f"{option}: found {text!r}, expected a size such as 80GB (10^9 bytes) or 74.5GiB (2^30 bytes)")
+    return size
+
+
 def needs_writing(file: Path, overwrite: bool, is_same: Callable[[], bool], more: str = "") -> bool:
     """Whether a file for `--config-out` is to be written; not where one that is the same is there, unless `overwrite`.
 

@@ -1,38 +1,68 @@
 """`multicard recommend`."""
 
 import argparse
+import re
 
-from multicard.cli._command import Command, add_results
+from multicard.cli._command import Command, add_results, duration_s, memory_bytes
+from multicard.core.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the goal, the limit and the results."""
-    parser.add_argument(
+    """Add the goal, what a training is to meet, and the results."""
+    add = parser.add_argument
+    add(
         "--goal",
         choices=["throughput", "time_to_accuracy", "energy", "memory"],
         help="what to optimize (default: all four)",
     )
-    parser.add_argument(
-        "--memory-limit-gb",
-        type=float,
-        metavar="X",
-        help="skip configurations that need more memory per device, in GB (10^9 bytes)",
+    add("--deadline", metavar="TIME", help="how many GPUs train in this time, such as 6h, 90m or 2h30m")
+    add("--gpu-hour-cost", type=float, metavar="X", help="price of an hour of one GPU, in any currency")
+    add("--max-memory", metavar="SIZE", help="skip configurations that need more per device, such as 80GB or 74.5GiB")
+    add("--min-accuracy", type=float, metavar="X", help="count only what reached this test accuracy, such as 0.98")
+    add("--max-loss", type=float, metavar="X", help="count only what reached this loss")
+    add(
+        "--samples",
+        metavar="N",
+        help="length of the training in samples, of language models in tokens, such as 1.2e6; or in passes over the "
+        "data, such as 90epochs (default: that of the longest run)",
     )
+    add("--json", action="store_true", help="print what a training takes in each configuration as JSON")
     add_results(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print recommendations as Markdown."""
+    """Print recommendations as Markdown, or the trainings as JSON."""
     from multicard import read_results
 
+    deadline, memory = arguments.deadline, arguments.max_memory
+    demand = {
+        "deadline_s": None if deadline is None else duration_s("--deadline", deadline),
+        "max_memory_bytes": None if memory is None else memory_bytes("--max-memory", memory),
+        **{name: getattr(arguments, name) for name in ("gpu_hour_cost", "min_accuracy", "max_loss")},
+        **_length(arguments.samples),
+    }
+    results = read_results(arguments.results)
+    if arguments.json:
+        print(f'{{"configurations": {results.tradeoff(**demand).to_json(orient="records", indent=2)}}}')
+        return
     goals = {"goals": (arguments.goal,)} if arguments.goal else {}
-    print(read_results(arguments.results).recommendations(**goals, memory_limit_gb=arguments.memory_limit_gb), end="")
+    print(results.recommendations(**goals, **demand), end="")
+
+
+def _length(text: str | None) -> dict[str, float]:
+    """Samples, or epochs."""
+    if text is None:
+        return {}
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\+?\d+)?) ?(epochs?)?", text)
+    if not found:
+        raise UserError(f"--samples: found {text!r}, expected a number such as 1.2e6, or of passes such as 90epochs")
+    return {"epochs" if found[2] else "samples": float(found[1])}
 
 
 COMMAND = Command(
     "recommend",
     100,
-    "list each configuration's bottlenecks, what to try, and the best configuration for a goal",
+    "list each configuration's bottlenecks, what to try, how many GPUs a deadline needs, and the best configuration",
     add_arguments,
     run,
 )

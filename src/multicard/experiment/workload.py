@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from multicard.core.reasons import Reason
 from multicard.core.registry import Registry
 from multicard.core.rendezvous import Rendezvous
+from multicard.core.units import ARGS_PREFIX
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import DEFAULT_WORKLOAD, JobParameters
 
 if TYPE_CHECKING:  # of which planning a run has no need
     import pandas as pd
+
+BATCH = "batch of all devices"  # in `Workload.learning`
 
 # Definitions of what is prepared for a run, by the parameter that names them: datasets and models of a configuration.
 Inputs = Mapping[str, Any]
@@ -92,6 +95,8 @@ class Workload(ABC):
         Whether its steps and samples are counted from outside the program that trains, so that they may be unknown.
     has_epochs
         Whether it tests after every epoch, so that epochs.csv has rows.
+    accuracy, loss
+        Its measures of what was learned; None where it has no such one.
     launches
         Whether its runs are launched; else they are made of traces that were there before, which may show no steps.
     assumption
@@ -118,6 +123,8 @@ class Workload(ABC):
     is_judged = True
     is_observed = False
     has_epochs = False
+    accuracy: str | None = None
+    loss: str | None = None
     launches = True
     assumption: str
     implied: Mapping[str, tuple[str, ...]] = {}
@@ -276,6 +283,38 @@ class Workload(ABC):
     def job(self, values: Mapping[str, Any]) -> str:
         """Describe what configurations have in common that do the same job, by their parameters' values."""
 
+    def stated_in(self, values: Mapping[str, Any]) -> Any:
+        """Parameters of its class that are among the columns of a table."""
+        fields = self.parameters.model_fields
+        known = {name: value for name, value in values.items() if name in fields and value is not None}
+        return self.parameters.model_validate(known)
+
+    @abstractmethod
+    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What decides how much is learned from a sample, in words: batch of all devices, precision, learning rate.
+
+        Parameters
+        ----------
+        values
+            Parameters and measures of a run.
+        """
+
+    def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters to change so that a job with these values runs on any number of devices."""
+        return {}
+
+    def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
+        """Work, in its `unit`, before the end at which `accuracy` and `loss` are measured; None where not known.
+
+        Parameters
+        ----------
+        values
+            Parameters and measures of a run.
+        of_pass
+            Work of a pass over the training data, if known.
+        """
+        return None
+
     def baseline_words(self, method: str) -> str:
         """Name the run on one device that others are compared with, by its value of `method`."""
         return f"{method}, 1 device"
@@ -301,6 +340,16 @@ class Workload(ABC):
                 groups = table.groupby(name)
                 found = [each for each in found if each not in follow or groups[each].nunique(dropna=False).max() > 1]
         return found
+
+
+def batch_and_own(work: Workload, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`learning` where a program's parameters may mean anything: all of them, and the samples of a step as measured.
+
+    That is a float: a last batch that is not full makes the mean of the measured ones less.
+    """
+    rate, step_s = values.get(work.unit.throughput), values.get("iteration_time_s")
+    own = {name.removeprefix(ARGS_PREFIX): values[name] for name in sorted(values) if name.startswith(ARGS_PREFIX)}
+    return {BATCH: float(rate * step_s) if rate and step_s else None} | own
 
 
 WORKLOADS: Registry[Workload] = Registry("multicard.workloads", "WORKLOAD")

@@ -1,17 +1,141 @@
-"""What a result costs besides time: energy, and the overhead of profiling."""
+"""What a result costs: time against device-hours of a whole training, energy, and the overhead of profiling."""
+
+from collections.abc import Sequence
+from itertools import cycle, pairwise
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.analysis.comparisons import overheads, varied
+from multicard.analysis.evidence import evidence_of
+from multicard.analysis.notices import UNCOUNTED
 from multicard.analysis.scaling import over_repeats
-from multicard.core.units import JOULES, unit_for
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.analysis.tradeoff import Demand, Tradeoff, Training, as_table, learning_words, tradeoffs
+from multicard.core.text import for_figure, plural
+from multicard.core.units import JOULES, MINUTES, number, unit_for
 from multicard.experiment.workload import workload_of
-from multicard.figures.bars import group_axis, height_of, limits, whiskers
+from multicard.figures.bars import Colour, group_axis, height_of, limits, whiskers
+from multicard.figures.labelling import Box, label_points
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
-from multicard.figures.series import configuration_names, labels
-from multicard.figures.style import WEAK, WIDTH_IN, NothingToShow, explain_marks, legend_below
+from multicard.figures.series import configuration_names, device_axis, devices, labels
+from multicard.figures.style import MARKERS, WEAK, WIDTH_IN, NothingToShow, colours, explain_marks, legend_below
+
+ANY_WORK = 1e6  # samples of a training whose length is not known
+HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
+HOURS_OF = {"cuda": "GPU-hours", "cpu": "Process-hours"}
+PIECES = 12  # of a line, between which labels may stand
+WORSE = "hollow: another is better"
+
+
+def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Time of a whole training against its device-hours, a point per configuration, a panel per job."""
+    found = [job for job in tradeoffs(evidence_of(tables), fallback=ANY_WORK) if job.trainings]
+    if not found:
+        raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
+    groups = list(dict.fromkeys(_learning(job, each) for job in found for each in job.trainings))
+    looks = dict(zip(groups, zip(colours(len(groups)), cycle(MARKERS)), strict=False))
+    rows, columns = -(-len(found) // 2), min(2, len(found))
+    height = 3.6 if columns == 1 else 0.6 + 2.7 * rows
+    figure, panels = plt.subplots(rows, columns, figsize=(WIDTH_IN, height), squeeze=False)
+    for axes, job in zip(panels.flat, found, strict=False):
+        _tradeoff_panel(axes, job, looks)
+    for axes in panels.flat[len(found) :]:
+        axes.remove()
+    used = list(panels.flat[: len(found)])
+    if any(not each.on_front for job in found for each in job.trainings):
+        used[0].plot([], [], linestyle="none", marker="o", color="0.3", markerfacecolor="white", label=WORSE)
+    if len(groups) == 1 and groups[0] == "":  # nothing to tell apart
+        used[0].plot([], [], color=looks[""][0], label="Pareto front")
+    legend_below(figure, *used)
+    for axes, job in zip(used, found, strict=True):
+        label_points(axes, _points(job), _drawn(axes))
+    return figure, as_table(found, Demand())
+
+
+def _tradeoff_panel(axes: Axes, job: Tradeoff, looks: dict[str, tuple[Colour, str]]) -> None:
+    """Points with the range of a training, and through the front of each learning a line."""
+    trainings = job.trainings
+    scale, unit = unit_for([each.time_s.value for each in trainings], HOURS)
+    for group in job.groups:
+        name = _learning(job, group[0])
+        colour, marker = looks[name]
+        for shown, fill in ((True, colour), (False, "white")):
+            own = [each for each in group if each.on_front is shown]
+            if not own:
+                continue
+            times = np.array([each.time_s.value for each in own])
+            ends = [(each.time_s.low or each.time_s.value, each.time_s.high or each.time_s.value) for each in own]
+            axes.errorbar(
+                [each.device_hours for each in own],
+                times * scale,
+                yerr=np.abs(np.array(ends).T - times) * scale,
+                linestyle="none", marker=marker, markersize=5, capsize=3, color=colour, markerfacecolor=fill,
+                label=name if shown and name else "_", clip_on=False,
+            )  # fmt: skip
+        front = _estimated_front(group)
+        if len(front) > 1:
+            axes.plot(
+                [each.device_hours for each in front],
+                [each.time_s.value * scale for each in front],
+                color=colour, linewidth=1.0, zorder=1, label="_",
+            )  # fmt: skip
+    front = _estimated_front(trainings)
+    if len(job.groups) > 1 and len(front) > 1:
+        hours, times = [each.device_hours for each in front], [each.time_s.value * scale for each in front]
+        axes.plot(hours, times, color="0.5", linestyle=":", linewidth=1.0, zorder=1, label="front if that may change")
+    title = f"{job.job}: {number(job.work)} {plural(2, job.unit)}"
+    axes.set(
+        title=for_figure(title, 60),
+        xlabel=f"{HOURS_OF[job.device]} of the training",
+        ylabel=f"Time of the training ({unit})",
+    )
+    top = max(each.time_s.high or each.time_s.value for each in trainings) * scale
+    right = max(each.device_hours for each in trainings)
+    axes.set(xlim=(0, 1.15 * right), ylim=(0, 1.1 * top))
+
+
+def _estimated_front(group: Sequence[Training]) -> list[Training]:
+    """Those that none beats by the estimates in both numbers, by time."""
+    front: list[Training] = []
+    for each in sorted(group, key=lambda one: (one.time_s.value, one.device_hours)):
+        if not front or each.device_hours < front[-1].device_hours:
+            front.append(each)
+    return front
+
+
+def _points(job: Tradeoff) -> list[tuple[float, float, str]]:
+    scale, _ = unit_for([each.time_s.value for each in job.trainings], HOURS)
+    kind = device_axis(pd.DataFrame({"device": [job.device]}))
+    points = []
+    for each in job.trainings:
+        parameters = pd.DataFrame([dict(each.configuration.parameters)])
+        name = devices(each.devices, kind) + "".join(
+            f", {text}" for text in labels(parameters, list(each.naming)) if each.naming
+        )
+        points.append((each.device_hours, each.time_s.value * scale, name))
+    return points
+
+
+def _drawn(axes: Axes) -> list[Box]:
+    """Boxes around the points and along the bars and lines of a panel."""
+    lines = [line.get_xydata() for line in axes.get_lines()]
+    lines += [segment for each in axes.collections for segment in each.get_segments()]
+    boxes = []
+    for line in lines:
+        for start, end in zip(line, line[1:] if len(line) > 1 else line, strict=False):
+            along = np.linspace(start, end, PIECES)
+            boxes += [(*np.minimum(a, b), *np.maximum(a, b)) for a, b in pairwise(along)]
+    return boxes
+
+
+def _learning(job: Tradeoff, training: Training) -> str:
+    """What tells the learning of a training from that of others of its job; empty where nothing does."""
+    told = {name for each in job.trainings for name in each.changes or {}}
+    return for_figure(learning_words({name: value for name, value in training.learning.items() if name in told}), 90)
 
 
 def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

@@ -1,6 +1,6 @@
 """Labels of points, placed where they cover neither points nor each other."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -38,17 +38,17 @@ def label_points(
         points = _together(axes, points, GAP * point)
         if len(points) > most:
             return
-    taken = [_pixels(axes, box).padded(GAP * point / 2) for box in drawn]
+    taken = [_pixels(axes, box).padded(GAP * point / 2).extents for box in drawn]
     for x, y, name in points:
         text = axes.annotate(name, (x, y), textcoords="offset points", xytext=(0, 0), fontsize="x-small", zorder=4)
         text.set_in_layout(False)  # labels stay inside
         extent = text.get_window_extent()
         at = axes.transData.transform((x, y))
-        box, far = min(
-            _candidates(at, extent.width, extent.height, point),
-            key=lambda place: sum(_shared(place[0], other) for other in taken) + _outside(place[0], axes.bbox),
-        )
-        taken.append(box)
+        places = list(_candidates(at, extent.width, extent.height, point))
+        found = np.array([box.extents for box, _ in places])
+        outside = extent.width * extent.height - _shared(found, [axes.bbox.extents])
+        box, far = places[np.argmin(np.round(_shared(found, taken) + outside, 6))]  # the first of equals
+        taken.append(box.extents)
         text.set_position((box.min - at) / point)
         if far:
             near = (np.clip(at, box.min, box.max) - at) / point
@@ -84,10 +84,8 @@ def _pixels(axes: Axes, box: Box) -> Bbox:
     return Bbox(axes.transData.transform((box[:2], box[2:])))
 
 
-def _shared(one: Bbox, other: Bbox) -> float:
-    common = Bbox.intersection(one, other)
-    return common.width * common.height if common else 0.0
-
-
-def _outside(box: Bbox, axes: Bbox) -> float:
-    return box.width * box.height - _shared(box, axes)
+def _shared(boxes: np.ndarray, others: Sequence[Box]) -> np.ndarray:
+    """Area that each of some boxes shares with others, by their extents; with several the sum."""
+    low, high = np.split(np.reshape(others, (-1, 4)), 2, axis=1)
+    left, right = np.maximum(boxes[:, None, :2], low), np.minimum(boxes[:, None, 2:], high)
+    return np.clip(right - left, 0, None).prod(axis=2).sum(axis=1)

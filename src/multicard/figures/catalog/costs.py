@@ -1,9 +1,27 @@
 """Figures of what a result costs besides time."""
 
 from multicard.experiment.figures import Figure
-from multicard.figures.catalog._words import MARKS, POINTS, RATIOS
+from multicard.figures.catalog._words import MARKS, NONE, POINTS, RATIOS
 
 FIGURES = (
+    Figure(
+        name="tradeoff",
+        order=60,
+        question="How many devices: what does a shorter training cost in device-hours?",
+        caption="Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the "
+        "measured throughput, against the hours of all its devices together. A line joins the best estimates of what "
+        "learns in the same way: with the same batch of all devices, precision, learning rate and technique; what "
+        "differs in these has another colour, and is not the same training; a dotted line joins the best of all. "
+        "Points are geometric means over repeats. "
+        "Bars reach from the fastest to the slowest repeat, or over the 95% interval where that is wider; "
+        f"{NONE}. A hollow mark is shown to be worse, at the 5% level by Holm's method, in time, device-hours or "
+        "energy, and better in none.",
+        limits="The time is extrapolated from the measured steps: start, tests and saving are not in it. Whether the "
+        "training reaches its accuracy is not shown (see `accuracy`). Where the length of a pass is not known, the "
+        "training has a million samples.",
+        drawing="multicard.figures.costs:tradeoff",
+        needs_tables=True,
+    ),
     Figure(
         name="energy",
         order=61,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import Inputs, Method, Unit, Workload
+from multicard.experiment.workload import Inputs, Method, Unit, Workload, batch_and_own
 from multicard.workloads.adopted.parameters import AdoptedParameters
 
 
@@ -54,6 +54,10 @@ class Adopted(Workload):
     def baseline_words(self, method: str) -> str:
         """One GPU."""
         return "1 GPU"
+
+    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Any parameter of its own may matter."""
+        return batch_and_own(self, values)
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same program."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from multicard.experiment.datasets import Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.workload import Inputs, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Unit, Workload
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES
@@ -31,6 +31,7 @@ class Llm(Workload):
     inputs: ClassVar[Inputs] = {"dataset": Text, "model": Model}
     method, methods = "technique", TECHNIQUES
     unit = Unit("token", "tokens", "tokens_per_s", "energy_per_token_j")
+    loss = "loss_at_end"
     step_columns = ("tokens", "padded_tokens", "loss")
     assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s per GPU in bf16, weights read at {STORAGE_BYTES_PER_S / 1e9:g} GB/s"
 
@@ -121,6 +122,19 @@ class Llm(Workload):
         kind = TECHNIQUES[values["technique"]].kind
         learned = f", by {kind}s" if kind else ""
         return f"{values['model']} on {values['dataset']}, {values['sequence_length']} tokens{learned}"
+
+    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Packed samples make larger batches."""
+        p = self.stated_in(values)
+        names = ("technique", "packed", "lora_rank", "lora_alpha", *TECHNIQUES[p.technique].own_parameters)
+        own = {name: values.get(name) for name in names}
+        batch = p.batch_size * p.gradient_accumulation_steps * p.devices
+        return {BATCH: batch, "precision": p.precision, "learning_rate": p.peak_learning_rate} | own
+
+    def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
+        """All steps, as the measured ones are."""
+        tokens = values.get("tokens_per_step")
+        return tokens and tokens * self.stated_in(values).total_steps
 
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         """Ask the techniques."""

@@ -8,7 +8,7 @@ from multicard.core.layout import PHASES
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import Inputs, Unit, Workload
+from multicard.experiment.workload import Inputs, Unit, Workload, batch_and_own
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
@@ -135,6 +135,10 @@ class Script(Workload):
     def baseline_words(self, method: str) -> str:
         """One device: how the script is started there is no choice."""
         return "1 device"
+
+    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Any parameter of its own may matter."""
+        return batch_and_own(self, values)
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same command."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import Inputs, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Unit, Workload
 from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
@@ -36,6 +36,7 @@ class Vision(Workload):
     inputs: ClassVar[Inputs] = {"dataset": ImageSource}
     method, methods = "strategy", STRATEGIES
     has_epochs = True
+    accuracy, loss = "test_accuracy", "test_loss"
     unit = Unit("image", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     assumption = (
         f"with images of {REFERENCE_PX} px, {IMAGES_PER_S['fp32']:g} images/s per GPU in fp32 and "
@@ -144,6 +145,23 @@ class Vision(Workload):
         """Same images in the same size, same model."""
         width = "" if values["width_mult"] == 1 else f" of width {values['width_mult']}"
         return f"{values['dataset']}, {values['image_size']} px, {values['model']}{width}"
+
+    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Samples that every rank sees count once: they make the same gradient."""
+        names = ("precision", "tf32", "learning_rate")
+        return {BATCH: self.stated_in(values).distinct_samples_of_step} | {name: values[name] for name in names}
+
+    def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the strategy whether two devices are too many."""
+        p = self.stated_in({**values, "devices": 2, "nodes": 1})
+        return {"strategy": "ddp-ds"} if STRATEGIES[p.strategy].unsupported_reason(p) else {}
+
+    def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
+        """Epochs, as far as they went."""
+        p = self.stated_in(values)
+        stated = p.steps_per_epoch and p.steps_per_epoch * p.distinct_samples_of_step
+        known = [work for work in (stated, of_pass) if work]
+        return p.epochs * min(known) if known else None
 
     def baselines(self, method: str) -> Sequence[str]:
         """As the strategy says."""

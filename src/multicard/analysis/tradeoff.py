@@ -1,0 +1,418 @@
+"""What a whole training takes on each number of devices that was measured: time, device-hours, energy, cost.
+
+The training is the same for all configurations of a job: as many samples, or tokens, at the throughput that was
+measured. Configurations are compared where what they learn from a sample is the same (`Workload.learning`); a batch, a
+precision, a learning rate or a technique is another choice, which is the user's.
+
+One configuration is worse than another where that is at least as good in time, device-hours and energy by their
+estimates, and significantly better in one of them, at 5% by Holm's method for all such comparisons of the group. The
+others are the Pareto front: a difference that is not shown takes none of them off it. Cost is in proportion to
+device-hours.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Literal
+
+import pandas as pd
+
+from multicard.analysis.best import NO_CHOICE, candidates_of, differing, energy
+from multicard.analysis.bottlenecks import peak_memory
+from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.statistics import LEVEL, Interval, corrected, product_of, ratio_of
+from multicard.core.errors import UserError
+from multicard.core.text import plural
+from multicard.core.units import BYTES, number, percent, with_unit
+from multicard.experiment.workload import BATCH
+
+HOUR_S = 3600
+SAME_WORK = 0.05  # relative difference up to which a run has seen as many samples as the training
+
+Deadline = Literal["met", "may miss", "missed"]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a training is to meet.
+
+    Attributes
+    ----------
+    deadline_s, gpu_hour_cost, max_memory_bytes
+        Seconds of training; price of an hour of one GPU, in any currency; memory per device.
+    min_accuracy, max_loss
+        What it is to reach on the test data, or of language models in the last training steps.
+    samples, epochs
+        How long it is: samples (of language models tokens), or passes over the data. By default the most epochs of a
+        job's runs, or one pass where runs have none.
+
+    Raises
+    ------
+    UserError
+        If a value is out of its range, or both lengths are stated.
+    """
+
+    deadline_s: float | None = None
+    gpu_hour_cost: float | None = None
+    max_memory_bytes: float | None = None
+    min_accuracy: float | None = None
+    max_loss: float | None = None
+    samples: float | None = None
+    epochs: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            most = 1.0 if name == "min_accuracy" else math.inf
+            if value is not None and not (0 < value <= most and math.isfinite(value)):
+                expected = "a share above 0 and up to 1, such as 0.98" if most == 1 else "a number above 0"
+                raise UserError(f"{name.replace('_', ' ')}: found {value:g}, expected {expected}")
+        if self.samples and self.epochs:
+            raise UserError("samples and epochs: found both, expected one length of the training")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A whole training in one configuration, by its measured throughput.
+
+    Attributes
+    ----------
+    learning
+        What decides how much is learned from a sample.
+    changes
+        What of it differs from that of the job's reference: its value there, and here.
+    naming
+        Parameters in which it differs from others of the same learning on as many devices.
+    rates, energies
+        Work per second, and joules per unit of work, by repeat.
+    time_s
+        Geometric mean over repeats; the bounds are its 95% interval, or the repeats where they reach further. None for
+        one repeat.
+    energy_j, memory_bytes
+        None where not recorded.
+    quality
+        The worst accuracy, or loss, of its repeats, as `Demand` asks for; None where not recorded.
+    measured_s
+        The shortest measured window of its repeats.
+    refused
+        Why it does not count; None where it does.
+    unknown
+        Whether that is because something was not recorded.
+    on_front
+        Whether it counts and none that counts, with the same learning, is shown to be better.
+    """
+
+    configuration: Configuration
+    learning: Mapping[str, Any]
+    rates: Mapping[int, float]
+    energies: Mapping[int, float]
+    time_s: Interval
+    energy_j: float | None
+    memory_bytes: float | None
+    measured_s: float | None
+    quality: float | None = None
+    refused: str | None = None
+    unknown: bool = False
+    changes: Mapping[str, tuple[Any, Any]] | None = None
+    naming: tuple[str, ...] = ()
+    on_front: bool = False
+
+    @property
+    def devices(self) -> int:
+        """Number of GPUs, or of CPU processes."""
+        return self.configuration["devices"]
+
+    @property
+    def device_hours(self) -> float:
+        """Hours of all devices together."""
+        return self.time_s.value * self.devices / HOUR_S
+
+    def deadline(self, deadline_s: float) -> Deadline:
+        """Whether a training like the repeats ends in time."""
+        low, high = (self.time_s.value if end is None else end for end in (self.time_s.low, self.time_s.high))
+        if high <= deadline_s:
+            return "met"
+        return "may miss" if low <= deadline_s else "missed"
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """The trainings of one job on one kind of device and machine.
+
+    Attributes
+    ----------
+    work, of_pass
+        Samples or tokens of the training, and of a pass over the data as runs make it; None where not known.
+    trainings
+        Those of the reference learning first, the one that was measured on most numbers of devices; then by devices
+        and time.
+    """
+
+    job: str
+    device: str
+    machine: str | None
+    unit: str
+    work: float | None
+    of_pass: float | None
+    trainings: list[Training]
+
+    @property
+    def groups(self) -> list[list[Training]]:
+        """Trainings by their learning, the reference first."""
+        found: dict[Any, list[Training]] = defaultdict(list)
+        for each in self.trainings:
+            found[_key(each)].append(each)
+        return list(found.values())
+
+
+def tradeoffs(evidence: Evidence, demand: Demand | None = None, fallback: float | None = None) -> list[Tradeoff]:
+    """Give the trainings of each job.
+
+    Parameters
+    ----------
+    fallback
+        Work of jobs whose length is neither stated nor known.
+    """
+    demand = demand or Demand()
+    jobs: dict[Any, list[Configuration]] = defaultdict(list)
+    for each in evidence.configurations:
+        if each.completed:
+            work = each.workload
+            jobs[work.name, work.job(each.parameters), each.provenance.machine or "", each["device"]].append(each)
+    return [
+        _tradeoff(job, device, machine or None, alike, demand, fallback)
+        for (_, job, machine, device), alike in sorted(jobs.items(), key=lambda entry: entry[0])
+    ]
+
+
+def as_table(found: Sequence[Tradeoff], demand: Demand) -> pd.DataFrame:
+    """One row per training; what was not recorded is empty."""
+    rows = [
+        {
+            "job": job.job, "machine": job.machine, "device": job.device, "devices": each.devices,
+            "configuration": each.configuration.words(),
+            "learning": learning_words(each.learning), "changes": changes_words(each),
+            "repeats": each.time_s.repeats, "work": job.work, "unit": job.unit,
+            "time_s": each.time_s.value, "time_s_low": each.time_s.low, "time_s_high": each.time_s.high,
+            "device_hours": each.device_hours, "cost": cost_of(each, demand), "energy_j": each.energy_j,
+            "peak_memory_bytes": each.memory_bytes, "measured_s": each.measured_s, "quality": each.quality,
+            "deadline": each.deadline(demand.deadline_s) if demand.deadline_s else None,
+            "on_front": each.on_front, "refused": each.refused,
+        }
+        for job in found
+        for each in job.trainings
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def cost_of(training: Training, demand: Demand) -> float | None:
+    """Price of its GPUs; None of CPU processes, or without a price."""
+    if demand.gpu_hour_cost is None or training.configuration["device"] != "cuda":
+        return None
+    return training.device_hours * demand.gpu_hour_cost
+
+
+def learning_words(learning: Mapping[str, Any]) -> str:
+    """Words for what decides how much is learned."""
+    return ", ".join(f"{name}: {value_words(value)}" for name, value in learning.items())
+
+
+def changes_words(training: Training) -> str:
+    """What is traded for the reference's learning; empty where nothing is."""
+    changes = training.changes or {}
+    return ", ".join(
+        f"{name}: {value_words(before)} → {value_words(after)}" for name, (before, after) in changes.items()
+    )
+
+
+def value_words(value: Any) -> str:
+    """Word for a value, as a configuration file states it."""
+    if value is None:
+        return "not known"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def jobs_words(job: Tradeoff) -> str:
+    """How long the training is.
+
+    >>> jobs_words(Tradeoff("", "cpu", None, "image", 3000.0, 1000.0, []))
+    '3,000 images (3 epochs of 1,000)'
+    """
+    length = f"{number(job.work)} {plural(2, job.unit)}"
+    if not job.of_pass:
+        return length
+    epochs = job.work / job.of_pass
+    return f"{length} ({number(epochs)} {'epoch' if epochs == 1 else 'epochs'} of {number(job.of_pass)})"
+
+
+def _tradeoff(
+    job: str, device: str, machine: str | None, alike: list[Configuration], demand: Demand, fallback: float | None
+) -> Tradeoff:
+    unit = alike[0].workload.unit.name
+    rated = [(each, rates) for each in alike if (rates := each.blocks(each.rate))]
+    passes = [
+        run.number(each.rate) * seconds
+        for each, _ in rated
+        for run in each.completed
+        if run.number(each.rate) and (seconds := run.number("estimated_epoch_time_s"))
+    ]
+    of_pass = median(passes) if passes else None
+    epochs = demand.epochs or max(each["epochs"] or 1 for each in alike)
+    work = demand.samples or (of_pass and epochs * of_pass) or fallback
+    if work is None:
+        return Tradeoff(job, device, machine, unit, None, of_pass, [])
+    found = []
+    for configuration, rates in candidates_of(rated):
+        same = [each for each in alike if _besides_length(each) == _besides_length(configuration)]
+        found.append(_judged(_training(configuration, rates, work), same, demand, work, of_pass))
+    return Tradeoff(job, device, machine, unit, work, of_pass, _ordered(_of_equal_batches(found)))
+
+
+def _training(configuration: Configuration, rates: Mapping[int, float], work: float) -> Training:
+    mean = product_of([(1.0, rates)])
+    bounds = (None, None)
+    if mean.repeats > 1:
+        bounds = work / max(mean.high, *rates.values()), work / min(mean.low, *rates.values())
+    per_unit = energy(configuration)
+    joules = product_of([(1.0, per_unit)]).value if per_unit else None
+    return Training(
+        configuration,
+        configuration.workload.learning(_values(configuration)),
+        rates,
+        per_unit,
+        Interval(work / mean.value, *bounds, mean.repeats),
+        joules and joules * work,
+        max(peak_memory(configuration).values(), default=None),
+        min(configuration.values("elapsed_s"), default=None),
+    )
+
+
+def _judged(
+    training: Training, same: list[Configuration], demand: Demand, work: float, of_pass: float | None
+) -> Training:
+    """With the quality that it reached, and why it does not count if it does not."""
+    most, memory = demand.max_memory_bytes, training.memory_bytes
+    if most is not None and (memory is None or memory > most):
+        why = "memory not recorded" if memory is None else f"needs {with_unit(memory, BYTES)} of memory"
+        training = replace(training, refused=why, unknown=memory is None)
+    kinds = (("accuracy", demand.min_accuracy, 1), ("loss", demand.max_loss, -1))
+    for kind, limit, sign in kinds:
+        if limit is None or training.refused:
+            continue
+        reached = [_reached(each, kind, sign, work, of_pass) for each in same]
+        known = [each for each in reached if each is not None]
+        # A run of the training's length counts more than a shorter one, that more than a longer one.
+        share, value = min(known, key=lambda each: (each[0] > 1 + SAME_WORK, -each[0]), default=(None, None))
+        refused, unknown = _refusal(kind, value, share, sign * ((value or 0) - limit) >= 0)
+        training = replace(training, quality=value, refused=refused, unknown=unknown)
+    return training
+
+
+def _reached(
+    configuration: Configuration, kind: str, sign: int, work: float, of_pass: float | None
+) -> tuple[float, float] | None:
+    """Part of the work that its runs have seen, and the worst value that they reached; None where not recorded."""
+    measure = getattr(configuration.workload, kind)
+    values = configuration.values(measure) if measure else []
+    seen = configuration.workload.seen(_values(configuration), of_pass)
+    if not values or len(values) < len(configuration.completed) or not seen:
+        return None
+    return seen / work, sign * min(sign * value for value in values)
+
+
+def _refusal(kind: str, value: float | None, share: float | None, is_reached: bool) -> tuple[str | None, bool]:
+    """Why a training does not count by what it learned, and whether that is since it is not known."""
+    if value is None or share is None:
+        return f"{kind} not recorded", True
+    if share > 1 + SAME_WORK:
+        return f"{kind} recorded only after {number(share)} times the samples", True
+    if is_reached:
+        return None, False
+    if share < 1 - SAME_WORK:
+        return f"{kind} {number(value)} after {percent(share)} of the samples", True
+    return f"{kind} {number(value)}", False
+
+
+def _of_equal_batches(found: list[Training]) -> list[Training]:
+    """With one value for measured batches that differ by less than `SAME_WORK`, as last batches make them."""
+    measured = sorted({each.learning[BATCH] for each in found if isinstance(each.learning.get(BATCH), float)})
+    equal: dict[float, int] = {}
+    for largest in reversed(measured):
+        for batch in measured:
+            if batch >= largest * (1 - SAME_WORK):
+                equal.setdefault(batch, round(largest))
+    return [
+        replace(each, learning={**each.learning, BATCH: equal[batch]})
+        if (batch := each.learning.get(BATCH)) in equal
+        else each
+        for each in found
+    ]
+
+
+def _ordered(found: list[Training]) -> list[Training]:
+    """Trainings with what they change, how they are named and which are on the front; the reference learning first."""
+    groups: dict[Any, list[Training]] = defaultdict(list)
+    for each in found:
+        groups[_key(each)].append(each)
+    ranked = sorted(groups.values(), key=lambda own: (-len({each.devices for each in own}), -len(own)))
+    if not ranked:
+        return []
+    reference = ranked[0][0].learning
+
+    def changes(learning: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        names = dict.fromkeys((*reference, *learning))
+        pairs = {name: (reference.get(name), learning.get(name)) for name in names}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+    ranked[1:] = sorted(ranked[1:], key=lambda own: len(changes(own[0].learning)))
+    ordered = []
+    for group in ranked:
+        front = {id(each) for each in _front([each for each in group if not each.refused])}
+        for each in sorted(group, key=lambda one: (one.devices, one.time_s.value)):
+            beside = [one.configuration for one in group if one.devices == each.devices]
+            naming = differing(beside) if len(beside) > 1 else ()
+            ordered.append(replace(each, changes=changes(each.learning), naming=naming, on_front=id(each) in front))
+    return ordered
+
+
+def _front(group: list[Training]) -> list[Training]:
+    """Those that none is shown to be better than."""
+    tests: list[Interval] = []
+    of: list[tuple[int, float]] = []
+    for index, worse in enumerate(group):
+        for other in group:
+            ratios = _advantages(other, worse) if other is not worse else []
+            if all(ratio.value >= against for ratio, against in ratios):
+                tests += [ratio for ratio, _ in ratios]
+                of += [(index, against) for _, against in ratios]
+    beaten = {
+        index
+        for ratio, (index, against) in zip(corrected(tests), of, strict=True)
+        if ratio.p_value is not None and ratio.p_value <= 1 - LEVEL and ratio.value > against
+    }
+    return [each for index, each in enumerate(group) if index not in beaten]
+
+
+def _advantages(one: Training, other: Training) -> list[tuple[Interval, float]]:
+    """How much better one is than another in time, device-hours and energy: ratios, better above the number beside."""
+    ratios = [(ratio_of(one.rates, other.rates), 1.0)]
+    if one.devices != other.devices:  # else the same comparison
+        share = one.devices / other.devices
+        ratios.append((ratio_of(one.rates, other.rates, against=share), share))
+    if one.energies and other.energies:
+        ratios.append((ratio_of(other.energies, one.energies), 1.0))
+    return ratios
+
+
+def _values(configuration: Configuration) -> dict[str, Any]:
+    """Parameters, and measures of the first run."""
+    return {**configuration.parameters, **configuration.completed[0].values}
+
+
+def _besides_length(configuration: Configuration) -> tuple[Any, ...]:
+    return configuration.rest(NO_CHOICE)
+
+
+def _key(training: Training) -> tuple[Any, ...]:
+    return tuple(training.learning.items())

@@ -1,0 +1,279 @@
+"""Trainings of synthetic jobs whose time, hours, energy and cost follow from their rates by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from synthetic_results import OTHERWISE, SCATTERED, STEADY, Row, images, made, make_results, repeated, texts
+
+from multicard.analysis.answers import answer_lines
+from multicard.analysis.evidence import Evidence
+from multicard.analysis.tradeoff import Demand, Training, tradeoffs
+from multicard.cli import main
+from multicard.cli._command import duration_s, memory_bytes
+from multicard.core.errors import UserError
+from multicard.experiment.load import check
+
+PASS = 10_000  # images
+RATES = {1: 100.0, 2: 190.0, 4: 340.0}  # images per second on so many GPUs
+
+
+def trained(devices: int, rate: float, factors: tuple[float, ...] = STEADY, **others: Any) -> list[Row]:
+    """Repeats of a job with a batch of 64 for all GPUs."""
+    stated = {"scaling": "strong", "batch_size": 64, "estimated_epoch_time_s": PASS / rate, "elapsed_s": 50.0}
+    return images(rate, factors, devices=devices, **stated | others)
+
+
+def scaled_runs(**others: Any) -> list[Row]:
+    return [row for devices, rate in RATES.items() for row in trained(devices, rate, **others)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job on one to four GPUs."""
+    return make_results(tmp_path_factory.mktemp("made"), scaled_runs())
+
+
+@pytest.fixture(scope="module")
+def scaled(results: Path) -> Evidence:
+    from multicard.analysis.evidence import read_evidence
+
+    return read_evidence(results)
+
+
+def trainings(evidence: Evidence, **demand: float) -> dict[int, Training]:
+    [job] = tradeoffs(evidence, Demand(**demand))
+    return {each.devices: each for each in job.trainings}
+
+
+def answered(evidence: Evidence, **demand: float) -> str:
+    return "\n".join(answer_lines(evidence, Demand(**demand)))
+
+
+def test_time_and_hours_follow_from_the_rates(scaled: Evidence) -> None:
+    found = trainings(scaled, epochs=20)
+    # 200,000 images at 100, 190 and 340 per second.
+    assert {n: each.time_s.value for n, each in found.items()} == {
+        1: pytest.approx(2000, rel=1e-4), 2: pytest.approx(1052.63, rel=1e-4), 4: pytest.approx(588.235, rel=1e-4),
+    }  # fmt: skip
+    assert found[4].device_hours == pytest.approx(4 * 588.235 / 3600, rel=1e-4)
+    # Logarithms of 0.997, 1 and 1.003 have a deviation of 0.003, and a mean of three reaches 4.303 / √3 of it.
+    assert found[1].time_s.high == pytest.approx(2000 * (1 + 0.003 * 4.303 / 3**0.5), rel=1e-4)
+    assert all(each.on_front for each in found.values())
+
+
+def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
+    text = answered(scaled, deadline_s=1200, gpu_hour_cost=2.5, epochs=20)
+    # 2 × 1052.63 s are 0.585 hours; 4 × 588.2 s are 11.8% more of them.
+    assert (
+        "for a deadline of 20 min: **2 GPUs** (17 min 33 s [17 min 25 s, 17 min 41 s], 0.585 GPU-hours, cost 1.46); "
+        "1 GPU misses it (33 min 20 s [33 min 5 s, 33 min 35 s]); 4 GPUs: 9 min 48 s, +12% GPU-hours."
+    ) in text
+    assert "The training: 200,000 images (20 epochs of 10,000)." in text
+    assert "Throughput was measured over 49.9 s or more" in text and "up to 40.1 times as long" in text
+    assert "Energy: not recorded (the GPUs were not metered)." in text
+    none = answered(scaled, deadline_s=60, epochs=20)
+    assert "none that was measured meets it; the fastest, 4 GPUs, misses it" in none
+
+
+def test_without_a_deadline_the_ends_of_the_front_are_named(scaled: Evidence) -> None:
+    text = answered(scaled, epochs=20)
+    assert "fastest: **4 GPUs** (9 min 48 s" in text and "fewest GPU-hours: **1 GPU** (33 min 20 s" in text
+
+
+def test_a_length_is_stated_in_samples_or_passes(scaled: Evidence) -> None:
+    assert trainings(scaled, samples=5000)[1].time_s.value == pytest.approx(50, rel=1e-4)
+    assert trainings(scaled)[1].time_s.value == pytest.approx(20 * PASS / 100, rel=1e-4)  # the default of epochs is 20
+    with pytest.raises(UserError, match="samples and epochs: found both"):
+        Demand(samples=1, epochs=1)
+
+
+def test_a_spread_around_the_deadline_may_miss_it(tmp_path: Path) -> None:
+    evidence = made(tmp_path, trained(1, 100, SCATTERED) + trained(2, 190))
+    # Repeats of 80 to 125 images per second: 10,000 take 80 to 125 s.
+    found = trainings(evidence, epochs=1)
+    assert [found[1].deadline(limit) for limit in (50, 110, 200)] == ["missed", "may miss", "met"]
+    assert "1 CPU" not in answered(evidence, deadline_s=110, epochs=1)
+    assert "**2 GPUs** (52.6 s" in answered(evidence, deadline_s=110, epochs=1)
+    assert "1 GPU may miss it (1 min 40 s" in answered(evidence, deadline_s=110, epochs=1)
+    alone = made(tmp_path / "alone", trained(1, 100, SCATTERED))
+    assert "none is sure to meet it; the fastest, 1 GPU, may miss it" in answered(alone, deadline_s=110, epochs=1)
+
+
+def test_only_what_is_shown_to_be_worse_leaves_the_front(tmp_path: Path) -> None:
+    rows = trained(2, 100) + trained(2, 60, num_workers=1) + trained(2, 99, OTHERWISE, num_workers=2)
+    rows += trained(2, 50, (1.0,), num_workers=3) + trained(1, 120, num_workers=4)
+    [job] = tradeoffs(made(tmp_path, rows), Demand())
+    on_front = {(each.devices, each.configuration["num_workers"]): each.on_front for each in job.trainings}
+    # One GPU is faster than any two. Scattered or single repeats show nothing.
+    assert on_front == {(1, 4): True, (2, 0): False, (2, 1): False, (2, 2): True, (2, 3): True}
+
+
+def test_more_energy_is_no_way_to_the_front_and_less_is(tmp_path: Path) -> None:
+    def metered(rate: float, joules: float, workers: int) -> list[Row]:
+        meter = {"energy_per_sample_j": joules, "processed_samples_per_s": rate}
+        return trained(1, rate, num_workers=workers, **meter)
+
+    [job] = tradeoffs(
+        made(tmp_path, metered(100, 2.0, 0) + metered(90, 1.0, 1) + metered(80, 2.5, 2)), Demand(samples=10)
+    )
+    assert [(each.configuration["num_workers"], each.on_front) for each in job.trainings] == [
+        (0, True), (1, True), (2, False),
+    ]  # fmt: skip
+    assert [each.energy_j for each in job.trainings] == pytest.approx([20, 10, 25], rel=1e-4)
+
+
+def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
+    rows = scaled_runs() + trained(2, 400, precision="bf16") + trained(2, 500, batch_size=128)
+    evidence = made(tmp_path, rows)
+    text = answered(evidence, deadline_s=1200, epochs=20)
+    first, *others = [line for line in text.splitlines() if line.startswith("**")]
+    assert first.startswith("**With batch of all devices: 64, precision: fp32**: for a deadline of 20 min: **2 GPUs**")
+    assert {line.split("**")[1] for line in others} == {
+        "If you may change batch of all devices: 64 → 128", "If you may change precision: fp32 → bf16",
+    }  # fmt: skip
+    [job] = tradeoffs(evidence, Demand())
+    assert all(each.on_front for each in job.trainings)  # none is worse than one that learns otherwise
+
+
+def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -> None:
+    rows = [row for n, rate in RATES.items() for row in trained(n, rate, scaling="weak")]
+    text = answered(made(tmp_path, rows), deadline_s=1200, epochs=20)
+    assert "**With batch of all devices: 64, precision: fp32**: for a deadline of 20 min: none" in text
+    assert "No other number of GPUs was measured with these." in text
+    assert "**If you may change batch of all devices: 64 → 128**: for a deadline of 20 min: **2 GPUs**" in text
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "epochs", "refused", "unknown"),
+    [
+        (0.99, 20, None, False),
+        (0.99, 10, None, False),  # what is reached early is reached
+        (0.97, 20, "accuracy 0.97", False),
+        (0.97, 1, "accuracy 0.97 after 5.0% of the samples", True),
+        (0.99, 40, "accuracy recorded only after 2 times the samples", True),
+        (None, 20, "accuracy not recorded", True),
+    ],
+)  # fmt: skip
+def test_only_what_reached_the_floor_after_as_many_samples_counts(
+    accuracy: float | None, epochs: int, refused: str | None, unknown: bool, tmp_path: Path
+) -> None:
+    rows = trained(1, 100, (1.0, 1.0), epochs=epochs) + trained(2, 190, (1.0, 1.0), test_accuracy=0.99)
+    rows = [row if "test_accuracy" in row or accuracy is None else row | {"test_accuracy": accuracy} for row in rows]
+    evidence = made(tmp_path, rows)
+    found = trainings(evidence, min_accuracy=0.98, epochs=20)
+    assert (found[1].refused, found[1].unknown) == (refused, unknown)
+    assert found[2].refused is None
+
+
+def test_a_loss_is_a_ceiling_and_the_worst_repeat_counts(tmp_path: Path) -> None:
+    rows = trained(1, 100, test_loss=0.5) + trained(2, 190, test_loss=0.498)
+    found = trainings(made(tmp_path, rows), max_loss=0.5)
+    # The worst repeats: 0.5 and 0.498, 0.3% more.
+    assert (found[1].refused, found[2].refused) == ("loss 0.501", None)
+
+
+def test_memory_beyond_the_limit_or_not_recorded_does_not_count(tmp_path: Path) -> None:
+    rows = trained(1, 100, peak_memory_bytes=90e9) + trained(2, 190, peak_memory_bytes=50e9) + trained(4, 340)
+    evidence = made(tmp_path, rows)
+    found = trainings(evidence, max_memory_bytes=80e9)
+    assert {n: (each.refused, each.unknown) for n, each in found.items()} == {
+        1: ("needs 90.3 GB of memory", False), 2: (None, False), 4: ("memory not recorded", True),
+    }  # fmt: skip
+    assert "excluded: needs 90.3 GB of memory" in answered(evidence, max_memory_bytes=80e9)
+
+
+def test_tokens_are_the_work_of_language_models(tmp_path: Path) -> None:
+    rows = [
+        row | {"estimated_epoch_time_s": 500 / row["tokens_per_s"], "loss_at_end": 2.0, "tokens_per_step": 4.0}
+        for row in texts(0.5, (1.0, 1.0), steps=115) + texts(0.5, (1.0, 1.0), steps=115, technique="full")
+    ]
+    [job] = tradeoffs(made(tmp_path, rows), Demand(max_loss=2.1))
+    assert (job.unit, job.work) == ("token", pytest.approx(500))
+    # 5 + 115 + 5 steps of 4 tokens: as many as the pass has.
+    assert [each.refused for each in job.trainings] == [None, None]
+    assert job.trainings[1].changes["technique"] == ("lora", "full")
+
+
+def test_measured_batches_that_differ_by_a_last_one_are_equal(tmp_path: Path) -> None:
+    def script(devices: int, batch: float, rate: float) -> list[Row]:
+        row = {"workload": "script", "command": ["train.py", "{b}"], "args": {"b": 64}, "device": "cuda"}
+        times = {"iteration_time_s": batch / rate, "throughput_samples_per_s": rate, "steps_per_s": rate / batch}
+        return repeated(row | {"devices": devices} | times, (1.0, 1.0))
+
+    [job] = tradeoffs(
+        made(tmp_path, script(1, 64, 100) + script(2, 63.2, 190) + script(4, 128, 300)), Demand(samples=1e4)
+    )
+    assert [each.learning["batch of all devices"] for each in job.trainings] == [64, 64, 128]
+    unknown = made(tmp_path / "b", script(1, 64, 100))
+    assert "No answer: the length of the training in samples" in answered(unknown, deadline_s=60)
+
+
+def test_processes_and_synthetic_runs_give_no_answer_for_gpus(tmp_path: Path) -> None:
+    text = answered(made(tmp_path / "a", scaled_runs(device="cpu"), gpu=None), deadline_s=1200, gpu_hour_cost=2.5)
+    assert "No answer for GPUs: only CPU processes were measured" in text and "No cost: no GPU was measured." in text
+    assert "**2 CPU processes**" in text and "GPU-hours" not in text
+    assert "Energy: not recorded (a CPU has no meter)." in text
+    text = answered(made(tmp_path / "b", scaled_runs(), source="synthetic"), deadline_s=1200)
+    assert "No answer: all of these runs are synthetic" in text
+
+
+@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("ddp", 2)])
+def test_one_number_of_devices_says_what_to_run(strategy: str, devices: int, tmp_path: Path) -> None:
+    rows = trained(devices, 100, strategy=strategy, precision="bf16")
+    text = answered(made(tmp_path, rows), deadline_s=1200)
+    assert "so how many are needed is not known" in text
+    snippet = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    experiment = check(snippet | {"datasets": {"mnist": {"source": "mnist", "folder": "m"}}}, "snippet", outside=False)
+    scenario = experiment.scenarios["how_many"]
+    assert scenario.vary.devices == [1, 2, 4] and scenario.fixed.precision == "bf16"
+    assert scenario.fixed.strategy == {"single": "ddp-ds", "ddp": "ddp"}[strategy]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("6h", 21600), ("90m", 5400), ("2h30m", 9000), ("45s", 45), ("1d12h", 129600), ("1.5h", 5400)]
+)  # fmt: skip
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert duration_s("--deadline", text) == seconds
+
+
+def test_sizes_are_read() -> None:
+    assert memory_bytes("--max-memory", "80GB") == 80e9
+    assert memory_bytes("--max-memory", "1.5GiB") == 1.5 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--deadline=6", "--deadline: found '6', expected a duration such as 6h"),
+        ("--deadline=", "--deadline: found '', expected a duration"),
+        ("--deadline=30m2h", "--deadline: found '30m2h', expected a duration"),
+        ("--deadline=0h", "--deadline: found '0h', expected a duration"),
+        ("--max-memory=80", "--max-memory: found '80', expected a size such as 80GB"),
+        ("--max-memory=0GB", "--max-memory: found '0GB', expected a size"),
+        ("--min-accuracy=98", "min accuracy: found 98, expected a share above 0 and up to 1"),
+        ("--max-loss=nan", "max loss: found nan, expected a number above 0"),
+        ("--gpu-hour-cost=-1", "gpu hour cost: found -1, expected a number above 0"),
+        ("--samples=many", "--samples: found 'many', expected a number such as 1.2e6"),
+        ("--samples=0", "samples: found 0, expected a number above 0"),
+    ],
+)
+def test_a_faulty_demand_is_one_line(option: str, expected: str, results: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["recommend", str(results), option])
+    assert str(stopped.value).startswith(expected) and len(str(stopped.value).splitlines()) == 1
+
+
+def test_the_command_answers_first_and_as_json(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demand = ["--deadline", "20m", "--gpu-hour-cost", "2.5", "--max-memory", "80GB", "--samples", "20epochs"]
+    main(["recommend", str(results), "--goal", "throughput", "--deadline", "20m"])
+    printed = capsys.readouterr().out
+    assert printed.index("for a deadline of 20 min: **2 GPUs**") < printed.index("## Best measured configuration")
+    main(["recommend", str(results), "--json", *demand])
+    rows = json.loads(capsys.readouterr().out)["configurations"]
+    assert [(row["devices"], row["deadline"], row["refused"]) for row in rows] == [
+        (1, "missed", "memory not recorded"), (2, "met", "memory not recorded"), (4, "met", "memory not recorded"),
+    ]  # fmt: skip
+    assert rows[1]["cost"] == pytest.approx(2.5 * 2 * 1052.63 / 3600, rel=1e-4)

@@ -1,0 +1,50 @@
+"""The figure of time against device-hours shows what follows from the rates by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from figures.measured import closed, gathered, legend, measured, words
+from multicard.figures.costs import tradeoff
+
+
+def row(devices: int, rate: float, **others: Any) -> list[dict[str, Any]]:
+    """Repeats of a job with a batch of 64 for all devices, whose pass has 36,000 images."""
+    stated = {"strategy": "ddp-ds", "scaling": "strong", "batch_size": 64, "epochs": 1, "devices": devices} | others
+    return [
+        stated | {"repeat": n, "throughput_samples_per_s": rate * f, "estimated_epoch_time_s": 36_000 / (rate * f)}
+        for n, f in enumerate((0.999, 1.0, 1.001), 1)
+    ]
+
+
+def test_points_lie_at_the_hours_and_time_of_the_training(tmp_path: Path) -> None:
+    rows = row(1, 100) + row(2, 180) + row(2, 90, num_workers=2) + row(2, 240, precision="bf16")
+    figure, data = tradeoff(gathered(tmp_path, measured("vision", *rows)))
+    [axes] = closed(figure).axes
+    # 36,000 images at 100, 180, 90 and 240 per second: 6, 3.33, 6.67 and 2.5 minutes.
+    points = {
+        (round(x, 4), round(y, 2)): line.get_markerfacecolor() == "white"
+        for line, *_ in axes.containers
+        for x, y in line.get_xydata()
+    }
+    assert points == {(0.1, 6.0): False, (0.1111, 3.33): False, (0.2222, 6.67): True, (0.0833, 2.5): False}
+    assert axes.get_ylabel() == "Time of the training (min)"
+    assert axes.get_xlabel() == "Process-hours of the training"
+    names = {"1 CPU process", "2 CPU processes, 0 workers", "2 CPU processes, 2 workers", "2 CPU processes"}
+    assert set(words(axes)) == names
+    assert legend(figure) == [["precision: fp32", "precision: bf16", "hollow: another is better"]]
+    assert data["on_front"].tolist() == [True, True, False, True]
+    assert data["time_s"].tolist() == pytest.approx([360, 200, 400, 150], rel=1e-4)
+
+
+def test_a_line_joins_what_learns_alike_and_a_dotted_one_the_rest(tmp_path: Path) -> None:
+    rows = row(1, 100, scaling="weak") + row(2, 180, scaling="weak") + row(4, 300, scaling="weak", batch_size=32)
+    [axes] = closed(tradeoff(gathered(tmp_path, measured("vision", *rows)))[0]).axes
+    joined = {
+        line.get_linestyle(): [round(y, 2) for y in line.get_ydata()]
+        for line in axes.get_lines()
+        if line.get_linestyle() in ("-", ":") and len(line.get_xdata()) > 1
+    }
+    # Two and four devices have a batch of 128.
+    assert joined == {"-": [2.0, 3.33], ":": [2.0, 3.33, 6.0]}
