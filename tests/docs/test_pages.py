@@ -72,6 +72,8 @@ RUN_ELSEWHERE = (
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results", "tests/test_compare_command.py", 'main(["compare"'),
+    (r"multicard check .*", "tests/cli/test_check_command.py", 'main(["check"'),
+    (r"multicard history .*", "tests/cli/test_check_command.py", 'main(["history"'),
     (r"multicard machine.*", "tests/limits/test_machine_command.py", '"machine"'),
     (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
 )

@@ -4,7 +4,7 @@ A configuration is what its runs share: all parameters but the repeat.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.conditions import disturbance, how_many
+from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import notices
 from multicard.analysis.run_files import read_record
@@ -41,7 +42,55 @@ SAME_WORK = 1e-6  # relative difference of the work of a step up to which it is 
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 NOT_IN_A, NOT_IN_B = "measured in b only", "measured in a only"
 MACHINE = "machine"  # the entry of the environment that is its name
+HARDWARE = ("processor", "logical_cpus", "usable_cpus", "GPUs", "number of GPUs")  # the entries that set the speed
+NOT_RECORDED = "not recorded"
+DISTURBED_RUNS = "disturbed runs"  # the entry that counts them
 REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The runs of one configuration: its name, its parameters but the repeat, and what its runs measured.
+
+    Attributes
+    ----------
+    name
+        Id of its runs, less the repeat.
+    parameters
+        As columns of measures.csv.
+    outcomes
+        Outcome of each run, by its id.
+    values
+        Of each measure those of the completed runs that have it.
+    doubts
+        Of completed runs whose numbers are in doubt: their ids, and why.
+    """
+
+    name: str
+    parameters: dict[str, Any]
+    outcomes: dict[str, str]
+    values: dict[str, list[float]]
+    doubts: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One set of results: the record of each run by its id, and the configurations by what tells them apart."""
+
+    records: dict[str, dict[str, Any]]
+    configurations: dict[str, Configuration]
+
+    def records_of(self, keys: Collection[str]) -> list[dict[str, Any]]:
+        """Records of the runs of some configurations."""
+        return [self.records[run] for key in keys for run in self.configurations[key].outcomes]
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether there are synthetic runs, by the names of machines, processors or GPUs."""
+        facts = _facts(list(self.records.values()), ())
+        return any(
+            SYNTHETIC in value.lower() for name in (MACHINE, "processor", "GPUs") for value in facts.get(name, ())
+        )
 
 
 @dataclass(frozen=True)
@@ -89,36 +138,65 @@ class ResultComparison:
 
 
 def compare_results(a: Sequence[Path], b: Sequence[Path]) -> ResultComparison:
-    """Compare two sets of run directories.
-
-    Repeats of the two sides did not run in turn, so they are not paired. Verdicts are corrected for all rows of
-    `changes`, of which iteration time and a throughput that follows from it are one. One repeat gives no interval, and
-    so no verdict.
+    """Compare two sets of run directories, see `compare_sides`.
 
     Raises
     ------
     UserError
         If a file of a run is missing or damaged.
     """
-    sides = [_measured(folders) for folders in (a, b)]
-    records = [[read_record(folder) for folder in folders] for folders in (a, b)]
-    by_run = [{row["run"]: row for row in rows} for rows in sides]
-    shared = [run for run in by_run[0] if run in by_run[1]]
+    return compare_sides(read_side(a), read_side(b))
+
+
+def read_side(folders: Sequence[Path]) -> Side:
+    """Measure one set of run directories.
+
+    Raises
+    ------
+    UserError
+        If a file of a run is missing or damaged.
+    """
+    records: dict[str, dict[str, Any]] = {}
+    configurations: dict[str, Configuration] = {}
+    for row, record in zip(_measured(folders), map(read_record, folders), strict=True):
+        run = row["run"]
+        records[run] = record
+        parameters = as_columns({name: value for name, value in record["parameters"].items() if name != "repeat"})
+        found = configurations.setdefault(
+            repr(sorted(parameters.items())), Configuration(REPEAT.sub("", run), parameters, {}, {}, {})
+        )
+        found.outcomes[run] = row["outcome"]
+        if why := notices(row):
+            found.doubts[run] = why
+        for measure in WORDS if row["outcome"] == "completed" else ():
+            if not pd.isna(row.get(measure)):
+                found.values.setdefault(measure, []).append(float(row[measure]))
+    return Side(records, configurations)
+
+
+def compare_sides(a: Side, b: Side) -> ResultComparison:
+    """Compare two sets of results.
+
+    Repeats of the two sides did not run in turn, so they are not paired. Verdicts are corrected for all rows of
+    `changes`, of which iteration time and a throughput that follows from it are one. One repeat gives no interval, and
+    so no verdict.
+    """
+    shared = [run for run in a.records if run in b.records]
     return ResultComparison(
-        changes=_changes(*(_values(rows, found) for rows, found in zip(sides, records, strict=True))),
+        changes=_changes(a.configurations, b.configurations),
         outcomes=[
             (run, *outcomes)
             for run in shared
-            if len(set(outcomes := tuple(side[run]["outcome"] for side in by_run))) > 1
+            if len(set(outcomes := tuple(side.records[run]["outcome"] for side in (a, b)))) > 1
         ],
-        only_a=[run for run in by_run[0] if run not in by_run[1]],
-        only_b=[run for run in by_run[1] if run not in by_run[0]],
-        environment=_environment(*([record for record in found if record["run"] in shared] for found in records)),
+        only_a=[run for run in a.records if run not in b.records],
+        only_b=[run for run in b.records if run not in a.records],
+        environment=environment_differences(*([side.records[run] for run in shared] for side in (a, b))),
         notices=[
-            (side, row["run"], "; ".join(why))
-            for side, rows in zip("ab", sides, strict=True)
-            for row in rows
-            if (why := notices(row))
+            (name, run, "; ".join(why))
+            for name, side in (("a", a), ("b", b))
+            for each in side.configurations.values()
+            for run, why in each.doubts.items()
         ],
     )
 
@@ -133,28 +211,14 @@ def _measured(folders: Sequence[Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def _values(rows: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[str, tuple[str, dict[str, list[float]]]]:
-    """Name and values of the measures of the completed runs of each configuration."""
-    configurations: dict[str, tuple[str, dict[str, list[float]]]] = {}
-    for row, record in zip(rows, records, strict=True):
-        parameters = as_columns({name: value for name, value in record["parameters"].items() if name != "repeat"})
-        name = REPEAT.sub("", row["run"])
-        _, values = configurations.setdefault(repr(sorted(parameters.items())), (name, {}))
-        if row["outcome"] == "completed":
-            for measure in WORDS:
-                if not pd.isna(row.get(measure)):
-                    values.setdefault(measure, []).append(float(row[measure]))
-    return configurations
-
-
-def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[Change]:
+def _changes(a: dict[str, Configuration], b: dict[str, Configuration]) -> list[Change]:
     """Of configurations that completed on both sides, the measures that either has."""
     found = [
-        (name, measure, values.get(measure, []), b[key][1].get(measure, []))
-        for key, (name, values) in a.items()
-        if key in b and values and b[key][1]
+        (one.name, measure, one.values.get(measure, []), b[key].values.get(measure, []))
+        for key, one in a.items()
+        if key in b and one.values and b[key].values
         for measure in WORDS
-        if measure in values or measure in b[key][1]
+        if measure in one.values or measure in b[key].values
     ]
     ratios = _corrected(found)
     return [
@@ -200,16 +264,17 @@ def _word(measure: str, ratio: Interval) -> str:
     return {"more": more, "less": less, "none": NO_DIFFERENCE, "unknown": CANNOT_TELL}[verdict(ratio)]
 
 
-def _environment(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+def environment_differences(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """What differs between the machines, versions, variables and data of two sets of records, see `environment`."""
     variables = sorted({name for record in [*a, *b] for name in record.get("variables") or {}})
     sides = [_facts(records, variables) for records in (a, b)]
     names = dict.fromkeys(name for side in sides for name in side)
-    rows = [(name, *(", ".join(sorted(side.get(name, ()))) or "not recorded" for side in sides)) for name in names]
+    rows = [(name, *(", ".join(sorted(side.get(name, ()))) or NOT_RECORDED for side in sides)) for name in names]
     differing = [(name, before, after) for name, before, after in rows if before != after]
     disturbed = [[text for record in records if (text := disturbance(record))] for records in (a, b)]
     if any(disturbed):
         counts = [how_many(texts, len(records)) for texts, records in zip(disturbed, (a, b), strict=True)]
-        differing.append(("disturbed runs", *counts))
+        differing.append((DISTURBED_RUNS, *counts))
     return differing
 
 

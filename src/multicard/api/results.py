@@ -2,7 +2,9 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +14,8 @@ from multicard.analysis.best import GOALS, Goal
 from multicard.analysis.claims import SHIPPED, claims_table, judge, read_claims
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.recommend import as_markdown
-from multicard.analysis.result_comparison import MACHINE, compare_results
+from multicard.analysis.regressions import Point, RegressionCheck, check_sides, history, unlike_hardware
+from multicard.analysis.result_comparison import MACHINE, Side, compare_sides, read_side
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.analysis.tables import speedup_table
 from multicard.analysis.tradeoff import Demand, as_table, tradeoffs
@@ -245,6 +248,30 @@ class Results:
         """
         return ResultsComparison(self, other)
 
+    def check(
+        self, new: "Results", tolerance: float = 0.03, measures: Sequence[str] = ("iteration_time",)
+    ) -> RegressionCheck:
+        """Judge whether new results are worse than these by more than a tolerance, configuration by configuration.
+
+        Parameters
+        ----------
+        new
+            What is checked.
+        tolerance
+            Share of the baseline by which a measure may be worse.
+        measures
+            Some of `iteration_time`, `throughput`, `memory` and `energy`.
+
+        Raises
+        ------
+        UserError
+            If a file of a run is missing or damaged.
+        """
+        found = check_sides(self._side, new._side, tolerance, measures)
+        if any(_is_archive(each.path) for each in (self, new)):  # which hold no names of machines
+            found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
+        return found
+
     def draw(self, out: str | Path, claims: str | Path = SHIPPED) -> Drawn:
         """Write all tables, figures, conclusions and the report to a new folder, as the workflow does after its runs.
 
@@ -273,6 +300,10 @@ class Results:
         counts = self.runs.groupby(["scenario", "outcome"], sort=False).size().unstack(fill_value=0).reset_index()
         counts.columns.name = None
         return summary_html(f"Results {self.path}", {}, counts)
+
+    @cached_property
+    def _side(self) -> Side:
+        return read_side(sorted(path.parent for path in self._runs.glob(f"*/{RUN}")))
 
     @property
     def _evidence(self) -> Evidence:
@@ -358,7 +389,7 @@ class ResultsComparison:
     """
 
     def __init__(self, a: Results, b: Results) -> None:
-        found = compare_results(*(sorted(path.parent for path in each._runs.glob(f"*/{RUN}")) for each in (a, b)))
+        found = compare_sides(a._side, b._side)
         named = not any(_is_archive(each.path) for each in (a, b))
         rows = [
             (
@@ -379,6 +410,28 @@ class ResultsComparison:
     def _repr_html_(self) -> str:
         facts = {f"Runs in {side} only": str(len(runs)) for side, runs in (("a", self.only_a), ("b", self.only_b))}
         return summary_html("Comparison", facts, self.changes)
+
+
+def follow(versions: Sequence[Results], tolerance: float = 0.03, measure: str = "iteration_time") -> list[Point]:
+    """Follow a measure of each configuration over versions, given in their order; see `Results.check`.
+
+    Raises
+    ------
+    UserError
+        If a file of a run is missing or damaged.
+    """
+    return history([each._side for each in versions], tolerance, measure)
+
+
+def hardware_differences(versions: Sequence[Results]) -> list[tuple[str, str, str]]:
+    """What differs in hardware from each version to the next: what, and its two values."""
+    sides = [each._side for each in versions]
+    return [row for one, other in pairwise(sides) for row in unlike_hardware(one, other)]
+
+
+def is_synthetic(results: Results) -> bool:
+    """Whether runs are synthetic, by the names of their machines."""
+    return results._side.is_synthetic
 
 
 def _is_archive(path: Path) -> bool:

@@ -1,0 +1,79 @@
+"""False alarms and power of `multicard check`, by simulation with known truth, as tables for README.md.
+
+Repeats are lognormal; a family is a check of 20 configurations against a tolerance of 3%.
+"""
+
+import argparse
+
+import numpy as np
+from scipy.stats import nct, t
+
+from multicard.analysis.regressions import REGRESSION, Pair, judge
+
+CONFIGURATIONS, TOLERANCE = 20, 0.03
+SPREADS, REPEATS = (0.005, 0.01, 0.02), (3, 5, 8)
+SESSIONS = (0.0, 0.01, 0.02)
+
+
+def shown(
+    rng: np.random.Generator, families: int, changes: list[float], spread: float, repeats: int, session: float = 0.0
+) -> np.ndarray:
+    """Which configurations checks call regressions, families × configurations, if so much slower.
+
+    `session`: deviation of a session's speed, which all of its runs share.
+    """
+
+    def family() -> list[bool]:
+        old, new = np.exp(rng.normal(0, spread, (2, len(changes), repeats)) + rng.normal(0, session, (2, 1, 1)))
+        pairs = [
+            Pair(str(place), "iteration_time", before, after * (1 + change))
+            for place, (before, after, change) in enumerate(zip(old, new, changes, strict=True))
+        ]
+        return [found.verdict == REGRESSION for found in judge(pairs, TOLERANCE)]
+
+    return np.array([family() for _ in range(families)])
+
+
+def power_alone(spread: float, repeats: int) -> float:
+    """Power of the t test of one configuration that is slower by twice the tolerance: noncentral t."""
+    freedom, effect = 2 * repeats - 2, np.log((1 + 2 * TOLERANCE) / (1 + TOLERANCE))
+    return float(nct.sf(t.ppf(0.975, freedom), freedom, effect / spread * np.sqrt(repeats / 2)))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--families", type=int, default=1000)
+    families = parser.parse_args().families
+    rng = np.random.default_rng(0)
+    none, slower = [0.0] * CONFIGURATIONS, 2 * TOLERANCE
+    print(
+        "| spread | repeats | none slower | all 3% slower | 6% slower, alone | by noncentral t | 1 of 20 | each of 20 |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for spread in SPREADS:
+        for repeats in REPEATS:
+            found = [
+                shown(rng, families, changes, spread, repeats)
+                for changes in (
+                    none,
+                    [TOLERANCE] * CONFIGURATIONS,
+                    [slower],
+                    [slower, *none[1:]],
+                    [slower] * CONFIGURATIONS,
+                )
+            ]
+            cells = [
+                *(each.any(axis=1).mean() for each in found[:2]), found[2].mean(), power_alone(spread, repeats),
+                found[3][:, 0].mean(), found[4].mean(),
+            ]  # fmt: skip
+            print(f"| {spread:.1%} | {repeats} | " + " | ".join(f"{cell:.1%}" for cell in cells) + " |", flush=True)
+    print("\n| spread of sessions | repeats | none slower |\n|---|---|---|")
+    for session in SESSIONS:
+        for repeats in REPEATS:
+            wrong = shown(rng, families, none, 0.01, repeats, session).any(axis=1).mean()
+            print(f"| {session:.0%} | {repeats} | {wrong:.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

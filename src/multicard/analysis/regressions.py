@@ -1,0 +1,413 @@
+"""Whether results are worse than those of a baseline by more than a tolerance, and by how much over versions.
+
+A change is the ratio of geometric means less one, with a sign by which worse is above zero: 0.1 of an iteration time is
+10% longer, of a throughput 10% less. It is a regression if it is worse than the tolerance and its ratio differs from
+that of the tolerance: Welch's test of logarithms at 5%, corrected for all that are judged together (Holm). Then its 95%
+interval lies beyond the tolerance. Where nothing is worse than the tolerance, at most one family in forty shows a
+regression, since only one side of the test counts. It is within the tolerance if its own interval is, which is not
+corrected: to call all of a family within it wrongly, each that is not has to be called so (Roger Berger, Technometrics
+24, 1982).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from multicard.analysis.notices import PROFILED
+from multicard.analysis.result_comparison import (
+    DISTURBED_RUNS,
+    HARDWARE,
+    NOT_RECORDED,
+    Configuration,
+    Side,
+    environment_differences,
+)
+from multicard.analysis.statistics import LEVEL, Interval, corrected, median_of, ratio_of, repeats_needed
+from multicard.core.text import counted
+from multicard.core.units import percent
+
+REGRESSION, UNDECIDED, WITHIN, CANNOT_TELL = "regression", "undecided", "within tolerance", "cannot tell"
+Verdict = Literal["regression", "undecided", "within tolerance", "cannot tell"]
+FEWEST_REPEATS = 3  # advised where nothing is known of the spread: two have an interval, and hardly ever a verdict
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What can be checked: its columns, of which a run has one; whether more is worse; words for worse and better."""
+
+    columns: tuple[str, ...]
+    more_is_worse: bool
+    worse: str
+    better: str
+
+    @property
+    def sign(self) -> int:
+        """1 where more is worse, else -1."""
+        return 1 if self.more_is_worse else -1
+
+    def of(self, configuration: Configuration) -> str | None:
+        """The column that a configuration has."""
+        return next((column for column in self.columns if column in configuration.values), None)
+
+
+MEASURES: dict[str, Measure] = {
+    "iteration_time": Measure(("iteration_time_s",), True, "slower", "faster"),
+    "throughput": Measure(
+        ("throughput_samples_per_s", "tokens_per_s", "steps_per_s"), False, "less throughput", "more throughput"
+    ),
+    "memory": Measure(("peak_memory_bytes",), True, "more memory", "less memory"),
+    "energy": Measure(("energy_per_sample_j", "energy_per_token_j"), True, "more energy", "less energy"),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Values of a measure of one configuration, over the repeats of the baseline and of what is checked."""
+
+    configuration: str
+    measure: str
+    baseline: Sequence[float]
+    new: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One measure of one configuration.
+
+    Attributes
+    ----------
+    configuration
+        Id of its runs, less the repeat.
+    measure
+        One of `MEASURES`; `outcome` where runs that completed in the baseline do not any more.
+    baseline, new
+        Medians over repeats; None without values.
+    change
+        By how much it is worse, as a share of the baseline, with its own 95% interval; its p-value is corrected.
+    repeats
+        Completed runs with the measure, of the baseline and of what is checked.
+    verdict
+        See the module.
+    reason
+        What more there is to say.
+    repeats_needed
+        Of each side where it is undecided, to find a change of twice the tolerance with a probability of 80%, by the
+        spread of these repeats.
+    """
+
+    configuration: str
+    measure: str
+    baseline: float | None
+    new: float | None
+    change: Interval
+    repeats: tuple[int, int]
+    verdict: Verdict
+    reason: str | None = None
+    repeats_needed: int | None = None
+
+
+@dataclass(frozen=True)
+class RegressionCheck:
+    """What became worse from a baseline to new results.
+
+    Attributes
+    ----------
+    tolerance
+        As a share.
+    judgements
+        Of configurations that completed in the baseline, in its order.
+    missing, added
+        Configurations that only the baseline has, and only the new results.
+    not_compared
+        Configurations that completed in neither, or for the first time, and how they ended.
+    hardware
+        What differs in hardware: what, and its values in the baseline and in the new results.
+    environment
+        What else differs: versions, variables, data, the name of the machine.
+    doubts
+        Runs whose numbers are in doubt: `baseline` or `new`, their id, and why.
+    """
+
+    tolerance: float
+    judgements: list[Judgement]
+    missing: list[str]
+    added: list[str]
+    not_compared: dict[str, str]
+    hardware: list[tuple[str, str, str]]
+    environment: list[tuple[str, str, str]]
+    doubts: list[tuple[str, str, str]]
+
+    def of(self, verdict: Verdict) -> list[Judgement]:
+        """The judgements with a verdict."""
+        return [each for each in self.judgements if each.verdict == verdict]
+
+    @property
+    def undecidable(self) -> list[str]:
+        """Measures of which nothing can be told: there is no interval of any configuration."""
+        told = {each.measure: False for each in self.judgements}
+        for each in self.judgements:
+            told[each.measure] |= each.verdict != CANNOT_TELL
+        return [measure for measure, is_told in told.items() if not is_told]
+
+
+def check_sides(
+    baseline: Side, new: Side, tolerance: float = 0.03, measures: Sequence[str] = ("iteration_time",)
+) -> RegressionCheck:
+    """Judge what changed from a baseline to new results.
+
+    Parameters
+    ----------
+    baseline, new
+        Two sets of results. Their repeats did not run in turn, so they are not paired.
+    tolerance
+        Share of the baseline by which a measure may be worse, from 0 to below 1.
+    measures
+        Some of `MEASURES`.
+    """
+    before, after = baseline.configurations, new.configurations
+    shared = [key for key in before if key in after]
+    compared = [key for key in shared if before[key].values]
+    differences = environment_differences(baseline.records_of(shared), new.records_of(shared))
+    hardware = _hardware(differences)
+    ended = [(key, _failures(before[key], after[key])) for key in compared]
+    pairs = [
+        Pair(before[key].name, name, *_values(MEASURES[name], before[key], after[key]))
+        for key in compared
+        if after[key].values
+        for name in measures
+    ]
+    judged = [_failed(before[key].name, why) for key, why in ended if why] + judge(pairs, tolerance)
+    place = {before[key].name: index for index, key in enumerate(compared)}
+    return RegressionCheck(
+        tolerance=tolerance,
+        judgements=sorted(judged, key=lambda each: place[each.configuration]),
+        missing=[one.name for key, one in before.items() if key not in after],
+        added=[one.name for key, one in after.items() if key not in before],
+        not_compared={
+            before[key].name: "completed for the first time" if after[key].values else "completed in neither"
+            for key in shared
+            if key not in compared
+        },
+        hardware=hardware,
+        environment=[row for row in differences if row not in hardware and row[0] != DISTURBED_RUNS],  # see doubts
+        doubts=[
+            (side, run, "; ".join(shown))
+            for side, configurations in (("baseline", before), ("new", after))
+            for key in compared
+            for run, why in configurations[key].doubts.items()
+            # No measure is of the profiled window.
+            if (shown := [each for each in why if not each.startswith(PROFILED)])
+        ],
+    )
+
+
+def judge(pairs: Sequence[Pair], tolerance: float) -> list[Judgement]:
+    """Judge changes that are reported together, each against the tolerance.
+
+    >>> slower = Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09])
+    >>> [(found.verdict, round(found.change.value, 3)) for found in judge([slower], 0.03)]
+    [('regression', 0.1)]
+    """
+    limits = [1 + MEASURES[pair.measure].sign * tolerance for pair in pairs]
+    ratios = corrected(
+        [ratio_of(pair.new, pair.baseline, against=limit) for pair, limit in zip(pairs, limits, strict=True)]
+    )
+    comparisons = sum(ratio.p_value is not None for ratio in ratios)
+    return [_judgement(pair, ratio, tolerance, max(comparisons, 1)) for pair, ratio in zip(pairs, ratios, strict=True)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measure of one configuration in one version.
+
+    Attributes
+    ----------
+    configuration
+        Id of its runs, less the repeat.
+    parameters
+        Those of its runs but the repeat.
+    version
+        Place of the version, from 0.
+    values
+        Over repeats; empty where none completed.
+    median
+        Their median with its interval, in the unit of `column`.
+    column
+        The measure's; None without values.
+    outcomes
+        Of its runs in this version; empty where it was not run.
+    since_previous, since_first
+        What changed since the version before, and since the first one, of those with values; None in the first. Where
+        runs do not complete any more, `since_previous` says so.
+    previous, first
+        These versions.
+    """
+
+    configuration: str
+    parameters: Mapping[str, object]
+    version: int
+    values: Sequence[float]
+    median: Interval
+    column: str | None
+    outcomes: Sequence[str]
+    since_previous: Judgement | None = None
+    since_first: Judgement | None = None
+    previous: int | None = None
+    first: int | None = None
+
+
+def history(versions: Sequence[Side], tolerance: float = 0.03, measure: str = "iteration_time") -> list[Point]:
+    """Follow a measure of each configuration over versions, given in their order.
+
+    Each version is compared with the one before and with the first, so that a regression in steps below the tolerance
+    is found as well. All comparisons are corrected together.
+    """
+    names = {key: one.name for side in versions for key, one in side.configurations.items()}
+    lines = {
+        key: _line(name, [side.configurations.get(key) for side in versions], measure) for key, name in names.items()
+    }
+    known = {key: [place for place, point in enumerate(line) if point.values] for key, line in lines.items()}
+    steps = dict.fromkeys(
+        (key, before, after)
+        for key, places in known.items()
+        for before, after in [*pairwise(places), *((places[0], place) for place in places[1:])]
+    )
+    pairs = [
+        Pair(names[key], measure, lines[key][before].values, lines[key][after].values) for key, before, after in steps
+    ]
+    judged = dict(zip(steps, judge(pairs, tolerance), strict=True))
+    found = []
+    for key, line in lines.items():
+        for place, point in enumerate(line):
+            earlier = [each for each in known[key] if each < place]
+            if not earlier:
+                found.append(point)
+                continue
+            since = {"previous": earlier[-1], "first": earlier[0]}
+            changes = {f"since_{name}": judged.get((key, before, place)) for name, before in since.items()}
+            if point.outcomes and not point.values:
+                before, after = (versions[each].configurations[key] for each in (earlier[-1], place))
+                if why := _failures(before, after):
+                    changes["since_previous"] = _failed(point.configuration, why)
+            found.append(replace(point, **since, **changes))
+    return found
+
+
+def unlike_hardware(one: Side, other: Side) -> list[tuple[str, str, str]]:
+    """What differs in hardware between the runs of the configurations that two sets of results share."""
+    shared = [key for key in one.configurations if key in other.configurations]
+    return _hardware(environment_differences(one.records_of(shared), other.records_of(shared)))
+
+
+def _hardware(differences: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    return [row for row in differences if row[0] in HARDWARE and NOT_RECORDED not in row]
+
+
+def _values(measure: Measure, before: Configuration, after: Configuration) -> tuple[list[float], list[float]]:
+    column = measure.of(before)
+    return before.values.get(column, []), after.values.get(column, [])
+
+
+def _failures(before: Configuration, after: Configuration) -> str | None:
+    """How runs of a configuration end now that did not before: where all completed, or where none does any more."""
+    ended = [[outcome for outcome in each.outcomes.values() if outcome != "completed"] for each in (before, after)]
+    if not ended[1] or (ended[0] and after.values):
+        return None
+    kinds = ", ".join(dict.fromkeys(ended[1]))
+    completed = len(before.outcomes) - len(ended[0])
+    return f"{kinds} in {len(ended[1])} of {counted(len(after.outcomes), 'run')}; {completed} completed in the baseline"
+
+
+def _failed(name: str, why: str) -> Judgement:
+    nothing = Interval(None, None, None, 0)
+    return Judgement(name, "outcome", None, None, nothing, (0, 0), REGRESSION, why)
+
+
+def _judgement(pair: Pair, ratio: Interval, tolerance: float, comparisons: int) -> Judgement:
+    measure = MEASURES[pair.measure]
+    change = _worse(ratio, measure)
+    verdict, reason, needed = UNDECIDED, None, None
+    if change.p_value is None:
+        verdict, reason = CANNOT_TELL, _why_unknown(pair)
+    elif change.value > tolerance and change.p_value <= 1 - LEVEL:
+        verdict = REGRESSION
+    elif change.high <= tolerance:
+        verdict = WITHIN
+    else:
+        needed = _repeats_needed(pair, measure, tolerance, comparisons)
+        reason = _why_undecided(change, needed, min(map(len, (pair.baseline, pair.new))), tolerance, comparisons)
+    return Judgement(
+        configuration=pair.configuration,
+        measure=pair.measure,
+        baseline=median_of(pair.baseline).value,
+        new=median_of(pair.new).value,
+        change=change,
+        repeats=(len(pair.baseline), len(pair.new)),
+        verdict=verdict,
+        reason=reason,
+        repeats_needed=needed,
+    )
+
+
+def _worse(ratio: Interval, measure: Measure) -> Interval:
+    """The change that a ratio of new to baseline is: worse is above zero."""
+    ends = [None if end is None else measure.sign * (end - 1) for end in (ratio.low, ratio.high)]
+    low, high = ends[:: measure.sign]
+    return replace(ratio, value=None if ratio.value is None else measure.sign * (ratio.value - 1), low=low, high=high)
+
+
+def _why_unknown(pair: Pair) -> str:
+    for side, values in (("the baseline", pair.baseline), ("the new results", pair.new)):
+        if len(values) == 0:
+            return f"{pair.measure} was not measured in {side}"
+    sides = [side for side, values in (("baseline", pair.baseline), ("new", pair.new)) if len(values) == 1]
+    return f"one repeat ({' and '.join(sides)}), so no spread is known: run {FEWEST_REPEATS} or more of each"
+
+
+def _why_undecided(
+    change: Interval, needed: int | None, repeats: int, tolerance: float, comparisons: int
+) -> str | None:
+    """What keeps a change from being told, and how many repeats would."""
+    parts = []
+    if change.low > tolerance:
+        parts.append(f"may be chance among {comparisons} comparisons")
+    elif needed is not None and needed <= repeats:
+        parts.append("close to the tolerance")
+    if needed is not None and needed > repeats:
+        parts.append(f"repeat each about {needed} times to find a change of {percent(2 * tolerance, decimals=1)}")
+    return "; ".join(parts) or None
+
+
+def _repeats_needed(pair: Pair, measure: Measure, tolerance: float, comparisons: int) -> int | None:
+    """Repeats of each side to find a change of twice the tolerance; None where that has no number, or is too large."""
+    logs = [np.log(values) for values in (pair.baseline, pair.new)]
+    freedom = sum(len(each) - 1 for each in logs)
+    deviation = math.sqrt(sum(each.var() * len(each) for each in logs) / freedom)
+    limit, change = (1 + measure.sign * share for share in (tolerance, 2 * tolerance))
+    if tolerance == 0 or change <= 0:
+        return None
+    return repeats_needed(deviation, abs(math.log(change / limit)), comparisons)
+
+
+def _line(name: str, versions: Sequence[Configuration | None], measure: str) -> list[Point]:
+    """A configuration in each version, all by the same column."""
+    columns = [MEASURES[measure].of(each) for each in versions if each]
+    column = next((each for each in columns if each), None)
+    return [_point(name, place, each, column) for place, each in enumerate(versions)]
+
+
+def _point(name: str, version: int, configuration: Configuration | None, column: str | None) -> Point:
+    values = configuration.values.get(column, []) if configuration else []
+    return Point(
+        configuration=name,
+        parameters=configuration.parameters if configuration else {},
+        version=version,
+        values=values,
+        median=median_of(values),
+        column=column,
+        outcomes=list(configuration.outcomes.values()) if configuration else [],
+    )

@@ -1,0 +1,84 @@
+"""`multicard history`."""
+
+import argparse
+from pathlib import Path
+
+from multicard.cli._command import Command
+from multicard.cli.check import add_tolerance, line_of, refuse_other_hardware, results_of, tolerance_of
+from multicard.core.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the versions in their order, what is followed, and where it is drawn."""
+    add = parser.add_argument
+    add(
+        "versions", type=Path, nargs="+", metavar="RESULTS",
+        help="results folders or archives of recorded runs, the oldest first; their names are the versions'",
+    )  # fmt: skip
+    add_tolerance(parser)
+    add(
+        "--measure", default="iteration_time", metavar="NAME",
+        help="what to follow: iteration_time (default), throughput, memory, energy",
+    )  # fmt: skip
+    add("--allow-other-machine", action="store_true", help="follow although the hardware differs")
+    add("--out", type=Path, default=Path("history"), help="figure, without suffix (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Draw a measure of each configuration over versions, and print where it became worse."""
+    from multicard.analysis.regressions import MEASURES, REGRESSION
+    from multicard.api.results import follow, hardware_differences, is_synthetic
+    from multicard.cli._console import console
+    from multicard.core.terminal import plain
+    from multicard.figures.draw import save
+    from multicard.figures.history import draw_history
+
+    tolerance = tolerance_of(arguments.tolerance)
+    if arguments.measure not in MEASURES:
+        raise UserError(f"--measure: found {arguments.measure!r}, expected one of {', '.join(MEASURES)}")
+    if len(arguments.versions) < 2:
+        raise UserError("expected two versions or more, the oldest first")
+    names = labels(arguments.versions)
+    versions = [results_of(path) for path in arguments.versions]
+    refuse_other_hardware(hardware_differences(versions), arguments)
+    points = follow(versions, tolerance, arguments.measure)
+    if not any(point.values for point in points):
+        raise UserError(f"{arguments.measure} was not measured in any version")
+    lines = []
+    for point in points:
+        for judgement, since in ((point.since_previous, point.previous), (point.since_first, point.first)):
+            if judgement and judgement.verdict == REGRESSION:
+                lines.append(f"{names[since]} to {names[point.version]}: {line_of(judgement)}")
+                break
+    terminal = console()
+    for line in lines:
+        terminal.print(plain(line), soft_wrap=True)
+    save(*draw_history(points, names, tolerance, any(map(is_synthetic, versions))), arguments.out)
+    terminal.print(plain(f"figure: {arguments.out}.png, .svg, .pdf; its numbers: {arguments.out}.csv"), soft_wrap=True)
+
+
+def labels(paths: list[Path]) -> list[str]:
+    """Names of versions: those of their archives or folders, or whole paths where these are alike.
+
+    >>> labels([Path("old/v1.tar.gz"), Path("v2.zip"), Path("results")])
+    ['v1', 'v2', 'results']
+    >>> labels([Path("v1/results"), Path("v2/results")])
+    ['v1/results', 'v2/results']
+    """
+    from multicard.experiment.config import ARCHIVES
+
+    def name(path: Path) -> str:
+        end = next((end for end in ARCHIVES if path.name.endswith(end)), "")
+        return path.resolve().name.removesuffix(end)
+
+    names = [name(path) for path in paths]
+    return names if len(set(names)) == len(names) else list(map(str, paths))
+
+
+COMMAND = Command(
+    "history",
+    54,
+    "plot how each configuration's speed changed over versions, and mark where it became worse",
+    add_arguments,
+    run,
+)

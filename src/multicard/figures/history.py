@@ -1,0 +1,169 @@
+"""A measure of each configuration over versions, with what became worse marked."""
+
+import math
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from multicard.analysis.regressions import REGRESSION, Judgement, Point
+from multicard.core.text import counted, for_figure, natural
+from multicard.core.units import heading, unit_for, units_of
+from multicard.figures.series import configuration_names
+from multicard.figures.style import WIDTH_IN, colours, legend_below, note_above, styled
+
+COLUMNS, PANEL_IN = 3, 1.7  # of panels, and the height of one
+MOST = 24  # panels
+WHISKERS = {False: "range", True: "95% interval"}  # of a median, by whether it has an interval
+LONGEST = 14  # characters of a version's name at an axis
+
+
+def draw_history(
+    points: Sequence[Point], versions: Sequence[str], tolerance: float, synthetic: bool
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw a panel per configuration: medians with their intervals, the tolerance around the first, regressions.
+
+    Parameters
+    ----------
+    points
+        As `multicard.analysis.regressions.history` gives them, some with values.
+    versions
+        Names, in their order.
+    tolerance
+        With which the points were judged.
+    synthetic
+        Whether runs are synthetic, which is said above.
+
+    Returns
+    -------
+    Figure, pandas.DataFrame
+        And the numbers shown, of configurations without a panel as well.
+    """
+    lines = _lines(points)
+    worse = {name: any(_is_worse(point) for point in own) for name, own in lines.items()}
+    shown = [name for name in lines if any(point.values for point in lines[name])]
+    left_out = max(0, len(shown) - MOST)
+    if left_out:  # those that became worse come first
+        kept = sorted(shown, key=lambda name: not worse[name])[:MOST]
+        shown = [name for name in shown if name in kept]
+    with styled():
+        figure = _draw({name: lines[name] for name in shown}, versions, tolerance)
+        notes = ["Synthetic: no real machine was measured"] if synthetic else []
+        if left_out:
+            notes.append(f"{counted(left_out, 'configuration')} without a panel: see the table beside the figure")
+        note_above(figure, notes)
+    data = _table(points, versions)
+    return figure, data.assign(synthetic=True) if synthetic else data
+
+
+def _lines(points: Sequence[Point]) -> dict[str, list[Point]]:
+    lines: dict[str, list[Point]] = {}
+    for point in points:
+        lines.setdefault(point.configuration, []).append(point)
+    return lines
+
+
+def _draw(named: dict[str, list[Point]], versions: Sequence[str], tolerance: float) -> Figure:
+    titled = zip(_titles(named), named.values(), strict=True)
+    titles, lines = zip(*sorted(titled, key=lambda pair: natural(pair[0])), strict=True)
+    columns = 2 if len(lines) == 4 else min(COLUMNS, len(lines))
+    rows = math.ceil(len(lines) / columns)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(WIDTH_IN, PANEL_IN * rows + 0.9), sharex=True, squeeze=False
+    )  # fmt: skip
+    panels = list(grid.flat)
+    covered = {point.median.coverage is not None for own in lines for point in own if point.median.low is not None}
+    whiskers = " or ".join(word for is_covered, word in WHISKERS.items() if is_covered in covered)
+    whiskers = f"median of repeats{whiskers and ', ' + whiskers}"
+    for axes, own, title in zip(panels, lines, titles, strict=False):
+        _panel(axes, own, tolerance, whiskers)
+        axes.set_title(title, fontsize="small")
+    for axes in panels[len(lines) :]:
+        axes.remove()
+    names = [for_figure(name, LONGEST) for name in versions]
+    per_panel = WIDTH_IN / columns * 8  # characters of its width
+    tilted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if sum(map(len, names)) > per_panel else {}
+    for axes in panels[max(0, len(lines) - columns) : len(lines)]:  # the last of their columns
+        axes.tick_params(labelbottom=True)
+        axes.set_xticks(range(len(names)), names, **tilted)
+    panels[0].set_xlim(-0.5, len(names) - 0.5)
+    legend_below(figure, *panels[: len(lines)])
+    return figure
+
+
+def _panel(axes: Axes, own: list[Point], tolerance: float, whiskers: str) -> None:
+    column = next(point.column for point in own if point.column)
+    known = [point for point in own if point.values]
+    factor, unit = unit_for([point.median.value for point in known], units_of(column) or ((1.0, ""),))
+    first = known[0].median.value * factor
+    band = [first * (1 - tolerance), first * (1 + tolerance)]
+    axes.axhspan(*band, color="0.88", zorder=0, label=f"first version ±{100 * tolerance:g}%")
+    # None is not a number here: a version without values is a gap in the line.
+    medians = [point.median for point in own]
+    ends = [(each.value, each.low or each.value, each.high or each.value) for each in medians]
+    value, low, high = np.array(ends, float).T * factor
+    places = [point.version for point in own]
+    axes.errorbar(
+        places, value, [value - low, high - value],
+        color=colours(1)[0], marker="o", markersize=4, linewidth=1, capsize=2, label=whiskers,
+    )  # fmt: skip
+    steps = [_regressed(point.since_previous) for point in own]
+    creeps = [_regressed(point.since_first) and not step for point, step in zip(own, steps, strict=True)]
+    for marked, marker, label in (
+        (steps, "X", "worse than the version before"), (creeps, "D", "worse than the first version only")
+    ):  # fmt: skip
+        if any(marked):
+            axes.plot(
+                places, np.where(marked, value, np.nan),
+                linestyle="none", marker=marker, markersize=7, color="0.1", zorder=5, label=label,
+            )  # fmt: skip
+    for point in own:
+        if point.outcomes and not point.values:
+            axes.annotate(
+                next(iter(point.outcomes)).replace("_", " "), (point.version, 0), xycoords=("data", "axes fraction"),
+                xytext=(0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom", fontsize="x-small",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            )  # fmt: skip
+    # Small noise may not look large: the axis spans at least four times the tolerance on both sides.
+    reach = 1.1 * max(4 * tolerance * first, 0.01 * first, np.nanmax(np.abs([low - first, high - first])))
+    axes.set_ylim(max(0.0, first - reach), first + reach)
+    axes.set_ylabel(heading(column, unit), fontsize="small")
+
+
+def _titles(lines: dict[str, list[Point]]) -> list[str]:
+    """What varies among the configurations, or their ids where these are of several workloads."""
+    rows = [next(point.parameters for point in own if point.parameters) for own in lines.values()]
+    if len({row["workload"] for row in rows}) > 1:
+        return [for_figure(name, 40) for name in lines]
+    measures = pd.DataFrame(rows).assign(outcome="completed", repeat=1)
+    return [for_figure(name, 40) for name in configuration_names(measures, measures)]
+
+
+def _regressed(judgement: Judgement | None) -> bool:
+    return judgement is not None and judgement.verdict == REGRESSION
+
+
+def _is_worse(point: Point) -> bool:
+    return _regressed(point.since_previous) or _regressed(point.since_first)
+
+
+def _table(points: Sequence[Point], versions: Sequence[str]) -> pd.DataFrame:
+    rows = []
+    for point in points:
+        row = {
+            "configuration": point.configuration, "version": versions[point.version], "measure": point.column,
+            "median": point.median.value, "low": point.median.low, "high": point.median.high,
+            "repeats": len(point.values), "outcomes": ", ".join(dict.fromkeys(point.outcomes)),
+        }  # fmt: skip
+        for name, judgement in (("previous", point.since_previous), ("first", point.since_first)):
+            change = judgement.change if judgement else None
+            row |= {
+                f"since_{name}{end}": getattr(change, end.removeprefix("_") or "value", None)
+                for end in ("", "_low", "_high")
+            }
+            row[f"since_{name}_verdict"] = judgement.verdict if judgement else None
+        rows.append(row)
+    return pd.DataFrame(rows)

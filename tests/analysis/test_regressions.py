@@ -1,0 +1,143 @@
+"""Regressions against SciPy's tests, and over simulated families whose truth is known."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy.stats import binom, ttest_ind
+
+from multicard.analysis.regressions import Pair, history, judge
+from multicard.analysis.result_comparison import Configuration, Side
+from multicard.analysis.statistics import repeats_needed
+
+TOLERANCE = 0.03
+SPREAD = (1.0, 1.01, 0.99)  # of repeats
+
+
+def pair(times: float, name: str = "a", measure: str = "iteration_time") -> Pair:
+    return Pair(name, measure, SPREAD, [times * each for each in SPREAD])
+
+
+def side(**values: Sequence[float]) -> Side:
+    """Results with these iteration times of each configuration; without any, its run ran out of memory."""
+    return Side(
+        {},
+        {
+            name: Configuration(
+                name,
+                {"workload": "vision"},
+                {f"{name}_r{n}": "completed" for n, _ in enumerate(times)} or {f"{name}_r1": "out_of_memory"},
+                {"iteration_time_s": list(times)} if times else {},
+                {},
+            )
+            for name, times in values.items()
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [
+        (1.2, "regression"),
+        (1.04, "undecided"),
+        (1.03, "undecided"),
+        (1.0, "within tolerance"),
+        (0.7, "within tolerance"),
+    ],
+)
+def test_a_change_beyond_the_tolerance_is_told_from_one_within_it(times: float, verdict: str) -> None:
+    [found] = judge([pair(times)], TOLERANCE)
+    logs = np.log(SPREAD)
+    ends = np.exp(ttest_ind(logs + np.log(times), logs, equal_var=False).confidence_interval()) - 1
+    assert found.verdict == verdict
+    assert found.change.value == pytest.approx(times - 1)
+    assert (found.change.low, found.change.high) == pytest.approx(tuple(ends))
+    decided = {True: "regression", False: "within tolerance"}
+    assert verdict == ("undecided" if ends[0] <= TOLERANCE < ends[1] else decided[ends[0] > TOLERANCE])
+
+
+def test_less_throughput_is_worse_and_more_is_not() -> None:
+    less, more = judge([pair(0.8, "less", "throughput"), pair(1.25, "more", "throughput")], TOLERANCE)
+    assert (less.verdict, more.verdict) == ("regression", "within tolerance")
+    assert (less.change.value, more.change.value) == pytest.approx((0.2, -0.25))
+    assert less.change.low < 0.2 < less.change.high
+    # A loss of exactly the tolerance is not beyond it.
+    assert judge([pair(0.97, measure="throughput")], TOLERANCE)[0].change.p_value == 1
+
+
+def test_one_of_many_needs_more_evidence_than_one_alone() -> None:
+    shift = 1.062
+    alone = judge([pair(shift)], TOLERANCE)
+    among = judge([pair(shift), *(pair(1, str(n)) for n in range(19))], TOLERANCE)
+    assert (alone[0].verdict, among[0].verdict) == ("regression", "undecided")
+    logs = np.log(SPREAD)
+    p_value = ttest_ind(logs + np.log(shift / 1.03), logs, equal_var=False).pvalue
+    # By Holm's method the smallest of 20; the others are equal to their baseline, further from the limit.
+    assert (alone[0].change.p_value, among[0].change.p_value) == pytest.approx((p_value, 20 * p_value))
+    assert "chance among 20 comparisons" in among[0].reason
+
+
+def test_without_an_interval_nothing_is_told() -> None:
+    one, none = judge([Pair("a", "iteration_time", SPREAD, [9.0]), Pair("b", "energy", SPREAD, [])], TOLERANCE)
+    assert (one.verdict, none.verdict) == ("cannot tell", "cannot tell")
+    assert one.reason == "one repeat (new), so no spread is known: run 3 or more of each"
+    assert none.reason == "energy was not measured in the new results"
+
+
+def test_equal_values_are_within_every_tolerance() -> None:
+    [found] = judge([Pair("a", "memory", [5.0, 5.0], [5.0, 5.0])], 0.0)
+    assert found.verdict == "within tolerance"
+
+
+# Cohen, Statistical Power Analysis, 2nd ed., table 2.4.1: two-sided 5%, power 80%.
+@pytest.mark.parametrize(("effect", "repeats"), [(0.2, 393), (0.5, 64), (0.8, 26), (1.0, 17)])
+def test_repeats_needed_are_those_of_the_tables(effect: float, repeats: int) -> None:
+    assert repeats_needed(1.0, effect) == pytest.approx(repeats, abs=1)
+
+
+def test_so_many_repeats_find_the_change_with_the_stated_probability() -> None:
+    rng = np.random.default_rng(5)
+    deviation, change, families = 0.02, 2 * TOLERANCE, 400
+    repeats = repeats_needed(deviation, np.log((1 + change) / (1 + TOLERANCE)))
+    found = 0
+    for _ in range(families):
+        old, new = np.exp(rng.normal(0, deviation, (2, repeats)))
+        found += judge([Pair("a", "iteration_time", old, new * (1 + change))], TOLERANCE)[0].verdict == "regression"
+    assert binom.cdf(found, families, 0.8) > 1e-4
+    assert binom.sf(found - 1, families, 0.85) > 1e-4  # one repeat less would not do, by little
+
+
+def test_families_without_a_regression_rarely_show_one() -> None:
+    rng = np.random.default_rng(6)
+    families, wrong = 200, 0
+    for _ in range(families):
+        old, new = np.exp(rng.normal(0, 0.02, (2, 20, 3)))
+        pairs = [Pair(str(n), "iteration_time", old[n], new[n] * (1 + TOLERANCE)) for n in range(20)]
+        wrong += any(found.verdict == "regression" for found in judge(pairs, TOLERANCE))
+    # The largest change that is none: fewer are wrong where less changed.
+    assert binom.sf(wrong - 1, families, 0.05) > 1e-3
+
+
+def test_history_finds_a_step_and_what_creeps() -> None:
+    def times(*factors: float) -> list[Side]:
+        return [side(a=[factor * each for each in (1.0, 1.001, 0.999)]) for factor in factors]
+
+    def verdicts(versions: list[Side]) -> list[tuple[str, str]]:
+        return [
+            tuple(found.verdict if found else "" for found in (point.since_previous, point.since_first))
+            for point in history(versions, TOLERANCE)
+        ]
+
+    worse, within = "regression", "within tolerance"
+    assert verdicts(times(1, 1.1, 1.1)) == [("", ""), (worse, worse), (within, worse)]
+    assert verdicts(times(1, 1.02, 1.04, 1.06)) == [("", ""), (within, within), (within, worse), (within, worse)]
+
+
+def test_history_passes_over_versions_without_numbers() -> None:
+    versions = [side(a=[1.0, 1.001]), side(a=[]), side(b=[1.0]), side(a=[1.5, 1.501])]
+    a, b = history(versions)[:4], history(versions)[4:]
+    assert [point.previous for point in a] == [None, 0, 0, 0]
+    assert a[1].since_previous.reason == "out_of_memory in 1 of 1 run; 2 completed in the baseline"
+    assert (a[2].outcomes, a[2].since_previous) == ([], None)
+    assert a[3].since_previous.change.value == pytest.approx(0.5, rel=1e-2)
+    assert [len(point.values) for point in b] == [0, 0, 1, 0]

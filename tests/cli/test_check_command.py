@@ -1,0 +1,164 @@
+"""`multicard check` and `multicard history` of copies of a real run, slower by a known factor (synthetic)."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from multicard.archive.pack import pack
+from multicard.cli import main
+from multicard.core.errors import UserError
+from recorded_runs import add_run, experiment
+
+SPREAD = (1.0, 1.002, 0.998)
+FACTOR = 1.1
+
+
+def results(
+    source: Path,
+    folder: Path,
+    times: float = 1,
+    change: Callable[[dict[str, Any]], object] = lambda record: None,
+    repeats: int = 3,
+    **keys: Any,
+) -> Path:
+    for repeat, own in enumerate(SPREAD[:repeats], start=1):
+        add_run(source, folder, times * own, change, repeat=repeat, **keys)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def baseline(extracted_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two configurations, three repeats each."""
+    folder = tmp_path_factory.mktemp("check") / "baseline"
+    return results(extracted_run, results(extracted_run, folder), seed=7)
+
+
+@pytest.fixture(scope="module")
+def slower(extracted_run: Path, baseline: Path) -> Path:
+    """The second configuration slower by the known factor, on a machine that was busy in its last repeat."""
+
+    def busy(record: dict[str, Any]) -> None:
+        if record["parameters"]["repeat"] == 3:
+            record["conditions"] = [{"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}]
+
+    return results(extracted_run, results(extracted_run, baseline.with_name("slower")), FACTOR, busy, seed=7)
+
+
+def check(*arguments: object) -> int:
+    """Exit code of the command."""
+    try:
+        main(["check", *map(str, arguments)])
+    except SystemExit as stopped:
+        return stopped.code
+    return 0
+
+
+def test_the_slower_configuration_is_one_line(
+    baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = ["--json", tmp_path / "found.json", "--junit", tmp_path / "found.xml"]
+    assert check(baseline, slower, *reports) == 1
+    first, *doubts, last = capsys.readouterr().out.splitlines()
+    [run] = {path.name.removesuffix("_r1") for path in baseline.glob("runs/*seed7*_r1")}
+    # Logarithms of both sides deviate by 0.002: log 1.1 plus and minus 2.776 (t of 4 degrees) × 0.002 × √(2/3).
+    assert first == f"REGRESSION {run}: 10.0% slower (95% interval 9.5% to 10.5%), 3 repeats"
+    assert f"in doubt: new {run}_r3: disturbed: other processes: 1.5 CPUs" in [
+        each.partition("; not")[0] for each in doubts
+    ]
+    assert last == "2 configurations compared by iteration_time: 1 regression, 1 within the tolerance of 3%"
+
+    found = json.loads((tmp_path / "found.json").read_text())
+    changes = {each["configuration"]: each["change"] for each in found["judgements"]}
+    assert changes == pytest.approx({run: FACTOR - 1} | dict.fromkeys(changes.keys() - {run}, 0), abs=1e-9)
+    suite = ElementTree.parse(tmp_path / "found.xml").getroot()
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "2", "failures": "1", "errors": "0", "skipped": "0"
+    }  # fmt: skip
+    [failure] = suite.iter("failure")
+    assert failure.get("message") == first
+
+
+def test_a_change_within_the_tolerance_and_an_archive_as_baseline(
+    baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(baseline, slower, "--tolerance", "12.5%") == 0
+    assert "0 regressions, 2 within the tolerance of 12.5%" in capsys.readouterr().out
+    pack(experiment(baseline, 3), tmp_path / "v1.zip")  # of one of the configurations
+    assert check(tmp_path / "v1.zip", slower) == 0
+    assert "not in the baseline: " in capsys.readouterr().out
+    assert check(slower, baseline, "--measure", "throughput,memory") == 0
+    assert "0 regressions, 4 within the tolerance" in capsys.readouterr().out
+
+
+def test_less_throughput_is_a_regression(baseline: Path, slower: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(baseline, slower, "--measure", "throughput") == 1
+    assert ": 9.1% less throughput (95% interval " in capsys.readouterr().out  # 1 - 1 / 1.1
+
+
+def test_runs_that_end_otherwise_are_a_regression(
+    extracted_run: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(record: dict[str, Any]) -> None:
+        record["outcome"] = "out_of_memory"
+
+    new = results(extracted_run, results(extracted_run, tmp_path, change=lost), seed=7)
+    assert check(baseline, new) == 1
+    assert ": out_of_memory in 3 of 3 runs; 3 completed in the baseline\n" in capsys.readouterr().out
+    assert check(new, baseline) == 0
+    assert ": completed for the first time\n" in capsys.readouterr().out
+
+
+def test_what_cannot_be_told_has_a_code_of_its_own(
+    extracted_run: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def other(record: dict[str, Any]) -> None:
+        record["hardware"]["processor"] = "another"
+
+    def said(*arguments: object) -> str:
+        assert check(*arguments) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        return line
+
+    one = results(extracted_run, tmp_path / "one", repeats=1)
+    assert "1 configuration of the baseline not in the new results" in said(baseline, results(extracted_run, tmp_path))
+    assert said(baseline, one, "--allow-missing") == "cannot tell: no configuration has an interval of iteration_time"
+    assert "energy" in said(baseline, baseline, "--measure", "energy,iteration_time")
+    unlike = results(extracted_run, tmp_path / "other", change=other)
+    assert "accept it with --allow-other-machine" in said(baseline, unlike)
+    assert "--allow-missing" in said(baseline, unlike, "--allow-other-machine")
+    assert check(baseline, unlike, "--allow-other-machine", "--allow-missing") == 0
+    assert "differs: processor: " in capsys.readouterr().out
+    alone = results(extracted_run, tmp_path / "alone", repeats=2, seed=9)
+    assert said(baseline, alone, "--allow-missing").startswith("cannot tell: no configuration that completed in the")
+    assert said(baseline, tmp_path / "none").startswith(f"{tmp_path / 'none'}: expected results: ")
+    for wrong in ("3", "0.03", "100%", "-1%"):
+        assert said(baseline, baseline, f"--tolerance={wrong}").startswith(f"--tolerance: found '{wrong}', expected")
+    assert said(baseline, baseline, "--measure", "speed").startswith("--measure: found 'speed', expected some of ")
+
+
+def test_history_is_drawn_with_its_numbers(
+    baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["history", str(baseline), str(slower), "--out", str(tmp_path / "history")])
+    line, files = capsys.readouterr().out.splitlines()
+    assert line.startswith("baseline to slower: REGRESSION ") and "10.0% slower" in line
+    assert files == f"figure: {tmp_path}/history.png, .svg, .pdf; its numbers: {tmp_path}/history.csv"
+    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".pdf", ".csv"}
+    shown = (tmp_path / "history.svg").read_text()
+    for text in ("baseline", "slower", "first version ±3%", "worse than the version before", "iteration time ("):
+        assert text in shown
+    table = pd.read_csv(tmp_path / "history.csv").dropna(subset="since_first").sort_values("since_first")
+    assert table["since_first"].tolist() == pytest.approx([0, FACTOR - 1], abs=1e-9)
+    assert table["since_previous_verdict"].tolist() == ["within tolerance", "regression"]
+
+
+def test_history_of_one_version_or_an_unknown_measure_is_refused(baseline: Path) -> None:
+    for arguments in ([baseline], [baseline, baseline, "--measure", "speed"], [baseline, baseline, "--measure=energy"]):
+        with pytest.raises((UserError, SystemExit)) as stopped:
+            main(["history", *map(str, arguments)])
+        assert len(str(stopped.value).splitlines()) == 1
