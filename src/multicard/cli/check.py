@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(code)
 
 
-def results_of(path: Path) -> "Results":
+def read_runs(path: Path) -> "Results":
     """Read results, with their runs.
 
     Raises
@@ -115,6 +115,21 @@ def worded(judgement: "Judgement") -> str:
     return f"{one(change.value)} (95% interval {interval}), {repeats}{why}"
 
 
+def refuse_unwritable(option: str, file: Path) -> None:
+    """Refuse a file that cannot be written, before anything is measured.
+
+    Raises
+    ------
+    UserError
+        Naming why.
+    """
+    from multicard.core.files import unwritable
+
+    reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
+    if reason:
+        raise UserError(f"{option}: cannot write to {file}: {reason}")
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from multicard.analysis.regressions import MEASURES, REGRESSION
 
@@ -123,7 +138,10 @@ def _check(arguments: argparse.Namespace) -> int:
     for measure in measures:
         if measure not in MEASURES:
             raise UserError(f"--measure: found {measure!r}, expected some of {','.join(MEASURES)}")
-    found = results_of(arguments.baseline).check(results_of(arguments.new), tolerance, measures)
+    for option in ("json", "junit"):
+        if getattr(arguments, option):
+            refuse_unwritable(f"--{option}", getattr(arguments, option))
+    found = read_runs(arguments.baseline).check(read_runs(arguments.new), tolerance, measures)
     refuse_other_hardware(found.hardware, arguments)
     problems = _problems(found, arguments)
     _print(found, arguments)

@@ -4,7 +4,14 @@ import argparse
 from pathlib import Path
 
 from multicard.cli._command import Command
-from multicard.cli.check import add_tolerance, line_of, refuse_other_hardware, results_of, tolerance_of
+from multicard.cli.check import (
+    add_tolerance,
+    line_of,
+    read_runs,
+    refuse_other_hardware,
+    refuse_unwritable,
+    tolerance_of,
+)
 from multicard.core.errors import UserError
 
 
@@ -38,8 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--measure: found {arguments.measure!r}, expected one of {', '.join(MEASURES)}")
     if len(arguments.versions) < 2:
         raise UserError("expected two versions or more, the oldest first")
+    refuse_unwritable("--out", arguments.out.with_name(f"{arguments.out.name}.png"))
     names = labels(arguments.versions)
-    versions = [results_of(path) for path in arguments.versions]
+    versions = [read_runs(path) for path in arguments.versions]
     refuse_other_hardware(hardware_differences(versions), arguments)
     points = follow(versions, tolerance, arguments.measure)
     if not any(point.values for point in points):
