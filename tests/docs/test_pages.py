@@ -43,7 +43,7 @@ RUN_HERE = (
     r"multicard (runs|status)( --config config/[\w-]+\.yaml)?( --profile slurm)?",
     r"multicard figures",
     r"multicard scale .*--dry-run.*",
-    r"multicard (claims|recommend) results.*",
+    r"multicard (claims|recommend|predict) .*results.*",
     r"multicard analyze \S+ --out \S+",
     r"multicard compare \S+\.sqlite \S+\.sqlite",
     r"snakemake .* --dry-run",

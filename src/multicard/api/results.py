@@ -13,6 +13,10 @@ from matplotlib.figure import Figure
 from multicard.analysis.best import GOALS, Goal
 from multicard.analysis.claims import SHIPPED, claims_table, judge, read_claims
 from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.machine_limits import MachineLimits, read_machine
+from multicard.analysis.prediction import Check
+from multicard.analysis.prediction_series import checked_line, series
+from multicard.analysis.prediction_tables import checks_table, predictions_table
 from multicard.analysis.recommend import as_markdown
 from multicard.analysis.regressions import Point, RegressionCheck, check_sides, history, unlike_hardware
 from multicard.analysis.result_comparison import MACHINE, Side, compare_sides, read_side
@@ -23,7 +27,7 @@ from multicard.api.display import Markdown, summary_html, unmanaged
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
 from multicard.core.errors import UserError
-from multicard.core.layout import RUN, SCENARIO_TABLES
+from multicard.core.layout import RUN, SCENARIO_TABLES, machine_records
 from multicard.core.text import counted
 from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.figures import FIGURES
@@ -238,6 +242,23 @@ class Results:
         asked = Demand(**demand)
         return as_table(tradeoffs(self._evidence, asked), asked)
 
+    def predictions(self, devices: Sequence[int], nodes: int = 1) -> "Predictions":
+        """Predict step time, throughput and memory on numbers of devices; see docs/prediction.md.
+
+        Parameters
+        ----------
+        devices
+            All devices of a job, of each number that is asked for.
+        nodes
+            Nodes that share them equally.
+
+        Raises
+        ------
+        UserError
+            If nothing was measured, or a record of the machine is damaged.
+        """
+        return Predictions(self._evidence, [read_machine(path) for path in machine_records(self.path)], devices, nodes)
+
     def compare(self, other: "Results") -> "ResultsComparison":
         """Compare with other results, configuration by configuration.
 
@@ -367,6 +388,36 @@ class ScenarioResults:
 
     def _repr_html_(self) -> str:
         return summary_html(f"Scenario {self.name}", {}, self.runs)
+
+
+class Predictions:
+    """What is predicted of every configuration, and how predictions of measured runs turn out.
+
+    Attributes
+    ----------
+    predictions
+        One row per configuration and number of devices: `step_time_s` and `throughput_per_s` with `…_low` and
+        `…_high`, `speedup`, `efficiency`, `memory_bytes` (of a device), `bound`, `laws`, `caveats`, or the `reason` why
+        there is none.
+    checks
+        One row per measured number of devices: `predicted_s` from the smaller ones, with `…_low` and `…_high`,
+        `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
+    verdicts
+        A sentence for each machine: whether predictions were checked there, and how they turned out.
+    """
+
+    def __init__(
+        self, evidence: Evidence, machines: Sequence[MachineLimits], devices: Sequence[int], nodes: int = 1
+    ) -> None:
+        found = series(evidence, machines)
+        self.predictions = predictions_table(found, devices, nodes)
+        self.checks = checks_table(found)
+        by_machine: dict[str | None, list[Check]] = {}
+        for each in found:
+            by_machine.setdefault(each.of.provenance.machine, []).extend(check for *_, check in each.checks())
+        self.verdicts = [
+            f"{machine or 'machine unknown'}: {checked_line(checks)}" for machine, checks in by_machine.items()
+        ]
 
 
 class ResultsComparison:

@@ -42,6 +42,25 @@ class Unit:
     energy: str
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """Collectives of one kind in which a rank takes part in each step.
+
+    Attributes
+    ----------
+    collective
+        As traces name it: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `reduce`.
+    bytes
+        Of the buffers of all of them: of a gathered or scattered one the whole, not a rank's shard.
+    messages
+        How many there are.
+    """
+
+    collective: str
+    bytes: float
+    messages: float
+
+
 class Method(Protocol):
     """What a workload's entries of strategies, techniques or the like have in common.
 
@@ -106,6 +125,8 @@ class Workload(ABC):
     loader_parameters, step_parameters
         Parameters that the rate of its loader alone depends on, beside the number of workers, and those that the time
         of a step without a loader does; empty where `multicard machine` measures neither.
+    batch_parameters
+        Parameters that set how many samples one device computes, and nothing else there.
     """
 
     name: str
@@ -130,6 +151,7 @@ class Workload(ABC):
     implied: Mapping[str, tuple[str, ...]] = {}
     loader_parameters: tuple[str, ...] = ()
     step_parameters: tuple[str, ...] = ()
+    batch_parameters: tuple[str, ...] = ()
 
     def config_error(self, p: Any, inputs: Inputs) -> str | None:
         """What is wrong with a run on any machine, by its parameters and its inputs; inputs may be unknown."""
@@ -236,6 +258,30 @@ class Workload(ABC):
 
         Starting processes and what happens to the trace are not the workload's.
         """
+
+    def traffic(self, p: Any, measures: Mapping[str, Any]) -> Sequence[Traffic] | None:
+        """Collectives of a step of a job with these parameters; None where the workload does not know them.
+
+        Parameters
+        ----------
+        measures
+            Parameters and measures of a run that differs at most in its number of devices.
+        """
+        return None
+
+    def memory_change(self, p: Any, devices: int, measures: Mapping[str, Any]) -> float | None:
+        """Bytes that a device needs more on `devices` devices than in a run with parameters p; None where unknown.
+
+        Parameters
+        ----------
+        measures
+            Of that run.
+        """
+        return None
+
+    def loads_in_step(self, p: Any) -> bool:
+        """Whether the process that computes also loads, so that the wait for data is work of its own."""
+        return False
 
     def waits_for_loader(self, p: Any, inputs: Inputs) -> bool:
         """Whether loading, by `assumption`, takes longer than what the GPUs do with it."""

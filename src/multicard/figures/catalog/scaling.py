@@ -51,6 +51,20 @@ FIGURES = (
         drawing="multicard.figures.scaling:image_size_scaling",
     ),
     Figure(
+        name="prediction",
+        order=15,
+        question="What would more devices gain, and do such predictions hold?",
+        caption="Time per step: measured (filled: geometric means over repeats), and predicted from the runs on fewer "
+        "devices (hollow), for each number of devices that was measured and for twice the largest. Error: predicted "
+        "over measured time, less 1; the thin line is none. Bars at hollow marks are intervals that reach over every "
+        "law that the runs do not contradict, of 95% or more if one of them holds; without repeats there is none.",
+        limits="It uses the runs of the scenario alone: two numbers of devices predict a third. `multicard predict` "
+        "also uses the measured limits of the machine, and predicts two devices from one.",
+        axis="devices",
+        drawing="multicard.figures.prediction:prediction",
+        needs_tables=True,
+    ),
+    Figure(
         name="training_time",
         order=14,
         question="How long does an epoch take, and the whole training?",

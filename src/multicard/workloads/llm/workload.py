@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from multicard.experiment.datasets import Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.workload import BATCH, Inputs, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Traffic, Unit, Workload
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES
@@ -103,6 +103,24 @@ class Llm(Workload):
             "profiled window": p.profiled_steps * step,
             "saving weights": 0.0 if p.trains_adapters or p.save == "none" else weights / STORAGE_BYTES_PER_S,
         }
+
+    def traffic(self, p: LlmParameters, measures: Mapping[str, Any]) -> list[Traffic] | None:
+        """As the technique says: distributed recipes shard the model (FSDP2)."""
+        held = [measures.get(f"{part}_bytes") for part in ("weights", "adapters", "gradients")]
+        if any(each is None for each in held):
+            return None
+        # Of the rank with the most, each of which has its share.
+        weights, adapters, gradients = (each * measures["devices"] for each in held)
+        return TECHNIQUES[p.technique].traffic(weights + adapters, gradients, p)
+
+    def memory_change(self, p: LlmParameters, devices: int, measures: Mapping[str, Any]) -> float | None:
+        """Each rank holds its share of weights, gradients and optimizer state."""
+        held = [measures.get(f"{part}_bytes") for part in ("weights", "adapters", "gradients", "optimizer")]
+        return None if any(each is None for each in held) else sum(held) * (p.devices / devices - 1)
+
+    def loads_in_step(self, p: LlmParameters) -> bool:
+        """The recipes load in the process that trains."""
+        return True
 
     @property
     def measures(self) -> Mapping[str, str]:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import BATCH, Inputs, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Traffic, Unit, Workload
 from multicard.record.profiled_window import place_window
-from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory
+from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory, gradient_bytes
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategy import STRATEGIES
 
@@ -50,6 +50,7 @@ class Vision(Workload):
         "device", "image_size", "model", "width_mult", "precision", "layout", "tf32", "compile", "cuda_graphs",
         "fused_optimizer", "threads",
     )  # fmt: skip
+    batch_parameters = ("batch_size", "scaling")
 
     def unsupported_reason(self, p: VisionParameters, machine: Machine, inputs: Inputs) -> str | None:
         """Ask the strategy, then the loader and the compiler."""
@@ -107,6 +108,18 @@ class Vision(Workload):
             "tests": p.epochs * _together(p, test),
             "profiled window": window.steps * _together(p, step),
         }
+
+    def traffic(self, p: VisionParameters, measures: Mapping[str, Any]) -> Sequence[Traffic]:
+        """As the strategy says."""
+        return STRATEGIES[p.strategy].traffic(gradient_bytes(p), p)
+
+    def memory_change(self, p: VisionParameters, devices: int, measures: Mapping[str, Any]) -> float:
+        """By the estimates for both."""
+        return estimate_memory(p.model_copy(update={"devices": devices})).total - estimate_memory(p).total
+
+    def loads_in_step(self, p: VisionParameters) -> bool:
+        """Without workers PyTorch's loader has no process of its own."""
+        return p.loader == "torch" and not p.num_workers
 
     def waits_for_loader(self, p: VisionParameters, inputs: Inputs) -> bool:
         """Whether a batch takes longer to load than to train on."""

@@ -1,0 +1,131 @@
+"""Errors of predicted step times on simulated jobs, whose true times are known, by the law that they follow.
+
+    python benchmarks/simulated_scaling.py --trials 200
+
+Each simulated job has the true time of a step T(n) = max(loader, compute + max(0, communication − hidden)), with ring
+all-reduces of latency (n − 1) α and bandwidth β; its runs, of which there are three on each number of devices, scatter
+around that, and so do its all-reduces. It imports nothing of what predicts but the classes that it fills.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from multicard.analysis.alpha_beta import fit
+from multicard.analysis.prediction import predict
+from multicard.analysis.prediction_laws import Network, Point
+from multicard.experiment.workload import Traffic
+
+SAMPLES, REPEATS, NOISE = 64.0, 3, 0.02
+MESSAGES, MESSAGE_SIZES = 4, np.array([4.0**power for power in range(5, 15)])
+
+
+@dataclass(frozen=True)
+class Job:
+    """A true law: seconds of compute per sample and step, all-reduces, what is hidden, what a node loads per second.
+
+    Under `strong` scaling the devices share the samples of one.
+    """
+
+    compute_s: float = 0.1 / SAMPLES
+    fixed_s: float = 0.0
+    gradient_bytes: float = 14e6
+    alpha_s: float = 10e-6
+    bytes_per_s: float = 100e9
+    hidden_s: float = 0.0
+    node_samples_per_s: float = float("inf")
+    strong: bool = False
+
+    def samples(self, devices: int) -> float:
+        """Of a device in a step."""
+        return SAMPLES / devices if self.strong else SAMPLES
+
+    def all_reduce_s(self, devices: int, message_bytes: float | np.ndarray) -> float | np.ndarray:
+        """Of one message."""
+        return self.alpha_s * (devices - 1) + 2 * (devices - 1) / devices * message_bytes / self.bytes_per_s
+
+    def busy_s(self, devices: int) -> float:
+        """True time of a step without the loader."""
+        alone = MESSAGES * self.all_reduce_s(devices, self.gradient_bytes / MESSAGES) if devices > 1 else 0.0
+        return self.fixed_s + self.compute_s * self.samples(devices) + max(0.0, alone - self.hidden_s)
+
+    def step_s(self, devices: int) -> float:
+        """True time of a step."""
+        return max(self.busy_s(devices), devices * self.samples(devices) / self.node_samples_per_s)
+
+
+LAWS = {
+    "ideal": Job(hidden_s=0.05),
+    "communication-bound": Job(gradient_bytes=1.6e9, bytes_per_s=40e9),
+    "overlap": Job(gradient_bytes=1.6e9, bytes_per_s=40e9, hidden_s=0.05),
+    "latency-dominated": Job(alpha_s=2e-3, gradient_bytes=1e6),
+    "loader-bound": Job(node_samples_per_s=900.0),
+    "strong, ideal": Job(hidden_s=0.05, strong=True),
+    "strong, part fixed": Job(fixed_s=0.01, gradient_bytes=2e8, bytes_per_s=40e9, strong=True),
+}
+
+
+def measured(job: Job, devices: int, rng: np.random.Generator) -> Point:
+    """Runs of a job."""
+    factors = np.exp(NOISE * rng.standard_normal(REPEATS))
+    steps = job.step_s(devices) * factors
+    waits = (job.step_s(devices) - job.busy_s(devices)) * factors
+    return Point(devices, devices, job.samples(devices), tuple(steps), tuple(waits))
+
+
+def network(job: Job, counts: Sequence[int], rng: np.random.Generator) -> Network:
+    """All-reduces of a job's machine, as `multicard machine` fits them, and what a step exchanges."""
+    fits = {}
+    for n in counts:
+        times = job.all_reduce_s(n, MESSAGE_SIZES) * np.exp(0.05 * rng.standard_normal(len(MESSAGE_SIZES)))
+        fits[n] = fit(2 * (n - 1) / n * MESSAGE_SIZES, times)
+    exchanged = [Traffic("all_reduce", job.gradient_bytes, MESSAGES)]
+    return Network(fits, lambda _: exchanged, hideable_s=0.6 * job.compute_s * SAMPLES)
+
+
+CASES = {
+    "2 from 1": ((1,), 2), "4 from 1–2": ((1, 2), 4), "8 from 1–2": ((1, 2), 8), "8 from 1–4": ((1, 2, 4), 8),
+    "16 from 1–4": ((1, 2, 4), 16),
+}  # fmt: skip
+
+
+def trial(
+    job: Job, smaller: Sequence[int], asked: int, knows_network: bool, seed: int
+) -> tuple[float, float, bool] | None:
+    """Error, width of the interval (high over low) and whether it holds the truth; None where there is none."""
+    rng = np.random.default_rng(seed)
+    points = [measured(job, n, rng) for n in smaller]
+    known = network(job, (2, 4, 8), rng) if knows_network else None
+    found = predict(points, asked, asked, job.samples(asked), known).step_s
+    if found is None or found.low is None:
+        return None
+    truth = job.step_s(asked)
+    return found.value / truth - 1, found.high / found.low, found.low <= truth <= found.high
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=200)
+    trials = parser.parse_args().trials
+    print("| law | predicted | with α–β: error, 95% of trials within | interval holds | high/low "
+          "| without: error, 95% within | interval holds | high/low |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|")
+    for law, job in LAWS.items():
+        for name, (smaller, asked) in CASES.items():
+            cells = []
+            for knows in (True, False):
+                found = [each for seed in range(trials) if (each := trial(job, smaller, asked, knows, seed))]
+                if not found:
+                    cells += ["refused", "–", "–"]
+                    continue
+                errors, widths, holds = map(np.array, zip(*found, strict=True))
+                cells.append(f"{100 * np.median(errors):+.1f}%, {100 * np.quantile(abs(errors), 0.95):.1f}%")
+                cells += [f"{100 * holds.mean():.1f}%", f"{np.median(widths):.2f}"]
+            print(f"| {law} | {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

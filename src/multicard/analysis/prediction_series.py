@@ -1,0 +1,406 @@
+"""Runs that differ only in their number of devices, and what is predicted and checked of them."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from multicard.analysis.alpha_beta import AlphaBeta
+from multicard.analysis.bottlenecks import peak_memory
+from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.machine_limits import MachineLimits, fits
+from multicard.analysis.per_run import trace_shares
+from multicard.analysis.prediction import Check, Prediction, checks, missed, predict
+from multicard.analysis.prediction_laws import Network, Point
+from multicard.analysis.scaling import SAME_WORK
+from multicard.analysis.scenario_tables import machine
+from multicard.analysis.statistics import Interval, product_of, scaled
+from multicard.core.text import counted
+from multicard.experiment.machine import Machine
+from multicard.experiment.parameters import JobParameters, nested
+from multicard.experiment.workload import Traffic
+from multicard.trace.collectives import SHARDED
+
+ALIKE_BUT_FOR = ("devices", "nodes")
+HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()  # what is predicted need not run here
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is predicted of a series for a number of devices.
+
+    Attributes
+    ----------
+    throughput
+        Units of work per second; None where the work of a step on so many devices is not known.
+    speedup
+        Over the run on one device; None without one.
+    memory_bytes
+        Peak of a device.
+    """
+
+    devices: int
+    nodes: int
+    prediction: Prediction
+    throughput: Interval | None = None
+    speedup: Interval | None = None
+    memory_bytes: float | None = None
+
+    @property
+    def efficiency(self) -> Interval | None:
+        """Speed-up per device."""
+        return scaled(self.speedup, 1 / self.devices) if self.speedup else None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Configurations that differ in the number of devices, on one kind of machine.
+
+    Attributes
+    ----------
+    configurations
+        With a completed run, by (nodes, devices).
+    batches
+        Further ones on one device that differ in their batch.
+    traced
+        Shares of the trace, by run (`per_run.trace_shares`).
+    links
+        α and β of all-reduces on this machine by devices; empty where they were not measured.
+    collectives
+        Those of a step by a trace, where the workload does not know them.
+    elsewhere
+        Why other numbers of devices are no part of it.
+    """
+
+    configurations: Mapping[tuple[int, int], Configuration]
+    batches: Sequence[Configuration]
+    traced: Mapping[str, Mapping[str, Any]]
+    links: Mapping[int, AlphaBeta]
+    collectives: Sequence[Traffic] | None
+    elsewhere: str | None
+
+    @cached_property
+    def of(self) -> Configuration:
+        """The configuration that names it: on the most devices."""
+        return self.configurations[max(self.configurations)]
+
+    @property
+    def words(self) -> str:
+        """What its runs have in common."""
+        return self.of.words(without=ALIKE_BUT_FOR)
+
+    def points(self, nodes: int, of_node: int | None = None) -> list[Point]:
+        """Runs as what is predicted over: devices of one node, or nodes with `of_node` devices each."""
+        found = []
+        for (own, devices), each in self.configurations.items():
+            if nodes == 1 and own == 1:
+                found.append(self._point(each, devices, devices))
+            elif nodes > 1 and devices == own * (of_node or 0):
+                found.append(self._point(each, own, devices // own))
+        if nodes == 1:
+            found += [self._point(each, 1, 1) for each in self.batches]
+            found += [] if (1, 1) in self.configurations else self._without_communication()
+        return [each for each in found if each is not None]
+
+    def network(self, nodes: int) -> Network | None:
+        """What is known of communication between the devices of a node."""
+        if nodes > 1 or not self.links or self._traffic(2) is None:
+            return None
+        smallest = self.configurations[min(self.configurations)]
+        hideable = smallest.values("backward_s")
+        return Network(self.links, lambda devices: self._traffic(devices) or [], median(hideable) if hideable else None)
+
+    def checks(self) -> list[tuple[int, int, Check]]:
+        """Each measured number of devices, and of nodes, as predicted from the smaller ones."""
+        found = [(each.predicted.count, 1, each) for each in checks(self.points(1), self.network(1))]
+        for of_node in sorted({devices // own for own, devices in self.configurations}):
+            over = self.points(2, of_node)
+            found += [(each.predicted.count * of_node, each.predicted.count, each) for each in checks(over)]
+        return found
+
+    def forecast(self, devices: int, nodes: int = 1) -> Forecast:
+        """Predict a number of devices."""
+        reason = self._refusal(devices, nodes)
+        if reason:
+            return Forecast(devices, nodes, Prediction(devices, None, reason=reason))
+        of_node = devices // nodes
+        points, network = self.points(nodes, of_node), self.network(nodes)
+        samples = self._samples(devices)
+        if samples is None:
+            return Forecast(devices, nodes, Prediction(devices, None, reason=self._no_kind))
+        count = devices if nodes == 1 else nodes
+        predicted = predict(points, count, of_node, samples, network, missed(checks(points, network)))
+        if predicted.step_s is None:
+            why = "; ".join(each for each in (predicted.reason, self.elsewhere) if each)
+            return Forecast(devices, nodes, Prediction(devices, None, reason=why))
+        if nodes == 1 and (1, 1) not in self.configurations:
+            why = "no run on one device: computing is the smallest run less the exposed communication of its trace"
+            predicted = replace(predicted, caveats=(*predicted.caveats, why))
+        rate = self._rate(predicted.step_s, devices)
+        alone = self.configurations.get((1, 1))
+        base = product_of([(1.0, alone.blocks(alone.rate))]).value if alone else None
+        speedup = scaled(rate, 1 / base) if rate and base else None
+        return Forecast(devices, nodes, predicted, rate, speedup, self._memory(devices))
+
+    # The work of a step -----------------------------------------------------------------------------------------------
+
+    @property
+    def _no_kind(self) -> str:
+        return "whether devices share a batch or have one each is not known: the samples of a step are not, or vary"
+
+    def _samples(self, devices: int) -> float | None:
+        """Samples of a device on so many; None where that cannot be told."""
+        known = {count: each for (_, count), one in self.configurations.items() if (each := samples_of_device(one))}
+        if not known:
+            return None
+        most = max(known)
+        if len(known) > 1:
+            if all(np.isclose(each, known[most], rtol=SAME_WORK) for each in known.values()):
+                return known[most]
+            if all(np.isclose(each * count, known[most] * most, rtol=SAME_WORK) for count, each in known.items()):
+                return known[most] * most / devices
+            return None
+        work = self.of.workload
+        kind = self.of["scaling"] or ("weak" if work.scales_weakly else None)
+        return {"weak": known[most], "strong": known[most] * most / devices}.get(kind)
+
+    def _rate(self, step_s: Interval, devices: int) -> Interval | None:
+        """Work per second: that of a step, which stays or grows with the devices, over its time."""
+        work = {
+            count: rate * seconds
+            for (_, count), each in self.configurations.items()
+            if (rate := _mean(each, each.rate)) and (seconds := _mean(each, "iteration_time_s"))
+        }
+        if not work:
+            return None
+        most = max(work)
+        grows = work[most] * devices / most
+        if len(work) > 1:
+            stays = all(np.isclose(each, work[most], rtol=SAME_WORK) for each in work.values())
+            grown = all(np.isclose(each / count, work[most] / most, rtol=SAME_WORK) for count, each in work.items())
+            of_step = work[most] if stays else grows if grown else None
+        else:
+            now, then = (self._parameters(count) for count in (most, devices))
+            samples = self._samples(devices)
+            if now is None or then is None or samples is None:
+                return None
+            share, later = (self.of.workload.distinct_share(_as_record(each)) for each in (now, then))
+            of_step = grows * samples / (samples_of_device(self.of) or samples) * later / share
+        if of_step is None:
+            return None
+        value, low, high = (None if end is None else of_step / end for end in (step_s.value, step_s.high, step_s.low))
+        return Interval(value, low, high, step_s.repeats, coverage=step_s.coverage)
+
+    def _memory(self, devices: int) -> float | None:
+        """Peak of a device: of the most devices that were measured, and what the workload says that others change."""
+        (_, most), nearest = max(self.configurations.items())[0], self.of
+        used, p = peak_memory(nearest), self._parameters(most)
+        if not used:
+            return None
+        change = None if p is None else nearest.workload.memory_change(p, devices, _values(nearest))
+        return max(used.values()) + (change or 0.0)
+
+    # What may be asked ------------------------------------------------------------------------------------------------
+
+    def _refusal(self, devices: int, nodes: int) -> str | None:
+        if devices % nodes:
+            return f"{devices} devices cannot be shared equally by {counted(nodes, 'node')}"
+        if (nodes, devices) in self.configurations:
+            step = product_of([(1.0, self.configurations[nodes, devices].blocks("iteration_time_s"))])
+            return f"measured: {1000 * step.value:.3g} ms per step" if step.value else "measured"
+        p = self._parameters(devices, nodes)
+        refused = None if p is None else self.of.workload.unsupported_reason(p, HAS_EVERYTHING, {})
+        if refused:
+            return refused
+        if nodes > 1 and len(self.points(nodes, devices // nodes)) < 2:
+            return (
+                f"the network between nodes is not measured: run {counted(devices // nodes, 'device')} per node on one "
+                "and on two nodes"
+            )
+        return None
+
+    def _parameters(self, devices: int, nodes: int | None = None) -> JobParameters | None:
+        """Parameters on so many devices; None where they are not complete, as of a table that was cut."""
+        fields = self.of.workload.parameters.model_fields
+        values = {name: value for name, value in self.of.parameters.items() if value is not None}
+        given = {name: value for name, value in nested(values).items() if name in fields}
+        if isinstance(given.get("command"), str):
+            return None
+        try:
+            return self.of.workload.parameters.model_validate(
+                given | {"devices": devices} | ({"nodes": nodes} if nodes else {})
+            )
+        except ValidationError:
+            return None
+
+    # What was measured ------------------------------------------------------------------------------------------------
+
+    def _point(self, configuration: Configuration, count: int, local: int) -> Point | None:
+        steps, samples = configuration.blocks("iteration_time_s"), samples_of_device(configuration)
+        if not steps or samples is None:
+            return None
+        waited = self._waited(configuration, steps)
+        return Point(count, local, samples, tuple(steps.values()), tuple(waited.values()))
+
+    def _waited(self, configuration: Configuration, steps: Mapping[int, float]) -> dict[int, float]:
+        """Wait for data of each repeat, not more than a step takes; none where the process that computes loads."""
+        p = self._parameters(configuration["devices"])
+        in_step = p is not None and configuration.workload.loads_in_step(p)
+        waited = {} if in_step else configuration.blocks("data_s")
+        return {repeat: min(waited.get(repeat, 0.0), seconds) for repeat, seconds in steps.items()}
+
+    def _without_communication(self) -> list[Point]:
+        """In the place of a run on one device, the smallest on several less its exposed communication by the trace."""
+        (nodes, _), smallest = min(self.configurations.items(), key=lambda one: one[0])
+        samples = samples_of_device(smallest)
+        steps = {
+            run.repeat: seconds * (1 - share)
+            for run in smallest.completed
+            if (seconds := run.number("iteration_time_s"))
+            and _known(share := self.traced.get(run.run, {}).get("exposed communication"))
+        }
+        if nodes > 1 or samples is None or not steps:
+            return []
+        return [Point(1, 1, samples, tuple(steps.values()), tuple(self._waited(smallest, steps).values()))]
+
+    def _traffic(self, devices: int) -> Sequence[Traffic] | None:
+        p = self._parameters(devices)
+        known = None if p is None else self.of.workload.traffic(p, _values(self.of))
+        return self.collectives if known is None else known
+
+
+def series(evidence: Evidence, machines: Iterable[MachineLimits] = ()) -> list[Series]:
+    """Sort configurations into series, those on one device into that of each strategy whose baseline they are."""
+    records = list(machines)
+    traced = evidence.per_run(trace_shares).to_dict("index")
+    known = [each for each in evidence.configurations if each.completed]
+    groups: dict[Any, list[Configuration]] = defaultdict(list)
+    places: dict[Any, dict[Any, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for each in known:
+        groups[_shared(each), each[each.workload.method], _place(each)].append(each)
+        places[_shared(each), each[each.workload.method]][_place(each)].add(each["devices"])
+    found, bases = [], set()
+    for (shared, method, place), own in groups.items():
+        by_count = {(each["nodes"] or 1, each["devices"]): each for each in own}
+        if (1, 1) not in by_count or max(by_count) > (1, 1):
+            for base in own[0].workload.baselines(method):
+                alone = [each for each in groups.get((shared, base, place), []) if each["devices"] == 1]
+                if alone and base != method and len(by_count.keys() | {(1, 1)}) > 1:
+                    by_count.setdefault((1, 1), alone[0])
+                    bases.add((shared, base, place))
+                    break
+        others = {where: counts for where, counts in places[shared, method].items() if where != place}
+        elsewhere = "; ".join(
+            f"{', '.join(map(str, sorted(counts)))} devices ran on other hardware or versions ({where[0] or 'unknown'})"
+            for where, counts in others.items()
+            if counts - {count for _, count in by_count}
+        )
+        batch = own[0].workload.batch_parameters
+        batches = [
+            each
+            for each in known
+            if each["devices"] == 1
+            and batch
+            and _place(each) == place
+            and _shared(each, batch) == _shared(own[0], batch)
+            and each[each.workload.method] in (method, *own[0].workload.baselines(method))
+            and (samples_of_device(each) or 0)
+            not in {samples_of_device(one) for one in by_count.values() if one["devices"] == 1}
+        ]
+        links = next((fits(limits) for limits in records if _matches(limits, own[0])), {})
+        found.append(Series(by_count, batches, traced, links, _collectives(evidence, own), elsewhere or None))
+    return [
+        each
+        for each in found
+        if (_shared(each.of), each.of[each.of.workload.method], _place(each.of)) not in bases
+        or len(each.configurations) > 1
+    ]
+
+
+def checked_line(found: Sequence[Check]) -> str:
+    """Whether predictions were checked on the machine of the runs, in a sentence."""
+    errors = [abs(each.error) for each in found if each.error is not None]
+    if not errors:
+        return "Never checked on this machine: no number of devices was measured that smaller ones predict."
+    judged = [each.inside for each in found if each.inside is not None]
+    inside = f", the measured time inside the interval in {sum(judged)} of {len(judged)}" if judged else ""
+    return (
+        f"Checked on this machine: {counted(len(errors), 'prediction')} of measured runs, error "
+        f"{100 * median(errors):.1f}% in the median, {100 * max(errors):.1f}% at most{inside}."
+    )
+
+
+def samples_of_device(configuration: Configuration) -> float | None:
+    """Samples, or without their number units of work, that a device computes in a step, median over repeats."""
+    for rate in ("processed_samples_per_s", configuration.rate):
+        rates, seconds = configuration.blocks(rate), configuration.blocks("iteration_time_s")
+        known = [rates[repeat] * seconds[repeat] for repeat in rates if repeat in seconds]
+        if known:
+            return round(median(known) / configuration["devices"], 6)
+    return None
+
+
+def _collectives(evidence: Evidence, configurations: Sequence[Configuration]) -> list[Traffic] | None:
+    """Collectives of a step by the trace of a run on several devices, whose messages are taken to stay as they are."""
+    tables, steps = evidence.table("message_sizes"), evidence.table("runs_info")
+    for each in sorted(configurations, key=lambda one: one["devices"]):
+        for run in each.completed if each["devices"] > 1 else []:
+            rows, info = tables.get(run.run), steps.get(run.run)
+            if rows is None or info is None or rows.empty or not _known(info["traced_steps"].iloc[0]):
+                continue
+            places = len(rows[["report", "process", "device"]].drop_duplicates())
+            per = places * float(info["traced_steps"].iloc[0])
+            return [
+                Traffic(
+                    str(kind),
+                    float((own["size_bytes"] * own["calls"]).sum()) / per * (each["devices"] if kind in SHARDED else 1),
+                    float(own["calls"].sum()) / per,
+                )
+                for kind, own in rows.groupby("collective")
+            ]
+    return None
+
+
+def _shared(configuration: Configuration, besides: tuple[str, ...] = ()) -> Any:
+    """Parameters that the configurations of a series have in common, but for the method."""
+    skip = {*ALIKE_BUT_FOR, configuration.workload.method, *besides}
+    return tuple((name, value) for name, value in configuration.parameters.items() if name not in skip)
+
+
+def _place(configuration: Configuration) -> tuple[str | None, str | None]:
+    """Kind of hardware, whatever part of it a job was given; and versions."""
+    where = configuration.provenance
+    return where.gpu or where.machine, where.versions
+
+
+def _matches(limits: MachineLimits, configuration: Configuration) -> bool:
+    """Whether limits are of the machine and kind of device of a configuration."""
+    hardware = limits.hardware or {}
+    gpus = ", ".join(dict.fromkeys(str(gpu.get("name")) for gpu in hardware.get("gpus") or []))
+    name = machine(hardware) if not configuration.provenance.gpu else gpus
+    return limits.device == configuration["device"] and name == (
+        configuration.provenance.gpu or configuration.provenance.machine
+    )
+
+
+def _values(configuration: Configuration) -> dict[str, Any]:
+    """Parameters and measures of its first completed run."""
+    return dict(configuration.completed[0].values)
+
+
+def _mean(configuration: Configuration, measure: str) -> float | None:
+    return product_of([(1.0, configuration.blocks(measure))]).value if configuration.blocks(measure) else None
+
+
+def _as_record(p: JobParameters) -> dict[str, Any]:
+    return {"parameters": p.model_dump(), "ranks": []}
+
+
+def _known(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

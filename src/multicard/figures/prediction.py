@@ -1,0 +1,118 @@
+"""Predicted against measured step times over the number of devices."""
+
+from dataclasses import replace
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from multicard.analysis.comparisons import varied
+from multicard.analysis.evidence import Evidence, Provenance, evidence_of
+from multicard.analysis.prediction_series import Series, series
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.analysis.statistics import Interval, product_of
+from multicard.core.units import SECONDS, unit_for
+from multicard.figures.scaling import IDEAL, OFFSET, axis_of_devices
+from multicard.figures.series import labels
+from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below, say
+
+
+def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Step times that were measured and predicted from fewer devices, and the errors of these predictions."""
+    found = series(_evidence(tables))
+    names = varied(tables.measures, besides=("devices", "nodes", "repeat"))
+    rows = [
+        row | {"series": name} for each, name in zip(found, _labels(found, names), strict=True) for row in _rows(each)
+    ]
+    data = pd.DataFrame(rows)
+    if data.empty or data["predicted_s"].isna().all():
+        raise NothingToShow("nothing predicts: it takes completed runs on two numbers of devices, with known samples")
+    data = data[["series", *data.columns.drop("series")]].sort_values(["series", "devices"], ignore_index=True)
+    scale, seconds = unit_for(data["measured_s"], SECONDS)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
+    shown = list(dict.fromkeys(data["series"]))
+    for index, (name, colour) in enumerate(zip(shown, colours(len(shown)), strict=True)):
+        own = data[data["series"] == name]
+        place = own["devices"] + OFFSET * (index - (len(shown) - 1) / 2) * own["devices"]
+        look = {"color": colour, "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
+        left.plot(place, own["measured_s"] * scale, label=name, clip_on=False, **look)
+        _predicted(left, place, own, "predicted_s", scale, look)
+        _predicted(right, place, own, "prediction_error", 1.0, look)
+    predicted = {"marker": "o", "markerfacecolor": "white", "color": "0.3", "linestyle": "none"}
+    left.plot([], [], label="hollow: predicted from fewer devices", **predicted)
+    left.set(title="Step time, measured and predicted", ylabel=f"Time per step ({seconds})")
+    right.set(title="Error of predictions", ylabel="Predicted over measured, less 1")
+    if data["prediction_error"].isna().all():
+        say(right, "no number of devices that two smaller ones predict")
+    else:
+        right.axhline(0.0, **(IDEAL | {"label": "none"}))
+    for axes, name in ((left, "predicted_s"), (right, "prediction_error")):
+        axis_of_devices(axes, data.assign(device=tables.measures["device"].iloc[0]))
+        _limits(axes, data, name, scale if axes is left else 1.0)
+    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    legend_below(figure, left)
+    return figure, data
+
+
+def _evidence(tables: ScenarioTables) -> Evidence:
+    """Runs with what tells whether they belong together: machine and versions."""
+    info = tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
+    places = {run: Provenance(**row.where(row.notna(), None)) for run, row in info.iterrows()}
+    evidence = evidence_of(tables)
+    runs = [replace(run, provenance=places.get(run.run, run.provenance)) for run in evidence.runs]
+    return replace(evidence, runs=runs)
+
+
+def _labels(found: list[Series], names: list[str]) -> list[str]:
+    """Name of each series by what varies."""
+    parameters = pd.DataFrame([dict(each.of.parameters) for each in found])
+    return labels(parameters.reindex(columns=[*dict.fromkeys((*parameters, *names))]), names)
+
+
+def _rows(each: Series) -> list[dict[str, Any]]:
+    """Measured numbers of devices of one node with their predictions, and twice the largest."""
+    checked = {devices: check for devices, nodes, check in each.checks() if nodes == 1}
+    counts = sorted(devices for nodes, devices in each.configurations if nodes == 1)
+    rows = []
+    for devices in counts:
+        measured = product_of([(1.0, each.configurations[1, devices].blocks("iteration_time_s"))])
+        step = checked[devices].predicted.step_s if devices in checked else None
+        row = {"devices": devices, "measured_s": measured.value, **_ends("predicted_s", step)}
+        value = measured.value or np.nan
+        errors = {
+            name.replace("predicted_s", "prediction_error"): None if end is None else end / value - 1
+            for name, end in _ends("predicted_s", step).items()
+        }
+        rows.append(row | errors)
+    if counts:
+        rows.append(
+            {"devices": 2 * counts[-1], **_ends("predicted_s", each.forecast(2 * counts[-1]).prediction.step_s)}
+        )
+    return rows
+
+
+def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    return {f"{name}{end}": getattr(interval, end[1:] or "value", None) for end in ("", "_low", "_high")}
+
+
+def _predicted(axes: Axes, place: pd.Series, own: pd.DataFrame, name: str, scale: float, look: dict[str, Any]) -> None:
+    """Hollow marks with their intervals."""
+    values, low, high = (own[f"{name}{end}"].astype(float) * scale for end in ("", "_low", "_high"))
+    reach = np.nan_to_num([values - low, high - values])
+    place = place + OFFSET * own["devices"]
+    hollow = {"linestyle": "none", "capsize": 3, "markerfacecolor": "white"} | look
+    axes.errorbar(place, values, yerr=np.abs(reach), **hollow)
+
+
+def _limits(axes: Axes, data: pd.DataFrame, name: str, scale: float) -> None:
+    """Let step times begin at zero, and no interval hide what else there is."""
+    if not axes.has_data():
+        return
+    known = data[[name, "measured_s"] if name == "predicted_s" else [name]].astype(float).abs().max().max() * scale
+    ends = data[[f"{name}_low", f"{name}_high"]].astype(float).abs().max().max() * scale
+    most = 1.07 * float(np.nanmin([max(2 * known, 0.02), np.nanmax([ends, known, 0.02])]))
+    axes.set_ylim(0 if name == "predicted_s" else -most, most)
