@@ -31,7 +31,8 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     data = pd.DataFrame(rows)
     if data.empty or data["predicted_s"].isna().all():
         raise NothingToShow("nothing predicts: it takes completed runs on two numbers of devices, with known samples")
-    data = data[["series", *data.columns.drop("series")]].sort_values(["series", "devices"], ignore_index=True)
+    numbers = list(data.columns.drop("series"))
+    data = data[["series", *numbers]].astype(dict.fromkeys(numbers, float)).astype({"devices": int})
     scale, seconds = unit_for(data["measured_s"], SECONDS)
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
     shown = list(dict.fromkeys(data["series"]))
@@ -42,10 +43,8 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         left.plot(place, own["measured_s"] * scale, label=name, clip_on=False, **look)
         _predicted(left, place, own, "predicted_s", scale, look)
         _predicted(right, place, own, "prediction_error", 1.0, look)
-    predicted = {"marker": "o", "markerfacecolor": "white", "color": "0.3", "linestyle": "none"}
-    left.plot([], [], label="hollow: predicted from fewer devices", **predicted)
     left.set(title="Step time, measured and predicted", ylabel=f"Time per step ({seconds})")
-    right.set(title="Error of predictions", ylabel="Predicted over measured, less 1")
+    right.set(title="Error of predictions", ylabel="Predicted / measured − 1")
     if data["prediction_error"].isna().all():
         say(right, "no number of devices that two smaller ones predict")
     else:
@@ -54,6 +53,8 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         axis_of_devices(axes, data.assign(device=tables.measures["device"].iloc[0]))
         _limits(axes, data, name, scale if axes is left else 1.0)
     right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    predicted = {"marker": "o", "markerfacecolor": "white", "color": "0.3", "linestyle": "none"}
+    left.plot([], [], label="hollow: predicted from fewer devices", **predicted)
     legend_below(figure, left)
     return figure, data
 
@@ -101,6 +102,9 @@ def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
 
 def _predicted(axes: Axes, place: pd.Series, own: pd.DataFrame, name: str, scale: float, look: dict[str, Any]) -> None:
     """Hollow marks with their intervals."""
+    own, place = own[own[name].notna()], place[own[name].notna()]
+    if own.empty:
+        return
     values, low, high = (own[f"{name}{end}"].astype(float) * scale for end in ("", "_low", "_high"))
     reach = np.nan_to_num([values - low, high - values])
     place = place + OFFSET * own["devices"]
@@ -114,5 +118,5 @@ def _limits(axes: Axes, data: pd.DataFrame, name: str, scale: float) -> None:
         return
     known = data[[name, "measured_s"] if name == "predicted_s" else [name]].astype(float).abs().max().max() * scale
     ends = data[[f"{name}_low", f"{name}_high"]].astype(float).abs().max().max() * scale
-    most = 1.07 * float(np.nanmin([max(2 * known, 0.02), np.nanmax([ends, known, 0.02])]))
+    most = 1.07 * float(np.nanmin([max(3 * known, 0.25), np.nanmax([ends, known, 0.02])]))
     axes.set_ylim(0 if name == "predicted_s" else -most, most)
