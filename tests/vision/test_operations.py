@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
-from multicard.workloads.vision.operations import count_operations, operations_per_sample
+from multicard.record.operations import count_operations
+from multicard.workloads.vision.operations import operations_per_sample
 from multicard.workloads.vision.parameters import VisionParameters
 
 FIRST_LAYER = 2 * 112 * 112 * 32 * 3 * 3 * 3  # of MobileNet v2 at 224 px: 32 filters of 3 × 3 × 3, with stride 2
@@ -72,3 +73,11 @@ def test_mobilenet_v2_costs_what_was_published() -> None:
     assert forward == pytest.approx(2 * published, rel=0.002)
     step = operations_per_sample(VisionParameters(image_size=224), classes=1000)
     assert step == 3 * forward - FIRST_LAYER
+
+
+@pytest.mark.parametrize(("width", "edge", "classes"), [(0.35, 32, 7), (1.0, 97, 10), (1.4, 224, 1000)])
+def test_the_shapes_of_the_layers_give_what_pytorch_counts(width: float, edge: int, classes: int) -> None:
+    with torch.device("meta"):
+        model, images = mobilenet_v2(num_classes=classes, width_mult=width), torch.empty(2, 3, edge, edge)
+    p = VisionParameters(width_mult=width, image_size=edge)
+    assert operations_per_sample(p, classes) == trained(model, images) // 2

@@ -114,6 +114,7 @@ def program(script, *packages):
 # What workloads say of measures, units and baselines; how they train is left out.
 MEASURING = (
     "workloads/*/measures.py",
+    "workloads/*/operations.py",
     "workloads/*/workload.py",
     "workloads/*/strategies",
     "workloads/*/techniques",

@@ -35,13 +35,16 @@ rule measure_scenario:
         folders=lambda wildcards, input: [
             str(Path(record).parent) for record in input.records
         ],
+        machines=[str(path) for path in machine_records(Path(RESULTS))],
+        # Another record makes the measures again, but these ask for none.
+        limits=[sha256(path) for path in machine_records(Path(RESULTS))],
         not_run=lambda wildcards: json.dumps(MATRIX.not_runnable(wildcards.scenario)),
         question=question,
     message:
         "measure the scenario {wildcards.scenario}"
     shell:
         "python {input.script:q} --not-run {params.not_run:q} --out {params.out:q}"
-        " {params.folders:q} 2> {log:q}"
+        " --machines {params.machines:q} -- {params.folders:q} 2> {log:q}"
 
 
 # One program draws all figures of a scenario: to load the libraries takes longer than to draw.

@@ -1,13 +1,13 @@
 """Bottlenecks of a configuration: the parts of its step that do not compute, and memory, each with its evidence."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
 import pandas as pd
 
-from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun
+from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun, Provenance
 from multicard.analysis.notices import NOTICES
 from multicard.analysis.per_run import trace_shares
 from multicard.core.text import counted
@@ -97,6 +97,82 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
             found.insert(0 if not numbers else len(found), memory)
         reports.append(BottleneckReport(configuration, found, _compute(numbers), _caveats(configuration)))
     return reports
+
+
+def bounds_of(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> dict[str, str | None]:
+    """What takes most of the step of each run, by its id: `loader`, `host`, `communication` or `compute`.
+
+    None of a run that did not complete, or whose time of computing is not known. Where no trace tells communication
+    from computing, several devices are bound by `compute or communication`.
+
+    Parameters
+    ----------
+    rows
+        Measures of the runs.
+    traces
+        As `trace_shares` gives them.
+    """
+    shares = traces.to_dict("index")
+    return {row["run"]: _bound(_Numbers(_measured(row), shares.get(row["run"], {}))) for row in rows}
+
+
+# Parts that a step is divided into, in the words of the bottlenecks.
+PARTS = (
+    "compute", "exposed communication", "waiting for other ranks", "memory operations", "launch overhead",
+    "data loading", "other",
+)  # fmt: skip
+
+
+def parts_of_steps(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> pd.DataFrame:
+    """Shares of `PARTS` in the step of each run, named by the index; they add up to 1. Parameters as of `bounds_of`.
+
+    By the trace they are of the profiled steps, where idle time counts as data loading as far as the wait for data
+    explains it; without one of the measured steps by their phases, where `compute` has all communication in it. A run
+    of which neither tells has no row.
+    """
+    shares = traces.to_dict("index")
+    found = {row["run"]: _parts(_Numbers(_measured(row), shares.get(row["run"], {}))) for row in rows}
+    known = {run: parts for run, parts in found.items() if parts is not None}
+    return pd.DataFrame.from_dict(known, orient="index", columns=list(PARTS), dtype=float)
+
+
+def _parts(numbers: _Numbers) -> dict[str, float] | None:
+    compute = _compute([numbers])
+    if compute is None:
+        return None
+    idle = numbers.share("idle (host-bound)")
+    if idle is None:
+        step_s, data_s, transfer_s = map(numbers.run.number, ("mean_iteration_time_s", "data_s", "transfer_s"))
+        found = {"data loading": (data_s or 0.0) / step_s, "memory operations": (transfer_s or 0.0) / step_s}
+    else:
+        data = min(idle, numbers.waited_for_data)
+        found = {
+            "exposed communication": numbers.share("exposed communication"),
+            "waiting for other ranks": numbers.share("idle (before a collective)"),
+            "memory operations": numbers.share("exposed memory operations"),
+            "launch overhead": idle - data,
+            "data loading": data,
+        }
+    found = dict.fromkeys(PARTS, 0.0) | {"compute": compute.share} | found
+    return found | {"other": max(0.0, 1.0 - sum(found.values()))}
+
+
+def _measured(row: Mapping[str, Any]) -> MeasuredRun:
+    return MeasuredRun(row["run"], "", row, Provenance())
+
+
+def _bound(numbers: _Numbers) -> str | None:
+    values, compute = numbers.run.values, _compute([numbers])
+    if compute is None or values["outcome"] != "completed":
+        return None
+    looks = {"loader": (_data,), "host": (_launches,), "communication": (_communication, _ranks)}
+    shares = {
+        bound: sum(found.share for look in each if (found := look([numbers])) is not None)
+        for bound, each in looks.items()
+    }
+    undivided = values["devices"] > 1 and numbers.share("exposed communication") is None
+    shares["compute or communication" if undivided else "compute"] = compute.share
+    return max(shares, key=shares.__getitem__)
 
 
 def _median(numbers: Iterable[_Numbers], value: Callable[[_Numbers], float | None]) -> float | None:

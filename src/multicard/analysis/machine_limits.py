@@ -17,7 +17,7 @@ from multicard.core.errors import UserError
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, number, percent, with_unit
 from multicard.experiment.parameters import DEFAULT_WORKLOAD
-from multicard.experiment.workload import WORKLOADS
+from multicard.experiment.workload import WORKLOADS, parameters_of
 
 # What a row of each kind of work counts, and the unit of its rate; samples have none.
 WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S, "samples": None}
@@ -238,21 +238,23 @@ def _line(row: Row, part: Part) -> Line:
 def utilization(row: Row, part: Part, limits: MachineLimits) -> float | None:
     """Share of the measured rate of matrix products that the model's operations of a step reach.
 
-    Of products in the precision of the step, as PyTorch computes its convolutions by default: fp32 on a GPU that has
-    TF32 in TF32. None where these, or on a CPU products with as many threads, were not measured.
+    Of products in the precision of the step, on a CPU with as many threads; None where these were not measured.
     """
-    stated = part.parameters
-    precision, tf32 = stated.get("precision", "fp32"), stated.get("tf32", "default")
+    p = parameters_of(part.parameters)
+    precisions = WORKLOADS[p.workload].product_precisions(p)
+    most = product_rate(limits, precisions, p.threads if limits.device == "cpu" else 1)
+    return row.per_second(row.model_operations).value / most if most else None
+
+
+def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int) -> float | None:
+    """Operations per second of matrix products in the first of the precisions that was measured; None if none was."""
     products = {
         ((row.model_extra or {}).get("precision"), (row.model_extra or {}).get("threads")): row.rate.value
-        for each in limits.parts
-        for row in each.rows
+        for part in limits.parts
+        for row in part.rows
         if row.measure == "matmul"
     }
-    threads = stated.get("threads", 1) if limits.device == "cpu" else 1
-    computed = "tf32" if precision == "fp32" and tf32 != "off" and ("tf32", threads) in products else precision
-    most = products.get((computed, threads))
-    return row.per_second(row.model_operations).value / most if most else None
+    return next((products[each, threads] for each in precisions if (each, threads) in products), None)
 
 
 def _of_operations(row: Row, part: Part, limits: MachineLimits) -> list[Line]:

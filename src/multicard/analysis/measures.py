@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis import stationarity
+from multicard.analysis import stationarity, utilization
 from multicard.analysis.conditions import condition_columns, disturbance
 from multicard.analysis.deviations import deviation
+from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.run_files import RunFiles, read_table
 from multicard.analysis.warmup import without_transient
 from multicard.analysis.window_comparison import TOLERANCE, block_length, windows_differ
@@ -60,6 +61,7 @@ COMMON: dict[str, str] = {
     "and where launches are not recorded their ranges on the host",
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
     **stationarity.MEASURES,
+    **utilization.MEASURES,
 }
 
 # Columns before parameters and measures.
@@ -86,13 +88,15 @@ _OF_STEPS = (
 )
 
 
-def measure_run(run: Path | RunFiles) -> dict[str, Any]:
+def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) -> dict[str, Any]:
     """Give outcome, parameters and measures of one run; what was not recorded is None.
 
     Parameters
     ----------
     run
         The run directory, or its files.
+    machines
+        Limits of machines, with which those of the same kind are compared.
 
     Raises
     ------
@@ -115,7 +119,7 @@ def measure_run(run: Path | RunFiles) -> dict[str, Any]:
     if record["outcome"] == "completed":
         steps = _read_steps(folder / STEPS, work)
         try:
-            row |= work.measure(record, row, steps, None) if steps.empty else _measures(run, steps, work)
+            row |= work.measure(record, row, steps, None) if steps.empty else _measures(run, steps, work, machines)
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
@@ -132,7 +136,7 @@ def _read_steps(path: Path, work: Workload) -> pd.DataFrame:
     return steps
 
 
-def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload) -> dict[str, Any]:
+def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequence[MachineLimits]) -> dict[str, Any]:
     """Measures of a completed run."""
     folder, record = run.folder, run.record
     steps = work.counted(record, steps)
@@ -165,7 +169,10 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload) -> dict[str, A
         **_profiled(steps[steps["window"] == "profiled"], window, distinct, work, record),
         "trace_host_extents": run.has_host_extents,
         "trace_iteration_time_s": _iteration_time_of_trace(run.traced_steps),
+        "bus_bandwidth_bytes_per_s": utilization.achieved_bus_bandwidth(run),
     }
+    operations = work.operations(record, measured)
+    row |= utilization.utilization(record, work, operations, window.iteration_time_s, machines)
     epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
     if epochs is not None and epochs.empty:
         raise UserError(f"{folder / EPOCHS}: found no epoch")

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from multicard.analysis.bottlenecks import bounds_of
 from multicard.analysis.claims import claims_table, comparisons_table, judge, pooled_table, read_claims
 from multicard.analysis.evidence import read_evidence
+from multicard.analysis.machine_limits import read_machine
 from multicard.analysis.measures import measure_run, outcome_of, outcome_table, runs_table
+from multicard.analysis.per_run import trace_shares
 from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.recommend import as_markdown
 from multicard.analysis.run_files import RunFiles
@@ -18,7 +21,9 @@ from multicard.core.files import atomic_write, described, write_json
 from multicard.core.layout import SCENARIO_INDEX, SCENARIO_TABLES, WRITTEN_TABLES
 
 
-def write_scenario(folders: Sequence[Path], not_run: Mapping[str, str], out: Path) -> None:
+def write_scenario(
+    folders: Sequence[Path], not_run: Mapping[str, str], out: Path, machines: Sequence[Path] = ()
+) -> None:
     """Write measures.csv, runs.csv and the tables of a scenario to the folder `out`, and last an index of the tables.
 
     Parameters
@@ -27,23 +32,27 @@ def write_scenario(folders: Sequence[Path], not_run: Mapping[str, str], out: Pat
         Directories of its runs.
     not_run
         Reasons by run id, of the runs that have none.
+    machines
+        Records of machines' limits.
 
     Raises
     ------
     UserError
-        If a file of a run is missing or damaged.
+        If a file of a run or of a machine is missing or damaged.
     """
+    limits = [read_machine(path) for path in machines]
     parts, measured, outcomes = [], [], []
     for folder in folders:
         run = RunFiles(folder)  # of one run at a time, since a run may have many steps
         parts.append(tables_of(run))
-        measured.append(measure_run(run))
+        measured.append(measure_run(run, limits))
         outcomes.append(outcome_of(run))
     store(joined(parts), out)
-    measures = add_scaling(runs_table(measured))
+    tables = ScenarioTables(out)
+    bounds = bounds_of(measured, trace_shares(tables))
+    measures = add_scaling(runs_table([row | {"bound": bounds[row["run"]]} for row in measured]))
     _write(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     _write(measures, out / MEASURES)
-    tables = ScenarioTables(out)
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))
     written = [f"{name}.parquet" for name in SCENARIO_TABLES]
     written += [f"{name}.{suffix}" for name in WRITTEN_TABLES for suffix in ("csv", "md", "tex")]

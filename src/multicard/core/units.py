@@ -13,8 +13,9 @@ Units = tuple[tuple[float, str], ...]  # sizes and symbols, the largest first
 SECONDS: Units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 MINUTES: Units = ((60.0, "min"), *SECONDS)
 BYTES: Units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+OPERATIONS: Units = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
 BYTES_PER_S: Units = tuple((size, f"{unit}/s") for size, unit in BYTES)
-OPERATIONS_PER_S: Units = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
+OPERATIONS_PER_S: Units = tuple((size, f"{unit}/s") for size, unit in OPERATIONS)
 JOULES: Units = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 PERCENT: Units = ((0.01, "%"),)
 ONE: Units = ((1.0, ""),)
@@ -22,6 +23,8 @@ ONE: Units = ((1.0, ""),)
 # Units by what the name of a column ends in; a longer ending stands before a shorter one that it ends in.
 UNITS: dict[str, Units] = {
     "_bytes_per_s": BYTES_PER_S,
+    "_flop_per_s": OPERATIONS_PER_S,
+    "_flop_per_step": OPERATIONS,
     "_per_s": ONE,  # the heading says what is counted per second
     "_bytes": BYTES,
     "_s": SECONDS,
@@ -29,6 +32,8 @@ UNITS: dict[str, Units] = {
     "_share": PERCENT,
     "_accuracy": PERCENT,
     "_overhead": PERCENT,
+    "mfu": PERCENT,
+    "hfu": PERCENT,
     "drift": PERCENT,
     "efficiency": PERCENT,
     "serial_fraction": PERCENT,
@@ -36,13 +41,13 @@ UNITS: dict[str, Units] = {
     "prediction_error": PERCENT,
     "ratio": PERCENT,
 }
-_IS_UNIT_ALONE = ("_bytes_per_s", "_bytes", "_s", "_j")  # endings that a heading leaves out
+_IS_UNIT_ALONE = ("_bytes_per_s", "_flop_per_s", "_bytes", "_s", "_j")  # endings that a heading leaves out
 
 WORDS = {
     "cpu": "CPU", "cuda": "CUDA", "api": "API", "nccl": "NCCL", "lora": "LoRA", "qlora": "QLoRA", "qat": "QAT",
     "dpo": "DPO", "nchw": "NCHW", "nhwc": "NHWC", "dali": "DALI", "ddp": "DDP", "fsdp": "FSDP", "id": "id",
     "speedup": "speed-up", "numa": "NUMA", "llm": "language model", "llms": "language models", "vram": "VRAM",
-    "gpu": "GPU",
+    "gpu": "GPU", "flop": "FLOP", "mfu": "MFU", "hfu": "HFU",
 }  # fmt: skip
 ARGS_PREFIX = "args."  # how the columns of a user's own parameters begin
 UNKNOWN = "–"

@@ -61,6 +61,25 @@ class Traffic:
     messages: float
 
 
+@dataclass(frozen=True)
+class Operations:
+    """Floating-point operations of matrix products and convolutions on one device in a step, mean over steps.
+
+    Attributes
+    ----------
+    model
+        Of the forward and backward passes, as the model needs them.
+    hardware
+        The same with what activation checkpointing computes again.
+    precisions
+        In which of these a device computes them: the first that it has.
+    """
+
+    model: float
+    hardware: float
+    precisions: tuple[str, ...]
+
+
 class Method(Protocol):
     """What a workload's entries of strategies, techniques or the like have in common.
 
@@ -324,6 +343,19 @@ class Workload(ABC):
     def distinct_share(self, record: Mapping[str, Any]) -> float:
         """Part of the samples that a run's ranks process which are distinct; less than 1 where ranks repeat samples."""
         return 1.0
+
+    def operations(self, record: Mapping[str, Any], steps: "pd.DataFrame") -> Operations | None:
+        """Operations of a completed run's step, by its record and its measured steps; None where they are not known."""
+        return None
+
+    def product_precisions(self, p: Any) -> tuple[str, ...]:
+        """As `Operations.precisions`; none where that is not known."""
+        return ()
+
+    def loader_job(self, p: Any) -> dict[str, Any]:
+        """What the rate of a process's loader alone depends on, beside the number of its workers."""
+        names = ("workload", *self.loader_parameters)
+        return {name: getattr(p, name) for name in names} | {"batch_size": p.batch_of_rank}
 
     @abstractmethod
     def job(self, values: Mapping[str, Any]) -> str:

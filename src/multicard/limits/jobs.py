@@ -23,8 +23,7 @@ def loaders(runs: Iterable[Run], device: str) -> list[Job]:
     found: dict[tuple[Any, ...], Job] = {}
     for run, data in _loading(runs, device):
         p = run.parameters
-        names = ("workload", *WORKLOADS[p.workload].loader_parameters)
-        parameters = {name: getattr(p, name) for name in names} | {"batch_size": p.batch_of_rank}
+        parameters = WORKLOADS[p.workload].loader_job(p)
         job = {"parameters": parameters, "data": str(data), "workers": set()}
         found.setdefault((*parameters.values(), data), job)["workers"].add(p.workers_of_rank)
     return [job | {"workers": sorted(job["workers"])} for job in found.values()]

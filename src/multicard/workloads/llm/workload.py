@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from multicard.experiment.datasets import Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.workload import BATCH, Inputs, Traffic, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Operations, Traffic, Unit, Workload
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES
@@ -134,6 +134,18 @@ class Llm(Workload):
         from multicard.workloads.llm.measures import measure
 
         return measure(record, common, steps)
+
+    def operations(self, record: Mapping[str, Any], steps: Any) -> Operations | None:
+        """By the layers of the model, and the lengths of sequences."""
+        from multicard.workloads.llm.operations import operations
+
+        return operations(record, steps)
+
+    def product_precisions(self, p: LlmParameters) -> tuple[str, ...]:
+        """Those of its parameters."""
+        from multicard.workloads.llm.operations import product_precisions
+
+        return product_precisions(p)
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same model, texts and length; preferences teach something else than answers do."""

@@ -1,54 +1,33 @@
-"""Floating-point operations of training, counted from the model itself; nothing is computed."""
+"""Floating-point operations of training MobileNet v2, by the shapes of its layers. Nothing here imports torch."""
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-from torchvision.models.mobilenetv2 import MobileNetV2
-
+from multicard.experiment.workload import Operations
+from multicard.workloads.vision.memory_estimate import layers
 from multicard.workloads.vision.parameters import VisionParameters
-
-COUNTED = 2  # samples: batch normalization needs two values of a channel
 
 
 def operations_per_sample(p: VisionParameters, classes: int) -> int:
     """Those of the forward and backward passes for one image: of convolutions and matrix products, as all count them.
 
-    A multiplication and an addition are two. Normalization, activations, loss and optimizer are left out.
+    A multiplication and an addition are two. Normalization, activations, loss and optimizer are left out. Each of the
+    two gradients of a layer takes as much as its forward pass; the images need none.
     """
-    with torch.device("meta"):  # shapes without values
-        model = MobileNetV2(num_classes=classes, width_mult=p.width_mult)
-        images = torch.empty(COUNTED, 3, p.image_size, p.image_size)
-    return count_operations(lambda: model(images).sum().backward()) // COUNTED
+    network = list(layers(p.width_mult, p.image_size))
+    forward = [2 * layer.filters * layer.after**2 for layer in network]
+    return 3 * (sum(forward) + 2 * network[-1].given * classes) - forward[0]
 
 
-def count_operations(call: Callable[[], Any]) -> int:
-    """Floating-point operations of all convolutions and matrix products in a call, by PyTorch's own counter."""
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward}) as counter:
-        call()
-    return counter.get_total_flops()
+def operations(record: Mapping[str, Any], steps: Any) -> Operations | None:
+    """Of a device in a step, by the samples of the steps; None of a record that does not tell the number of classes."""
+    p, classes = VisionParameters.model_validate(record["parameters"]), (record.get("data") or {}).get("classes")
+    if classes is None:
+        return None
+    found = operations_per_sample(p, classes) * steps["samples"].mean() * p.ranks / p.devices
+    return Operations(found, found, product_precisions(p))
 
 
-def _backward(
-    grad_out: Sequence[int],
-    x: Sequence[int],
-    w: Sequence[int],
-    _bias: Any,
-    _stride: Any,
-    _padding: Any,
-    _dilation: Any,
-    transposed: bool,
-    _output_padding: Any,
-    _groups: int,
-    output_mask: Sequence[bool],
-    out_shape: Any = None,
-) -> int:
-    """Of the shapes of a convolution: each of its two gradients takes as many operations as its forward pass.
-
-    PyTorch 2.11 counts the gradient of a grouped convolution's weights once for each group
-    (https://github.com/pytorch/pytorch/pull/183405).
-    """
-    forward = 2 * prod(x if transposed else grad_out) * prod(w[1:])
-    return forward * sum(map(bool, output_mask[:2]))
+def product_precisions(p: VisionParameters) -> tuple[str, ...]:
+    """As PyTorch computes convolutions by default: fp32 in TF32, unless that is turned off."""
+    return ("tf32", "fp32") if p.precision == "fp32" and p.tf32 != "off" else (p.precision,)

@@ -225,6 +225,7 @@ def _train_rank(job: dict[str, Any], p: VisionParameters, record: dict[str, Any]
     """Run one rank; give what is to be recorded of it."""
     facts = read_provenance(Path(job["data"]))
     record["data"] = {key: facts[key] for key in ("dataset", "source", "train_samples", "test_samples", "files")}
+    record["data"]["classes"] = len(facts["classes"])
     record["binding"] = bind_rank(p)
     rank, device = join(p)
     return train(job, p, rank, device, facts)

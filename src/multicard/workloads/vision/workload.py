@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import BATCH, Inputs, Traffic, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Operations, Traffic, Unit, Workload
 from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory, gradient_bytes
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
@@ -153,6 +153,18 @@ class Vision(Workload):
         """Ranks that each pass over all the data repeat one another's samples."""
         p = VisionParameters.model_validate(record["parameters"])
         return p.distinct_samples_of_step / p.samples_of_step
+
+    def operations(self, record: Mapping[str, Any], steps: Any) -> Operations | None:
+        """By the layers of the model."""
+        from multicard.workloads.vision.operations import operations
+
+        return operations(record, steps)
+
+    def product_precisions(self, p: VisionParameters) -> tuple[str, ...]:
+        """Those of its parameters."""
+        from multicard.workloads.vision.operations import product_precisions
+
+        return product_precisions(p)
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same images in the same size, same model."""

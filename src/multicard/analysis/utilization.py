@@ -1,0 +1,126 @@
+"""How far a run is from the limits of its machine: operations, the rate of matrix products, links, the loader alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from multicard.analysis.machine_limits import MachineLimits, product_rate
+from multicard.analysis.peaks import PEAKS
+from multicard.analysis.run_files import RunFiles
+from multicard.experiment.workload import Operations, Workload
+from multicard.trace.collectives import bus_bandwidth
+
+MEASURES: dict[str, str] = {
+    "model_flop_per_step": "floating-point operations of a measured step on a device, mean: of matrix products and "
+    "convolutions in the forward and backward passes, as the model needs them",
+    "hardware_flop_per_step": "the same with what activation checkpointing computes again",
+    "achieved_flop_per_s": "model_flop_per_step / iteration_time_s",
+    "peak_flop_per_s": "what a device computes at most: matrix products in the same precision, as mfu_of says",
+    "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
+    "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
+    "mfu_of": "whose peak that is: `measured` by multicard machine on such a device, or stated by the `vendor`",
+    "bus_bandwidth_bytes_per_s": "bytes that a GPU's collectives of recorded sizes moved over their time, as "
+    "nccl-tests counts them; of the GPU that waited least for others",
+    "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard machine "
+    "measured of one alone, times ranks; to compare with processed_samples_per_s",
+    "bound": "what takes most of the step: `loader`, `host` (late launches), `communication` or `compute`; where no "
+    "trace tells them apart, `compute or communication`",
+}
+
+
+def utilization(
+    record: Mapping[str, Any],
+    work: Workload,
+    operations: Operations | None,
+    iteration_time_s: float,
+    machines: Sequence[MachineLimits],
+) -> dict[str, Any]:
+    """Give measures of a completed run but for those of its trace; what is not known is left out.
+
+    Parameters
+    ----------
+    operations
+        Of a device in a step.
+    machines
+        Records of limits, of any machines.
+    """
+    p = work.parameters.model_validate(record["parameters"])
+    limits = machine_of(record, p.device, machines)
+    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits)}
+    if operations is None:
+        return found
+    found |= {
+        "model_flop_per_step": operations.model,
+        "hardware_flop_per_step": operations.hardware,
+        "achieved_flop_per_s": operations.model / iteration_time_s,
+    }
+    peak, whose = peak_rate(record, p, operations.precisions, limits)
+    if peak is None:
+        return found
+    return found | {
+        "peak_flop_per_s": peak,
+        "mfu": operations.model / iteration_time_s / peak,
+        "hfu": operations.hardware / iteration_time_s / peak,
+        "mfu_of": whose,
+    }
+
+
+def machine_of(record: Mapping[str, Any], device: str, machines: Iterable[MachineLimits]) -> MachineLimits | None:
+    """The record of limits of the machine that a run was on, else of one with the same kind of device; the newest."""
+    kind, name = _kind(record.get("hardware"), device), (record.get("host") or {}).get("name")
+    alike = [each for each in machines if kind and each.device == device and _kind(each.hardware, device) == kind]
+    return max(alike, key=lambda each: ((each.host or {}).get("name") == name, each.started), default=None)
+
+
+def _kind(hardware: Mapping[str, Any] | None, device: str) -> tuple[Any, ...] | None:
+    """What devices must have in common to be as fast; None where that is not known, or they are not alike."""
+    hardware = hardware or {}
+    if device == "cuda":
+        names = {gpu.get("name") for gpu in hardware.get("gpus") or []}
+        return tuple(names) if len(names) == 1 else None
+    return (hardware["processor"], hardware.get("logical_cpus")) if hardware.get("processor") else None
+
+
+def peak_rate(
+    record: Mapping[str, Any], p: Any, precisions: Sequence[str], limits: MachineLimits | None
+) -> tuple[float | None, str | None]:
+    """Operations per second that a device computes at most, and whether that was `measured` or is the `vendor`'s."""
+    measured = limits and product_rate(limits, precisions, p.threads if p.device == "cpu" else 1)
+    if measured:
+        return measured, "measured"
+    name = p.device == "cuda" and _kind(record.get("hardware"), p.device)
+    stated = PEAKS.get(name[0], {}) if name else {}
+    return next(((stated[each], "vendor") for each in precisions if each in stated), (None, None))
+
+
+def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> float | None:
+    """Samples per second of the loaders of all ranks, if each is as fast as one alone; None if that is not known."""
+    if limits is None or not work.loader_parameters:
+        return None
+    rates = [
+        row.rate.value
+        for part in limits.parts
+        if part.parameters == work.loader_job(p)
+        for row in part.rows
+        if row.measure == "loader" and (row.model_extra or {}).get("num_workers") == p.workers_of_rank
+    ]
+    return p.ranks * rates[0] if rates else None
+
+
+def achieved_bus_bandwidth(run: RunFiles) -> float | None:
+    """Of all collectives whose sizes a trace has; None without any. Ranks that it does not tell are all of the run's.
+
+    Bytes count as nccl-tests counts those on the bus.
+    """
+    if not run.has_activity("message_sizes"):
+        return None
+    place = ["report", "process", "device"]
+    columns = [*place, "collective", "size_bytes", "calls", "ranks", "total_s"]
+    rows = run.activity("message_sizes", columns).to_pandas()
+    ranks = rows["ranks"].fillna(run.record["parameters"]["devices"])
+    calls = zip(rows["collective"], rows["size_bytes"] * rows["calls"], ranks, rows["total_s"], strict=True)
+    rate = pd.Series([bus_bandwidth(*each) for each in calls], rows.index, dtype=float)
+    rows = rows.assign(moved=rate * rows["total_s"]).dropna(subset=["moved"])
+    sums = rows.groupby(place, dropna=False)[["moved", "total_s"]].sum()
+    return None if sums.empty else float((sums["moved"] / sums["total_s"]).max())

@@ -1,0 +1,211 @@
+"""How far runs are from limits: against operations, times and rates that are worked out by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from multicard.analysis.bottlenecks import bounds_of
+from multicard.analysis.machine_limits import MachineLimits
+from multicard.analysis.measures import measure_run
+from multicard.analysis.outputs import write_scenario
+from multicard.analysis.peaks import PEAKS
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.analysis.utilization import MEASURES, utilization
+from multicard.core.files import write_json
+from multicard.core.layout import STEP_COLUMNS
+from multicard.experiment.workload import WORKLOADS, Operations
+from multicard.trace.tables import ACTIVITIES
+from multicard.workloads.vision.parameters import VisionParameters
+
+H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
+CPUS = {"processor": "A processor", "logical_cpus": 8}
+
+
+def gpus(*names: str) -> dict[str, Any]:
+    return {"gpus": [{"name": name} for name in names]}
+
+
+def limits(hardware: dict[str, Any], host: str = "node07", **changes: Any) -> MachineLimits:
+    """A record of matrix products: 2 TFLOP/s in TF32, 1 in fp32, 4 in bf16, and with 8 threads 9 in fp32."""
+    rates = {("tf32", 1): 2e12, ("fp32", 1): 1e12, ("bf16", 1): 4e12, ("fp32", 8): 9e12}
+    rows = [
+        {"measure": "matmul", "precision": precision, "threads": threads, "operations": rate, "times_s": [1.0]}
+        for (precision, threads), rate in rates.items()
+        if precision != "tf32" or "gpus" in hardware
+    ]
+    device = "cuda" if "gpus" in hardware else "cpu"
+    record = {"device": device, "seconds": 1.0, "started": "2026-11-22", "host": {"name": host}, "hardware": hardware}
+    return MachineLimits.model_validate(record | {"parts": [{"part": "device", "rows": rows}]} | changes)
+
+
+def of(hardware: dict[str, Any], *machines: MachineLimits, workload: str = "vision", **stated: Any) -> dict[str, Any]:
+    """Utilization of a run whose step of half a second takes 1e12 operations, 1.5e12 with those computed again."""
+    work = WORKLOADS[workload]
+    p = work.parameters.model_validate(stated)
+    record = {"parameters": p.model_dump(), "hardware": hardware, "host": {"name": "node07"}}
+    operations = Operations(1e12, 1.5e12, work.product_precisions(p))
+    return utilization(record, work, operations, 0.5, machines)
+
+
+def test_mfu_is_the_share_of_the_measured_rate_of_products_in_the_same_precision() -> None:
+    for precision, peak in (("fp32", 2e12), ("bf16", 4e12)):
+        found = of(gpus(OTHER, OTHER), limits(gpus(OTHER)), precision=precision)
+        assert found["achieved_flop_per_s"] == 2e12
+        assert (found["peak_flop_per_s"], found["mfu_of"]) == (peak, "measured")
+        assert (found["mfu"], found["hfu"]) == (2e12 / peak, 3e12 / peak)
+    without = of(gpus(OTHER), limits(gpus(OTHER)), tf32="off")
+    assert without["peak_flop_per_s"] == 1e12
+    text = of(gpus(OTHER), limits(gpus(OTHER)), workload="llm", precision="fp32")
+    assert text["peak_flop_per_s"] == 1e12  # PyTorch's matrix products are not in TF32
+
+
+def test_a_process_on_a_cpu_is_compared_with_products_of_as_many_threads() -> None:
+    peaks = [of(CPUS, limits(CPUS), device="cpu", threads=each).get("peak_flop_per_s") for each in (1, 8, 2)]
+    assert peaks == [1e12, 9e12, None]
+
+
+def test_a_gpu_that_is_not_measured_is_looked_up_by_its_whole_name() -> None:
+    found = of(gpus(H100), limits(gpus(OTHER)), precision="bf16")
+    assert (found["peak_flop_per_s"], found["mfu_of"]) == (989.4e12, "vendor")
+    assert of(gpus(H100))["peak_flop_per_s"] == 494.7e12  # fp32 in TF32
+    assert of(gpus(H100), limits(gpus(H100)))["mfu_of"] == "measured"
+    assert of(gpus("Tesla V100-SXM2-16GB"))["peak_flop_per_s"] == 15.7e12  # which has no TF32
+
+
+@pytest.mark.parametrize("hardware", [gpus(f"{H100} MIG 3g.40gb"), gpus(OTHER), gpus(H100, OTHER), {}])
+def test_no_peak_is_guessed(hardware: dict[str, Any]) -> None:
+    found = of(hardware)
+    assert found["achieved_flop_per_s"] == 2e12
+    assert not {"mfu", "hfu", "mfu_of", "peak_flop_per_s"} & set(found)
+    assert "mfu" not in of(gpus("Tesla V100-SXM2-16GB"), precision="bf16")
+
+
+def test_the_record_of_the_same_host_counts_then_the_newest_of_the_same_kind() -> None:
+    own, other = limits(CPUS, started="2026-01-01"), limits(CPUS, host="node08", parts=[])
+    assert of(CPUS, other, own, device="cpu")["mfu_of"] == "measured"
+    older = limits(CPUS, host="node09", started="2026-01-01")
+    assert "mfu" not in of(CPUS, older, other, device="cpu")
+    assert "mfu" not in of(CPUS | {"processor": "Another"}, own, device="cpu")
+    assert "mfu" not in of(CPUS, limits(gpus(OTHER)), device="cpu")
+
+
+def test_peaks_are_of_dense_products() -> None:
+    for rates in PEAKS.values():
+        half = rates["fp16"]
+        assert rates.get("bf16", half) == half
+        assert rates.get("tf32", half / 2) == pytest.approx(half / 2)
+
+
+def test_the_ceiling_of_a_loader_is_that_of_all_ranks() -> None:
+    p = VisionParameters(device="cpu", devices=2, strategy="ddp-ds", num_workers=3)
+    rows = [
+        {"measure": "loader", "num_workers": each, "samples": 64, "times_s": [0.64 / each]} for each in (1, 3)
+    ]  # 100 and 300 samples/s
+    loader = {"part": "loader", "parameters": WORKLOADS["vision"].loader_job(p), "rows": rows}
+    machine = limits(CPUS, parts=[loader])
+    found = of(CPUS, machine, **p.stated())
+    assert found["loader_ceiling_samples_per_s"] == pytest.approx(600)
+    for change in ({"num_workers": 2}, {"image_size": 64}, {"batch_size": 32}):
+        assert of(CPUS, machine, **(p.stated() | change))["loader_ceiling_samples_per_s"] is None
+
+
+def run(folder: Path, **changes: Any) -> Path:
+    """A run of two processes, 20 images of 224 px each: two measured steps of 2 s."""
+    p = VisionParameters(device="cpu", devices=2, strategy="ddp-ds", batch_size=20, image_size=224)
+    write_json(
+        folder / "run.json",
+        {
+            "run": folder.name, "outcome": "completed", "reason": None, "parameters": p.model_dump(),
+            "ranks": [{"rank": rank, "pid": 1 + rank} for rank in (0, 1)], "hardware": CPUS,
+            "profiler": {"used": "none", "trace_missing": "not asked for"}, "steps_per_pass": 10, "started": "now",
+            "wall_time_s": 1.0, "host": {"name": "h"}, "data": {"classes": 1000}, **changes,
+        },
+    )  # fmt: skip
+    rows = [
+        dict.fromkeys(STEP_COLUMNS)
+        | {"rank": rank, "epoch": 1, "step": step, "window": "measured", "start_s": 2.0 * step, "duration_s": 2.0}
+        | {"data_s": 0.5, "forward_s": 0.4, "backward_s": 1.0, "samples": 20, "loss": 1.0, "peak_memory_bytes": 1}
+        for rank in (0, 1)
+        for step in (1, 2)
+    ]
+    pd.DataFrame(rows).to_csv(folder / "steps.csv", index=False)
+    epochs = {"epoch": [1], "train_loss": [1], "test_loss": [3], "test_accuracy": [0.5], "epoch_time_s": [1]}
+    pd.DataFrame(epochs).to_csv(folder / "epochs.csv", index=False)
+    (folder / "activity").mkdir()
+    for name, table in ACTIVITIES.items():
+        pq.write_table(table.schema.empty_table(), folder / "activity" / f"{name}.parquet")
+    return folder
+
+
+def test_a_scenario_tells_mfu_and_bound_of_its_runs(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one")
+    path = tmp_path / "machine.json"
+    write_json(path, limits(CPUS).model_dump())
+    write_scenario([folder], {}, tmp_path / "scenario", [path])
+    [row] = ScenarioTables(tmp_path / "scenario").completed
+    # 300.77 M multiply-adds forward (torchvision: 0.301 G), twice as many backward but for the images' gradient.
+    of_an_image = 3 * 2 * 300.77e6 - 2 * 112 * 112 * 32 * 27
+    assert row["model_flop_per_step"] == pytest.approx(20 * of_an_image, rel=1e-4)
+    assert row["hardware_flop_per_step"] == row["model_flop_per_step"]
+    assert row["mfu"] == row["hfu"] == pytest.approx(20 * of_an_image / 2.0 / 1e12, rel=1e-4)
+    assert row["bound"] == "compute or communication"  # 1.4 s of 2 s, in which gradients are exchanged, too
+    assert measure_run(folder)["mfu"] is None
+
+
+def test_operations_are_not_known_of_a_record_without_the_number_of_classes(tmp_path: Path) -> None:
+    found = measure_run(run(tmp_path / "one", data={"dataset": "digits"}), [limits(CPUS)])
+    assert all(found[name] is None for name in MEASURES)
+
+
+def test_bus_bandwidth_is_that_of_the_gpu_that_waited_least(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one")
+    rows = [
+        # On two ranks an all-reduce moves as much as its message: 3 · 4 MB and 8 MB in 2 s, and in 4 s; one unnamed.
+        ("t", 0, 1, 0, "all_reduce", 4_000_000, 3, None, 1.5), ("t", 0, 1, 0, "all_reduce", 8_000_000, 1, 2, 0.5),
+        ("t", 1, 2, 1, "all_reduce", 4_000_000, 3, None, 3.0), ("t", 1, 2, 1, "all_reduce", 8_000_000, 1, 2, 1.0),
+        ("t", 0, 1, 0, None, 4_000_000, 3, None, 9.0),
+    ]  # fmt: skip
+    columns = ["report", "rank", "process", "device", "collective", "size_bytes", "calls", "ranks", "total_s"]
+    sizes = [dict(zip(columns, row, strict=True)) for row in rows]
+    schema = ACTIVITIES["message_sizes"].schema
+    pq.write_table(pa.Table.from_pylist(sizes, schema), folder / "activity" / "message_sizes.parquet")
+    assert measure_run(folder)["bus_bandwidth_bytes_per_s"] == pytest.approx(10e6)
+
+
+PARTS = {
+    "compute": 0.3, "compute and communication": 0.1, "exposed communication": 0.1, "exposed memory operations": 0.0,
+    "idle (host-bound)": 0.3, "idle (before a collective)": 0.1, "idle (other)": 0.1, "synchronizations": None,
+    "waiting_in_collectives": 0.0, "scope": "steps",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "measures", "bound"),
+    [
+        ({}, {}, "compute"),
+        ({"compute": 0.1}, {}, "host"),
+        # All of that idle time but 0.05 is the wait for data, which is larger still in the measured steps.
+        ({"compute": 0.1}, {"profiled_data_s": 0.25, "trace_iteration_time_s": 1.0, "data_share": 0.35}, "loader"),
+        ({"compute": 0.1, "exposed communication": 0.25, "idle (before a collective)": 0.1}, {}, "communication"),
+    ],
+)
+def test_the_bound_is_what_takes_most_of_the_step(
+    parts: dict[str, float], measures: dict[str, float], bound: str
+) -> None:
+    row = {"run": "r", "outcome": "completed", "devices": 2, "workload": "vision", "data_share": 0.01} | measures
+    assert bounds_of([row], pd.DataFrame([PARTS | parts], index=["r"])) == {"r": bound}
+
+
+def test_no_bound_is_known_without_the_time_of_computing() -> None:
+    phases = {"data_share": 0.7, "forward_s": 0.1, "mean_iteration_time_s": 1.0}
+    rows = [
+        {"run": "loading", "outcome": "completed", "devices": 2} | phases,
+        {"run": "alone", "outcome": "completed", "devices": 1} | phases | {"data_share": 0.05},
+        {"run": "failed", "outcome": "failed", "devices": 1} | phases,
+        {"run": "unseen", "outcome": "completed", "devices": 1, "data_share": 0.7},
+    ]
+    assert bounds_of(rows, pd.DataFrame()) == {"loading": "loader", "alone": "compute", "failed": None, "unseen": None}
