@@ -1,0 +1,75 @@
+"""How much of what a device can compute a run reaches, and where the rest of its steps goes."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from multicard.analysis.bottlenecks import PARTS, parts_of_steps
+from multicard.analysis.comparisons import configurations
+from multicard.analysis.per_run import trace_shares
+from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.units import OPERATIONS_PER_S, unit_for
+from multicard.figures.bars import absent, group_axis, height_of, stacked, whiskers
+from multicard.figures.series import configuration_names
+from multicard.figures.style import HATCHES, PHASE_COLOURS, WIDTH_IN, NothingToShow, legend_below, say
+from multicard.figures.timeline import LOOKS
+
+LOOK = {
+    "compute": LOOKS["compute"],
+    "exposed communication": LOOKS["exposed communication"],
+    "waiting for other ranks": LOOKS["idle (before a collective)"],
+    "memory operations": LOOKS["exposed memory operations"],
+    "launch overhead": LOOKS["idle (host-bound)"],
+    "data loading": (PHASE_COLOURS["data"], HATCHES[1]),
+    "other": LOOKS["idle (other)"],
+}
+MEASURES = ("mfu", "hfu", "achieved_flop_per_s")
+LEAST = 1e-3  # share of a step from which on a part is drawn
+HOW = "for the peak: multicard machine"
+COLOUR = PHASE_COLOURS["optimizer"]
+
+
+def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """MFU of each configuration, and beside it the parts of its step."""
+    parts = parts_of_steps(tables.completed, trace_shares(tables)).reindex(columns=list(PARTS))
+    measures = tables.with_values(parts)
+    data = configurations(measures, [*MEASURES, *PARTS])
+    data = data.astype(dict.fromkeys((*MEASURES, *PARTS), float))
+    if data[["achieved_flop_per_s", *PARTS]].isna().all(axis=None):
+        raise NothingToShow("neither operations nor parts of steps are known")
+    names = configuration_names(measures, data)
+    data.insert(0, "configuration", names)
+    size = (WIDTH_IN, 1.3 + height_of(len(data)))
+    figure, (left, right) = plt.subplots(1, 2, figsize=size, sharey=True, width_ratios=(2, 3))
+    _draw_rates(left, data, measures["mfu_of"].dropna().unique().tolist())
+    shown = {part: 100 * data[part] for part in PARTS if (data[part] >= LEAST).any()}
+    stacked(right, range(len(data)), shown, LOOK, horizontal=True)
+    group_axis(right, names, horizontal=True)
+    right.set(title="Where the step goes", xlabel="Share of the step (%)", xlim=(0, 100))
+    if data[list(PARTS)].isna().all(axis=None):
+        say(right, "no parts of steps were recorded")
+    legend_below(figure, left, right)
+    return figure, data
+
+
+def _draw_rates(axes: Axes, data: pd.DataFrame, whose: list[str]) -> None:
+    """Bars of MFU before HFU; of the rate itself where no peak is known."""
+    known = data["mfu"].notna().any()
+    value = "mfu" if known else "achieved_flop_per_s"
+    scale, unit = (100.0, "%") if known else unit_for(data[value], OPERATIONS_PER_S)
+    where, style = range(len(data)), {"height": 0.7, "edgecolor": "0.2", "linewidth": 0.4}
+    errors = {"xerr": whiskers(data, value, scale), "error_kw": {"capsize": 3, "elinewidth": 1, "ecolor": "0.1"}}
+    axes.barh(where, data[value] * scale, color=COLOUR, label="MFU" if known else "_", zorder=2, **errors, **style)
+    if (data["hfu"] > data["mfu"]).any():
+        hatch = HATCHES[1]
+        axes.barh(where, data["hfu"] * scale, color="white", hatch=hatch, label="HFU", zorder=1.5, **style)
+    for place, (_, row) in zip(where, data.iterrows(), strict=True):
+        if pd.isna(row[value]):
+            unknown = row["outcome"] == "completed" and pd.notna(row["achieved_flop_per_s"])
+            row["outcome"] = "peak unknown" if unknown else row["outcome"]
+            absent(axes, place, row, horizontal=True)
+    group_axis(axes, data["configuration"].tolist(), horizontal=True, known=data[value].notna().any())
+    peak = f"{whose[0]} peak".replace("vendor", "vendor's") if len(whose) == 1 else "peak, measured or vendor's"
+    of = f"Of the {peak} (%)" if known else f"Rate per device ({unit});\n{HOW}"
+    axes.set(title="Model FLOP utilization" if known else "Operations of the model", xlabel=of)

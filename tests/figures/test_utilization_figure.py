@@ -1,0 +1,71 @@
+"""How far runs are from the limits, as the figure shows it; all numbers are synthetic."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from figures.measured import closed, gathered, legend, lengths, measured, words
+from multicard.figures.draw import draw
+
+
+def timeline(run: str, **seconds: float) -> dict[str, Any]:
+    """The steps of one GPU in 10 s, of which those stated are not spent computing."""
+    names = ("overlapped_s", "memory_s", "exposed_communication_s", "idle_host_bound_s", "idle_collective_s")
+    parts = dict.fromkeys(names, 0.0) | seconds
+    idle = parts["idle_host_bound_s"] + parts["idle_collective_s"]
+    busy = 10.0 - idle
+    compute = busy - parts["exposed_communication_s"] - parts["memory_s"]
+    row = {"run": run, "report": "r", "rank": 0, "process": 1, "device": 0, "scope": "steps", "span_s": 10.0}
+    return row | parts | {"busy_s": busy, "compute_s": compute, "idle_s": idle}
+
+
+def test_a_bar_of_mfu_stands_beside_the_parts_of_the_step(tmp_path: Path) -> None:
+    common = {"technique": "lora", "device": "cuda", "mfu_of": "measured", "achieved_flop_per_s": 1e14}
+    known = {"profiled_data_s": 0.1, "trace_iteration_time_s": 1.0, "iteration_time_s": 1.0}
+    measures = measured(
+        "llm",
+        common | known | {"mfu": 0.25, "hfu": 0.25},
+        common | known | {"mfu": 0.4, "hfu": 0.5, "activation_checkpointing": True, "devices": 2},
+    )
+    rows = [
+        timeline("run0", idle_host_bound_s=3.0),
+        timeline("run1", exposed_communication_s=1.5, idle_collective_s=0.5, memory_s=1.0),
+    ]
+    figure, data = draw("utilization", gathered(tmp_path, measures, timeline=rows))
+    left, right = closed(figure).axes
+    assert lengths(left) == {"HFU": [25, 50], "MFU": [25, 40]}
+    assert left.get_xlabel() == "Of the measured peak (%)"
+    # A tenth of each step is the wait for data, which explains a part of the idle time of the first run alone.
+    assert lengths(right) == {
+        "compute": pytest.approx([70, 70]),
+        "exposed communication": pytest.approx([0, 15]),
+        "waiting for other ranks": pytest.approx([0, 5]),
+        "memory operations": pytest.approx([0, 10]),
+        "launch overhead": pytest.approx([20, 0]),
+        "data loading": pytest.approx([10, 0]),
+    }
+    assert data[["mfu", "compute"]].to_numpy().tolist() == [[0.25, pytest.approx(0.7)], [0.4, pytest.approx(0.7)]]
+
+
+def test_without_a_trace_phases_tell_and_without_a_peak_the_rate(tmp_path: Path) -> None:
+    phases = {"data_s": 0.02, "transfer_s": 0.01, "forward_s": 0.03, "backward_s": 0.03, "mean_iteration_time_s": 0.1}
+    measures = measured("vision", {"device": "cpu", "achieved_flop_per_s": 2e9} | phases)
+    left, right = closed(draw("utilization", gathered(tmp_path, measures))[0]).axes
+    assert lengths(left) == {"_": [2.0]}
+    assert left.get_xlabel() == "Rate per device (GFLOP/s);\nfor the peak: multicard machine"
+    assert lengths(right) == {
+        "compute": pytest.approx([60]), "memory operations": pytest.approx([10]), "data loading": pytest.approx([20]),
+        "other": pytest.approx([10]),
+    }  # fmt: skip
+
+
+def test_a_configuration_whose_peak_is_not_known_says_so(tmp_path: Path) -> None:
+    common = {"device": "cuda", "achieved_flop_per_s": 1e12}
+    measures = measured("vision", common | {"mfu": 0.5, "hfu": 0.5, "mfu_of": "vendor"}, common | {"precision": "fp64"})
+    figure = closed(draw("utilization", gathered(tmp_path, measures))[0])
+    left, right = figure.axes
+    assert words(left) == ["peak unknown"]
+    assert words(right) == ["no parts of steps were recorded"]
+    assert left.get_xlabel() == "Of the vendor's peak (%)"
+    assert legend(figure) == [["MFU"]]
