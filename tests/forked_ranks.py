@@ -1,26 +1,100 @@
-"""Ranks of tuning jobs, forked from a process that has imported torchtune.
+"""Ranks of jobs, forked from a process that has imported what they need.
 
 Each is a process of its own that runs the workload's program as torchrun would start it, only without the seconds in
 which torchrun starts and PyTorch is imported. It is for tests of what is trained; tests of how jobs start, end and fail
 start them as users do.
 """
 
-from collections.abc import Iterator
+import multiprocessing
+import os
+import runpy
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
-from emulated.run_jobs import FORKS, run_forked
 from multicard.launch import job
+from multicard.launch.process import Ended
 
-PRELOADED = [
-    "multicard.workloads.llm.train", "datasets", "omegaconf", "torchtune.config", "torchtune.datasets",
+RANKS = "--nproc-per-node="
+FORKS = multiprocessing.get_context("forkserver")
+# What vision and tuning import; every optimizer imports torch._dynamo.
+PRELOADED = (
+    "multicard.workloads.vision.train", "multicard.workloads.llm.train", "torch._dynamo",
+    "torch.distributed.checkpoint", "datasets", "omegaconf", "torchtune.config", "torchtune.datasets",
     "torchtune.models.llama3_2", "torchtune.modules.peft", "torchtune.rlhf", "torchtune.training",
-]  # fmt: skip
+)  # fmt: skip
 
 
 @contextmanager
-def forked_ranks() -> Iterator[None]:
-    """Let jobs that are run in this context fork their ranks."""
-    FORKS.set_forkserver_preload(PRELOADED)
+def forked_ranks(preload: Sequence[str] = PRELOADED) -> Iterator[None]:
+    """Let jobs that are run in this context fork their ranks; the first use decides what is `preload`ed."""
+    FORKS.set_forkserver_preload([__name__, *preload])
     with patch.object(job, "run", run_forked):
         yield
+
+
+def start_ranks(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int = 1) -> None:
+    """Call a function with a rank's number and the arguments in each rank, as `torch.multiprocessing.spawn` does."""
+    from torch.multiprocessing import start_processes
+
+    FORKS.set_forkserver_preload([__name__, *PRELOADED])
+    start_processes(function, arguments, ranks, start_method="forkserver")
+
+
+def run_forked(
+    command: list[str],
+    environment: dict[str, str],
+    log: Path,
+    time_limit_s: float,
+    on_line: Callable[[str], None],
+    *_others: Any,
+) -> Ended:
+    """Stand in for `multicard.launch.process.run`: start the ranks of a job as torchrun would."""
+    import torch.distributed as dist
+
+    counts = [int(part.removeprefix(RANKS)) for part in command if part.startswith(RANKS)]
+    last = len(command) - 1 - command[::-1].index("-m")
+    program = command[last + 1 :]
+    log.touch()
+    started, ranks = time.monotonic(), counts[0] if counts else 1
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if counts else None
+    processes = []
+    for rank in range(ranks):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks} if store else {}
+        if store:
+            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+        variables = environment | {name: str(value) for name, value in place.items()}
+        processes.append(FORKS.Process(target=run_rank, args=(program, variables, str(log.absolute()))))
+        processes[-1].start()
+    left = list(processes)
+    while left and not any(process.exitcode for process in processes):
+        if not wait([process.sentinel for process in left], started + time_limit_s - time.monotonic()):
+            break
+        left = [process for process in left if process.exitcode is None]
+    for process in left:
+        process.kill()
+        process.join()
+    code = next((process.exitcode for process in processes if process.exitcode), 0)
+    for line in log.read_text().splitlines():
+        on_line(line)
+    timed_out = time.monotonic() - started > time_limit_s
+    return Ended(code, timed_out, time.monotonic() - started)
+
+
+def run_rank(program: list[str], environment: dict[str, str], log: str) -> None:
+    """Be one rank: run the program as `python -m` does."""
+    os.environ.clear()
+    os.environ.update(environment)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.argv = program
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)

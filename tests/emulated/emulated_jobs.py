@@ -87,8 +87,10 @@ def _run(python: Path | str, jobs: Sequence[Job], preload: Sequence[str], variab
     with tempfile.TemporaryDirectory() as scratch:
         request = Path(scratch) / "request.json"
         request.write_text(json.dumps({"preload": preload, "jobs": [asdict(job) for job in jobs]}, default=str))
+        # As a file, the program would be loaded again by every rank that is forked.
+        program = f"from run_jobs import main; main({str(request)!r})"
         done = subprocess.run(
-            [str(python), str(HERE / "run_jobs.py"), str(request)],
+            [str(python), "-c", program],
             env=dict(variables), capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
