@@ -64,6 +64,14 @@ def test_time_and_hours_follow_from_the_rates(scaled: Evidence) -> None:
     assert all(each.on_front for each in found.values())
 
 
+def test_repeats_that_did_not_complete_and_doubts_are_told(tmp_path: Path) -> None:
+    rows = trained(1, 100, disturbance="other processes: 1.6 CPUs") + trained(2, 190)
+    rows[-1]["outcome"] = "out_of_memory"
+    text = answered(made(tmp_path, rows), deadline_s=1200)
+    assert "meets the deadline; 2 of 3 runs completed |" in text
+    assert "Caveats: disturbed (3 of 5 runs)." in text
+
+
 def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
     text = answered(scaled, deadline_s=1200, gpu_hour_cost=2.5, epochs=20)
     # 2 × 1052.63 s are 0.585 hours; 4 × 588.2 s are 11.8% more of them.

@@ -5,16 +5,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
-from multicard.analysis.tradeoff import (
-    Demand,
-    Tradeoff,
-    Training,
-    changes_words,
-    cost_of,
-    jobs_words,
-    learning_words,
-    tradeoffs,
-)
+from multicard.analysis.notices import NOTICES
+from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
+from multicard.analysis.tradeoff_table import changes_words, cost_of, learning_words, length_words
 from multicard.core.text import counted, for_markdown, plural
 from multicard.core.units import BYTES, UNKNOWN, Units, number, percent, with_unit
 from multicard.experiment.parameters import nested
@@ -204,12 +197,14 @@ def _verdict(training: Training, demand: Demand) -> str:
     front = "" if training.on_front else "others are better"
     met = {"met": "meets the deadline", "may miss": "may miss the deadline", "missed": "misses the deadline"}
     in_time = met[training.deadline(demand.deadline_s)] if demand.deadline_s else ""
-    return "; ".join(filter(None, (in_time, front))) or "none is shown to be better"
+    runs, completed = len(training.configuration.runs), len(training.configuration.completed)
+    lost = f"{completed} of {counted(runs, 'run')} completed" if completed < runs else ""
+    return "; ".join(filter(None, (in_time, front or (not in_time and "none is shown to be better"), lost)))
 
 
 def _basis(job: Tradeoff) -> list[str]:
     """What the numbers rest on."""
-    lines = [f"The training: {jobs_words(job)}."]
+    lines = [f"The training: {length_words(job)}."]
     windows = [each.measured_s for each in job.trainings if each.measured_s]
     if windows:
         least, longest = min(windows), max(each.time_s.value for each in job.trainings)
@@ -224,7 +219,10 @@ def _basis(job: Tradeoff) -> list[str]:
     alone = sum(each.time_s.repeats == 1 for each in job.trainings)
     if alone:
         lines.append(f"{counted(alone, 'configuration')} with one repeat: no interval, and nothing is shown worse.")
-    return [" ".join(lines)]
+    runs = [run for each in job.trainings for run in each.configuration.completed]
+    doubts = {kind: sum(notice(run.values) is not None for run in runs) for kind, notice in NOTICES.items()}
+    caveats = [f"{kind} ({count} of {counted(len(runs), 'run')})" for kind, count in doubts.items() if count]
+    return [" ".join([*lines, *([f"Caveats: {', '.join(caveats)}."] if caveats else [])])]
 
 
 def _missing_runs(configuration: Configuration) -> list[str]:

@@ -3,28 +3,21 @@
 The training is the same for all configurations of a job: as many samples, or tokens, at the throughput that was
 measured. Configurations are compared where what they learn from a sample is the same (`Workload.learning`); a batch, a
 precision, a learning rate or a technique is another choice, which is the user's.
-
-One configuration is worse than another where that is at least as good in time, device-hours and energy by their
-estimates, and significantly better in one of them, at 5% by Holm's method for all such comparisons of the group. The
-others are the Pareto front: a difference that is not shown takes none of them off it. Cost is in proportion to
-device-hours.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
-import pandas as pd
-
 from multicard.analysis.best import NO_CHOICE, candidates_of, differing, energy
 from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.statistics import LEVEL, Interval, corrected, product_of, ratio_of
+from multicard.analysis.pareto import Measured, front
+from multicard.analysis.statistics import Interval, product_of
 from multicard.core.errors import UserError
-from multicard.core.text import plural
 from multicard.core.units import BYTES, number, percent, with_unit
 from multicard.experiment.workload import BATCH
 
@@ -80,12 +73,12 @@ class Training:
     ----------
     learning
         What decides how much is learned from a sample.
+    measured
+        Its devices, rates and energies.
     changes
         What of it differs from that of the job's reference: its value there, and here.
     naming
         Parameters in which it differs from others of the same learning on as many devices.
-    rates, energies
-        Work per second, and joules per unit of work, by repeat.
     time_s
         Geometric mean over repeats; the bounds are its 95% interval, or the repeats where they reach further. None for
         one repeat.
@@ -100,13 +93,12 @@ class Training:
     unknown
         Whether that is because something was not recorded.
     on_front
-        Whether it counts and none that counts, with the same learning, is shown to be better.
+        Whether it counts, and is on the Pareto front of those that count with the same learning.
     """
 
     configuration: Configuration
     learning: Mapping[str, Any]
-    rates: Mapping[int, float]
-    energies: Mapping[int, float]
+    measured: Measured
     time_s: Interval
     energy_j: float | None
     memory_bytes: float | None
@@ -121,7 +113,7 @@ class Training:
     @property
     def devices(self) -> int:
         """Number of GPUs, or of CPU processes."""
-        return self.configuration["devices"]
+        return self.measured.devices
 
     @property
     def device_hours(self) -> float:
@@ -186,66 +178,6 @@ def tradeoffs(evidence: Evidence, demand: Demand | None = None, fallback: float 
     ]
 
 
-def as_table(found: Sequence[Tradeoff], demand: Demand) -> pd.DataFrame:
-    """One row per training; what was not recorded is empty."""
-    rows = [
-        {
-            "job": job.job, "machine": job.machine, "device": job.device, "devices": each.devices,
-            "configuration": each.configuration.words(),
-            "learning": learning_words(each.learning), "changes": changes_words(each),
-            "repeats": each.time_s.repeats, "work": job.work, "unit": job.unit,
-            "time_s": each.time_s.value, "time_s_low": each.time_s.low, "time_s_high": each.time_s.high,
-            "device_hours": each.device_hours, "cost": cost_of(each, demand), "energy_j": each.energy_j,
-            "peak_memory_bytes": each.memory_bytes, "measured_s": each.measured_s, "quality": each.quality,
-            "deadline": each.deadline(demand.deadline_s) if demand.deadline_s else None,
-            "on_front": each.on_front, "refused": each.refused,
-        }
-        for job in found
-        for each in job.trainings
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def cost_of(training: Training, demand: Demand) -> float | None:
-    """Price of its GPUs; None of CPU processes, or without a price."""
-    if demand.gpu_hour_cost is None or training.configuration["device"] != "cuda":
-        return None
-    return training.device_hours * demand.gpu_hour_cost
-
-
-def learning_words(learning: Mapping[str, Any]) -> str:
-    """Words for what decides how much is learned."""
-    return ", ".join(f"{name}: {value_words(value)}" for name, value in learning.items())
-
-
-def changes_words(training: Training) -> str:
-    """What is traded for the reference's learning; empty where nothing is."""
-    changes = training.changes or {}
-    return ", ".join(
-        f"{name}: {value_words(before)} → {value_words(after)}" for name, (before, after) in changes.items()
-    )
-
-
-def value_words(value: Any) -> str:
-    """Word for a value, as a configuration file states it."""
-    if value is None:
-        return "not known"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def jobs_words(job: Tradeoff) -> str:
-    """How long the training is.
-
-    >>> jobs_words(Tradeoff("", "cpu", None, "image", 3000.0, 1000.0, []))
-    '3,000 images (3 epochs of 1,000)'
-    """
-    length = f"{number(job.work)} {plural(2, job.unit)}"
-    if not job.of_pass:
-        return length
-    epochs = job.work / job.of_pass
-    return f"{length} ({number(epochs)} {'epoch' if epochs == 1 else 'epochs'} of {number(job.of_pass)})"
-
-
 def _tradeoff(
     job: str, device: str, machine: str | None, alike: list[Configuration], demand: Demand, fallback: float | None
 ) -> Tradeoff:
@@ -279,8 +211,7 @@ def _training(configuration: Configuration, rates: Mapping[int, float], work: fl
     return Training(
         configuration,
         configuration.workload.learning(_values(configuration)),
-        rates,
-        per_unit,
+        Measured(configuration["devices"], rates, per_unit),
         Interval(work / mean.value, *bounds, mean.repeats),
         joules and joules * work,
         max(peak_memory(configuration).values(), default=None),
@@ -368,41 +299,14 @@ def _ordered(found: list[Training]) -> list[Training]:
     ranked[1:] = sorted(ranked[1:], key=lambda own: len(changes(own[0].learning)))
     ordered = []
     for group in ranked:
-        front = {id(each) for each in _front([each for each in group if not each.refused])}
+        admitted = [each for each in group if not each.refused]
+        is_on = front([each.measured for each in admitted])
+        on_front = {id(each) for each, is_one in zip(admitted, is_on, strict=True) if is_one}
         for each in sorted(group, key=lambda one: (one.devices, one.time_s.value)):
             beside = [one.configuration for one in group if one.devices == each.devices]
             naming = differing(beside) if len(beside) > 1 else ()
-            ordered.append(replace(each, changes=changes(each.learning), naming=naming, on_front=id(each) in front))
+            ordered.append(replace(each, changes=changes(each.learning), naming=naming, on_front=id(each) in on_front))
     return ordered
-
-
-def _front(group: list[Training]) -> list[Training]:
-    """Those that none is shown to be better than."""
-    tests: list[Interval] = []
-    of: list[tuple[int, float]] = []
-    for index, worse in enumerate(group):
-        for other in group:
-            ratios = _advantages(other, worse) if other is not worse else []
-            if all(ratio.value >= against for ratio, against in ratios):
-                tests += [ratio for ratio, _ in ratios]
-                of += [(index, against) for _, against in ratios]
-    beaten = {
-        index
-        for ratio, (index, against) in zip(corrected(tests), of, strict=True)
-        if ratio.p_value is not None and ratio.p_value <= 1 - LEVEL and ratio.value > against
-    }
-    return [each for index, each in enumerate(group) if index not in beaten]
-
-
-def _advantages(one: Training, other: Training) -> list[tuple[Interval, float]]:
-    """How much better one is than another in time, device-hours and energy: ratios, better above the number beside."""
-    ratios = [(ratio_of(one.rates, other.rates), 1.0)]
-    if one.devices != other.devices:  # else the same comparison
-        share = one.devices / other.devices
-        ratios.append((ratio_of(one.rates, other.rates, against=share), share))
-    if one.energies and other.energies:
-        ratios.append((ratio_of(other.energies, one.energies), 1.0))
-    return ratios
 
 
 def _values(configuration: Configuration) -> dict[str, Any]:

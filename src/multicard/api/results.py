@@ -22,7 +22,8 @@ from multicard.analysis.regressions import Point, RegressionCheck, check_sides, 
 from multicard.analysis.result_comparison import MACHINE, Side, compare_sides, read_side
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.analysis.tables import speedup_table
-from multicard.analysis.tradeoff import Demand, as_table, tradeoffs
+from multicard.analysis.tradeoff import Demand, tradeoffs
+from multicard.analysis.tradeoff_table import as_table
 from multicard.api.display import Markdown, summary_html, unmanaged
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest

@@ -14,7 +14,8 @@ from multicard.analysis.evidence import evidence_of
 from multicard.analysis.notices import UNCOUNTED
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.analysis.tradeoff import Demand, Tradeoff, Training, as_table, learning_words, tradeoffs
+from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
+from multicard.analysis.tradeoff_table import as_table, learning_words
 from multicard.core.text import for_figure, plural
 from multicard.core.units import JOULES, MINUTES, number, unit_for
 from multicard.experiment.workload import workload_of

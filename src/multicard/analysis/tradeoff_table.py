@@ -1,0 +1,70 @@
+"""The trainings of a trade-off as a table, and the words for what tells them apart."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from multicard.analysis.tradeoff import Demand, Tradeoff, Training
+from multicard.core.text import plural
+from multicard.core.units import number
+
+
+def as_table(found: Sequence[Tradeoff], demand: Demand) -> pd.DataFrame:
+    """One row per training; what was not recorded is empty."""
+    rows = [
+        {
+            "job": job.job, "machine": job.machine, "device": job.device, "devices": each.devices,
+            "configuration": each.configuration.words(),
+            "learning": learning_words(each.learning), "changes": changes_words(each),
+            "repeats": each.time_s.repeats, "work": job.work, "unit": job.unit,
+            "time_s": each.time_s.value, "time_s_low": each.time_s.low, "time_s_high": each.time_s.high,
+            "device_hours": each.device_hours, "cost": cost_of(each, demand), "energy_j": each.energy_j,
+            "peak_memory_bytes": each.memory_bytes, "measured_s": each.measured_s, "quality": each.quality,
+            "deadline": each.deadline(demand.deadline_s) if demand.deadline_s else None,
+            "on_front": each.on_front, "refused": each.refused,
+        }
+        for job in found
+        for each in job.trainings
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def cost_of(training: Training, demand: Demand) -> float | None:
+    """Price of its GPUs; None of CPU processes, or without a price."""
+    if demand.gpu_hour_cost is None or training.configuration["device"] != "cuda":
+        return None
+    return training.device_hours * demand.gpu_hour_cost
+
+
+def learning_words(learning: Mapping[str, Any]) -> str:
+    """Words for what decides how much is learned."""
+    return ", ".join(f"{name}: {value_words(value)}" for name, value in learning.items())
+
+
+def changes_words(training: Training) -> str:
+    """What is traded for the reference's learning; empty where nothing is."""
+    changes = training.changes or {}
+    return ", ".join(
+        f"{name}: {value_words(before)} → {value_words(after)}" for name, (before, after) in changes.items()
+    )
+
+
+def value_words(value: Any) -> str:
+    """Word for a value, as a configuration file states it."""
+    if value is None:
+        return "not known"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def length_words(job: Tradeoff) -> str:
+    """How long the training is.
+
+    >>> length_words(Tradeoff("", "cpu", None, "image", 3000.0, 1000.0, []))
+    '3,000 images (3 epochs of 1,000)'
+    """
+    length = f"{number(job.work)} {plural(2, job.unit)}"
+    if not job.of_pass:
+        return length
+    epochs = job.work / job.of_pass
+    return f"{length} ({number(epochs)} {'epoch' if epochs == 1 else 'epochs'} of {number(job.of_pass)})"
