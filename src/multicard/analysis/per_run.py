@@ -29,28 +29,28 @@ PROCESS = ["report", "process"]
 GPU = [*PROCESS, "device"]
 
 
-def cuda_api(tables: ScenarioTables, most: int = 9) -> pd.DataFrame:
+def cuda_api(tables: ScenarioTables) -> pd.DataFrame:
     """Seconds in each function of the CUDA API, per profiled step and process.
 
-    Columns: the functions of `REPORTED` that were called, then those with most time, up to `most` in all, the rest as
+    Columns: the functions of `REPORTED` that were called, then those with most time, up to nine in all, the rest as
     `REST`. Versions of one function (`cudaLaunchKernel_v7000`, `cudaMemcpyAsync_ptsz`) count as one.
     """
     rows = tables.table("cuda_api")
     rows = rows[rows["api"] != "backtrace"]
     rows = rows.assign(function=rows["function"].map(_function))
-    return _leading(_per_step(tables, rows, ["function"], "total_s", PROCESS), most, REPORTED)
+    return _leading(_per_step(tables, rows, ["function"], "total_s", PROCESS), 9, REPORTED)
 
 
-def kernel_classes(tables: ScenarioTables, most: int = 8) -> pd.DataFrame:
-    """Seconds of the kernels of each class, per profiled step and GPU; the largest classes, the rest as `REST`."""
-    return _leading(_per_step(tables, tables.table("kernel_classes"), ["class"], "total_s", GPU), most)
+def kernel_classes(tables: ScenarioTables) -> pd.DataFrame:
+    """Seconds of the kernels of each class, per profiled step and GPU; the eight largest, the rest as `REST`."""
+    return _leading(_per_step(tables, tables.table("kernel_classes"), ["class"], "total_s", GPU), 8)
 
 
 def collectives(tables: ScenarioTables) -> pd.DataFrame:
-    """Seconds of the kernels of each collective, per profiled step and GPU; the largest first."""
+    """Seconds of the kernels of each collective, per profiled step and GPU; the eight largest, the rest as `REST`."""
     rows = tables.table("collectives")
     names = rows["collective"].fillna("unnamed").str.replace("_", "-")
-    return _leading(_per_step(tables, rows.assign(name=names), ["name"], "total_s", GPU), most=8)
+    return _leading(_per_step(tables, rows.assign(name=names), ["name"], "total_s", GPU), 8)
 
 
 def bus_bandwidths(tables: ScenarioTables) -> pd.DataFrame:
@@ -130,28 +130,28 @@ def measured_steps(tables: ScenarioTables) -> pd.DataFrame:
     return measured.groupby(["run", "step"], sort=False, as_index=False)["duration_s"].max()
 
 
-def over_steps(tables: ScenarioTables, values: list[str], most: int = 200) -> pd.DataFrame:
+def over_steps(tables: ScenarioTables, values: list[str]) -> pd.DataFrame:
     """Values of the training steps of each run, in all windows: `run`, `step`, and the mean over ranks of each value.
 
-    A run with more than `most` steps has at most that many rows, each the mean of equally many neighbours.
+    A run with more than 200 steps has at most that many rows, each the mean of equally many neighbours.
     """
     steps = tables.table("steps")
     means = steps.groupby(["run", "step"], sort=True, as_index=False)[values].mean()
-    found = means.groupby(["run", _row(means, most)], sort=False)[["step", *values]].mean()
+    found = means.groupby(["run", _row(means, 200)], sort=False)[["step", *values]].mean()
     return found.reset_index().drop(columns="row")
 
 
-def memory_of_steps(tables: ScenarioTables, most: int = 500) -> pd.DataFrame:
+def memory_of_steps(tables: ScenarioTables) -> pd.DataFrame:
     """Peak memory of each step of the rank of a run with the highest: `run`, `time_s`, and the two peaks in bytes.
 
-    `time_s` is the start of the step, from the start of the first. A run with more than `most` steps has at
+    `time_s` is the start of the step, from the start of the first. A run with more than 500 steps has at
     most that many rows, each the highest of equally many neighbours.
     """
     values = ["peak_memory_bytes", "peak_reserved_bytes"]
     steps = tables.table("steps").dropna(subset=["start_s", values[0]])
     fullest = steps.loc[steps.groupby("run")[values[0]].idxmax()].set_index("run")["rank"]
     own = steps[steps["rank"] == steps["run"].map(fullest)].sort_values(["run", "step"], kind="stable")
-    found = own.groupby(["run", _row(own, most)], sort=False).agg({"start_s": "first"} | dict.fromkeys(values, "max"))
+    found = own.groupby(["run", _row(own, 500)], sort=False).agg({"start_s": "first"} | dict.fromkeys(values, "max"))
     return found.rename(columns={"start_s": "time_s"}).reset_index().drop(columns="row")
 
 

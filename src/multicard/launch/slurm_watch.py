@@ -56,12 +56,12 @@ class QueueWatch:
     ending: threading.Event = field(default_factory=threading.Event)
     _warned: set[tuple[str, str]] = field(default_factory=set)
 
-    def start(self, ending: threading.Event, look_s: float = LOOK_S) -> None:
+    def start(self, ending: threading.Event) -> None:
         """Look again and again until `ending` is set, in a thread that ends with the process."""
         self.ending = ending
 
         def watch() -> None:
-            while not ending.wait(look_s):
+            while not ending.wait(LOOK_S):
                 self.look()
 
         threading.Thread(target=watch, name="slurm-watch", daemon=True).start()

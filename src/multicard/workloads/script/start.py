@@ -77,13 +77,13 @@ def environment(p: ScriptParameters, scratch: Path) -> dict[str, str]:
     }
 
 
-def _gpus(p: ScriptParameters, source: Mapping[str, str] = os.environ) -> str:
+def _gpus(p: ScriptParameters) -> str:
     """As many GPUs as the run has devices, of those that are selected; none for a run on CPUs.
 
     Scripts take all that they see (nn.DataParallel, `mp.spawn`, Lightning), or one wherever they see one.
     """
     devices = p.devices_per_node if p.device == "cuda" else 0
-    selected = source.get("CUDA_VISIBLE_DEVICES")
+    selected = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = map(str, range(devices)) if selected is None else selected.split(",")
     return ",".join(list(gpus)[:devices])
 
