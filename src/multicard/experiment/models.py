@@ -48,6 +48,21 @@ class Architecture:
         }
 
     @property
+    def config(self) -> dict[str, int | bool]:
+        """What tells the shape in Hugging Face's config.json."""
+        return {
+            "hidden_size": self.embedding,
+            "intermediate_size": self.feed_forward,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            # By this alone Llama 3 and 3.1 differ, whose positions are scaled differently.
+            "max_position_embeddings": self.max_sequence,
+            "vocab_size": self.vocabulary,
+            "tie_word_embeddings": self.tied,
+        }
+
+    @property
     def parameters(self) -> int:
         """Number of weights."""
         linear = sum(rows * columns for rows, columns in self.linear_shapes.values())

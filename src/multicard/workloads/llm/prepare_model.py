@@ -96,19 +96,7 @@ def _check_config(path: Path, shape: Architecture) -> None:
     # Older files leave it out, and torchtune computes it.
     if config.get("head_dim") is None:
         config["head_dim"] = shape.embedding // shape.heads
-    expected = {
-        "hidden_size": shape.embedding,
-        "intermediate_size": shape.feed_forward,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.embedding // shape.heads,
-        "vocab_size": shape.vocabulary,
-        "tie_word_embeddings": shape.tied,
-        # By this alone Llama 3 and 3.1 differ, whose positions are scaled differently.
-        "max_position_embeddings": shape.max_sequence,
-    }
-    for key, value in expected.items():
+    for key, value in (shape.config | {"head_dim": shape.embedding // shape.heads}).items():
         if key not in config:
             raise UserError(f"{path}, {key}: missing, expected {value}")
         found = config[key]
