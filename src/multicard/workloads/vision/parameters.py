@@ -172,8 +172,8 @@ class VisionParameters(JobParameters):
 
     @property
     def compiled(self) -> bool:
-        """Whether torch.compile is asked for."""
-        return self.compile
+        """Whether torch.compile is asked for, which records CUDA graphs as well."""
+        return self.compile or self.cuda_graphs
 
     @property
     def distributed(self) -> bool:

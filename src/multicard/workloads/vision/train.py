@@ -56,15 +56,14 @@ def train(
     dtype, layout = parameter_dtype(p.precision), memory_format(p.layout)
     choose_fp32(p.tf32)
     model = MobileNetV2(num_classes=len(facts["classes"]), width_mult=p.width_mult)
-    compiled = p.compile or p.cuda_graphs
-    if compiled:
+    if p.compiled:
         allow_compilations(len(model.features))
     model = STRATEGIES[p.strategy].wrap(model.to(device, dtype, memory_format=layout), p, device)
     optimizer = make_optimizer(model, p)
     scaler = gradient_scaler(p.precision, device)
     loss_of = nn.CrossEntropyLoss()
     forward = model
-    if compiled:
+    if p.compiled:
         forward = torch.compile(model, mode="reduce-overhead" if p.cuda_graphs else None)
 
     data = Path(job["data"])

@@ -53,17 +53,13 @@ class Vision(Workload):
     batch_parameters = ("batch_size", "scaling")
 
     def unsupported_reason(self, p: VisionParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Ask the strategy, then the loader and the compiler."""
+        """Ask the strategy, then the loader."""
         if refused := STRATEGIES[p.strategy].unsupported_reason(p):
             return refused
         if p.scaling == "strong" and p.batch_size % p.devices:
             return f"a batch of {p.batch_size} cannot be shared equally by {p.devices} devices"
         if p.cuda_graphs and p.device == "cpu":
             return "CUDA graphs need a GPU"
-        if p.cuda_graphs and not machine.compiler:
-            return "torch.compile needs a C++ compiler, none found"
-        if p.cuda_graphs and machine.triton:
-            return f"torch.compile on GPUs needs {machine.triton}"
         if p.loader == "dali" and not machine.dali:
             return 'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
         return None
@@ -83,7 +79,7 @@ class Vision(Workload):
 
     def device_memory_bytes(self, p: VisionParameters, inputs: Inputs) -> int | None:
         """By the layers of the model; a compiled one keeps less, which is not known."""
-        if p.compile or p.cuda_graphs:
+        if p.compiled:
             return None
         classes = getattr(inputs.get("dataset"), "classes", DEFAULT_CLASSES)
         return estimate_memory(p, classes).total
