@@ -1,7 +1,6 @@
 """All runs of a results folder by configuration: the evidence for claims and recommendations."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import pandas as pd
 from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
 from multicard.core.errors import UserError
-from multicard.core.layout import RUN
+from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted
 from multicard.experiment.config import parameters_in
 from multicard.experiment.parameters import ARGS, ARGS_PREFIX, as_columns
@@ -26,9 +25,6 @@ SYNTHETIC = "synthetic"  # in the names of synthetic data and machines
 
 # How a run is observed: parameters that leave its measured steps as they are.
 OBSERVATION = ("profiled_steps", "profiler", "save")
-
-# A run's name becomes a path: it must be one name.
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
@@ -255,7 +251,7 @@ def _cell(value: Any) -> Any:
 def _provenance(runs: Path, run: str) -> Provenance:
     """Machine, versions and data of a run, from its record if there is one."""
     path = runs / run / RUN
-    if not _RUN_NAME.fullmatch(run) or not path.is_file():
+    if not RUN_NAME.fullmatch(run) or not path.is_file():
         return Provenance()
     record = read_object(path)
     hardware = record.get("hardware") or {}

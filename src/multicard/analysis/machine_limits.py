@@ -13,7 +13,7 @@ from multicard.analysis.conditions import disturbance
 from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.run_files import read_object
 from multicard.analysis.statistics import Interval, median_of
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, number, percent, with_unit
 from multicard.experiment.parameters import DEFAULT_WORKLOAD
@@ -151,8 +151,7 @@ def read_machine(path: Path) -> MachineLimits:
     try:
         return MachineLimits.model_validate(read_object(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise UserError(f"{path}: {first_fault(error)}") from None
 
 
 def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:

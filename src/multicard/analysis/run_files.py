@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, first_fault
 from multicard.core.files import read_json
 from multicard.core.layout import ACTIVITY, OUTCOMES, RUN
 from multicard.experiment.workload import WORKLOADS
@@ -106,9 +106,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     try:
         _Record.model_validate(record)
     except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(map(str, fault["loc"]))
-        raise UserError(f"{path}: not the record of a run: {f'{place}: ' if place else ''}{fault['msg']}") from None
+        raise UserError(f"{path}: not the record of a run: {first_fault(error)}") from None
     return record
 
 
@@ -170,7 +168,7 @@ class RunFiles:
             If it is not there, cannot be read or has no such column.
         """
         if name not in self._activities:
-            self._activities[name] = _read_parquet(self._path(name))
+            self._activities[name] = read_parquet(self._path(name))
         table = self._activities[name]
         missing = [column for column in columns if column not in table.column_names]
         if missing:
@@ -212,7 +210,14 @@ class RunFiles:
         return self.folder / ACTIVITY / f"{activity}.parquet"
 
 
-def _read_parquet(path: Path) -> pa.Table:
+def read_parquet(path: Path) -> pa.Table:
+    """Read a Parquet file.
+
+    Raises
+    ------
+    UserError
+        If it is not there, or damaged.
+    """
     try:
         with pq.ParquetFile(path) as file:
             return file.read()

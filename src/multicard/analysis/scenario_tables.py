@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from multicard.analysis.run_files import RunFiles
+from multicard.analysis.run_files import RunFiles, read_parquet
 from multicard.analysis.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
@@ -240,10 +240,7 @@ def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:
         if (path.parent / SCENARIO_INDEX).exists():
             raise UserError(f"{path}: missing; delete {path.parent / MEASURES} to have the tables made again")
         return expected.empty_table().to_pandas()
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
+    table = read_parquet(path)
     missing = [name for name in expected.names if name not in table.column_names]
     if missing:
         raise UserError(f"{path}: found no column {missing[0]}, expected {', '.join(expected.names)}")

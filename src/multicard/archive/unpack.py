@@ -22,7 +22,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from multicard.archive.manifest import LONGEST, MANIFEST, MEMBER, Manifest, Member, check_suffix
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, first_fault
 from multicard.core.files import read_json, sha256, write_json
 from multicard.core.layout import RUN
 from multicard.core.text import printable
@@ -264,7 +264,4 @@ def _manifest(path: Path, entry: _Entry | None) -> Manifest:
     try:
         return Manifest.model_validate(found)
     except ValidationError as error:
-        fault = error.errors()[0]
-        where = ".".join(map(str, fault["loc"]))
-        text = printable(f"{where}: {fault['msg']}" if where else fault["msg"], LONGEST)
-        raise UserError(f"{path}: {MANIFEST}: {text}") from error
+        raise UserError(f"{path}: {MANIFEST}: {printable(first_fault(error), LONGEST)}") from error

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class UserError(Exception):
@@ -17,6 +18,13 @@ class TraceError(Exception):
 
     def __init__(self, message: str):
         super().__init__(" ".join(message.split()))
+
+
+def first_fault(error: Any) -> str:
+    """Place and message of the first fault of a `pydantic.ValidationError`; the message alone where it has no place."""
+    fault = error.errors()[0]
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else fault["msg"]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import re
 import socket
 from pathlib import Path
 
+RUN_NAME = re.compile(r"[a-z0-9][A-Za-z0-9_.+-]*")  # a name in a table becomes a path: it must be one name
 RUN = "run.json"
 STEPS = "steps.csv"
 EPOCHS = "epochs.csv"

@@ -1,6 +1,5 @@
 """The contents of a results folder, as the report shows them."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from multicard.analysis.provenance import notes
 from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.core.errors import UserError
-from multicard.core.layout import NOT_RUN, OUTCOMES, RUN
+from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.workload import WORKLOADS
 
@@ -23,9 +22,6 @@ CLAIMS = "claims.csv"
 CLAIM_TESTS = "claims_tests.csv"
 REPORT = "report.html"
 RECOMMENDATIONS = "recommendations.md"
-
-# The name of a run becomes part of a path, so it must be a single file name.
-RUN_NAME = re.compile(r"[a-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
