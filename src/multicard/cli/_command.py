@@ -110,6 +110,19 @@ def memory_bytes(option: str, text: str) -> float:
     return size
 
 
+def refuse_unwritable(option: str, file: Path) -> None:
+    """Refuse a file that an option names and that cannot be written, before anything is measured.
+
+    Raises
+    ------
+    UserError
+        Naming why.
+    """
+    reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
+    if reason:
+        raise UserError(f"{option}: cannot write to {file}: {reason}")
+
+
 def needs_writing(file: Path, overwrite: bool, is_same: Callable[[], bool], more: str = "") -> bool:
     """Whether a file for `--config-out` is to be written; not where one that is the same is there, unless `overwrite`.
 
@@ -120,9 +133,7 @@ def needs_writing(file: Path, overwrite: bool, is_same: Callable[[], bool], more
     UserError
         If it cannot be written, or would replace another one.
     """
-    reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
-    if reason:
-        raise UserError(f"--config-out: cannot write to {file}: {reason}")
+    refuse_unwritable("--config-out", file)
     if overwrite or not file.exists():
         return True
     if is_same():

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command
+from multicard.cli._command import Command, refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,9 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise UserError(f"--out: cannot write to {out}: {reason}")
     events = arguments.perfetto
     if events is not None:
-        reason = f"{events} is a folder, expected a file" if events.is_dir() else unwritable(events.absolute().parent)
-        if reason:
-            raise UserError(f"--perfetto: cannot write to {events}: {reason}")
+        refuse_unwritable("--perfetto", events)
     with _progress() as progress:
         trace = read_trace(arguments.path, tables=arguments.only, scope=arguments.scope, progress=progress)
     terminal = console()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import Command
+from multicard.cli._command import Command, refuse_unwritable
 from multicard.core.errors import UserError
 from multicard.core.text import counted
 
@@ -113,21 +113,6 @@ def worded(judgement: "Judgement") -> str:
         interval = " to ".join(map(one, ends))
     why = f"; {judgement.reason}" if judgement.reason else ""
     return f"{one(change.value)} (95% interval {interval}), {repeats}{why}"
-
-
-def refuse_unwritable(option: str, file: Path) -> None:
-    """Refuse a file that cannot be written, before anything is measured.
-
-    Raises
-    ------
-    UserError
-        Naming why.
-    """
-    from multicard.core.files import unwritable
-
-    reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
-    if reason:
-        raise UserError(f"{option}: cannot write to {file}: {reason}")
 
 
 def _check(arguments: argparse.Namespace) -> int:

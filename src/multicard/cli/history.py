@@ -3,15 +3,8 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli._command import Command
-from multicard.cli.check import (
-    add_tolerance,
-    line_of,
-    read_runs,
-    refuse_other_hardware,
-    refuse_unwritable,
-    tolerance_of,
-)
+from multicard.cli._command import Command, refuse_unwritable
+from multicard.cli.check import add_tolerance, line_of, read_runs, refuse_other_hardware, tolerance_of
 from multicard.core.errors import UserError
 
 
