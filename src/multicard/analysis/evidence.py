@@ -41,6 +41,8 @@ class Provenance:
         Of the smallest GPU.
     numa_nodes
         Nodes that its ranks ran on, so there are at least as many.
+    usable_cpus
+        CPUs of a node that its job could use.
     data_source
         Kind of the data set.
     """
@@ -50,6 +52,7 @@ class Provenance:
     gpu: str | None = None
     gpu_memory_bytes: int | None = None
     numa_nodes: frozenset[int] = frozenset()
+    usable_cpus: int | None = None
     data_source: str | None = None
 
 
@@ -264,6 +267,7 @@ def _provenance(runs: Path, run: str) -> Provenance:
         gpu=", ".join(dict.fromkeys(str(gpu["name"]) for gpu in gpus)) or None,
         gpu_memory_bytes=min(memory, default=None),
         numa_nodes=frozenset(node for rank in nodes for node in rank),
+        usable_cpus=hardware.get("usable_cpus"),
         data_source=(record.get("data") or {}).get("source"),
     )
 

@@ -6,7 +6,7 @@ Without the wait for data, a step is C + E. Where it waits, it is L.
 - C grows with the samples of a device. Where one device ran several batch sizes it is a constant and a part per sample.
 - With the latency α and the bandwidth β of all-reduces on this machine and the bytes that a step exchanges, the time of
   communication K(n) = messages · α(n) + bytes on the bus / β(n) is known. Two laws say how much of it shows:
-  max(0, K − hidden), where computing hides as much whatever n is, and a share of K.
+  max(0, K − hidden), where computing hides as much whatever n is, and a share of K. Or none of it shows.
 - Else a communication term of the scaling models is fitted: that of a ring's bandwidth (1 − 1/n), log2 n, or n − 1; all
   of it, or what it is more than on a number of devices between the smallest and the largest.
 - L is either each rank's own, or the ranks of a node share what the node can load.

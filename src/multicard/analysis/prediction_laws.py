@@ -20,6 +20,7 @@ DRAWS = 1000  # in pairs, errors of both signs, so that few give steady ends
 WAITS = 0.05  # share of a step that waits for data from which on the loader sets its pace
 SAME = 0.05  # relative difference of samples or times up to which they are the same
 REJECTED = 0.01  # p-value up to which runs contradict a law; at 5% the true one would be lost as often as that
+NOTHING = "no communication shows"
 TWO_SIDED = 1.96  # standard errors of a 95% interval
 
 Array = np.ndarray
@@ -149,7 +150,7 @@ def busy_laws(
     if network is None:
         # All up to a number of devices may be hidden, of those between the smallest and the largest.
         shapes = itertools.product(COMMUNICATION.items(), [1.0, *np.unique(counts)[1:-1]])
-        return [
+        return [_known_law(NOTHING, compute, asked, np.zeros(DRAWS + 1), weights)] + [
             _shape_law(
                 f"communication as {name}" + (f", hidden up to {hidden:.0f}" if hidden > 1 else ""),
                 compute,
@@ -177,6 +178,7 @@ def busy_laws(
                     _known_law(f"α–β, {words}{grows}", compute, asked, np.maximum(0, target - hidden), weights)
                 )
             continue
+        found.append(_known_law(NOTHING, compute, asked, np.zeros_like(target), weights))
         found.append(_hidden_law(f"α–β, as much hidden as measured{grows}", compute, asked, alone_s, target, weights))
         found.append(_share_law(f"α–β, a share of it shows{grows}", compute, asked, alone_s, target, weights))
         if len(constant) == 0 and not np.allclose(of_device, of_device[0], rtol=SAME):

@@ -22,11 +22,13 @@ from multicard.analysis.scaling import SAME_WORK
 from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, product_of, scaled
 from multicard.core.text import counted
+from multicard.core.units import percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, nested
 from multicard.experiment.workload import Traffic
 from multicard.trace.collectives import SHARDED
 
+DEVIATES = 0.25  # of all-reduces from their α–β, from which on a caveat says so
 ALIKE_BUT_FOR = ("devices", "nodes")
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()  # what is predicted need not run here
 
@@ -141,6 +143,13 @@ class Series:
             return Forecast(devices, nodes, Prediction(devices, None, reason=why))
         if nodes == 1 and (1, 1) not in self.configurations:
             why = "no run on one device: computing is the smallest run less the exposed communication of its trace"
+            predicted = replace(predicted, caveats=(*predicted.caveats, why))
+        cpus = self.of.provenance.usable_cpus
+        if self.of["device"] == "cpu" and cpus and of_node * (self.of["threads"] or 1) > cpus:
+            why = f"{of_node} processes compete for {counted(cpus, 'CPU')}, which no law knows"
+            predicted = replace(predicted, caveats=(*predicted.caveats, why))
+        if network and (deviation := max(each.residual for each in network.fits.values())) >= DEVIATES:
+            why = f"all-reduces of this machine deviate by {percent(deviation)} from their α–β"
             predicted = replace(predicted, caveats=(*predicted.caveats, why))
         rate = self._rate(predicted.step_s, devices)
         alone = self.configurations.get((1, 1))
