@@ -213,6 +213,26 @@ def test_other_hardware_is_named_where_it_has_the_other_counts(tmp_path: Path) -
     assert "2 devices ran on other hardware or versions (NVIDIA A100)" in reasons[0]
 
 
+def test_processes_that_compete_for_cpus_come_with_a_caveat(tmp_path: Path) -> None:
+    evidence = made(tmp_path, runs({1: 0.1, 2: 0.12}, device="cpu"), gpu=None)
+    evidence.runs[:] = [replace(run, provenance=replace(run.provenance, usable_cpus=4)) for run in evidence.runs]
+    [found] = series(evidence)
+    assert "8 processes compete for 4 CPUs, which no law knows" in found.forecast(8).prediction.caveats
+    assert not any("compete" in caveat for caveat in found.forecast(4).prediction.caveats)
+
+
+def test_without_a_run_on_one_device_the_trace_says_what_computes(tmp_path: Path) -> None:
+    # A quarter of the step is exposed communication, by the trace: 0.09 s computing.
+    step = {"span_s": 1.0, "busy_s": 1.0, "compute_s": 0.75, "communication_s": 0.25, "overlapped_s": 0.0}
+    step |= {"memory_s": 0.0, "exposed_communication_s": 0.25, "idle_s": 0.0}
+    step |= {"idle_host_bound_s": 0.0, "idle_collective_s": 0.0, "idle_other_s": 0.0}
+    shares = [{"at": run, "process": 1, "device": 0, "scope": "steps", **step} for run in range(3)]
+    found = only(tmp_path, runs({2: 0.12, 4: 0.14}), tables={"timeline": shares})
+    predicted = found.forecast(8).prediction
+    assert predicted.compute_s == pytest.approx(0.09, rel=0.02)
+    assert predicted.caveats[-1].startswith("no run on one device: computing is the smallest run less")
+
+
 def test_nodes_are_predicted_from_runs_on_fewer_nodes(tmp_path: Path) -> None:
     rows = runs({4: 0.14}) + runs({8: 0.16}, nodes=2) + runs({16: 0.18}, nodes=4)
     found = only(tmp_path, rows)
