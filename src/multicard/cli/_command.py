@@ -44,13 +44,19 @@ class Command:
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
     """Add the configuration file of an experiment."""
-    parser.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="configuration file")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", default=Path("config/config.yaml"),
+        help="configuration file (default: %(default)s)",
+    )  # fmt: skip
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
     """Add the Snakemake profile whose cluster to plan for."""
     parser.add_argument(
-        "--profile", type=Path, help="Snakemake profile whose cluster to plan for, such as profiles/slurm"
+        "--profile",
+        type=Path,
+        metavar="FOLDER",
+        help="Snakemake profile whose cluster to plan for, such as profiles/slurm",
     )
 
 

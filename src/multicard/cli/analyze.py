@@ -24,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path", type=Path, help="trace file (.sqlite, .nsys-rep, .json or .json.gz), or a folder of them"
     )
-    parser.add_argument("--out", type=Path, help="folder for the tables, as Parquet and CSV")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     parser.add_argument(
         "--only",
         type=lambda names: names.split(","),
-        metavar="TABLE,…",
+        metavar="TABLE,...",
         help="compute only these tables (faster)",
     )
     parser.add_argument(

@@ -1,11 +1,13 @@
 """`multicard check`."""
 
 import argparse
+import json
 import math
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command, refuse_unwritable
 from multicard.core.errors import UserError
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--allow-other-machine", action="store_true", help="check although the hardware differs")
     add("--allow-missing", action="store_true", help="accept that configurations of the baseline were not run")
-    add("--json", type=Path, metavar="FILE", help="also write all of it as JSON")
+    add("--json", action="store_true", help="print what was found as JSON")
     add("--junit", type=Path, metavar="FILE", help="also write it as JUnit's XML, which CI systems show")
 
 
@@ -123,15 +125,15 @@ def _check(arguments: argparse.Namespace) -> int:
     for measure in measures:
         if measure not in MEASURES:
             raise UserError(f"--measure: found {measure!r}, expected some of {','.join(MEASURES)}")
-    for option in ("json", "junit"):
-        if getattr(arguments, option):
-            refuse_unwritable(f"--{option}", getattr(arguments, option))
+    if arguments.junit:
+        refuse_unwritable("--junit", arguments.junit)
     found = read_runs(arguments.baseline).check(read_runs(arguments.new), tolerance, measures)
     refuse_other_hardware(found.hardware, arguments)
     problems = _problems(found, arguments)
-    _print(found, arguments)
     if arguments.json:
-        _write_json(arguments.json, found, problems)
+        print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
+    else:
+        _print(found, arguments)
     if arguments.junit:
         _write_junit(arguments.junit, found, problems)
     for problem in problems:
@@ -213,30 +215,6 @@ def _print(found: "RegressionCheck", arguments: argparse.Namespace) -> None:
     terminal = console()
     for line in lines:
         terminal.print(plain(line), soft_wrap=True)
-
-
-def _write_json(path: Path, found: "RegressionCheck", problems: list[str]) -> None:
-    from dataclasses import asdict
-
-    from multicard.core.files import write_json
-
-    def row(each: "Judgement") -> dict[str, Any]:
-        ends = {name: getattr(each.change, name) for name in ("value", "low", "high", "p_value")}
-        stated = {name: value for name, value in asdict(each).items() if name != "change"}
-        return (
-            stated | {"change": ends["value"]} | {f"change_{name}": ends[name] for name in ("low", "high", "p_value")}
-        )
-
-    write_json(
-        path,
-        {
-            "tolerance": found.tolerance,
-            "judgements": [row(each) for each in found.judgements],
-            "problems": problems,
-            **{name: getattr(found, name) for name in ("missing", "added", "not_compared")},
-            **{name: [list(each) for each in getattr(found, name)] for name in ("hardware", "environment", "doubts")},
-        },
-    )
 
 
 def _write_junit(path: Path, found: "RegressionCheck", problems: list[str]) -> None:

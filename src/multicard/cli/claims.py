@@ -8,7 +8,9 @@ from multicard.cli._command import Command, add_results
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the claims and the results."""
-    parser.add_argument("--claims", type=Path, help="file of claims and their tests (default: the papers' claims)")
+    parser.add_argument(
+        "--claims", type=Path, metavar="FILE", help="claims and their tests (default: the papers' claims)"
+    )
     add_results(parser)
 
 

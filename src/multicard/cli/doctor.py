@@ -9,9 +9,14 @@ from multicard.cli._command import Command
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment to check for."""
-    parser.add_argument("--config", type=Path, help="also check whether the runs of this configuration can run here")
     parser.add_argument(
-        "--profile", type=Path, help="Snakemake profile to check (default: profiles/slurm if it exists)"
+        "--config", type=Path, metavar="FILE", help="also check whether the runs of this configuration can run here"
+    )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FOLDER",
+        help="Snakemake profile to check (default: profiles/slurm if it exists)",
     )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 

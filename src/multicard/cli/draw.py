@@ -9,8 +9,12 @@ from multicard.cli._command import Command
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the recorded runs, and where to draw them."""
     parser.add_argument("source", type=Path, help="an archive, or the results folder of an experiment")
-    parser.add_argument("--out", type=Path, required=True, help="output folder, which must be empty if it exists")
-    parser.add_argument("--config", type=Path, help="configuration of the experiment, for a results folder")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", required=True, help="output folder, which must be empty if it exists"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="configuration of the experiment, for a results folder"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

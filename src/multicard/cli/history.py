@@ -21,7 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to follow: iteration_time (default), throughput, memory, energy",
     )  # fmt: skip
     add("--allow-other-machine", action="store_true", help="follow although the hardware differs")
-    add("--out", type=Path, default=Path("history"), help="figure, without suffix (default: %(default)s)")
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        default=Path("history"),
+        help="figure to write, without suffix (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

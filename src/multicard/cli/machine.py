@@ -17,13 +17,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto (default): cuda if there is a GPU")
     add("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two, and all)")
-    add("--config", type=Path, help="also measure loaders of this configuration's vision runs, and steps without one")
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="also measure loaders of this configuration's vision runs, and steps without one",
+    )
     add("--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)")
     add(
         "--loader-seconds", type=float, default=10.0, metavar="S",
         help="time of each number of loader workers (default: %(default)s)",
     )  # fmt: skip
-    add("--results", type=Path, help="results folder (default: that of the configuration, else results)")
+    add(
+        "--results",
+        type=Path,
+        metavar="FOLDER",
+        help="results folder (default: that of the configuration, else results)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -16,7 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file")
     parser.add_argument(
-        "--profile", type=Path, help="profile of Snakemake, such as profiles/slurm (default: this machine)"
+        "--profile",
+        type=Path,
+        metavar="FOLDER",
+        help="Snakemake profile, such as profiles/slurm (default: this machine)",
     )
     parser.epilog = "With options of Snakemake after -- (such as -- --dry-run) all output is Snakemake's."
 
