@@ -16,7 +16,7 @@ from multicard.analysis.prediction_series import Series, series
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.units import SECONDS, unit_for
-from multicard.figures.scaling import IDEAL, OFFSET, axis_of_devices
+from multicard.figures.scaling import IDEAL, OFFSET, ticks_of_devices
 from multicard.figures.series import labels
 from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below, say
 
@@ -50,8 +50,10 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     else:
         right.axhline(0.0, **(IDEAL | {"label": "none"}))
     for axes, name in ((left, "predicted_s"), (right, "prediction_error")):
-        axis_of_devices(axes, data.assign(device=tables.measures["device"].iloc[0]))
-        _limits(axes, data, name, scale if axes is left else 1.0)
+        if axes.has_data():
+            ticks_of_devices(axes, data.assign(device=tables.measures["device"].iloc[0]))
+            axes.set_xlim(left.get_xlim())
+            _limits(axes, data, name, scale if axes is left else 1.0)
     right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     predicted = {"marker": "o", "markerfacecolor": "white", "color": "0.3", "linestyle": "none"}
     left.plot([], [], label="hollow: predicted from fewer devices", **predicted)
@@ -114,8 +116,6 @@ def _predicted(axes: Axes, place: pd.Series, own: pd.DataFrame, name: str, scale
 
 def _limits(axes: Axes, data: pd.DataFrame, name: str, scale: float) -> None:
     """Let step times begin at zero, and no interval hide what else there is."""
-    if not axes.has_data():
-        return
     known = data[[name, "measured_s"] if name == "predicted_s" else [name]].astype(float).abs().max().max() * scale
     ends = data[[f"{name}_low", f"{name}_high"]].astype(float).abs().max().max() * scale
     most = 1.07 * float(np.nanmin([max(3 * known, 0.25), np.nanmax([ends, known, 0.02])]))

@@ -165,6 +165,16 @@ def axis_of_devices(axes: Axes, data: pd.DataFrame) -> None:
     """Label the axis of devices with their kind, and let the other begin at zero; an empty panel stays as it is."""
     if not axes.has_data():
         return
+    ticks_of_devices(axes, data)
+    axes.margins(x=0.12, y=0)
+    # The whiskers of two repeats may be so long that nothing else could be seen.
+    caps = {cap for container in axes.containers for cap in container.lines[1]}
+    highest = max(np.nanmax(line.get_ydata()) for line in axes.get_lines() if line not in caps)
+    axes.set_ylim(0, 1.07 * min(axes.get_ylim()[1], 2 * highest))
+
+
+def ticks_of_devices(axes: Axes, data: pd.DataFrame) -> None:
+    """Label the axis of devices with their kind."""
     devices = sorted(int(n) for n in data["devices"].unique())
     if len(devices) > 1 and devices[-1] > 8:
         axes.set_xscale("log", base=2)
@@ -173,8 +183,3 @@ def axis_of_devices(axes: Axes, data: pd.DataFrame) -> None:
     axes.xaxis.set_major_formatter(ScalarFormatter())
     shared = ", sharing one batch" if "scaling" in data and set(data["scaling"]) == {"strong"} else ""
     axes.set_xlabel(f"{device_axis(data)}{shared}")
-    axes.margins(x=0.12, y=0)
-    # The whiskers of two repeats may be so long that nothing else could be seen.
-    caps = {cap for container in axes.containers for cap in container.lines[1]}
-    highest = max(np.nanmax(line.get_ydata()) for line in axes.get_lines() if line not in caps)
-    axes.set_ylim(0, 1.07 * min(axes.get_ylim()[1], 2 * highest))
