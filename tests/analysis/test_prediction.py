@@ -233,6 +233,27 @@ def test_without_a_run_on_one_device_the_trace_says_what_computes(tmp_path: Path
     assert predicted.caveats[-1].startswith("no run on one device: computing is the smallest run less")
 
 
+def test_a_trace_says_what_is_exchanged_where_the_workload_does_not(tmp_path: Path) -> None:
+    # Two processes with a GPU each, five traced steps: in each step of a GPU two messages of 25 MB and a shard of 1 MB.
+    place = {"at": 3, "report": "r", "device": 0}
+    messages = [
+        {
+            "at": 3,
+            "report": "r",
+            "process": process,
+            "device": 0,
+            "collective": kind,
+            "size_bytes": size,
+            "calls": calls,
+        }
+        for process in (1, 2)
+        for kind, size, calls in (("all_reduce", 25_000_000, 10), ("all_gather", 1_000_000, 5))
+    ]
+    tables = {"message_sizes": messages, "runs_info": [{"at": 3, "traced_steps": 5.0}]}
+    found = only(tmp_path, runs({1: 0.1, 2: 0.12}), tables=tables).collectives
+    assert found == [Traffic("all_gather", 2_000_000.0, 1.0), Traffic("all_reduce", 50_000_000.0, 2.0)]
+
+
 def test_nodes_are_predicted_from_runs_on_fewer_nodes(tmp_path: Path) -> None:
     rows = runs({4: 0.14}) + runs({8: 0.16}, nodes=2) + runs({16: 0.18}, nodes=4)
     found = only(tmp_path, rows)
