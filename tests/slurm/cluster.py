@@ -5,12 +5,14 @@ assigns them as real ones; no CUDA program finds one.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,7 +83,7 @@ def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int, memo
     """Text of each of Slurm's files."""
     host = socket.gethostname().partition(".")[0]
     lines = [
-        "ClusterName=multicard-tests",
+        f"ClusterName={name_of(folder)}",
         f"SlurmctldHost={host}(127.0.0.1)",
         f"SlurmctldPort={PORT}",
         "SlurmUser=root",
@@ -129,6 +131,11 @@ def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int, memo
     }
 
 
+def name_of(folder: Path) -> str:
+    """Name of the cluster, which no other one has: by it processes of its jobs are told."""
+    return f"multicard-tests-{zlib.crc32(bytes(folder)):08x}"
+
+
 def start_munge(folder: Path) -> None:
     """Start munged, by which Slurm's parts know each other, unless it is at work."""
     if subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode == 0:
@@ -173,6 +180,7 @@ def down(folder: Path) -> None:
     if (folder / "slurmctld.pid").exists():
         subprocess.run(["scancel", "--user=root"], capture_output=True, check=False, timeout=60)
         wait_for(lambda: not jobs(), "the jobs of the cluster to end", or_else=False)
+        kill_left(folder)
     for file in [*folder.glob("slurmd-*.pid"), folder / "slurmctld.pid", folder / OWN_MUNGE]:
         if file.exists():
             end(int(file.read_text()))
@@ -181,6 +189,19 @@ def down(folder: Path) -> None:
         path = CONFIGURATION / name
         if path.exists() and path.read_text().startswith(MARK):
             path.unlink()
+
+
+def kill_left(folder: Path) -> None:
+    """Kill what ended jobs left.
+
+    Slurm finds the processes of a job below its own (proctrack/linuxproc). On SIGTERM the shell of a job ends at once,
+    and a Snakemake below it, then no longer found, is to end by itself. It may not: its handler of SIGTERM takes
+    a lock that the thread which it interrupts may hold (snakemake.scheduling.job_scheduler).
+    """
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("SLURM_CLUSTER_NAME") == name_of(folder):
+                process.kill()
 
 
 def end(pid: int, how: int = signal.SIGTERM) -> None:
