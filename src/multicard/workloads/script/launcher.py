@@ -16,8 +16,6 @@ class Launcher:
         As a registry asks.
     description
         What it does, for the schema and the documentation.
-    starts_ranks
-        Whether it starts a process for each device; else the script is started once.
     several_nodes
         Whether it can start the ranks of each of several nodes.
     package
@@ -32,7 +30,6 @@ class Launcher:
     name: str
     order: int
     description: str
-    starts_ranks = True
     several_nodes = True
     package: str | None = None
     variables: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ class Command(Launcher):
         "The command is started once and starts its ranks itself, as with `mp.spawn`, Lightning or `tune run`: by the "
         "interpreter where it begins with a file *.py or with `-m`, else as a program."
     )
-    starts_ranks = several_nodes = False
+    several_nodes = False
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run it as it stands."""

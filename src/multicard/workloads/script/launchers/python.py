@@ -11,7 +11,7 @@ class Python(Launcher):
 
     name, order = "python", 10
     description = "The interpreter runs the script, on one device."
-    starts_ranks = several_nodes = False
+    several_nodes = False
 
     def unsupported_reason(self, p: Any) -> str | None:
         """Refuse several devices."""
