@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,19 +80,27 @@ def test_what_snakemake_said_is_shown_where_it_fails(snakemake: Path, capfd: pyt
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_ends_multicard_ends_snakemake(number: signal.Signals, snakemake: Path) -> None:
     (snakemake / "then").write_text(
-        f"trap 'touch {snakemake}/ended; exit 1' TERM\ntouch {snakemake}/ready\nwhile :; do sleep 0.1; done\n"
+        f"trap 'touch {snakemake}/ended; exit 1' TERM\ntouch {snakemake}/ready\n"
+        "for turn in $(seq 3000); do sleep 0.1; done\n"
     )
     program = (
         "import sys; from pathlib import Path; from multicard.core.errors import reported; "
         "from multicard.cli import _pipeline; _pipeline.sys.executable = sys.argv[1]\n"
         "with reported(): _pipeline.run_pipeline(Path('mine.yaml'))"
     )
-    started = subprocess.Popen([PYTHON, "-c", program, str(snakemake / "python")], stdout=subprocess.DEVNULL)
-    while not (snakemake / "ready").exists():
-        assert started.poll() is None
-        time.sleep(0.05)
-    started.send_signal(number)
-    assert started.wait(timeout=60) == 130
+    # Whoever runs the tests may ignore the signal, as nohup does, and so would the program.
+    default = partial(signal.signal, number, signal.SIG_DFL)
+    started = subprocess.Popen(
+        [PYTHON, "-c", program, str(snakemake / "python")], stdout=subprocess.DEVNULL, preexec_fn=default
+    )
+    try:
+        while not (snakemake / "ready").exists():
+            assert started.poll() is None
+            time.sleep(0.05)
+        started.send_signal(number)
+        assert started.wait(timeout=60) == 130
+    finally:
+        started.kill()
     assert (snakemake / "ended").exists()
 
 
