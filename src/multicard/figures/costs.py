@@ -10,19 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.analysis.comparisons import overheads, varied
-from multicard.analysis.evidence import evidence_of
+from multicard.analysis.evidence import DEVICE_WORDS, evidence_of
 from multicard.analysis.notices import UNCOUNTED
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
 from multicard.analysis.tradeoff_table import as_table, learning_words
-from multicard.core.text import for_figure, plural
+from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import JOULES, MINUTES, number, unit_for
 from multicard.experiment.workload import workload_of
 from multicard.figures.bars import Colour, group_axis, height_of, limits, whiskers
 from multicard.figures.labelling import Box, label_points
 from multicard.figures.scaling import axis_of_devices, lines_by_devices
-from multicard.figures.series import configuration_names, device_axis, devices, labels
+from multicard.figures.series import configuration_names, labels
 from multicard.figures.style import MARKERS, WEAK, WIDTH_IN, NothingToShow, colours, explain_marks, legend_below
 
 ANY_WORK = 1e6  # samples of a training whose length is not known
@@ -110,11 +110,10 @@ def _estimated_front(group: Sequence[Training]) -> list[Training]:
 
 def _points(job: Tradeoff) -> list[tuple[float, float, str]]:
     scale, _ = unit_for([each.time_s.value for each in job.trainings], HOURS)
-    kind = device_axis(pd.DataFrame({"device": [job.device]}))
     points = []
     for each in job.trainings:
         parameters = pd.DataFrame([dict(each.configuration.parameters)])
-        name = devices(each.devices, kind) + "".join(
+        name = counted(each.devices, DEVICE_WORDS[job.device]) + "".join(
             f", {text}" for text in labels(parameters, list(each.naming)) if each.naming
         )
         points.append((each.device_hours, each.time_s.value * scale, name))

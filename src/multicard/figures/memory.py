@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from multicard.analysis import per_run
 from multicard.analysis.comparisons import configurations, varied
 from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.text import counted
 from multicard.core.units import BYTES, MINUTES, unit_for
 from multicard.figures.bars import grouped, height_of
 from multicard.figures.learning import run_names
-from multicard.figures.series import configuration_names, device_axis, devices, labels
+from multicard.figures.series import configuration_names, device_word, labels
 from multicard.figures.style import DASHES, WIDTH_IN, NothingToShow, colours, legend_below
 
 # What each measure of memory is on a GPU, the peak also on a CPU.
@@ -105,7 +106,7 @@ def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         else:
             since = "Time since the first step" if rows is steps else "Time in the profiled window"
             axes.set_xlabel(f"{since} ({seconds})")
-        which = f"{devices(int(counts[row]), device_axis(tables.measures))}\n" if apart else ""
+        which = f"{counted(int(counts[row]), device_word(tables.measures))}\n" if apart else ""
         if place == 0 or not apart or quantities[place] != "Memory":
             axes.set_ylabel(f"{which if place == 0 else ''}{quantities[place]} ({unit})")
     legend_below(figure, *(places.values() if apart else [places[0]]))

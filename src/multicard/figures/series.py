@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.comparisons import varied
-from multicard.core.text import for_figure, plural
+from multicard.analysis.evidence import DEVICE_WORDS
+from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import ARGS_PREFIX
 from multicard.experiment.workload import WORKLOADS, workload_of
 from multicard.workloads.llm.technique import TECHNIQUES
@@ -77,8 +78,8 @@ def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
 
 def device_labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """As `labels`, preceded by the number of devices where that varies; the number alone where nothing else does."""
-    kind = device_axis(rows)
-    counts = [devices(count, kind) for count in rows["devices"]]
+    word = device_word(rows)
+    counts = [counted(count, word) for count in rows["devices"]]
     if not names:
         return counts
     if rows["devices"].nunique() == 1:
@@ -89,9 +90,9 @@ def device_labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
 def configuration_names(measures: pd.DataFrame, data: pd.DataFrame) -> list[str]:
     """Name of each configuration in `data` by what varies among the runs, and its number of devices."""
     others = varied(measures, besides=("devices", "repeat"))
-    kind = device_axis(measures)
+    word = device_word(measures)
     return [
-        f"{label}, {devices(count, kind)}" for label, count in zip(labels(data, others), data["devices"], strict=True)
+        f"{label}, {counted(count, word)}" for label, count in zip(labels(data, others), data["devices"], strict=True)
     ]
 
 
@@ -101,22 +102,16 @@ def only_count(measures: pd.DataFrame) -> str | None:
     counts = completed["devices"].unique()
     if len(counts) > 1:
         return None
-    return f"completed runs on {devices(int(counts[0]), device_axis(completed))} only"
+    return f"completed runs on {counted(int(counts[0]), device_word(completed))} only"
 
 
 def device_axis(measures: pd.DataFrame) -> str:
     """Label of an axis of devices."""
+    words = plural(2, device_word(measures))
+    return words[0].upper() + words[1:]
+
+
+def device_word(measures: pd.DataFrame) -> str:
+    """What a device of these runs is called: a GPU, or a CPU process; a device where some have one, some the other."""
     kinds = set(measures["device"])
-    if kinds == {"cuda"}:
-        return "GPUs"
-    return "CPU processes" if kinds == {"cpu"} else "Devices"
-
-
-def devices(count: int, kind: str) -> str:
-    """Number of devices with its noun.
-
-    >>> devices(1, "GPUs"), devices(1, "CPU processes"), devices(2, "Devices")
-    ('1 GPU', '1 CPU process', '2 devices')
-    """
-    plural = kind if kind != "Devices" else "devices"
-    return f"{count} {plural if count > 1 else plural.removesuffix('es' if plural.endswith('sses') else 's')}"
+    return DEVICE_WORDS.get(kinds.pop(), "device") if len(kinds) == 1 else "device"
