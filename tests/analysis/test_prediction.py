@@ -235,7 +235,6 @@ def test_without_a_run_on_one_device_the_trace_says_what_computes(tmp_path: Path
 
 def test_a_trace_says_what_is_exchanged_where_the_workload_does_not(tmp_path: Path) -> None:
     # Two processes with a GPU each, five traced steps: in each step of a GPU two messages of 25 MB and a shard of 1 MB.
-    place = {"at": 3, "report": "r", "device": 0}
     messages = [
         {
             "at": 3,
