@@ -14,8 +14,9 @@ from conftest import ROOT
 from limits.machine_record import record as machine_record
 from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.prediction import checks, predict
+from multicard.analysis.prediction_groups import series
 from multicard.analysis.prediction_laws import Network, Point, communication_s
-from multicard.analysis.prediction_series import Series, checked_line, series
+from multicard.analysis.prediction_series import Series, checked_line
 from multicard.analysis.prediction_tables import checks_table, predictions_table
 from multicard.analysis.statistics import Interval
 from multicard.cli import main

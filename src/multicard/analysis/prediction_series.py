@@ -1,8 +1,7 @@
 """Runs that differ only in their number of devices, and what is predicted and checked of them."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -13,20 +12,16 @@ from pydantic import ValidationError
 
 from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.bottlenecks import peak_memory
-from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.machine_limits import MachineLimits, fits
-from multicard.analysis.per_run import trace_shares
+from multicard.analysis.evidence import Configuration
 from multicard.analysis.prediction import Check, Prediction, checks, missed, predict
 from multicard.analysis.prediction_laws import Network, Point
 from multicard.analysis.scaling import SAME_WORK
-from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, product_of, scaled
 from multicard.core.text import counted
 from multicard.core.units import percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, nested
 from multicard.experiment.workload import Traffic
-from multicard.trace.collectives import SHARDED
 
 DEVIATES = 0.25  # of all-reduces from their α–β, from which on a caveat says so
 ALIKE_BUT_FOR = ("devices", "nodes")
@@ -272,7 +267,7 @@ class Series:
             run.repeat: seconds * (1 - share)
             for run in smallest.completed
             if (seconds := run.number("iteration_time_s"))
-            and _known(share := self.traced.get(run.run, {}).get("exposed communication"))
+            and is_known(share := self.traced.get(run.run, {}).get("exposed communication"))
         }
         if nodes > 1 or samples is None or not steps:
             return []
@@ -282,54 +277,6 @@ class Series:
         p = self._parameters(devices)
         known = None if p is None else self.of.workload.traffic(p, _values(self.of))
         return self.collectives if known is None else known
-
-
-def series(evidence: Evidence, machines: Iterable[MachineLimits] = ()) -> list[Series]:
-    """Sort configurations into series, those on one device into that of each strategy whose baseline they are."""
-    records = list(machines)
-    traced = evidence.per_run(trace_shares).to_dict("index")
-    known = [each for each in evidence.configurations if each.completed]
-    groups: dict[Any, list[Configuration]] = defaultdict(list)
-    places: dict[Any, dict[Any, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for each in known:
-        groups[_shared(each), each[each.workload.method], _place(each)].append(each)
-        places[_shared(each), each[each.workload.method]][_place(each)].add(each["devices"])
-    found, bases = [], set()
-    for (shared, method, place), own in groups.items():
-        by_count = {(each["nodes"] or 1, each["devices"]): each for each in own}
-        if (1, 1) not in by_count or max(by_count) > (1, 1):
-            for base in own[0].workload.baselines(method):
-                alone = [each for each in groups.get((shared, base, place), []) if each["devices"] == 1]
-                if alone and base != method and len(by_count.keys() | {(1, 1)}) > 1:
-                    by_count.setdefault((1, 1), alone[0])
-                    bases.add((shared, base, place))
-                    break
-        others = {where: counts for where, counts in places[shared, method].items() if where != place}
-        elsewhere = "; ".join(
-            f"{', '.join(map(str, sorted(counts)))} devices ran on other hardware or versions ({where[0] or 'unknown'})"
-            for where, counts in others.items()
-            if counts - {count for _, count in by_count}
-        )
-        batch = own[0].workload.batch_parameters
-        batches = [
-            each
-            for each in known
-            if each["devices"] == 1
-            and batch
-            and _place(each) == place
-            and _shared(each, batch) == _shared(own[0], batch)
-            and each[each.workload.method] in (method, *own[0].workload.baselines(method))
-            and (samples_of_device(each) or 0)
-            not in {samples_of_device(one) for one in by_count.values() if one["devices"] == 1}
-        ]
-        links = next((fits(limits) for limits in records if _matches(limits, own[0])), {})
-        found.append(Series(by_count, batches, traced, links, _collectives(evidence, own), elsewhere or None))
-    return [
-        each
-        for each in found
-        if (_shared(each.of), each.of[each.of.workload.method], _place(each.of)) not in bases
-        or len(each.configurations) > 1
-    ]
 
 
 def checked_line(found: Sequence[Check]) -> str:
@@ -355,49 +302,6 @@ def samples_of_device(configuration: Configuration) -> float | None:
     return None
 
 
-def _collectives(evidence: Evidence, configurations: Sequence[Configuration]) -> list[Traffic] | None:
-    """Collectives of a step by the trace of a run on several devices, whose messages are taken to stay as they are."""
-    tables, steps = evidence.table("message_sizes"), evidence.table("runs_info")
-    for each in sorted(configurations, key=lambda one: one["devices"]):
-        for run in each.completed if each["devices"] > 1 else []:
-            rows, info = tables.get(run.run), steps.get(run.run)
-            if rows is None or info is None or rows.empty or not _known(info["traced_steps"].iloc[0]):
-                continue
-            places = len(rows[["report", "process", "device"]].drop_duplicates())
-            per = places * float(info["traced_steps"].iloc[0])
-            return [
-                Traffic(
-                    str(kind),
-                    float((own["size_bytes"] * own["calls"]).sum()) / per * (each["devices"] if kind in SHARDED else 1),
-                    float(own["calls"].sum()) / per,
-                )
-                for kind, own in rows.groupby("collective")
-            ]
-    return None
-
-
-def _shared(configuration: Configuration, besides: tuple[str, ...] = ()) -> Any:
-    """Parameters that the configurations of a series have in common, but for the method."""
-    skip = {*ALIKE_BUT_FOR, configuration.workload.method, *besides}
-    return tuple((name, value) for name, value in configuration.parameters.items() if name not in skip)
-
-
-def _place(configuration: Configuration) -> tuple[str | None, str | None]:
-    """Kind of hardware, whatever part of it a job was given; and versions."""
-    where = configuration.provenance
-    return where.gpu or where.machine, where.versions
-
-
-def _matches(limits: MachineLimits, configuration: Configuration) -> bool:
-    """Whether limits are of the machine and kind of device of a configuration."""
-    hardware = limits.hardware or {}
-    gpus = ", ".join(dict.fromkeys(str(gpu.get("name")) for gpu in hardware.get("gpus") or []))
-    name = machine(hardware) if not configuration.provenance.gpu else gpus
-    return limits.device == configuration["device"] and name == (
-        configuration.provenance.gpu or configuration.provenance.machine
-    )
-
-
 def _values(configuration: Configuration) -> dict[str, Any]:
     """Parameters and measures of its first completed run."""
     return dict(configuration.completed[0].values)
@@ -411,5 +315,6 @@ def _as_record(p: JobParameters) -> dict[str, Any]:
     return {"parameters": p.model_dump(), "ranks": []}
 
 
-def _known(value: Any) -> bool:
+def is_known(value: Any) -> bool:
+    """Whether a value is a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)

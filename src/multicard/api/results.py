@@ -15,7 +15,8 @@ from multicard.analysis.claims import SHIPPED, claims_table, judge, read_claims
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.machine_limits import MachineLimits, read_machine
 from multicard.analysis.prediction import Check
-from multicard.analysis.prediction_series import checked_line, series
+from multicard.analysis.prediction_groups import series
+from multicard.analysis.prediction_series import checked_line
 from multicard.analysis.prediction_tables import checks_table, predictions_table
 from multicard.analysis.recommend import as_markdown
 from multicard.analysis.regressions import Point, RegressionCheck, check_sides, history, unlike_hardware

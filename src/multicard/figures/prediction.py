@@ -12,7 +12,8 @@ from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.comparisons import varied
 from multicard.analysis.evidence import Evidence, Provenance, evidence_of
-from multicard.analysis.prediction_series import Series, series
+from multicard.analysis.prediction_groups import series
+from multicard.analysis.prediction_series import Series
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.units import SECONDS, unit_for
