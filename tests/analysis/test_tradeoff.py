@@ -138,9 +138,9 @@ def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
     evidence = made(tmp_path, rows)
     text = answered(evidence, deadline_s=1200, epochs=20)
     first, *others = [line for line in text.splitlines() if line.startswith("**")]
-    assert first.startswith("**With batch of all devices: 64, precision: fp32**: for a deadline of 20 min: **2 GPUs**")
+    assert first.startswith("**With global batch size: 64, precision: fp32**: for a deadline of 20 min: **2 GPUs**")
     assert {line.split("**")[1] for line in others} == {
-        "If you may change batch of all devices: 64 → 128", "If you may change precision: fp32 → bf16",
+        "If you may change global batch size: 64 → 128", "If you may change precision: fp32 → bf16",
     }  # fmt: skip
     [job] = tradeoffs(evidence, Demand())
     assert all(each.on_front for each in job.trainings)  # none is worse than one that learns otherwise
@@ -149,9 +149,9 @@ def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
 def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -> None:
     rows = [row for n, rate in RATES.items() for row in trained(n, rate, scaling="weak")]
     text = answered(made(tmp_path, rows), deadline_s=1200, epochs=20)
-    assert "**With batch of all devices: 64, precision: fp32**: for a deadline of 20 min: none" in text
+    assert "**With global batch size: 64, precision: fp32**: for a deadline of 20 min: none" in text
     assert "No other number of GPUs was measured with these." in text
-    assert "**If you may change batch of all devices: 64 → 128**: for a deadline of 20 min: **2 GPUs**" in text
+    assert "**If you may change global batch size: 64 → 128**: for a deadline of 20 min: **2 GPUs**" in text
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_measured_batches_that_differ_by_a_last_one_are_equal(tmp_path: Path) ->
     [job] = tradeoffs(
         made(tmp_path, script(1, 64, 100) + script(2, 63.2, 190) + script(4, 128, 300)), Demand(samples=1e4)
     )
-    assert [each.learning["batch of all devices"] for each in job.trainings] == [64, 64, 128]
+    assert [each.learning["global batch size"] for each in job.trainings] == [64, 64, 128]
     unknown = made(tmp_path / "b", script(1, 64, 100))
     assert "No answer: the length of the training in samples" in answered(unknown, deadline_s=60)
 

@@ -202,7 +202,7 @@ def fit_scaling_models(devices: Sequence[float], times_s: Sequence[float], scali
     times_s
         Seconds of a step in each run; what is not known is left out.
     scaling
-        What stays the same: the batch of all devices together (`strong`) or of each (`weak`).
+        What stays the same: the global batch (`strong`) or that of each device (`weak`).
     """
     n, t = np.asarray(devices, dtype=float), np.asarray(times_s, dtype=float)
     known = np.isfinite(t) & (n >= 1) & (t > 0)

@@ -16,7 +16,7 @@ from multicard.experiment.parameters import DEFAULT_WORKLOAD, JobParameters
 if TYPE_CHECKING:  # of which planning a run has no need
     import pandas as pd
 
-BATCH = "batch of all devices"  # in `Workload.learning`
+BATCH = "global batch size"  # in `Workload.learning`
 
 # Definitions of what is prepared for a run, by the parameter that names them: datasets and models of a configuration.
 Inputs = Mapping[str, Any]
@@ -369,7 +369,7 @@ class Workload(ABC):
 
     @abstractmethod
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What decides how much is learned from a sample, in words: batch of all devices, precision, learning rate.
+        """What decides how much is learned from a sample, in words: global batch size, precision, learning rate.
 
         Parameters
         ----------

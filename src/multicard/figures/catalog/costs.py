@@ -10,7 +10,7 @@ FIGURES = (
         question="How many devices: what does a shorter training cost in device-hours?",
         caption="Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the "
         "measured throughput, against the hours of all its devices together. A line joins the best estimates of what "
-        "learns in the same way: with the same batch of all devices, precision, learning rate and technique; what "
+        "learns in the same way: with the same global batch size, precision, learning rate and technique; what "
         "differs in these has another colour, and is not the same training; a dotted line joins the best of all. "
         "Points are geometric means over repeats. "
         "Bars reach from the fastest to the slowest repeat, or over the 95% interval where that is wider; "
