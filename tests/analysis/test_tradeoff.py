@@ -117,6 +117,9 @@ def test_only_what_is_shown_to_be_worse_leaves_the_front(tmp_path: Path) -> None
     on_front = {(each.devices, each.configuration["num_workers"]): each.on_front for each in job.trainings}
     # One GPU is faster than any two. Scattered or single repeats show nothing.
     assert on_front == {(1, 4): True, (2, 0): False, (2, 1): False, (2, 2): True, (2, 3): True}
+    rows = trained(2, 100) + trained(2, 99, OTHERWISE, num_workers=2)
+    text = answered(made(tmp_path / "two", rows), epochs=1)
+    assert "**2 GPUs with num\\_workers: 0, or 1 other that may be as good** (1 min 40 s" in text
 
 
 def test_more_energy_is_no_way_to_the_front_and_less_is(tmp_path: Path) -> None:

@@ -141,7 +141,13 @@ def _without(job: Tradeoff, best: Sequence[Training], demand: Demand) -> str:
 def _devices(job: Tradeoff, training: Training, bold: bool = False) -> str:
     devices = counted(training.devices, DEVICE_WORDS[job.device])
     naming = training.configuration.naming(training.naming)
-    text = f"{devices} with {naming}" if naming else devices
+    rivals = [
+        each
+        for each in job.trainings
+        if each.on_front and each.devices == training.devices and each.learning == training.learning
+    ]
+    others = counted(len(rivals) - 1, "other") if len(rivals) > 1 else ""
+    text = f"{devices} with {naming}" + (f", or {others} that may be as good" if others else "") if naming else devices
     return f"**{for_markdown(text)}**" if bold else for_markdown(text)
 
 

@@ -40,10 +40,13 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     groups = list(dict.fromkeys(_learning(job, each) for job in found for each in job.trainings))
     looks = dict(zip(groups, zip(colours(len(groups)), cycle(MARKERS)), strict=False))
     rows, columns = -(-len(found) // 2), min(2, len(found))
-    height = 3.6 if columns == 1 else 0.6 + 2.7 * rows
+    height = 3.6 if columns == 1 else 0.6 + 2.8 * rows
     figure, panels = plt.subplots(rows, columns, figsize=(WIDTH_IN, height), squeeze=False)
     for axes, job in zip(panels.flat, found, strict=False):
         _tradeoff_panel(axes, job, looks)
+        separator = ": " if columns == 1 else "\n"
+        axes.set_title(f"{for_figure(job.job, 42 * 2 // columns)}{separator}{number(job.work)} {plural(2, job.unit)}")
+        axes.xaxis.get_major_locator().set_params(nbins=10 // columns)
     for axes in panels.flat[len(found) :]:
         axes.remove()
     used = list(panels.flat[: len(found)])
@@ -88,9 +91,7 @@ def _tradeoff_panel(axes: Axes, job: Tradeoff, looks: dict[str, tuple[Colour, st
     if len(job.groups) > 1 and len(front) > 1:
         hours, times = [each.device_hours for each in front], [each.time_s.value * scale for each in front]
         axes.plot(hours, times, color="0.5", linestyle=":", linewidth=1.0, zorder=1, label="front if that may change")
-    title = f"{job.job}: {number(job.work)} {plural(2, job.unit)}"
     axes.set(
-        title=for_figure(title, 60),
         xlabel=f"{HOURS_OF[job.device]} of the training",
         ylabel=f"Time of the training ({unit})",
     )
