@@ -1,14 +1,17 @@
 """Measures, tables, notices and comparisons of scripts, from synthetic runs whose rates follow by hand."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from multicard.analysis.bottlenecks import bottlenecks
 from multicard.analysis.consistency import check_run
 from multicard.analysis.evidence import read_evidence
+from multicard.analysis.gain import gains
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import notices
 from multicard.analysis.outputs import write_scenario
@@ -58,6 +61,53 @@ def test_samples_that_every_rank_draws_count_once(tmp_path: Path) -> None:
     assert notices(row) == [
         "ranks saw the same samples: they are counted once; a DistributedSampler gives each rank its own"
     ]
+
+
+def of_threads(ran: Sequence[float], waited: Sequence[float], threads: int = 1) -> dict[str, Any]:
+    """Of ranks, in seconds of 10 that were measured; `threads` of each, on two CPUs."""
+    return {
+        "ranks": [
+            {"rank": rank, "observed": {"loaders": [], "threads": threads, "thread_time": {"wall_s": 10.0} | times}}
+            for rank, times in enumerate(
+                {"ran_s": one, "waited_for_cpu_s": other} for one, other in zip(ran, waited, strict=True)
+            )
+        ],
+        "conditions": [{"usable_cpus": 2}],
+    }
+
+
+def test_what_a_rank_waited_for_is_told_by_its_thread(tmp_path: Path) -> None:
+    times = of_threads(ran=[3.0, 4.0], waited=[2.0, 1.0])
+    row = measured(tmp_path, p(devices=2), 0.05, phases={"data": 0.1}, **times)
+    assert row["cpu_wait_share"] == pytest.approx(0.15)
+    assert row["blocked_share"] == pytest.approx(1 - 0.35 - 0.15 - 0.1)
+    assert (row["compute_threads"], row["usable_cpus"]) == (2, 2)
+    without = measured(tmp_path / "old", p(devices=2), 0.05)
+    assert without["cpu_wait_share"] is without["blocked_share"] is without["compute_threads"] is None
+
+
+def test_more_threads_than_cpus_are_told_of(tmp_path: Path) -> None:
+    times = of_threads(ran=[10.0, 10.0], waited=[0.0, 0.0], threads=2)
+    row = measured(tmp_path, p(devices=2), 0.05, **times)
+    assert (row["cpu_wait_share"], row["blocked_share"]) == (0, 0)
+    assert "more threads than CPUs: 4 threads of PyTorch on 2 CPUs" in notices(row)[-1]
+
+
+def test_a_bottleneck_of_ranks_on_cpus_is_what_their_threads_waited_for(tmp_path: Path) -> None:
+    """One process computes all the time; two wait for each other for half of it, and for a CPU for a fifth."""
+    fixed = {"workload": "script", "command": ["train.py"], "device": "cpu"}
+    both = parameters_of_all(configuration(**UNSCALED, fixed=fixed, vary={"devices": [1, 2]}))
+    times = of_threads([9.8], [0.2]), of_threads([3.0, 3.0], [2.0, 2.0])
+    folders = [write_run(tmp_path, each, 0.05, **own) for each, own in zip(both, times, strict=True)]
+    write_scenario(folders, {}, tmp_path / "scenarios" / "ours")
+    evidence = read_evidence(tmp_path, ["ours"])
+    [two] = gains(evidence)  # of one process there is nothing to say
+    assert two.startswith("2 CPU processes: ")
+    assert "bottleneck: waiting for other ranks, as for 50% of the step a rank neither runs nor waits for a CPU" in two
+    _, found = bottlenecks(evidence)
+    assert [(each.kind, pytest.approx(each.share)) for each in found.bottlenecks] == [
+        ("waiting for other ranks", 0.5), ("waiting for a CPU", 0.2),
+    ]  # fmt: skip
 
 
 def test_where_ranks_may_draw_the_same_samples_a_notice_says_so(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
     assert [step["epoch"] for step in steps] == ["1", "1", "1", "2", "2", "2"]
     assert "cleaned up after epoch 1\n" in found.output
     assert found.rank["steps_per_pass"] == 4
+    times = found.rank["observed"].pop("thread_time")
+    assert times is None or times.keys() == {"wall_s", "ran_s", "waited_for_cpu_s"}
     assert found.rank["observed"] == {
         "optimizers": ["SGD"],
         "loaders": [
@@ -39,6 +41,7 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
         ],
         "samples_from": "loader",
         "frameworks": {},
+        "threads": 1,
     }
     for step in steps:
         phases = [float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer")]

@@ -15,7 +15,7 @@ from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 Kind = Literal[
     "data loading", "launch overhead", "exposed communication", "waiting for other ranks", "memory operations",
-    "padding", "memory", "compute",
+    "waiting for a CPU", "padding", "memory", "compute",
 ]  # fmt: skip
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
@@ -74,6 +74,11 @@ class _Numbers:
         return None if any(value is None or pd.isna(value) for value in found) else sum(found)
 
     @property
+    def is_on_cpus(self) -> bool:
+        """Whether it trained on CPUs."""
+        return self.run.values.get("device") == "cpu"
+
+    @property
     def waited_for_data(self) -> float:
         """Wait for data in the profiled steps as a share of the trace's time per step; 0 where it is not known."""
         seconds, step_s = self.run.number("profiled_data_s"), self.run.number("trace_iteration_time_s")
@@ -88,7 +93,7 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
         numbers = [_Numbers(run, traces.get(run.run, {})) for run in configuration.completed]
         found = [
             bottleneck
-            for look in (_data, _launches, _communication, _ranks, _memory_operations, _padding)
+            for look in (_data, _launches, _communication, _ranks, _cpus, _memory_operations, _padding)
             if (bottleneck := look(numbers)) is not None and bottleneck.share >= LEAST
         ]
         found.sort(key=lambda each: each.share, reverse=True)
@@ -234,10 +239,24 @@ def _communication(numbers: list[_Numbers]) -> Bottleneck | None:
 
 def _ranks(numbers: list[_Numbers]) -> Bottleneck | None:
     share = _share(numbers, "idle (before a collective)")
+    if share is not None:
+        text = f"for {percent(share)} of {_scope(numbers)} the GPU is idle until a collective starts (timeline)"
+        return Bottleneck("waiting for other ranks", share, text)
+    several = [each for each in numbers if each.is_on_cpus and each.run.number("devices") > 1]
+    share = _measure(several, "blocked_share")
     if share is None:
         return None
-    text = f"for {percent(share)} of {_scope(numbers)} the GPU is idle until a collective starts (timeline)"
-    return Bottleneck("waiting for other ranks", share, text)
+    text = f"for {percent(share)} of the step a rank neither runs nor waits for a CPU or for data, as while it "
+    return Bottleneck("waiting for other ranks", share, f"{text}exchanges data with others (measures.csv)")
+
+
+def _cpus(numbers: list[_Numbers]) -> Bottleneck | None:
+    """Of training on CPUs: on a GPU a step may go on while its rank waits for a CPU."""
+    share = _measure([each for each in numbers if each.is_on_cpus], "cpu_wait_share")
+    if share is None:
+        return None
+    text = f"for {percent(share)} of the step a rank is ready to run and has no CPU (measures.csv)"
+    return Bottleneck("waiting for a CPU", share, text)
 
 
 def _memory_operations(numbers: list[_Numbers]) -> Bottleneck | None:

@@ -18,6 +18,7 @@ SAME_SAMPLES = "ranks saw the same samples"
 ADOPTED = "adopted trace"
 UNTRACED = "not all GPUs traced"
 UNCOUNTED = "samples not counted"
+OVERSUBSCRIBED = "more threads than CPUs"
 SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 CROSSES_PASS = "profiled window crosses the end of a pass"
@@ -91,6 +92,14 @@ def count_notice(values: Mapping[str, Any]) -> str | None:
     return "throughput is in steps, and there is no speed-up: state samples_per_step"
 
 
+def thread_notice(values: Mapping[str, Any]) -> str | None:
+    """That the ranks of a script, which trains on CPUs, compute with more threads than there are CPUs; else None."""
+    threads, cpus = values.get("compute_threads"), values.get("usable_cpus")
+    if values.get("device") != "cpu" or pd.isna(threads) or pd.isna(cpus) or threads <= cpus:
+        return None
+    return f"{threads:.0f} threads of PyTorch on {cpus:.0f} CPUs; see torch.set_num_threads, or lower `threads`"
+
+
 def short_pass_notice(values: Mapping[str, Any]) -> str | None:
     """That the measured steps of a script are of several passes; None where they are of one."""
     passes = values.get("measured_passes")
@@ -127,6 +136,7 @@ NOTICES: dict[str, Notice] = {
     NOT_STATIONARY: drift_notice,
     SAME_SAMPLES: sample_notice,
     UNCOUNTED: count_notice,
+    OVERSUBSCRIBED: thread_notice,
     SHORT_PASS: short_pass_notice,
     WINDOW_DIFFERS: window_notice,
     CROSSES_PASS: pass_notice,

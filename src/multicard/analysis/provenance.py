@@ -10,6 +10,7 @@ from multicard.analysis.notices import (
     DISTURBED,
     NOT_STATIONARY,
     NOTICES,
+    OVERSUBSCRIBED,
     PROFILED,
     SAME_SAMPLES,
     SHORT_PASS,
@@ -42,6 +43,7 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
         NOT_STATIONARY,
         SAME_SAMPLES,
         UNCOUNTED,
+        OVERSUBSCRIBED,
         SHORT_PASS,
         *(PROFILED if profiled else ()),
     )

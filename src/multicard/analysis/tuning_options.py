@@ -74,6 +74,7 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
         TuningOption({"num_workers": HIGHER}, "vision", "keeps single ranks from waiting for data"),
         TuningOption({"binding": "numa"}),
     ),
+    "waiting for a CPU": (),  # known of scripts only, whose options are their own
     "memory operations": (
         TuningOption(
             {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and overlaps with computation", "cuda"

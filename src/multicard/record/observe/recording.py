@@ -36,6 +36,7 @@ from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.rank import describe_failure
 from multicard.record.recorder import Recorder
 from multicard.record.tear_down import LIMIT_S, leave_now
+from multicard.record.thread_time import ThreadTime
 
 # Whose versions matter where a script uses them.
 FRAMEWORKS = (
@@ -70,6 +71,7 @@ class Recording:
         self.recorder = Recorder(self.rank, device, self.capture, self.devices, clock, reset_peaks=False)
         self.plan = Plan(self.stated)
         self.meters = [EnergyMeter(each) for each in self.devices]
+        self.thread = ThreadTime()
         is_first = self.rank % self.stated["ranks_per_node"] == 0
         self.others = OthersMeter(job.get("launcher") if is_first else None)
         self.record: dict[str, Any] = {}
@@ -172,12 +174,12 @@ class Recording:
         """A loader is exhausted: tests may follow, which no meter should count."""
         if self.plan.window(self.steps + 1) == "measured":
             self._between_passes = True
-            for meter in self.meters:
+            for meter in (*self.meters, self.thread):
                 meter.stop()
 
     def _resume_meters(self) -> None:
         if self._between_passes and self.plan.window(self.steps + 1) == "measured":
-            for meter in self.meters:
+            for meter in (*self.meters, self.thread):
                 meter.start()
         self._between_passes = False
 
@@ -188,11 +190,11 @@ class Recording:
             self.others.start()
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
-            for meter in self.meters:
+            for meter in (*self.meters, self.thread):
                 meter.start()
         if step == plan.measured_end + 1:
             self.recorder.settle()
-            for meter in self.meters:
+            for meter in (*self.meters, self.thread):
                 meter.stop()
             self.others.stop()
             plan.profiled = self._agree(observer)
@@ -297,6 +299,8 @@ class Recording:
                 "loaders": loaders,
                 "samples_from": "stated" if stated else "loader" if sampled else None,
                 "frameworks": dict(_frameworks()),
+                "threads": torch.get_num_threads(),
+                "thread_time": self.thread.record(),
             },
             "ignored_exit": False,
         }

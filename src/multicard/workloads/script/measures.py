@@ -1,6 +1,7 @@
 """The measures that only runs of scripts have."""
 
 from collections.abc import Mapping
+from statistics import mean
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,12 @@ MEASURES: dict[str, str] = {
     "draw the same ones, empty where that is not known",
     "measured_passes": "passes over the data that the measured window spans",
     "steps_per_pass": "steps of one pass over the data",
+    "cpu_wait_share": "share of the measured steps in which the thread of the training loop was ready to run and had "
+    "no CPU, mean over ranks; empty where the kernel does not tell",
+    "blocked_share": "likewise, in which it neither ran nor waited for a CPU or for data, as while it waits for other "
+    "ranks; at least, as all of the wait for data is taken off",
+    "compute_threads": "threads with which PyTorch computes, of all ranks of a node",
+    "usable_cpus": "CPUs of a node that they may use",
 }
 
 
@@ -22,6 +29,26 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "distinct_share": distinct_share(record),
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.get("steps_per_pass"),
+        **_of_threads(record, common.get("data_share")),
+    }
+
+
+def _of_threads(record: Mapping[str, Any], data_share: float | None) -> dict[str, float | None]:
+    """How the ranks' threads shared the CPUs; None where it was not recorded."""
+    ranks = [rank.get("observed") or {} for rank in record.get("ranks") or []]
+    times = [each for rank in ranks if (each := rank.get("thread_time")) and each["wall_s"] > 0]
+    waits = [each["waited_for_cpu_s"] / each["wall_s"] for each in times]
+    runs = [each["ran_s"] / each["wall_s"] for each in times]
+    known = bool(times) and len(times) == len(ranks)
+    data = 0.0 if pd.isna(data_share) else data_share
+    blocked = max(0.0, 1 - mean(runs) - mean(waits) - data) if known else None
+    threads = [rank.get("threads") for rank in ranks]
+    hosts = [host for host in record.get("conditions") or [] if host]
+    return {
+        "cpu_wait_share": mean(waits) if known else None,
+        "blocked_share": blocked,
+        "compute_threads": sum(threads) / (record["parameters"].get("nodes") or 1) if all(threads) else None,
+        "usable_cpus": min((cpus for host in hosts if (cpus := host.get("usable_cpus"))), default=None),
     }
 
 
