@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing
 from torch import nn
 from torchao.dtypes.nf4tensor import to_nf4
 
+from forked_ranks import start_ranks
 from multicard.experiment.models import ARCHITECTURES, Architecture
 from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.model_state import count
@@ -43,7 +43,7 @@ def of_one_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, int]
 def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, int]]]:
     """For each of two processes, the model state of each job."""
     folder = tmp_path_factory.mktemp("two")
-    torch.multiprocessing.spawn(leave_what_a_rank_holds, (2, str(folder)), nprocs=2)
+    start_ranks(leave_what_a_rank_holds, (2, str(folder)), ranks=2)
     return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
 
 

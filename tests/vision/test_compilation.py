@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 from conftest import TINY
+from forked_ranks import start_ranks
 from multicard.record.compilation import limits_hit
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import read_provenance
@@ -60,7 +60,7 @@ def train_alone(_rank: int, port: int, strategy: str, raise_limit: bool, digits:
 def trained(strategy: str, raise_limit: bool, digits: Path, scratch: Path) -> Any:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    mp.spawn(train_alone, (port, strategy, raise_limit, str(digits), str(scratch)))
+    start_ranks(train_alone, (port, strategy, raise_limit, str(digits), str(scratch)))
     return json.loads((scratch / "found.json").read_text())
 
 

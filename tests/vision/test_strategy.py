@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torchvision.models.mobilenetv2 import MobileNetV2
 from torchvision.ops.misc import FrozenBatchNorm2d
 
 from conftest import TINY
+from forked_ranks import forked_ranks, start_ranks
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
@@ -95,7 +95,7 @@ def train_rank(rank: int, strategy: str, port: int, out: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["ddp-ds", "fsdp"])
 def test_two_ranks_train_as_one_process_does_on_the_whole_batch(strategy: str, tmp_path: Path) -> None:
-    mp.spawn(train_rank, (strategy, free_port(), str(tmp_path / "weights.pt")), nprocs=2)
+    start_ranks(train_rank, (strategy, free_port(), str(tmp_path / "weights.pt")), ranks=2)
     together = torch.load(tmp_path / "weights.pt", weights_only=True)
     alone = model()
     trained(alone, slice(None))
@@ -156,7 +156,7 @@ def test_two_ranks_of_ddp_ds_learn_what_one_process_learns_from_the_same_global_
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two, one = tmp_path / "two", tmp_path / "one"
-    mp.spawn(run_program_as, (free_port(), digits, two), nprocs=2)
+    start_ranks(run_program_as, (free_port(), digits, two), ranks=2)
     monkeypatch.setattr(training_program, "MobileNetV2", SAME_MODEL)
     monkeypatch.setattr(training_program, "training_loader", Together)
     run_program(VisionParameters(**WHOLE), digits, one)
@@ -230,7 +230,8 @@ def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     unsupported = Run(run_id(parameters), parameters).unsupported_reason(Machine.here())
     if unsupported:
         pytest.skip(unsupported)
-    record = run_job(parameters, digits, folder, time_limit_s=1800)
+    with forked_ranks():
+        record = run_job(parameters, digits, folder, time_limit_s=1800)
     assert record["outcome"] == "completed", (folder / "log.txt").read_text()
     return record
 
