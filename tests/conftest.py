@@ -1,5 +1,6 @@
 """What several tests share."""
 
+import gc
 import json
 import os
 import shutil
@@ -19,6 +20,9 @@ from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
+
+# Importing the tests and what they test makes a million objects that stay: not worth looking through again and again.
+gc.disable()
 
 pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment"]
 
@@ -64,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
         if "nsys" in item.keywords and shutil.which("nsys") is None:
             item.add_marker(pytest.mark.skip(reason="needs nsys on the PATH (envs/install-nsys.sh)"))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, among what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
