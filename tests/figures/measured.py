@@ -1,6 +1,7 @@
 """Synthetic measures and tables that the figures draw."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,13 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
 
 
 def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, Any]]) -> ScenarioTables:
-    """Store measures, and rows of gathered tables with the columns that matter, as a scenario's folder has them."""
-    rows = {name: list(tables.get(name, [])) for name in SCHEMAS}
+    """Store measures, and rows of gathered tables with the columns that matter, as a scenario's folder has them.
+
+    A table without rows is left out: in a folder without an index it is read as empty.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    store({name: pa.Table.from_pylist(rows[name], with_run(SCHEMAS[name])) for name in SCHEMAS}, folder)
+    stated = {name: list(rows) for name, rows in tables.items()}
+    store({name: pa.Table.from_pylist(rows, with_run(SCHEMAS[name])) for name, rows in stated.items() if rows}, folder)
     measures.to_csv(folder / MEASURES, index=False)
     return ScenarioTables(folder)
 
@@ -59,6 +63,13 @@ def two_repeats(**row: Any) -> list[dict[str, Any]]:
     return [row | {"repeat": 1}, row | slower | {"repeat": 2}]
 
 
+def made_once(make: Callable[[], pd.DataFrame]) -> Callable[[], pd.DataFrame]:
+    """Give copies of a table that is made once."""
+    made = cache(make)
+    return wraps(make)(lambda: made().copy())
+
+
+@made_once
 def pictures() -> pd.DataFrame:
     """Two strategies on one and two devices, two repeats; two precisions: five configurations."""
     rows = []
@@ -75,6 +86,7 @@ def pictures() -> pd.DataFrame:
     return measured("vision", *rows)
 
 
+@made_once
 def texts() -> pd.DataFrame:
     """Two techniques on one and two devices, two repeats; two data sets: five configurations."""
     rows = []
@@ -93,6 +105,7 @@ def texts() -> pd.DataFrame:
     return measured("llm", *rows)
 
 
+@made_once
 def scripts() -> pd.DataFrame:
     """A script on one to four devices, two repeats; two batch sizes: five configurations."""
     rows = []
@@ -105,6 +118,7 @@ def scripts() -> pd.DataFrame:
     return measured("script", *rows)
 
 
+@made_once
 def adopted() -> pd.DataFrame:
     """Traces of one to four devices, two repeats; two batch sizes: five configurations."""
     rows = []
