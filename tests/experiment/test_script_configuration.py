@@ -104,6 +104,7 @@ def base(**changes: Any) -> ScriptParameters:
         {"seed": 1}, {"warmup_steps": 5}, {"warmup_steps": "auto"}, {"steps": 10}, {"profiled_steps": 3},
         {"profiler": "none"}, {"loader_cpus": 2}, {"repeat": 2}, {"args": {"x": 2}}, {"args": {"x": "a/b"}},
         {"args": {"x": "a b"}}, {"args": {"x": "a-b"}}, {"args": {"x": ""}}, {"args": {"x": "x" * 300}},
+        {"count_operations": True},
     ],
 )  # fmt: skip
 def test_every_parameter_makes_another_run(changes: dict[str, Any]) -> None:

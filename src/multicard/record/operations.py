@@ -1,21 +1,154 @@
-"""Floating-point operations of what PyTorch runs, by its own counter."""
+"""Floating-point operations of what PyTorch runs, by the formulas of its own counter."""
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils import _python_dispatch, flop_counter
+
+PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+PLAIN = {torch.Tensor, torch.nn.Parameter}
+CONVOLUTION = "convolution"  # in the names of such operations
+
+
+class OperationCounter(_python_dispatch.TorchDispatchMode):
+    """Counts the operations of all convolutions and matrix products in a block of code, its backward passes included.
+
+    A multiplication and an addition are two. Normalization, activations and what PyTorch does not run itself (kernels
+    of extensions, replayed CUDA graphs) are left out.
+
+    Attributes
+    ----------
+    total
+        All operations.
+    again
+        Those that activation checkpointing computes again: forward operations inside a backward pass.
+    by_precision
+        All operations by the precision of their results, `tf32` where PyTorch computes fp32 in it.
+    problem
+        Why the numbers are not to be used; None where they are.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = self.again = 0
+        self.by_precision: Counter[str] = Counter()
+        self.problem: str | None = None
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and count it."""
+        if not PLAIN.issuperset(types):
+            return NotImplemented  # shards and the like: what they do with the tensors inside is counted
+        found = function(*args, **(kwargs or {}))
+        formula = formulas().get(getattr(function, "overloadpacket", None))
+        if formula is not None:
+            try:
+                self._add(formula(*args, **(kwargs or {}), out_val=found), str(function), found)
+            except Exception as error:  # the code that is counted goes on
+                self.problem = f"{type(error).__name__} of the formula of {function}"
+        return found
+
+    def _add(self, count: int, name: str, found: Any) -> None:
+        result = next(each for each in (found if isinstance(found, Sequence) else (found,)) if each is not None)
+        self.total += count
+        # A backward pass computes without gradients, what checkpointing computes again inside it with them.
+        if torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled():
+            self.again += count
+        precision = PRECISIONS.get(result.dtype, str(result.dtype))
+        if precision == "fp32" and result.is_cuda:
+            settings = torch.backends.cudnn if CONVOLUTION in name else torch.backends.cuda.matmul
+            precision = "tf32" if settings.allow_tf32 else precision
+        self.by_precision[precision] += count
 
 
 def count_operations(call: Callable[[], Any]) -> int:
-    """Floating-point operations of all convolutions and matrix products in a call.
-
-    A multiplication and an addition are two. Normalization, activations, loss and optimizer are left out.
-    """
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward}) as counter:
+    """Operations of a call, as `OperationCounter` counts them."""
+    with OperationCounter() as counter:
         call()
-    return counter.get_total_flops()
+    assert counter.problem is None, counter.problem
+    return counter.total
+
+
+class StepCounter:
+    """Counts the operations of a step that begins and ends in hooks, where that changes nothing for the script.
+
+    Attributes
+    ----------
+    record
+        `model` and `hardware` operations, the `precision` of most, and the `problem`: why these are not known.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self.record: dict[str, Any] = dict.fromkeys(("model", "hardware", "precision", "problem"))
+        self.record["problem"] = _unsupported_reason(devices)
+        self._counter = None
+        if self.record["problem"] is None:
+            self._counter = OperationCounter()
+            self._counter.__enter__()
+
+    def end(self) -> None:
+        """The step has ended."""
+        counter, self._counter = self._counter, None
+        if counter is None:
+            return
+        if _python_dispatch._get_current_dispatch_mode() is not counter:
+            self.record["problem"] = (
+                "the script entered a mode of PyTorch's dispatcher in the step, and did not leave it"
+            )
+            return
+        counter.__exit__(None, None, None)
+        problem = counter.problem or (
+            None if counter.total else "PyTorch itself ran no convolution and no matrix product"
+        )
+        if problem or _compiled():
+            self.record["problem"] = problem or COMPILED
+            return
+        [(precision, _)] = counter.by_precision.most_common(1)
+        self.record |= {"model": counter.total - counter.again, "hardware": counter.total, "precision": precision}
+
+
+COMPILED = "torch.compile is in use"
+
+
+def _unsupported_reason(devices: int) -> str | None:
+    """Why operations cannot be counted without a change to what runs."""
+    if not hasattr(flop_counter, "flop_registry"):
+        return f"PyTorch {torch.__version__} has no formulas of operations"
+    if devices > 1:
+        return "one process drives several GPUs, by threads that are not seen"
+    if _compiled():
+        return COMPILED
+    if torch._C._len_torch_dispatch_stack():
+        return "the script runs in a mode of PyTorch's dispatcher"
+    return None
+
+
+def _compiled() -> bool:
+    """Whether torch.compile has compiled anything: it would not do so as before, and what it makes is not seen."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return bool(dynamo and dynamo.counters["frames"]["total"])
+
+
+def formulas() -> dict[Any, Callable[..., int]]:
+    """Operations of a call by what is called, where PyTorch 2.11 lacks or mistakes some."""
+    if not FORMULAS:
+        aten, fused = torch.ops.aten, flop_counter.flop_registry
+        FORMULAS.update(fused)
+        FORMULAS[aten.convolution_backward] = flop_counter.shape_wrapper(_backward)
+        for end in ("", "_backward"):
+            known = fused.get(getattr(aten, f"_scaled_dot_product_flash_attention{end}"))
+            of_cpu = getattr(aten, f"_scaled_dot_product_flash_attention_for_cpu{end}", None)
+            if known and of_cpu:
+                FORMULAS[of_cpu] = known
+    return FORMULAS
+
+
+FORMULAS: dict[Any, Callable[..., int]] = {}
 
 
 def _backward(

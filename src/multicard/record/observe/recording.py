@@ -77,6 +77,7 @@ class Recording:
         self.record: dict[str, Any] = {}
         self.steps = 0  # that have ended
         self.is_complete = False
+        self._counter: Any = None  # of the operations of a step
         self._pace = Pace()
         self._between_passes = False
         self._step: Any = None
@@ -146,9 +147,15 @@ class Recording:
         length = observer.loader.length if observer.loader else None
         if length is None or observer.batches_in_pass < length:  # else a pass ends here, and a test may follow
             self._open_range("warmup" if window == "warmup" else "step", 0)
+        if step == 1 and window == "warmup" and self.stated.get("count_operations"):
+            from multicard.record.operations import StepCounter
+
+            self._counter = StepCounter(len(self.devices))
 
     def end_step(self, observer: Observer) -> None:
         """End the current step; after the last one, close the profiled window."""
+        if self.steps == 0 and self._counter is not None:
+            self._counter.end()
         self._start = self._step.end = self._close(None)
         self._close_ranges(0)
         self.recorder.end()
@@ -294,6 +301,7 @@ class Recording:
             "host_conditions": self.others.record(),
             "device_memory_used_bytes": [device_memory_used_bytes(device) for device in self.devices],
             "compile_limits_hit": limits_hit(),
+            "operations": self._counter and self._counter.record,
             "observed": {
                 "optimizers": sorted(observer.optimizers),
                 "loaders": loaders,

@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.experiment.workload import Operations
+
 MEASURES: dict[str, str] = {
     "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
     "distinct_share": "part of the samples of a step that are distinct: less than 1 where the loaders of several ranks "
@@ -65,3 +67,13 @@ def distinct_share(record: Mapping[str, Any]) -> float | None:
     if False in said:
         return 1 / len(ranks)
     return 1.0 if said and all(said) else None
+
+
+def operations(record: Mapping[str, Any]) -> Operations | None:
+    """Mean over ranks of what each counted in a step; None unless all did."""
+    counted = [rank.get("operations") or {} for rank in record.get("ranks") or []]
+    if not counted or any(each.get("model") is None for each in counted):
+        return None
+    model, hardware = (sum(each[name] for each in counted) / len(counted) for name in ("model", "hardware"))
+    precision = counted[0]["precision"]
+    return Operations(model, hardware, (precision, "fp32") if precision == "tf32" else (precision,))

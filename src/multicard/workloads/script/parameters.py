@@ -95,6 +95,13 @@ class ScriptParameters(JobParameters):
             json_schema_extra={"label": "loadercpus"},
         ),
     ] = 0
+    count_operations: Annotated[
+        bool,
+        Field(
+            description="Count the floating-point operations of the first warm-up step, for MFU.",
+            json_schema_extra={"label": "counted"},
+        ),
+    ] = False
     args: OwnParameters = {}  # noqa: RUF012, pydantic gives each its own
 
     @model_validator(mode="after")

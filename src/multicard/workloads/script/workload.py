@@ -8,7 +8,7 @@ from multicard.core.layout import PHASES
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import Inputs, Unit, Workload, batch_and_own
+from multicard.experiment.workload import Inputs, Operations, Unit, Workload, batch_and_own
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
@@ -82,6 +82,7 @@ class Script(Workload):
             "measured_steps": p.steps,
             "profiled_steps": p.profiled_steps,
             "samples_per_step": p.samples_per_step,
+            "count_operations": p.count_operations,
         }
 
     def hidden_from_profilers(self, p: ScriptParameters) -> str | None:
@@ -131,6 +132,12 @@ class Script(Workload):
         from multicard.workloads.script.measures import distinct_share
 
         return distinct_share(record) or 1.0
+
+    def operations(self, record: Mapping[str, Any], steps: Any) -> Operations | None:
+        """Those that each rank counted in a step, where that was asked for."""
+        from multicard.workloads.script.measures import operations
+
+        return operations(record)
 
     def baseline_words(self, method: str) -> str:
         """One device: how the script is started there is no choice."""
