@@ -60,6 +60,7 @@ def test_shorter_steps_are_a_difference_whatever_their_data_share() -> None:
     assert not windows_differ(noisy(40, 0.1, rng), noisy(10, 0.13, rng))
 
 
+@pytest.mark.slow
 def test_equal_steps_that_scatter_are_told_apart_as_rarely_as_stated() -> None:
     rng = np.random.default_rng(2)
     simulated = 400
@@ -97,6 +98,7 @@ def bursty(count: int, rng: np.random.Generator, wait_s: float = 0.4, overhead: 
     return Window(pd.DataFrame({"rank": 0, "step": range(count)} | columns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profiled_steps", "wait_s", "overhead"), [(64, 0.4, 0.0), (64, 0.2, 0.0), (32, 0.4, 0.0), (64, 1.0, 0.5)]
 )

@@ -37,6 +37,7 @@ def config(folder: Path, device: str, **more: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> None:
     shown = doctor(tmp_path)
     for name in CHECKS:
@@ -45,6 +46,7 @@ def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_json_holds_the_same_checks_and_agrees_with_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +64,7 @@ def test_json_holds_the_same_checks_and_agrees_with_the_exit_code(
     assert shown.returncode == 1
 
 
+@pytest.mark.slow
 def test_runs_on_gpus_are_an_error_without_gpus_and_slurm_and_a_warning_with_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +83,7 @@ def test_runs_on_gpus_are_an_error_without_gpus_and_slurm_and_a_warning_with_slu
     assert found["runs"]["verdict"] == "warning"
 
 
+@pytest.mark.slow
 def test_doctor_and_runs_give_one_answer_about_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -96,6 +100,7 @@ def test_doctor_and_runs_give_one_answer_about_a_cluster(tmp_path: Path, monkeyp
     assert "2 runs, 2 can run here" in listed.stdout
 
 
+@pytest.mark.slow
 def test_runs_on_cpus_need_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -105,6 +110,7 @@ def test_runs_on_cpus_need_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "2 of 2 can run here" in shown.stdout
 
 
+@pytest.mark.slow
 def test_tools_that_talk_nonsense_cost_no_traceback_and_no_control_character(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def exported(path: Path, table: str, rows: int) -> str:
     return f'cat {path} > "$out"'
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_an_nsys_that_records_is_fine_here() -> None:
     found = {check.check: check for check in profiler.checks(CPU)}

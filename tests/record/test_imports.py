@@ -78,6 +78,7 @@ run_rank(lambda stated: Parameters(), train)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profiler", ["nsys", "kineto", "none"])
 def test_a_rank_records_without_any_other_package(tmp_path: Path, profiler: str) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)

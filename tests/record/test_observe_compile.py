@@ -78,6 +78,7 @@ def train(x):
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
 def test_losses_and_graphs_are_the_same_without_the_observer(
     server: Server, plain_server: Server, tmp_path: Path, compiled: str

@@ -190,6 +190,7 @@ def without(trace: dict[str, Any], path: Path, *names: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @real
 @pytest.mark.parametrize(
     ("name", "count"), [("hta_v100_2rank_allreduce_rank1.json.gz", 5), ("hta_nccl_allreduce_broadcast.json.gz", 3)]
