@@ -21,9 +21,6 @@ from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
-# Importing the tests and what they test makes a million objects that stay: not worth looking through again and again.
-gc.disable()
-
 pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment"]
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +53,11 @@ def refused(out: Path, prepare: Callable[[], object]) -> str:
     assert not out.exists() or not list(out.iterdir())
     [line] = str(caught.value).splitlines()
     return line
+
+
+def pytest_collection() -> None:
+    """Look for no garbage meanwhile: to import the tests and what they test makes a million objects, which stay."""
+    gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
