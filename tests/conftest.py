@@ -6,10 +6,12 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
@@ -78,34 +80,49 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that whichever worker of xdist needs it first makes for all."""
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / name
+    with FileLock(shared / f"{name}.lock"):
+        if not folder.exists():
+            unfinished = factory.mktemp("unfinished") / name
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The prepared digits."""
-    folder = tmp_path_factory.mktemp("data") / "digits"
-    prepare("digits", Digits(source="digits"), folder)
-    return folder
+    return made_once(tmp_path_factory, "digits", partial(prepare, "digits", Digits(source="digits")))
 
 
 @pytest.fixture(scope="session")
 def two_rank_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two real processes under PyTorch's profiler."""
-    folder = tmp_path_factory.mktemp("runs") / "two"
-    parameters = VisionParameters(**TINY, strategy="ddp-ds", devices=2, profiler="kineto")
-    record = run_job(parameters, digits, folder, time_limit_s=1800)
-    assert record["outcome"] == "completed", (folder / "log.txt").read_text()
-    # Whether this machine was busy meanwhile must not show in what is made of the run.
-    (folder / "run.json").write_text(json.dumps(record | {"conditions": []}))
-    return folder
+
+    def train(folder: Path) -> None:
+        parameters = VisionParameters(**TINY, strategy="ddp-ds", devices=2, profiler="kineto")
+        record = run_job(parameters, digits, folder, time_limit_s=1800)
+        assert record["outcome"] == "completed", (folder / "log.txt").read_text()
+        # Whether this machine was busy meanwhile must not show in what is made of the run.
+        (folder / "run.json").write_text(json.dumps(record | {"conditions": []}))
+
+    return made_once(tmp_path_factory, "two_rank_run", train)
 
 
 @pytest.fixture(scope="session")
 def extracted_run(two_rank_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run with its activity tables."""
-    folder = tmp_path_factory.mktemp("extracted") / "run"
-    shutil.copytree(two_rank_run, folder)
-    export_run(folder)
-    extract_run(folder)
-    return folder
+
+    def extract(folder: Path) -> None:
+        shutil.copytree(two_rank_run, folder)
+        export_run(folder)
+        extract_run(folder)
+
+    return made_once(tmp_path_factory, "extracted_run", extract)
 
 
 @pytest.fixture(scope="session")
