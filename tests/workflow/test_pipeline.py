@@ -251,6 +251,19 @@ def test_what_is_said_about_a_scenario_or_the_machine_makes_nothing_again_but_th
         assert planned(finished) == []
 
 
+def test_limits_of_a_machine_make_measures_again_and_no_run(finished: Path) -> None:
+    record = finished / "results/machine/node07-cpu.json"
+    record.parent.mkdir()
+    record.write_text("{}")
+    try:
+        made = planned(finished)
+    finally:
+        shutil.rmtree(record.parent)
+    names = ("formats", "processes")
+    again = [f"{what} the scenario {name}" for name in names for what in ("measure", "draw the figures of")]
+    assert made == sorted([*again, *TOGETHER])
+
+
 def test_another_order_of_the_runs_makes_nothing_again(finished: Path) -> None:
     with changed_to(finished, EXPERIMENT | {"order_seed": 1}):
         assert planned(finished) == []
