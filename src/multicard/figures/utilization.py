@@ -34,6 +34,8 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """MFU of each configuration, and beside it the parts of its step."""
     parts = parts_of_steps(tables.completed, trace_shares(tables)).reindex(columns=list(PARTS))
     measures = tables.with_values(parts)
+    # Tables of earlier versions have none of these.
+    measures = measures.reindex(columns=list(dict.fromkeys((*measures, *MEASURES, "mfu_of"))))
     data = configurations(measures, [*MEASURES, *PARTS])
     data = data.astype(dict.fromkeys((*MEASURES, *PARTS), float))
     if data[["achieved_flop_per_s", *PARTS]].isna().all(axis=None):
