@@ -101,6 +101,17 @@ def test_a_shared_batch_is_computed_as_fast_as_batches_of_its_size_on_one_device
     assert beyond.caveats[-1] == "a device gets fewer or more samples than in any run: its time is extrapolated"
 
 
+def test_repeats_that_scatter_too_much_for_their_number_give_no_interval(tmp_path: Path) -> None:
+    # Of two repeats with one degree of freedom, whose t reaches beyond the mean itself.
+    rows = [row for row in runs({1: 0.1, 2: 0.12}) if row["repeat"] < 4 - row["devices"]]
+    for row, seconds in zip(rows, (0.08, 0.14, 0.12), strict=True):
+        rate = 64 * row["devices"] / seconds
+        row |= {"iteration_time_s": seconds, "throughput_samples_per_s": rate, "processed_samples_per_s": rate}
+    forecast = only(tmp_path, rows).forecast(4)
+    assert forecast.prediction.step_s.low is None and forecast.throughput.high is None
+    assert "no interval: the repeats are too few for how much they scatter" in forecast.prediction.caveats
+
+
 def test_what_nothing_tells_is_refused_with_the_reason() -> None:
     assert predict([], 2, 2, 64.0).reason == "no completed run"
     alone = predict([point(1, 0.1)], 2, 2, 64.0).reason

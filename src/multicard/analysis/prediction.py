@@ -121,6 +121,9 @@ def predict(
         beyond += max(each.deviation for each in (*fitted, *loaders))
         ends = np.array([np.quantile(total[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) for total in totals])
         low, high = (float(end) for end in (ends[:, 0].min() * np.exp(-beyond), ends[:, 1].max() * np.exp(beyond)))
+        if low <= 0:  # as far as the repeats tell, a step might take no time
+            low = high = None
+            caveats = (*caveats, "no interval: the repeats are too few for how much they scatter")
     words = tuple(dict.fromkeys(each.words for each in (*fitted, *loaders)))
     if busy_noise is None:
         caveats = (*caveats, "no interval: no repeats")

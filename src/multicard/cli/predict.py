@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import Command, add_results, numbers_of_devices
 from multicard.core.errors import UserError
+from multicard.core.text import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,6 +86,10 @@ def _count(row: dict[str, Any]) -> str:
     return f"{row['devices']}" + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else "")
 
 
+def _where(row: dict[str, Any]) -> str:
+    return counted(row["devices"], "device") + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else "")
+
+
 def _time(row: dict[str, Any], name: str) -> str:
     from multicard.core.units import SECONDS, number_in, unit_for
 
@@ -97,9 +102,9 @@ def _notes(table: "pd.DataFrame") -> list[str]:
     lines = []
     for row in table.to_dict("records"):
         if isinstance(row["reason"], str):
-            lines.append(f"Not predicted: {row['configuration']}, {_count(row)} devices: {row['reason']}")
+            lines.append(f"Not predicted: {row['configuration']}, {_where(row)}: {row['reason']}")
         else:
-            lines.append(f"{row['configuration']}, {_count(row)} devices: by {row['laws']}")
+            lines.append(f"{row['configuration']}, {_where(row)}: by {row['laws']}")
             lines += [f"Caveat: {row['configuration']}: {each}" for each in filter(None, row["caveats"].split("; "))]
     return list(dict.fromkeys(lines))
 
