@@ -82,6 +82,8 @@ def test_without_an_interval_nothing_is_told() -> None:
     assert (one.verdict, none.verdict) == ("cannot tell", "cannot tell")
     assert one.reason == "one repeat (new), so no spread is known: run 3 or more of each"
     assert none.reason == "energy was not measured in the new results"
+    [nothing] = judge([Pair("a", "energy", SPREAD, [0.0, 1.0, 1.0])], TOLERANCE)
+    assert (nothing.verdict, nothing.reason) == ("cannot tell", "energy is 0 in a repeat, so there is no ratio")
 
 
 def test_equal_values_are_within_every_tolerance() -> None:

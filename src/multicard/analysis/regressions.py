@@ -364,6 +364,8 @@ def _why_unknown(pair: Pair) -> str:
     for side, values in (("the baseline", pair.baseline), ("the new results", pair.new)):
         if len(values) == 0:
             return f"{pair.measure} was not measured in {side}"
+    if min(*pair.baseline, *pair.new) <= 0:  # as of a meter that counts in steps longer than the window
+        return f"{pair.measure} is 0 in a repeat, so there is no ratio"
     sides = [side for side, values in (("baseline", pair.baseline), ("new", pair.new)) if len(values) == 1]
     return f"one repeat ({' and '.join(sides)}), so no spread is known: run {FEWEST_REPEATS} or more of each"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command, refuse_unwritable
 from multicard.core.errors import UserError
-from multicard.core.text import counted
+from multicard.core.text import counted, printable
 
 if TYPE_CHECKING:
     from multicard.analysis.regressions import Judgement, RegressionCheck
@@ -137,7 +137,7 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         _write_junit(arguments.junit, found, problems)
     for problem in problems:
-        print(problem, file=sys.stderr)
+        print(printable(problem), file=sys.stderr)
     if found.of(REGRESSION):
         return REGRESSION_CODE
     return CANNOT_TELL_CODE if problems else 0
@@ -223,7 +223,6 @@ def _write_junit(path: Path, found: "RegressionCheck", problems: list[str]) -> N
 
     from multicard.analysis.regressions import REGRESSION, WITHIN
     from multicard.core.files import atomic_write
-    from multicard.core.text import printable
 
     suite = ElementTree.Element(
         "testsuite", name="multicard check", tests=str(len(found.judgements) + len(problems)),
