@@ -1,6 +1,7 @@
 """Trainings of synthetic jobs whose time, hours, energy and cost follow from their rates by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,27 @@ def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
 def test_without_a_deadline_the_ends_of_the_front_are_named(scaled: Evidence) -> None:
     text = answered(scaled, epochs=20)
     assert "fastest: **4 GPUs** (9 min 48 s" in text and "fewest GPU-hours: **1 GPU** (33 min 20 s" in text
+
+
+def test_jobs_that_see_only_their_own_gpus_are_of_one_machine(scaled: Evidence) -> None:
+    # As under Slurm, where each record has as many GPUs as the job was given.
+    places = [f"{run.values['devices']} × NVIDIA H100, AMD EPYC 9334, 128 CPUs" for run in scaled.runs]
+    runs = [
+        replace(run, provenance=replace(run.provenance, machine=place))
+        for run, place in zip(scaled.runs, places, strict=True)
+    ]
+    assert list(trainings(replace(scaled, runs=runs))) == [1, 2, 4]
+    other = replace(runs[0].provenance, machine="1 × NVIDIA A100, AMD EPYC 9334, 128 CPUs")
+    assert len(tradeoffs(replace(scaled, runs=[replace(runs[0], provenance=other), *runs[1:]]))) == 2
+
+
+def test_a_repeat_that_diverged_reached_nothing(tmp_path: Path) -> None:
+    rows = trained(1, 100, test_accuracy=0.99) + trained(2, 190, test_accuracy=0.995)
+    rows[-1]["outcome"] = "diverged"
+    evidence = made(tmp_path, rows)
+    found = trainings(evidence, min_accuracy=0.98)
+    assert (found[1].refused, found[2].refused) == (None, "diverged in 1 of 3 runs")
+    assert trainings(evidence)[2].refused is None
 
 
 def test_a_length_is_stated_in_samples_or_passes(scaled: Evidence) -> None:

@@ -1,6 +1,7 @@
 """All runs of a results folder by configuration: the evidence for claims and recommendations."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from multicard.experiment.workload import WORKLOADS, Workload
 SCENARIOS, RUNS = "scenarios", "runs"
 DEVICE_WORDS = {"cpu": "CPU process", "cuda": "GPU"}
 SYNTHETIC = "synthetic"  # in the names of synthetic data and machines
+
+GPU_COUNT = re.compile(r"(?:^|(?<=, ))\d+ × ")  # in the name of a machine
 
 # How a run is observed: parameters that leave its measured steps as they are.
 OBSERVATION = ("profiled_steps", "profiler", "save")
@@ -54,6 +57,15 @@ class Provenance:
     numa_nodes: frozenset[int] = frozenset()
     usable_cpus: int | None = None
     data_source: str | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """The machine, whatever part of its GPUs a job was given, as by Slurm.
+
+        >>> Provenance("4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs").kind
+        'NVIDIA H100, AMD EPYC 9334, 128 CPUs'
+        """
+        return self.machine and GPU_COUNT.sub("", self.machine)
 
 
 @dataclass(frozen=True)
@@ -127,9 +139,9 @@ class Configuration:
         return self.parameters.get(parameter)
 
     def rest(self, besides: Iterable[str]) -> tuple[Any, ...]:
-        """What configurations have in common that differ at most in the parameters named: the machine included."""
+        """What configurations that differ at most in these parameters have in common, the kind of machine included."""
         names = [name for name in parameters_in(self.parameters) if name not in besides]
-        return (self.provenance.machine, self.provenance.versions, *((name, self.parameters[name]) for name in names))
+        return (self.provenance.kind, self.provenance.versions, *((name, self.parameters[name]) for name in names))
 
     def words(self, without: Iterable[str] = (), in_short: bool = False) -> str:
         """Describe the configuration: its headline, then, unless in short, what differs from the defaults.

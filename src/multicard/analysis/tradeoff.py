@@ -18,6 +18,7 @@ from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.pareto import Measured, front
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.errors import UserError
+from multicard.core.text import counted
 from multicard.core.units import BYTES, number, percent, with_unit
 from multicard.experiment.workload import BATCH
 
@@ -171,7 +172,7 @@ def tradeoffs(evidence: Evidence, demand: Demand | None = None, fallback: float 
     for each in evidence.configurations:
         if each.completed:
             work = each.workload
-            jobs[work.name, work.job(each.parameters), each.provenance.machine or "", each["device"]].append(each)
+            jobs[work.name, work.job(each.parameters), each.provenance.kind or "", each["device"]].append(each)
     return [
         _tradeoff(job, device, machine or None, alike, demand, fallback)
         for (_, job, machine, device), alike in sorted(jobs.items(), key=lambda entry: entry[0])
@@ -230,6 +231,11 @@ def _judged(
     kinds = (("accuracy", demand.min_accuracy, 1), ("loss", demand.max_loss, -1))
     for kind, limit, sign in kinds:
         if limit is None or training.refused:
+            continue
+        runs = [run for each in same for run in each.runs]
+        lost = sum(run.values.get("outcome") == "diverged" for run in runs)
+        if lost:  # the worst that a repeat may reach
+            training = replace(training, refused=f"diverged in {lost} of {counted(len(runs), 'run')}")
             continue
         reached = [_reached(each, kind, sign, work, of_pass) for each in same]
         known = [each for each in reached if each is not None]
