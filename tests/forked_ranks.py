@@ -39,11 +39,16 @@ def forked_ranks(preload: Sequence[str] = PRELOADED) -> Iterator[None]:
         yield
 
 
-def start_ranks(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int = 1) -> None:
+def start_ranks(
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    ranks: int = 1,
+    preload: Sequence[str] = PRELOADED,
+) -> None:
     """Call a function with a rank's number and the arguments in each rank, as `torch.multiprocessing.spawn` does."""
     from torch.multiprocessing import start_processes
 
-    FORKS.set_forkserver_preload([__name__, *PRELOADED])
+    FORKS.set_forkserver_preload([__name__, *preload])
     start_processes(function, arguments, ranks, start_method="forkserver")
 
 
@@ -87,13 +92,19 @@ def run_forked(
     return Ended(code, timed_out, time.monotonic() - started)
 
 
+def print_to(log: str) -> None:
+    """Print to a file, whatever prints."""
+    output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
 def run_rank(program: list[str], environment: dict[str, str], log: str) -> None:
     """Be one rank: run the program as `python -m` does."""
     os.environ.clear()
     os.environ.update(environment)
-    output = os.open(log, os.O_WRONLY | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    print_to(log)
+    sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.argv = program
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)

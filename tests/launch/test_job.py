@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from conftest import TINY
+from forked_ranks import forked_ranks
 from multicard.core.errors import UserError
 from multicard.core.layout import PHASES, rank_file
 from multicard.core.reasons import Reason, describe_reason
@@ -82,17 +83,23 @@ def job(digits: Path, folder: Path, limit: float = 300, **changes: Any) -> dict[
     return run_job(VisionParameters(**(TINY | {"profiler": "none"} | changes)), digits, folder, limit)
 
 
+def forked(*arguments: Any, **changes: Any) -> dict[str, Any]:
+    """The same where how its ranks start is not looked at."""
+    with forked_ranks():
+        return job(*arguments, **changes)
+
+
 def test_equal_seeds_train_equally_and_repeats_differ(digits: Path, tmp_path: Path) -> None:
     losses = []
     for name, repeat in (("a", 1), ("b", 1), ("c", 2)):
-        assert job(digits, tmp_path / name, repeat=repeat)["outcome"] == "completed"
+        assert forked(digits, tmp_path / name, repeat=repeat)["outcome"] == "completed"
         losses.append(pd.read_csv(tmp_path / name / "steps.csv")["loss"].tolist())
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]
 
 
 def test_a_loss_that_explodes_is_the_outcome_diverged(digits: Path, tmp_path: Path) -> None:
-    record = job(digits, tmp_path, learning_rate=1e30)
+    record = forked(digits, tmp_path, learning_rate=1e30)
     assert record["outcome"] == "diverged"
     assert (record["reason"]["code"], record["reason"]["rank"]) == ("diverged", 0)
     assert record["reason"]["loss"] in ("nan", "inf")
@@ -107,7 +114,7 @@ def test_a_job_over_its_time_limit_is_the_outcome_timed_out(digits: Path, tmp_pa
 
 
 def test_others_are_metered_by_one_rank_while_measured_steps_run(digits: Path, tmp_path: Path) -> None:
-    [host] = job(digits, tmp_path, strategy="ddp-ds", devices=2, epochs=2)["conditions"]
+    [host] = forked(digits, tmp_path, strategy="ddp-ds", devices=2, epochs=2)["conditions"]
     metered, steps = host["measured_steps"], pd.read_csv(tmp_path / "steps.csv")
     measured = steps[(steps["window"] == "measured") & (steps["rank"] == 0)]
     last_warmup = steps[(steps["window"] == "warmup") & (steps["rank"] == 0) & (steps["epoch"] == 1)].iloc[-1]
@@ -119,7 +126,7 @@ def test_others_are_metered_by_one_rank_while_measured_steps_run(digits: Path, t
 def test_what_ranks_were_bound_to_is_recorded(digits: Path, tmp_path: Path, two_rank_run: Path) -> None:
     unbound = [rank["binding"] for rank in json.loads((two_rank_run / "run.json").read_text())["ranks"]]
     assert [binding["note"] for binding in unbound] == [None, None]
-    job(digits, tmp_path, strategy="ddp", devices=2, binding="numa")
+    forked(digits, tmp_path, strategy="ddp", devices=2, binding="numa")
     found = [rank["binding"] for rank in json.loads((tmp_path / "run.json").read_text())["ranks"]]
     usable = os.sched_getaffinity(0)
     for binding in found:
@@ -167,7 +174,7 @@ def test_data_that_changed_since_it_was_prepared_is_refused(digits: Path, tmp_pa
     shutil.copytree(digits, tmp_path / "data")
     with (tmp_path / "data" / "test_labels.npy").open("ab") as file:
         file.write(b"x")
-    record = job(tmp_path / "data", tmp_path / "run")
+    record = forked(tmp_path / "data", tmp_path / "run")
     assert record["outcome"] == "failed"
     assert "test_labels.npy: missing or changed" in record["reason"]["message"]
 
@@ -182,7 +189,7 @@ def test_data_that_changed_since_it_was_prepared_is_refused(digits: Path, tmp_pa
 def test_parameters_that_leave_no_measured_step_fail_with_a_reason(
     digits: Path, tmp_path: Path, changes: dict[str, int], reason: str
 ) -> None:
-    record = job(digits, tmp_path, **changes)
+    record = forked(digits, tmp_path, **changes)
     assert (record["outcome"], describe_reason(record["reason"])) == ("failed", reason)
 
 
@@ -191,13 +198,13 @@ def test_leftovers_of_an_earlier_attempt_are_removed(digits: Path, tmp_path: Pat
     (tmp_path / "trace").mkdir()
     (tmp_path / "trace" / "rank7.json.gz").write_text("old")
     (tmp_path / "run.json").write_text("{half")
-    job(digits, tmp_path)
+    forked(digits, tmp_path)
     assert files(tmp_path) == {"run.json", "steps.csv", "epochs.csv", "log.txt", "trace/captured.json"}
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp16", "bf16"])
 def test_every_precision_trains(digits: Path, tmp_path: Path, precision: str) -> None:
-    assert job(digits, tmp_path, precision=precision)["outcome"] == "completed"
+    assert forked(digits, tmp_path, precision=precision)["outcome"] == "completed"
     assert pd.read_csv(tmp_path / "steps.csv")["loss"].notna().all()
 
 

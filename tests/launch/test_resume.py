@@ -15,6 +15,7 @@ import torch
 from filelock import FileLock
 
 from conftest import ROOT, TINY
+from forked_ranks import forked_ranks
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.rendezvous import free_port
@@ -56,7 +57,8 @@ def left_in(folder: Path) -> set[str]:
 def uninterrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two ranks without an interruption."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    once = run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, folder, time_limit_s=1800)
+    with forked_ranks():
+        once = run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, folder, time_limit_s=1800)
     assert (once["outcome"], once["resumed"]) == ("completed", None)
     return folder
 
@@ -149,7 +151,8 @@ def test_two_processes_never_run_the_same_job(digits: Path, tmp_path: Path, monk
 def test_fsdp_has_no_checkpoint_and_starts_from_scratch(digits: Path, tmp_path: Path) -> None:
     parameters = VisionParameters(**(LONG | {"epochs": 2, "steps_per_epoch": 3, "strategy": "fsdp", "devices": 2}))
     (tmp_path / "checkpoint.pt").write_bytes(b"of something else")
-    record = run_job(parameters, digits, tmp_path, time_limit_s=1800, checkpoint_after_s=0)
+    with forked_ranks():
+        record = run_job(parameters, digits, tmp_path, time_limit_s=1800, checkpoint_after_s=0)
     assert (record["outcome"], record["resumed"]) == ("completed", None)
     assert "checkpoint" not in (tmp_path / "log.txt").read_text()
 
@@ -159,14 +162,16 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
 ) -> None:
     late, wild = tmp_path / "late", tmp_path / "wild"
     endless = VisionParameters(**(LONG | {"epochs": 1000}))
-    record = run_job(endless, digits, late, time_limit_s=20, checkpoint_after_s=0)
+    with forked_ranks():
+        record = run_job(endless, digits, late, time_limit_s=8, checkpoint_after_s=0)
     assert record["outcome"] == "timed_out"
     assert torch.load(late / "checkpoint.pt", weights_only=True)["epoch"] >= 1
 
     wild.mkdir()
     (late / "checkpoint.pt").rename(wild / "checkpoint.pt")
     diverging = VisionParameters(**(LONG | {"learning_rate": 1e30}))
-    assert run_job(diverging, digits, wild, time_limit_s=1800)["outcome"] == "diverged"
+    with forked_ranks():
+        assert run_job(diverging, digits, wild, time_limit_s=1800)["outcome"] == "diverged"
     assert not (wild / "checkpoint.pt").exists()
 
 
@@ -199,10 +204,11 @@ def test_a_run_whose_disk_was_full_resumes_when_there_is_space(
         raise OSError(28, "No space left on device")
 
     parameters = VisionParameters(**(LONG | {"epochs": 2}))
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, forked_ranks():
         patch.setattr(job, "write_csv", full)
         with pytest.raises(UserError, match="No space left on device; free space and start again"):
             run_job(parameters, digits, tmp_path, time_limit_s=1800, checkpoint_after_s=0)
     assert left_in(tmp_path) == {".lock", "checkpoint.pt", "log.txt"}
-    record = run_job(parameters, digits, tmp_path, time_limit_s=1800)
+    with forked_ranks():
+        record = run_job(parameters, digits, tmp_path, time_limit_s=1800)
     assert (record["outcome"], record["resumed"]["epoch"]) == ("completed", 2)

@@ -8,6 +8,7 @@ import sys
 import venv
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 import pytest
@@ -89,6 +90,11 @@ def test_steps_are_those_of_the_scripts_own_stopwatch(
     assert measure_run(tmp_path)["iteration_time_s"] == pytest.approx(elapsed_s / WINDOWS["steps"])
     assert record["script"]["file"] == "timed.py"
     assert len(record["script"]["sha256"]) == 64
+    # As of any other job.
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["parameters"]["command"][0] == "timed.py"
+    assert record["ranks"][0]["observed"]["optimizers"] == ["SGD"]
+    assert (tmp_path / "epochs.csv").read_text().count("\n") == 1
 
 
 @pytest.mark.nsys
@@ -105,8 +111,13 @@ def test_nsys_sees_every_rank_however_it_is_started(changes: dict[str, Any], tmp
     assert phases["rank"].nunique() == 2
 
 
-def test_what_a_script_changes_in_its_folder_is_recorded(tmp_path: Path) -> None:
-    own = tmp_path / "own"
+PLANTED = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME": "/planted-home", "MY_FLAG": "seen"}
+
+
+@pytest.fixture(scope="module")
+def of_own_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of a script in a repository of git, which writes a file and prints its environment; and the commit."""
+    own = tmp_path_factory.mktemp("own")
     (own / "__pycache__").mkdir(parents=True)
     (own / "train.py").write_text((SCRIPTS / "timed.py").read_text())
     (own / "old.txt").write_text("x")
@@ -116,24 +127,27 @@ def test_what_a_script_changes_in_its_folder_is_recorded(tmp_path: Path) -> None
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
     commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     run = own / "results" / "runs" / "r"
-    record = job(run, "--write", "new.txt", script="train.py", folder=str(own))
-    completed(record, run)
+    arguments = ("--write", "new.txt", "--fault", "print-environment")
+    with patch.dict(os.environ, PLANTED):
+        completed(job(run, *arguments, script="train.py", folder=str(own), environment=["HF_HOME"]), run)
+    return run, commit
+
+
+def test_what_a_script_changes_in_its_folder_is_recorded(of_own_folder: tuple[Path, str]) -> None:
+    run, commit = of_own_folder
+    record = json.loads((run / "run.json").read_text())
     assert record["folder_changes"] == {"count": 1, "names": ["new.txt"]}
     assert (record["script"]["commit"], record["script"]["modified"]) == (commit, False)
     assert not (run / "saved").exists()
 
 
-def test_secrets_reach_neither_the_job_nor_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME": "/planted-home", "MY_FLAG": "seen"}
-    for name, value in planted.items():
-        monkeypatch.setenv(name, value)
-    record = job(tmp_path, "--fault", "print-environment", environment=["HF_HOME"])
-    completed(record, tmp_path)
-    printed = (tmp_path / "log.txt").read_text()
+def test_secrets_reach_neither_the_job_nor_its_record(of_own_folder: tuple[Path, str]) -> None:
+    run, _ = of_own_folder
+    printed = (run / "log.txt").read_text()
     assert "HF_HOME=/planted-home" in printed
     for text in ("planted-one", "planted-two", "MY_FLAG"):
         assert text not in printed
-    assert "planted" not in (tmp_path / "run.json").read_text()
+    assert "planted" not in (run / "run.json").read_text()
 
 
 def test_a_stated_variable_whose_value_looks_like_a_secret_keeps_the_job_from_starting(
@@ -279,11 +293,3 @@ def test_a_script_that_hangs_is_ended_at_the_time_limit(tmp_path: Path) -> None:
 def test_a_script_without_a_step_until_the_time_limit_is_told_so(tmp_path: Path) -> None:
     record = job(tmp_path, "--by-hand", limit=30)
     assert (record["outcome"], record["reason"]["code"]) == ("timed_out", "no_steps")
-
-
-def test_the_run_directory_is_recorded_as_of_any_other_job(tmp_path: Path) -> None:
-    completed(job(tmp_path), tmp_path)
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert record["parameters"]["command"] == ["timed.py"]
-    assert record["ranks"][0]["observed"]["optimizers"] == ["SGD"]
-    assert (tmp_path / "epochs.csv").read_text().count("\n") == 1
