@@ -19,6 +19,7 @@ from multicard.analysis.prediction_laws import Network, Point, communication_s
 from multicard.analysis.prediction_series import Series, checked_line
 from multicard.analysis.prediction_tables import checks_table, predictions_table
 from multicard.analysis.statistics import Interval
+from multicard.api.results import Predictions
 from multicard.cli import main
 from multicard.core.files import write_json
 from multicard.experiment.workload import Traffic
@@ -223,6 +224,15 @@ def test_other_hardware_is_named_where_it_has_the_other_counts(tmp_path: Path) -
             evidence.runs[index] = replace(run, provenance=replace(run.provenance, gpu="NVIDIA A100", machine="A100s"))
     reasons = [each.forecast(4).prediction.reason for each in series(evidence)]
     assert "2 devices ran on other hardware or versions (NVIDIA A100)" in reasons[0]
+
+
+def test_jobs_that_see_only_their_own_gpus_are_checked_on_one_machine(tmp_path: Path) -> None:
+    evidence = made(tmp_path, runs({1: 0.1, 2: 0.12, 4: 0.14}) + runs({1: 0.1, 2: 0.12}, "fsdp"))
+    for index, run in enumerate(evidence.runs):
+        place = f"{run.values['devices']} × NVIDIA H100, AMD EPYC 9334, 128 CPUs"
+        evidence.runs[index] = replace(run, provenance=replace(run.provenance, machine=place))
+    [verdict] = Predictions(evidence, [], [8]).verdicts
+    assert verdict.startswith("NVIDIA H100, AMD EPYC 9334, 128 CPUs: Checked on this machine: 1 prediction")
 
 
 def test_processes_that_compete_for_cpus_come_with_a_caveat(tmp_path: Path) -> None:

@@ -416,7 +416,7 @@ class Predictions:
         self.checks = checks_table(found)
         by_machine: dict[str | None, list[Check]] = {}
         for each in found:
-            by_machine.setdefault(each.of.provenance.machine, []).extend(check for *_, check in each.checks())
+            by_machine.setdefault(each.of.provenance.kind, []).extend(check for *_, check in each.checks())
         self.verdicts = [
             f"{machine or 'machine unknown'}: {checked_line(checks)}" for machine, checks in by_machine.items()
         ]
