@@ -44,7 +44,7 @@ def _of_threads(record: Mapping[str, Any], data_share: float | None) -> dict[str
     known = bool(times) and len(times) == len(ranks)
     data = 0.0 if pd.isna(data_share) else data_share
     blocked = max(0.0, 1 - mean(runs) - mean(waits) - data) if known else None
-    threads = [rank.get("threads") for rank in ranks]
+    threads = [rank.get("threads") for rank in ranks] or [None]
     hosts = [host for host in record.get("conditions") or [] if host]
     return {
         "cpu_wait_share": mean(waits) if known else None,
