@@ -163,8 +163,8 @@ def test_history_is_drawn_with_its_numbers(
     assert table["since_previous_verdict"].tolist() == ["within tolerance", "regression"]
 
 
-def test_history_of_one_version_or_an_unknown_measure_is_refused(baseline: Path) -> None:
-    for arguments in ([baseline], [baseline, baseline, "--measure", "speed"]):
+def test_history_of_one_version_an_unknown_measure_or_no_name_of_a_figure_is_refused(baseline: Path) -> None:
+    for arguments in ([baseline], [baseline, baseline, "--measure", "speed"], [baseline, baseline, "--out", "."]):
         with pytest.raises(SystemExit) as stopped:
             main(["history", *map(str, arguments)])
         assert len(str(stopped.value).splitlines()) == 1

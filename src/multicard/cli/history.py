@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--measure: found {arguments.measure!r}, expected one of {', '.join(MEASURES)}")
     if len(arguments.versions) < 2:
         raise UserError("expected two versions or more, the oldest first")
+    if not arguments.out.name:
+        raise UserError(f"--out: found {str(arguments.out)!r}, expected the name of a figure, such as history")
     refuse_unwritable("--out", arguments.out.with_name(f"{arguments.out.name}.png"))
     names = labels(arguments.versions)
     versions = [read_runs(path) for path in arguments.versions]

@@ -122,8 +122,10 @@ def _panel(axes: Axes, own: list[Point], tolerance: float, whiskers: str) -> Non
             )  # fmt: skip
     for point in own:
         if point.outcomes and not point.values:
+            # Runs that completed may lack the measure.
+            why = next((each for each in point.outcomes if each != "completed"), "not recorded")
             axes.annotate(
-                next(iter(point.outcomes)).replace("_", " "), (point.version, 0), xycoords=("data", "axes fraction"),
+                why.replace("_", " "), (point.version, 0), xycoords=("data", "axes fraction"),
                 xytext=(0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom", fontsize="x-small",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
             )  # fmt: skip
