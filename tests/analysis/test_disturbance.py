@@ -43,6 +43,7 @@ def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, 
         ({"conditions": [host(others=100.0, cpus=128), host(others=50.0)]}, "other processes: 0.5 CPUs"),
         ({"conditions": [host(others=160.0, stolen=25.0)]}, "other processes: 1.6 CPUs; hypervisor: 0.25 CPUs"),
         ({"conditions": [host(), host(others=400.0)]}, "other processes: 4 CPUs"),  # one node of two
+        ({"conditions": [host(others=100.0)]}, "other processes: 1 CPU"),
         # A hundredth of the measured time, 0.5 s of 50 s.
         ({"ranks": [{"rank": 0, "gpu_conditions": [gpu({"thermal": 0.5})]}]}, None),
         (

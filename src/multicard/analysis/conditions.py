@@ -80,7 +80,8 @@ def _by_others(record: Mapping[str, Any]) -> list[str]:
         used = ((_per_second(host, name), _most_of_others(host)) for host in _hosts(record))
         worst = _most(cpus for cpus, limit in used if cpus is not None and cpus > limit)
         if worst is not None:
-            found.append(f"{kind}: {number(worst, 2)} CPUs")
+            cpus = number(worst, 2)
+            found.append(f"{kind}: {cpus} {'CPU' if cpus == '1' else 'CPUs'}")
     return found
 
 

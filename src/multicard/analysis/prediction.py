@@ -128,7 +128,10 @@ def predict(
     if busy_noise is None:
         caveats = (*caveats, "no interval: no repeats")
     if network is None:
-        caveats = (*caveats, "α–β of this machine with the bytes of a step are not known: what was hidden may show")
+        caveats = (
+            *caveats,
+            "α–β of the machine or the bytes of a step unknown: hidden communication may become exposed",
+        )
     sizes = [each.samples for each in points]
     if not min(sizes) * (1 - SAME) <= samples <= max(sizes) * (1 + SAME):
         caveats = (*caveats, "a device gets fewer or more samples than in any run: its time is extrapolated")

@@ -4,6 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pandas as pd
+
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.machine_limits import MachineLimits, fits
 from multicard.analysis.per_run import trace_shares
@@ -59,6 +61,16 @@ def series(evidence: Evidence, machines: Iterable[MachineLimits] = ()) -> list[S
         if (_shared(each.of), each.of[each.of.workload.method], _place(each.of)) not in bases
         or len(each.configurations) > 1
     ]
+
+
+def short_names(found: Sequence[Series]) -> list[str]:
+    """Name each series by its headline, and by what else distinguishes those with the same one."""
+    names = []
+    for each in found:
+        table = pd.DataFrame([dict(one.of.parameters) for one in found if one.headline == each.headline])
+        own = each.of.naming(each.of.workload.varying(table, [name for name in table if name not in ALIKE_BUT_FOR]))
+        names.append(f"{each.headline}, {own}" if own else each.headline)
+    return names
 
 
 def _collectives(evidence: Evidence, configurations: Sequence[Configuration]) -> list[Traffic] | None:

@@ -13,6 +13,7 @@ from scipy.special import fdtrc
 from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.scaling_models import COMMUNICATION
 from multicard.analysis.statistics import ROUNDING, Interval
+from multicard.core.text import listed
 from multicard.experiment.workload import Traffic
 from multicard.trace.collectives import bus_bytes
 
@@ -20,7 +21,9 @@ DRAWS = 1000  # in pairs, errors of both signs, so that few give steady ends
 WAITS = 0.05  # share of a step that waits for data from which on the loader sets its pace
 SAME = 0.05  # relative difference of samples or times up to which they are the same
 REJECTED = 0.01  # p-value up to which runs contradict a law; at 5% the true one would be lost as often as that
-NOTHING = "no communication shows"
+NOTHING = "no exposed communication"
+GROWING = "communication growing as "
+KNOWN = "communication by α–β"
 TWO_SIDED = 1.96  # standard errors of a 95% interval
 
 Array = np.ndarray
@@ -152,7 +155,7 @@ def busy_laws(
         shapes = itertools.product(COMMUNICATION.items(), [1.0, *np.unique(counts)[1:-1]])
         return [_known_law(NOTHING, compute, asked, np.zeros(DRAWS + 1), weights)] + [
             _shape_law(
-                f"communication as {name}" + (f", hidden up to {hidden:.0f}" if hidden > 1 else ""),
+                f"{GROWING}{name.strip('()')}" + (f" beyond {hidden:.0f}" if hidden > 1 else ""),
                 compute,
                 asked,
                 np.maximum(0.0, term(counts) - term(np.array(hidden))),
@@ -166,27 +169,41 @@ def busy_laws(
     found: list[Law] = []
     beyond = count > max(network.fits)
     for by_ring in (False, True) if beyond else (False,):
-        grows = f", α beyond {max(network.fits)} devices as {'n − 1' if by_ring else 'log2 n'}" if beyond else ""
+        grows = f", α growing as {'n − 1' if by_ring else 'log2 n'} beyond {max(network.fits)}" if beyond else ""
         alone_s = np.column_stack(
             [communication_s(network.fits, network.traffic(int(n)), int(n), by_ring, scatter) for n in counts]
         )
         target = communication_s(network.fits, network.traffic(count), count, by_ring, scatter)
         if counts.max() == 1:
             hideable = network.hideable_s if network.hideable_s is not None else float(points[0].busy_s.mean())
-            for hidden, words in ((0.0, "nothing hidden"), (hideable, "hidden by the backward pass")):
+            for hidden, words in ((0.0, "all exposed"), (hideable, "hidden by the backward pass")):
                 found.append(
-                    _known_law(f"α–β, {words}{grows}", compute, asked, np.maximum(0, target - hidden), weights)
+                    _known_law(f"{KNOWN}, {words}{grows}", compute, asked, np.maximum(0, target - hidden), weights)
                 )
             continue
         found.append(_known_law(NOTHING, compute, asked, np.zeros_like(target), weights))
-        found.append(_hidden_law(f"α–β, as much hidden as measured{grows}", compute, asked, alone_s, target, weights))
-        found.append(_share_law(f"α–β, a share of it shows{grows}", compute, asked, alone_s, target, weights))
+        found.append(
+            _hidden_law(f"{KNOWN}, as much hidden as in the runs{grows}", compute, asked, alone_s, target, weights)
+        )
+        found.append(_share_law(f"{KNOWN}, a share of it exposed{grows}", compute, asked, alone_s, target, weights))
         if len(constant) == 0 and not np.allclose(of_device, of_device[0], rtol=SAME):
             # Part of a step may not depend on the batch, which runs on other batch sizes would tell.
             fixed = np.column_stack([of_device, np.ones_like(of_device)])
-            words = f"α–β, nothing hidden, part of computing fixed{grows}"
+            words = f"{KNOWN}, all exposed, part of the compute time fixed{grows}"
             found.append(_offset_law(words, fixed, np.array([samples, 1.0]), alone_s, target, weights))
     return found
+
+
+def words_of(laws: Sequence[str]) -> str:
+    """Name laws, separated by "; ", those of a fitted growth together.
+
+    >>> words_of([NOTHING, f"{GROWING}n − 1", f"{GROWING}log2 n", f"{GROWING}1 − 1/n"])
+    'no exposed communication; communication growing as n − 1, log2 n or 1 − 1/n'
+    """
+    growing = [each.removeprefix(GROWING) for each in laws if each.startswith(GROWING)]
+    together = [f"{GROWING}{listed(growing, 'or')}"] if growing else []
+    known = [each for each in laws if not each.startswith(GROWING)]
+    return "; ".join(each for each in (*known[:1], *together, *known[1:]))
 
 
 def _shape_law(name: str, compute: Array, asked: Array, column: Array, target: float, weights: Array) -> Law:

@@ -92,6 +92,11 @@ class Series:
         """What its runs have in common."""
         return self.of.words(without=ALIKE_BUT_FOR)
 
+    @property
+    def headline(self) -> str:
+        """What most configurations differ in."""
+        return self.of.words(without=ALIKE_BUT_FOR, in_short=True)
+
     def points(self, nodes: int, of_node: int | None = None) -> list[Point]:
         """Runs as what is predicted over: devices of one node, or nodes with `of_node` devices each."""
         found = []
@@ -138,10 +143,6 @@ class Series:
             return Forecast(devices, nodes, Prediction(devices, None, reason=why))
         if nodes == 1 and (1, 1) not in self.configurations:
             why = "no run on one device: computing is the smallest run less the exposed communication of its trace"
-            predicted = replace(predicted, caveats=(*predicted.caveats, why))
-        cpus = self.of.provenance.usable_cpus
-        if self.of["device"] == "cpu" and cpus and of_node * (self.of["threads"] or 1) > cpus:
-            why = f"{of_node} processes compete for {counted(cpus, 'CPU')}, which no law knows"
             predicted = replace(predicted, caveats=(*predicted.caveats, why))
         if network and (deviation := max(each.residual for each in network.fits.values())) >= DEVIATES:
             why = f"all-reduces of this machine deviate by {percent(deviation)} from their α–β"
@@ -222,6 +223,12 @@ class Series:
         refused = None if p is None else self.of.workload.unsupported_reason(p, HAS_EVERYTHING, {})
         if refused:
             return refused
+        cpus, threads = self.of.provenance.usable_cpus, self.of["threads"] or 1
+        if self.of["device"] == "cpu" and cpus and devices // nodes * threads > cpus:
+            of_each = f" of {threads} threads" if threads > 1 else ""
+            return (
+                f"processes{of_each} would compete for the machine's {counted(cpus, 'CPU')}, which slows computing down"
+            )
         if nodes > 1 and len(self.points(nodes, devices // nodes)) < 2:
             return (
                 f"the network between nodes is not measured: run {counted(devices // nodes, 'device')} per node on one "

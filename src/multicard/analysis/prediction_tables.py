@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.prediction_laws import words_of
 from multicard.analysis.prediction_series import Series
 from multicard.analysis.statistics import Interval
 
@@ -36,7 +37,7 @@ def predictions_table(found: Sequence[Series], devices: Sequence[int], nodes: in
                     "efficiency": forecast.efficiency.value if forecast.efficiency else None,
                     "memory_bytes": forecast.memory_bytes,
                     "bound": predicted.bound,
-                    "laws": "; ".join(predicted.laws),
+                    "laws": words_of(predicted.laws),
                     "caveats": "; ".join(predicted.caveats),
                     "reason": predicted.reason,
                 }

@@ -15,7 +15,7 @@ from multicard.analysis.claims import SHIPPED, claims_table, judge, read_claims
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.machine_limits import MachineLimits, read_machine
 from multicard.analysis.prediction import Check
-from multicard.analysis.prediction_groups import series
+from multicard.analysis.prediction_groups import series, short_names
 from multicard.analysis.prediction_series import checked_line
 from multicard.analysis.prediction_tables import checks_table, predictions_table
 from multicard.analysis.recommend import as_markdown
@@ -406,6 +406,8 @@ class Predictions:
         `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
     verdicts
         A sentence for each machine: whether predictions were checked there, and how they turned out.
+    names, units
+        Of each `configuration` of the tables: what distinguishes it among them, and what `throughput_per_s` counts.
     """
 
     def __init__(
@@ -414,6 +416,8 @@ class Predictions:
         found = series(evidence, machines)
         self.predictions = predictions_table(found, devices, nodes)
         self.checks = checks_table(found)
+        self.names = {each.words: name for each, name in zip(found, short_names(found), strict=True)}
+        self.units = {each.words: each.of.workload.unit.name for each in found}
         by_machine: dict[str | None, list[Check]] = {}
         for each in found:
             by_machine.setdefault(each.of.provenance.kind, []).extend(check for *_, check in each.checks())

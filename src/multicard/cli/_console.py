@@ -40,7 +40,7 @@ def rows_table(rows: Rows, title: Text, caption: str, longest: int) -> Table:
 
 def text_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Show rows of text."""
-    table = Table(*headings, title=title, title_justify="left")
+    table = Table(*headings, title=plain(title), title_justify="left")
     for row in rows:
         table.add_row(*map(plain, row))
     return table

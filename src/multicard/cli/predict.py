@@ -1,14 +1,17 @@
 """`multicard predict`."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from multicard.cli._command import Command, add_results, numbers_of_devices
 from multicard.core.errors import UserError
-from multicard.core.text import counted
+from multicard.core.text import listed, plural
 
-if TYPE_CHECKING:
-    import pandas as pd
+Row = dict[str, Any]
+
+# But for the throughput, whose unit depends on the workload.
+HEADINGS = ("Devices", "Step time", "Speed-up\n(efficiency)", "Memory\nper device", "Bound")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,49 +34,58 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--nodes: found {arguments.nodes}, expected a number of nodes, at least 1")
     found = read_results(arguments.results).predictions(devices, arguments.nodes)
     terminal = console()
-    headings = (
-        "Configuration",
-        "Devices",
-        "Step time",
-        "Work per s",
-        "Speed-up",
-        "Efficiency",
-        "Memory per device",
-        "Bound",
-    )
-    known = found.predictions[found.predictions["reason"].isna()]
-    rows = [_predicted(row) for row in known.to_dict("records")]
-    terminal.print(text_table("Predicted", headings, rows) if rows else "Nothing can be predicted.")
-    rows = [_checked(row) for row in found.checks[found.checks["reason"].isna()].to_dict("records")]
+    machines = found.predictions.groupby("configuration")["machine"].nunique()
+    refused: dict[str, list[str]] = {}
+    for (configuration, machine), rows in found.predictions.groupby(["configuration", "machine"], sort=False):
+        name = (
+            f"{found.names[configuration]} ({machine})" if machines[configuration] > 1 else found.names[configuration]
+        )
+        known = rows[rows["reason"].isna()].to_dict("records")
+        if known:
+            headings = (*HEADINGS[:2], f"Throughput\n({plural(2, found.units[configuration])}/s)", *HEADINGS[2:])
+            terminal.print(text_table(name, headings, [_predicted(row) for row in known]))
+            for line in _basis(known):
+                terminal.print(plain(line), soft_wrap=True)
+            terminal.print()
+        reasons = _by_text((_reason(row), row) for row in rows[rows["reason"].notna()].to_dict("records"))
+        for reason, own in reasons.items():
+            refused.setdefault(f"Not predicted on {_counts(own)}: {reason}", []).append(f"  {name}")
+    for line in (each for reason, names in refused.items() for each in (reason, *names)):
+        terminal.print(plain(line), soft_wrap=True)
+    if refused:
+        terminal.print()
+    rows = [
+        (found.names[row["configuration"]], *_checked(row))
+        for row in found.checks[found.checks["reason"].isna()].to_dict("records")
+    ]
     if rows:
-        headings = ("Configuration", "Devices", "Predicted from fewer", "Measured", "Error", "Inside the interval")
+        headings = ("Configuration", "Devices", "Predicted\nfrom fewer", "Measured", "Error", "Inside the\ninterval")
         terminal.print(text_table("Checks: measured runs, predicted from those on fewer devices", headings, rows))
-    for line in (*found.verdicts, *_notes(found.predictions)):
+    for line in found.verdicts:
         terminal.print(plain(line), soft_wrap=True)
 
 
-def _predicted(row: dict[str, Any]) -> tuple[str, ...]:
+def _predicted(row: Row) -> tuple[str, ...]:
     from multicard.core.units import BYTES, UNKNOWN, number, number_in, percent, with_unit
 
-    rate = number_in(*(row[f"throughput_per_s{end}"] for end in ("", "_low", "_high")))
+    speedup = (
+        UNKNOWN if row["speedup"] != row["speedup"] else f"{number(row['speedup'])} ({percent(row['efficiency'])})"
+    )
     return (
-        row["configuration"],
         _count(row),
         _time(row, "step_time_s"),
-        rate,
-        *(UNKNOWN if row[name] != row[name] else form(row[name]) for name, form in (
-            ("speedup", number), ("efficiency", percent), ("memory_bytes", lambda value: with_unit(value, BYTES)),
-        )),
+        number_in(*(row[f"throughput_per_s{end}"] for end in ("", "_low", "_high"))),
+        speedup,
+        UNKNOWN if row["memory_bytes"] != row["memory_bytes"] else with_unit(row["memory_bytes"], BYTES),
         row["bound"],
-    )  # fmt: skip
+    )
 
 
-def _checked(row: dict[str, Any]) -> tuple[str, ...]:
+def _checked(row: Row) -> tuple[str, ...]:
     from multicard.core.units import SECONDS, UNKNOWN, percent, with_unit
 
     inside = {True: "yes", False: "no"}.get(row["inside"], UNKNOWN)
     return (
-        row["configuration"],
         _count(row),
         _time(row, "predicted_s"),
         with_unit(row["measured_s"], SECONDS),
@@ -82,31 +94,44 @@ def _checked(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _count(row: dict[str, Any]) -> str:
+def _count(row: Row) -> str:
     return f"{row['devices']}" + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else "")
 
 
-def _where(row: dict[str, Any]) -> str:
-    return counted(row["devices"], "device") + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else "")
-
-
-def _time(row: dict[str, Any], name: str) -> str:
+def _time(row: Row, name: str) -> str:
     from multicard.core.units import SECONDS, number_in, unit_for
 
     scale, unit = unit_for([row[name]], SECONDS)
     return f"{number_in(*(scale * row[f'{name}{end}'] for end in ('', '_low', '_high')))} {unit}"
 
 
-def _notes(table: "pd.DataFrame") -> list[str]:
-    """What predictions rest on, and why some were not made: each line once."""
-    lines = []
-    for row in table.to_dict("records"):
-        if isinstance(row["reason"], str):
-            lines.append(f"Not predicted: {row['configuration']}, {_where(row)}: {row['reason']}")
-        else:
-            lines.append(f"{row['configuration']}, {_where(row)}: by {row['laws']}")
-            lines += [f"Caveat: {row['configuration']}: {each}" for each in filter(None, row["caveats"].split("; "))]
-    return list(dict.fromkeys(lines))
+def _basis(rows: list[Row]) -> list[str]:
+    """The laws and caveats of the predictions of one configuration, each once; of which, unless of all."""
+    laws = _by_text((row["laws"], row) for row in rows)
+    caveats = _by_text((each, row) for row in rows for each in filter(None, row["caveats"].split("; ")))
+    return [
+        f"  {kind}{'' if len(own) == len(rows) else f', {_counts(own)}'}: {text}"
+        for kind, found in (("Fitted laws", laws), ("Caveat", caveats))
+        for text, own in found.items()
+    ]
+
+
+def _by_text(pairs: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for text, row in pairs:
+        found.setdefault(text, []).append(row)
+    return found
+
+
+def _reason(row: Row) -> str:
+    """Why nothing is predicted, without the number of devices, which stands before it."""
+    return row["reason"].removesuffix(f", not {row['devices']}")
+
+
+def _counts(rows: list[Row]) -> str:
+    nodes = rows[0]["nodes"]
+    devices = f"{listed([str(row['devices']) for row in rows])} {plural(max(row['devices'] for row in rows), 'device')}"
+    return f"{devices} on {nodes} nodes" if nodes > 1 else devices
 
 
 COMMAND = Command(

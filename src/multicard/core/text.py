@@ -3,6 +3,7 @@
 import html
 import re
 import unicodedata
+from collections.abc import Sequence
 
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|&~$"})
 _LATEX = {
@@ -37,6 +38,15 @@ def counted(number: int, one: str) -> str:
 def plural(number: int, one: str) -> str:
     """The word for so many things, without the number."""
     return one if number == 1 else f"{one}{'es' if one.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def listed(parts: Sequence[str], last: str = "and") -> str:
+    """Parts as a list in words.
+
+    >>> listed(["1", "2", "4"]), listed(["a", "b"], "or"), listed(["one"])
+    ('1, 2 and 4', 'a or b', 'one')
+    """
+    return f" {last} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def natural(text: str) -> list[str | int]:

@@ -13,13 +13,13 @@ from matplotlib.ticker import PercentFormatter
 from multicard.analysis.comparisons import varied
 from multicard.analysis.evidence import Evidence, Provenance, evidence_of
 from multicard.analysis.prediction_groups import series
-from multicard.analysis.prediction_series import Series
-from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.analysis.prediction_series import Forecast, Series
+from multicard.analysis.scenario_tables import ScenarioTables, cpus_of
 from multicard.analysis.statistics import Interval, product_of
-from multicard.core.units import SECONDS, unit_for
+from multicard.core.units import SECONDS, number, percent, unit_for
 from multicard.figures.scaling import IDEAL, OFFSET, ticks_of_devices
 from multicard.figures.series import labels
-from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below, say
+from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
 
 
 def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
@@ -31,31 +31,39 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     ]
     data = pd.DataFrame(rows)
     if data.empty or data["predicted_s"].isna().all():
-        raise NothingToShow("nothing predicts: it takes completed runs on two numbers of devices, with known samples")
+        several = [_further(each).prediction.reason for each in found if len(each.configurations) > 1]
+        reasons = dict.fromkeys(filter(None, several))
+        raise NothingToShow(
+            f"nothing is predicted: {'; '.join(reasons)}"
+            if reasons
+            else "nothing predicts: it takes completed runs on two numbers of devices, with known samples"
+        )
+    data = data.dropna(subset=["measured_s", "predicted_s"], how="all", ignore_index=True)
     numbers = list(data.columns.drop("series"))
     data = data[["series", *numbers]].astype(dict.fromkeys(numbers, float)).astype({"devices": int})
     scale, seconds = unit_for(data["measured_s"], SECONDS)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.2))
+    checked = bool(data["prediction_error"].notna().any())
+    figure, panels = plt.subplots(1, 1 + checked, figsize=(WIDTH_IN, 3.2), squeeze=False)
+    left, quantities = panels[0, 0], ("predicted_s", "prediction_error")[: panels.size]
+    drawn = list(zip(panels.flat, quantities, (scale, 1.0), strict=False))
+    for axes, name, factor in drawn:
+        _limits(axes, data, name, factor)
     shown = list(dict.fromkeys(data["series"]))
     for index, (name, colour) in enumerate(zip(shown, colours(len(shown)), strict=True)):
         own = data[data["series"] == name]
         place = own["devices"] + OFFSET * (index - (len(shown) - 1) / 2) * own["devices"]
         look = {"color": colour, "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
         left.plot(place, own["measured_s"] * scale, label=name, clip_on=False, **look)
-        _predicted(left, place, own, "predicted_s", scale, look)
-        _predicted(right, place, own, "prediction_error", 1.0, look)
+        for axes, quantity, factor in drawn:
+            _predicted(axes, place, own, quantity, factor, look, index)
     left.set(title="Step time, measured and predicted", ylabel=f"Time per step ({seconds})")
-    right.set(title="Error of predictions", ylabel="Predicted / measured − 1")
-    if data["prediction_error"].isna().all():
-        say(right, "no number of devices that two smaller ones predict")
-    else:
+    for right in panels[0, 1:]:
+        right.set(title="Error of predictions", ylabel="Predicted / measured − 1")
         right.axhline(0.0, **(IDEAL | {"label": "none"}))
-    for axes, name in ((left, "predicted_s"), (right, "prediction_error")):
-        if axes.has_data():
-            ticks_of_devices(axes, data.assign(device=tables.measures["device"].iloc[0]))
-            axes.set_xlim(left.get_xlim())
-            _limits(axes, data, name, scale if axes is left else 1.0)
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    for axes in panels.flat:
+        ticks_of_devices(axes, data.assign(device=tables.measures["device"].iloc[0]))
+        axes.set_xlim(left.get_xlim())
     predicted = {"marker": "o", "markerfacecolor": "white", "color": "0.3", "linestyle": "none"}
     left.plot([], [], label="hollow: predicted from fewer devices", **predicted)
     legend_below(figure, left)
@@ -65,7 +73,11 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 def _evidence(tables: ScenarioTables) -> Evidence:
     """Runs with what tells whether they belong together: machine and versions."""
     info = tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
-    places = {run: Provenance(**row.where(row.notna(), None)) for run, row in info.iterrows()}
+    places = {
+        # Usable CPUs are not in the tables: at most those of the machine.
+        run: Provenance(**row.where(row.notna(), None), usable_cpus=cpus_of(str(row["machine"])))
+        for run, row in info.iterrows()
+    }
     evidence = evidence_of(tables)
     runs = [replace(run, provenance=places.get(run.run, run.provenance)) for run in evidence.runs]
     return replace(evidence, runs=runs)
@@ -93,18 +105,24 @@ def _rows(each: Series) -> list[dict[str, Any]]:
         }
         rows.append(row | errors)
     if counts:
-        rows.append(
-            {"devices": 2 * counts[-1], **_ends("predicted_s", each.forecast(2 * counts[-1]).prediction.step_s)}
-        )
+        further = _further(each)
+        rows.append({"devices": further.devices, **_ends("predicted_s", further.prediction.step_s)})
     return rows
+
+
+def _further(each: Series) -> Forecast:
+    """What is predicted of twice the largest measured number of devices of a node."""
+    return each.forecast(2 * max((devices for nodes, devices in each.configurations if nodes == 1), default=1))
 
 
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
     return {f"{name}{end}": getattr(interval, end[1:] or "value", None) for end in ("", "_low", "_high")}
 
 
-def _predicted(axes: Axes, place: pd.Series, own: pd.DataFrame, name: str, scale: float, look: dict[str, Any]) -> None:
-    """Hollow marks with their intervals."""
+def _predicted(
+    axes: Axes, place: pd.Series, own: pd.DataFrame, name: str, scale: float, look: dict[str, Any], index: int
+) -> None:
+    """Hollow marks with their intervals; an arrow with the end of one that the axis cuts off."""
     own, place = own[own[name].notna()], place[own[name].notna()]
     if own.empty:
         return
@@ -113,6 +131,21 @@ def _predicted(axes: Axes, place: pd.Series, own: pd.DataFrame, name: str, scale
     place = place + OFFSET * own["devices"]
     hollow = {"linestyle": "none", "capsize": 3, "markerfacecolor": "white"} | look
     axes.errorbar(place, values, yerr=np.abs(reach), **hollow)
+    bottom, top = axes.get_ylim()
+    for x, *ends in zip(place, low, high, strict=True):
+        for end, limit, arrow, sign in ((ends[0], bottom, "v", 1), (ends[1], top, "^", -1)):
+            if sign * (end - limit) < 0:
+                axes.plot(x, limit, marker=arrow, markersize=6, color=look["color"], clip_on=False, zorder=5)
+                axes.annotate(
+                    percent(end, signed=True) if name == "prediction_error" else number(end),
+                    (x, limit),
+                    (-6, sign * (8 + 10 * index)),
+                    textcoords="offset points",
+                    ha="right",
+                    va="center",
+                    fontsize="small",
+                    color=look["color"],
+                )
 
 
 def _limits(axes: Axes, data: pd.DataFrame, name: str, scale: float) -> None:

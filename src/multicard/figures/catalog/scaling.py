@@ -57,7 +57,8 @@ FIGURES = (
         caption="Time per step: measured (filled: geometric means over repeats), and predicted from the runs on fewer "
         "devices (hollow), for each number of devices that was measured and for twice the largest. Error: predicted "
         "over measured time, less 1; the thin line is none. Bars at hollow marks are intervals that reach over every "
-        "law that the runs do not contradict, of about 95% if one of them holds; without repeats there is none.",
+        "law that the runs do not contradict, of about 95% if one of them holds; without repeats there is none. "
+        "Arrows state the ends of intervals that the axis cuts off.",
         limits="It uses the runs of the scenario alone: two numbers of devices predict a third. `multicard predict` "
         "also uses the measured limits of the machine, and predicts two devices from one.",
         axis="devices",
