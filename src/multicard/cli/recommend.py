@@ -9,8 +9,8 @@ from multicard.core.errors import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the goal, what a training is to meet, and the results."""
-    add = parser.add_argument
-    add(
+    add, either = parser.add_argument, parser.add_mutually_exclusive_group()
+    either.add_argument(
         "--goal",
         choices=["throughput", "time_to_accuracy", "energy", "memory"],
         help="what to optimize (default: all four)",
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of the training in samples, of language models in tokens, such as 1.2e6; or in passes over the "
         "data, such as 90epochs (default: that of the longest run)",
     )
-    add("--json", action="store_true", help="print what a training takes in each configuration as JSON")
+    either.add_argument("--json", action="store_true", help="print what a training takes in each configuration as JSON")
     add_results(parser)
 
 
