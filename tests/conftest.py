@@ -17,6 +17,7 @@ from multicard.archive.pack import pack
 from multicard.core.errors import UserError
 from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
+from multicard.experiment.prepared import folder_name
 from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
@@ -97,6 +98,11 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The prepared digits."""
     return made_once(tmp_path_factory, "digits", partial(prepare, "digits", Digits(source="digits")))
+
+
+def add_digits(folder: Path, digits: Path) -> None:
+    """Spare a project the preparation of the digits."""
+    shutil.copytree(digits, folder / "data" / folder_name("digits", Digits(source="digits")))
 
 
 @pytest.fixture(scope="session")

@@ -126,9 +126,3 @@ def test_what_a_busy_node_cannot_tell_is_no_outcome(
         monkeypatch.delenv(name, raising=False)
     [line] = refusal(json.dumps(TINY | changes), digits, tmp_path / "run")
     assert re.fullmatch(rf"cannot tell whether \S+ can run this: {re.escape(says)}", line)
-
-
-def test_a_run_that_can_be_runs(digits: Path, tmp_path: Path) -> None:
-    ended = launch(json.dumps(TINY | {"profiler": "none"}), digits, tmp_path / "run")
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["outcome"] == "completed"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import ROOT, TINY, path_without_nsys
+from conftest import ROOT, TINY, add_digits, path_without_nsys
 
 pytestmark = pytest.mark.slow
 
@@ -43,12 +43,13 @@ def modules(folder: Path) -> Path:
     return folder / "modules"
 
 
-def launched(folder: Path, kind: str, module: str) -> subprocess.CompletedProcess[str]:
+def launched(folder: Path, digits: Path, kind: str, module: str) -> subprocess.CompletedProcess[str]:
     """Launch the only run of an experiment that asks for a module."""
     scenario = {"question": "?", "fixed": TINY | {"profiler": "auto"}, "figures": ["step_breakdown"]}
     stated = {"results": str(folder / "results"), "modules": [module], "scenarios": {"a": scenario}}
     (folder / "mine.yaml").write_text(yaml.safe_dump(stated))
     known = modules(folder)
+    add_digits(folder / "work", digits)
     environment = {k: v for k, v in os.environ.items() if k not in ("MODULEPATH", "LD_LIBRARY_PATH")}
     environment |= {"PATH": path_without_nsys(), "MODULEPATH": str(known)}
     target = str(folder / "results" / "scenarios" / "a" / "runs.csv")
@@ -68,8 +69,8 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_module_sets_reaches_the_job_and_secrets_do_not(tmp_path: Path, kind: str) -> None:
-    ended = launched(tmp_path, kind, "tools/1.0")
+def test_what_a_module_sets_reaches_the_job_and_secrets_do_not(digits: Path, tmp_path: Path, kind: str) -> None:
+    ended = launched(tmp_path, digits, kind, "tools/1.0")
     assert "Activating environment modules: tools/1.0" in ended.stderr, ended.stderr
     job = dict(line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines() if "=" in line)
     assert f"{tmp_path}/bin" in job["PATH"].split(":")
@@ -81,8 +82,8 @@ def test_what_a_module_sets_reaches_the_job_and_secrets_do_not(tmp_path: Path, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_module_that_cannot_be_loaded_stops_the_run_before_it_begins(tmp_path: Path, kind: str) -> None:
-    ended = launched(tmp_path, kind, "tools/9")
+def test_a_module_that_cannot_be_loaded_stops_the_run_before_it_begins(digits: Path, tmp_path: Path, kind: str) -> None:
+    ended = launched(tmp_path, digits, kind, "tools/9")
     assert ended.returncode == 1
     assert not list(tmp_path.glob("results/runs/*/run.json"))
     assert not (tmp_path / "environment").exists()

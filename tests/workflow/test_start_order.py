@@ -37,11 +37,12 @@ EXPERIMENT: dict[str, Any] = {
     },
 }
 
-# In the place of launch_run.py and of the scripts that read a trace: they leave the files that Snakemake expects, and a
-# line about what they were told.
+# In the place of launch_run.py, prepare_data.py and the scripts that read a trace: they leave the files that Snakemake
+# expects and, but for the data, a line about what they were told.
 LAUNCHER = """
-import argparse, json
+import argparse, json, time
 from pathlib import Path
+started = time.monotonic()
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path)
 parser.add_argument("--order", default="null")
@@ -51,6 +52,14 @@ for name in ("run.json", "steps.csv", "epochs.csv", "trace/captured.json", "log.
     (known.out / name).write_text("{}")
 with open("started.jsonl", "a") as file:
     file.write(json.dumps([known.out.name, json.loads(known.order)]) + "\\n")
+if Path("lasts").exists():
+    time.sleep(float(Path("lasts").read_text()))
+(known.out / "at_work.json").write_text(json.dumps([started, time.monotonic()]))
+"""
+PREPARER = """
+import sys
+from pathlib import Path
+Path(sys.argv[-1], "provenance.json").write_text("{}")
 """
 READER = """
 import json, sys
@@ -69,6 +78,7 @@ def project(folder: Path, experiment: dict[str, Any]) -> None:
     for name in ("Snakefile", "workflow", "resources", "profiles"):
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, folder / name)
     (folder / "workflow/scripts/launch_run.py").write_text(LAUNCHER)
+    (folder / "workflow/scripts/prepare_data.py").write_text(PREPARER)
     for script, file in (("export_trace", "trace/exported.json"), ("extract_activity", "activity/tables.json")):
         (folder / f"workflow/scripts/{script}.py").write_text(READER.format(files=[file]))
     (folder / "mine.yaml").write_text(yaml.safe_dump(experiment, sort_keys=False))
@@ -114,3 +124,13 @@ def test_the_local_profile_reads_traces_after_the_last_run_of_their_group(tmp_pa
     snakemake(tmp_path, "--profile", "profiles/local", "--cores", "2", until="extract_activity")
     kinds = ["trace" if name == "trace" else "run" for name, _ in started(tmp_path)]
     assert kinds == ["run"] * 4 + ["trace"] * 8 + ["run"] + ["trace"] * 2
+
+
+def test_runs_that_this_machine_starts_follow_each_other_though_a_cluster_is_stated(tmp_path: Path) -> None:
+    scenario = {"question": "Do they meet?", "vary": {"seed": [0, 1]}, "figures": ["step_breakdown"]}
+    cluster = {"cpus_per_node": 16}
+    project(tmp_path, {"cluster": cluster, "fixed": TINY, "scenarios": {"neighbours": scenario}})
+    (tmp_path / "lasts").write_text("1")  # s
+    snakemake(tmp_path, "--profile", "profiles/local", "--cores", "2")
+    first, second = sorted(json.loads(path.read_text()) for path in tmp_path.glob("results/runs/*/at_work.json"))
+    assert first[1] <= second[0]
