@@ -66,13 +66,24 @@ EXPERIMENT: dict[str, Any] = {
 }
 # The nodes have for Python as many CPUs as for Slurm: a machine of two cores trains eight processes, slowly.
 CPUS = "import os\nos.sched_getaffinity = lambda process: set(range(16))\n"
-# Training that is to last until it is ended sleeps four fifths of the time, once it has started, for other tests' sake.
+# Training that is to last until it is ended sleeps nine tenths of the time after its first epoch, for others' sake.
 ENDLESS = 100_000
 SLOWLY = """
-import signal, sys, time
+import signal, sys, threading, time
+
+def slow_down():
+    functions = set()
+    while "evaluate" not in functions:
+        time.sleep(0.5)
+        frame = sys._current_frames()[threading.main_thread().ident]
+        while frame:
+            functions.add(frame.f_code.co_name)
+            frame = frame.f_back
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
+
 if "multicard.workloads.vision.train" in sys.orig_argv:
-    signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.4))
-    signal.setitimer(signal.ITIMER_REAL, 30, 0.5)
+    signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.9))
+    threading.Thread(target=slow_down, daemon=True).start()
 """
 # Small steps of several runs and scenarios in one job, since every job costs ten seconds.
 TOGETHER = ("--group-components", "trace=3", "figures=5")
@@ -455,7 +466,7 @@ def test_a_pipeline_that_is_told_to_end_cancels_its_jobs_and_goes_on_when_starte
             assert started.wait(timeout=90) != 0
         finally:
             started.kill()
-    cluster.wait_for(lambda: not running(folder), "the job to be cancelled", 60)
+    cluster.wait_for(lambda: not cluster.jobs(), "the job to end", 120)  # a cancelled one first tidies up
     assert not (folder / "results/runs" / CANCELLED / "run.json").exists()
     assert not list((folder / "results/runs").glob("*/.scratch-*"))
     assert planned_runs(folder) == [CANCELLED]
