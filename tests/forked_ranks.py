@@ -67,6 +67,9 @@ def run_forked(
     last = len(command) - 1 - command[::-1].index("-m")
     program = command[last + 1 :]
     log.touch()
+    first = FORKS.Process(target=int)  # before the clock starts, since what all ranks are forked from may start with it
+    first.start()
+    first.join()
     started, ranks = time.monotonic(), counts[0] if counts else 1
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if counts else None
     processes = []
@@ -94,7 +97,7 @@ def run_forked(
 
 def print_to(log: str) -> None:
     """Print to a file, whatever prints."""
-    output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
 
@@ -104,7 +107,7 @@ def run_rank(program: list[str], environment: dict[str, str], log: str) -> None:
     os.environ.clear()
     os.environ.update(environment)
     print_to(log)
-    sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = program
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)

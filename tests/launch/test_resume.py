@@ -163,7 +163,7 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
     late, wild = tmp_path / "late", tmp_path / "wild"
     endless = VisionParameters(**(LONG | {"epochs": 1000}))
     with forked_ranks():
-        record = run_job(endless, digits, late, time_limit_s=8, checkpoint_after_s=0)
+        record = run_job(endless, digits, late, time_limit_s=20, checkpoint_after_s=0)
     assert record["outcome"] == "timed_out"
     assert torch.load(late / "checkpoint.pt", weights_only=True)["epoch"] >= 1
 

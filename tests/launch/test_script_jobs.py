@@ -92,7 +92,7 @@ def test_steps_are_those_of_the_scripts_own_stopwatch(
     assert len(record["script"]["sha256"]) == 64
     # As of any other job.
     record = json.loads((tmp_path / "run.json").read_text())
-    assert record["parameters"]["command"][0] == "timed.py"
+    assert record["parameters"]["command"] == ["timed.py", "--out", "{run_dir}", *arguments]
     assert record["ranks"][0]["observed"]["optimizers"] == ["SGD"]
     assert (tmp_path / "epochs.csv").read_text().count("\n") == 1
 
