@@ -1,0 +1,1 @@
+"""The search for the best configuration of a scenario without all of its runs."""

@@ -1,0 +1,279 @@
+"""What configuration of a finite space to run next, and when to stop: a screening, Optuna's sampler, then repeats.
+
+The screening is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a parameter
+occurs about equally often. After it one repeat runs of each configuration of which Optuna's Gaussian process
+(`GPSampler`) expects the greatest improvement of the logarithm, with the probability that a run completes as its
+constraint. Where it proposes what has run, it expects nothing of the rest: then one that differs from the best in one
+parameter runs instead, and when there are none left, and it has done so several times in a row, no new ones are looked
+for. At last the best and all within
+noise of it are repeated in turn, and what falls behind is dropped: a race (Maron and Moore, NIPS 1993).
+"""
+
+import math
+import operator
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.stats import qmc
+
+Levels = tuple[int, ...]  # the place of each parameter's value in its list
+
+PATIENCE = 6  # proposals in a row of what has run
+USUAL_NOISE, USUAL_FREEDOM = 0.02, 4  # standard deviation of a logarithm, and what it counts for in degrees of freedom
+REACH = 2.0  # standard errors of a difference, within which it is noise
+RESERVED = 3  # configurations for whose repeats a part of the budget is kept
+FEASIBLE = "completes"  # name of the constraint
+MOST_PROPOSALS = 20  # until a configuration is taken at random
+
+
+@dataclass(frozen=True)
+class Space:
+    """A finite space.
+
+    Attributes
+    ----------
+    parameters
+        Values of each parameter. Numbers are ordered, all else is not.
+    configurations
+        The configuration of each combination of values; several have the same where a parameter has no effect.
+    """
+
+    parameters: Mapping[str, Sequence[Any]]
+    configurations: Mapping[Levels, Hashable]
+
+
+@dataclass
+class Tried:
+    """A configuration that was asked for: its values by repeat, and whether one did not complete."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    failed: bool = False
+
+
+class Search:
+    """A search, which is asked what to run and told what came of it.
+
+    Attributes
+    ----------
+    tried
+        What was asked for, by configuration, in order.
+    excluded
+        Configurations that need not run.
+    spent
+        What all runs cost that it was told of.
+    ended
+        Why no further configuration is looked for, and why no further repeats; None as long as some are.
+    """
+
+    def __init__(
+        self, space: Space, maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0
+    ) -> None:
+        """Begin a search.
+
+        Parameters
+        ----------
+        maximize
+            Whether the largest value is the best. All values are above zero.
+        repeats
+            The most repeats of a configuration.
+        budget
+            The most that all runs may cost, in any unit.
+        """
+        self.space, self.repeats, self.budget, self.spent = space, repeats, budget, 0.0
+        self.tried: dict[Hashable, Tried] = {}
+        self.excluded: set[Hashable] = set()
+        self.ended: list[str] = []
+        self._sign, self._seed, self._rng = 1 if maximize else -1, seed, np.random.default_rng(seed)
+        self._costs: list[float] = []
+        self._quiet = 0  # proposals in a row of what has run
+        self._racing: list[Hashable] | None = None
+        self._design = self._screening()
+
+    @property
+    def all(self) -> list[Hashable]:
+        """All configurations."""
+        return list(dict.fromkeys(self.space.configurations.values()))
+
+    @property
+    def left(self) -> list[Hashable]:
+        """Configurations that may yet be tried."""
+        return [key for key in self.all if key not in self.tried and key not in self.excluded]
+
+    @property
+    def completed(self) -> dict[Hashable, dict[int, float]]:
+        """Values by repeat of the configurations of which all runs completed."""
+        return {key: each.values for key, each in self.tried.items() if each.values and not each.failed}
+
+    @property
+    def best(self) -> Hashable | None:
+        """The configuration with the best geometric mean, among those with the most repeats."""
+        found = self.completed
+        most = max(map(len, found.values()), default=0)
+        return max((key for key in found if len(found[key]) == most), key=self._score, default=None)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the logarithm of a run, from the repeats and from what is usual."""
+        logs = [np.log(list(values.values())) for values in self.completed.values()]
+        squares = USUAL_FREEDOM * USUAL_NOISE**2 + sum(float(((own - own.mean()) ** 2).sum()) for own in logs)
+        return math.sqrt(squares / (USUAL_FREEDOM + sum(len(own) - 1 for own in logs)))
+
+    @property
+    def close(self) -> list[Hashable]:
+        """The best configuration, and then those within noise of it that were not dropped from the race."""
+        found, best, noise = self.completed, self.best, self.noise
+        if best is None:
+            return []
+        among = [key for key in found if key != best and (self._racing is None or key in self._racing)]
+
+        def reach(key: Hashable) -> float:
+            return REACH * noise * math.sqrt(1 / len(found[key]) + 1 / len(found[best]))
+
+        near = [key for key in among if self._score(key) >= self._score(best) - reach(key)]
+        return [best, *sorted(near, key=self._score, reverse=True)]
+
+    def exclude(self, configurations: Sequence[Hashable]) -> None:
+        """Leave out configurations, unless they were tried."""
+        self.excluded |= {key for key in configurations if key not in self.tried}
+
+    def ask(self, most: int = 1) -> list[tuple[Hashable, int]]:
+        """Configurations to run next and their repeats, each of which is to be told of; none at the end of the search.
+
+        `most`: how many may run at once where each depends on the results of the others.
+        """
+        if not self.ended and (asked := self._new(most)):
+            return [(key, 1) for key in asked]
+        return self._again()
+
+    def tell(self, configuration: Hashable, repeat: int, value: float | None, cost: float) -> None:
+        """Tell of a run that was asked for: its value, or None where it did not complete, and what it cost."""
+        self.spent += cost
+        if value is None:
+            self.tried[configuration].failed = True
+        else:
+            self._costs.append(cost)
+            self.tried[configuration].values[repeat] = value
+
+    def _new(self, most: int) -> list[Hashable]:
+        """Configurations to try; none if that is over, of which `ended` says why."""
+        if not self.left:
+            self.ended.append("every configuration that is left in was tried")
+            return []
+        reserve = (self.repeats - 1) * min(RESERVED, max(1, len(self.completed)))
+        affordable = self._affordable() - reserve
+        if affordable < 1 and (self._costs or self.spent):
+            rest = " but for repeats" if reserve else ""
+            self.ended.append(f"the budget is spent{rest}, {len(self.left)} were not tried")
+            return []
+        if design := [key for key in self._design if key in self.left]:
+            # What a run costs is not known before the first.
+            asked = design[: affordable if self._costs else most]
+        else:
+            asked = self._proposed(min(most, affordable, len(self.left)))
+            if not asked:
+                self.ended.append(
+                    f"the model expects no improvement of the {len(self.left)} that were not tried, and what differs "
+                    "from the best in one parameter was"
+                )
+        for key in asked:
+            self.tried[key] = Tried()
+        return asked
+
+    def _again(self) -> list[tuple[Hashable, int]]:
+        """Repeats of the configurations that are close, one of each; the best first."""
+        self._racing, found = self.close, self.completed
+        due = [key for key in self._racing if len(found[key]) < self.repeats]
+        affordable = self._affordable()
+        if due and affordable < 1:
+            self.ended.append("the budget for repeats is spent")
+        return [(key, max(found[key]) + 1) for key in due[:affordable]]
+
+    def _affordable(self) -> int:
+        """How many more runs the budget allows, by what the typical one has cost so far."""
+        left, typical = self.budget - self.spent, float(np.median(self._costs)) if self._costs else 0.0
+        most = len(self.all) * self.repeats
+        return int(min(most, left / typical)) if typical else most * (left > 0)
+
+    def _score(self, configuration: Hashable) -> float:
+        """Mean of the logarithms, the larger the better."""
+        return self._sign * float(np.mean(np.log(list(self.tried[configuration].values.values()))))
+
+    def _screening(self) -> list[Hashable]:
+        """As many configurations as a model without interactions has unknowns, at most a third of all."""
+        sizes = [len(values) for values in self.space.parameters.values()]
+        count = max(1, min(1 + sum(size - 1 for size in sizes), len(self.all) // 3))
+        cube = qmc.LatinHypercube(len(sizes), rng=self._seed, optimization="random-cd").random(count)
+        rows = (tuple(int(u * size) for u, size in zip(row, sizes, strict=True)) for row in cube)
+        found = (self.space.configurations.get(row) for row in rows)
+        return list(dict.fromkeys(key for key in found if key is not None))
+
+    def _proposed(self, most: int) -> list[Hashable]:
+        """Configurations that Optuna's sampler proposes, or that are next to those."""
+        import optuna  # takes a while
+
+        study, distributions = self._study()
+        asked: list[Hashable] = []
+        for _ in range(MOST_PROPOSALS):
+            trial = study.ask(distributions)
+            levels = tuple(trial.params[name] for name in self.space.parameters)
+            key, open_to = self.space.configurations.get(levels), [each for each in self.left if each not in asked]
+            if key in open_to:
+                self._quiet = 0
+            else:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                if key not in self.tried and key not in asked:  # left out
+                    study.add_trial(self._trial(levels, None, distributions))
+                    continue
+                self._quiet += 1
+                if not (key := self._beside_best(open_to)):
+                    return asked
+            asked.append(key)
+            if len(asked) >= most:
+                return asked
+        return asked or [open_to[self._rng.integers(len(open_to))]]
+
+    def _study(self) -> tuple[Any, dict[str, Any]]:
+        """A study of Optuna's that knows the first repeat of all that was tried, and its parameters."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        distributions = {
+            name: optuna.distributions.IntDistribution(0, len(values) - 1)
+            if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+            else optuna.distributions.CategoricalDistribution(range(len(values)))
+            for name, values in self.space.parameters.items()
+        }
+        sampler = optuna.samplers.GPSampler(seed=self._seed + len(self.tried), n_startup_trials=1)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for levels, key in self.space.configurations.items():
+            if key in self.tried:
+                study.add_trial(self._trial(levels, self.tried[key], distributions))
+        return study, distributions
+
+    def _trial(self, levels: Levels, tried: Tried | None, distributions: Mapping[str, Any]) -> Any:
+        """What Optuna is to know of a combination: without a value it has the worst so far, which bends no model."""
+        import optuna
+
+        first = [self._sign * math.log(values[min(values)]) for values in self.completed.values()]
+        good = tried is not None and bool(tried.values) and not tried.failed
+        return optuna.trial.create_trial(
+            value=self._sign * math.log(tried.values[min(tried.values)]) if good else min(first, default=0.0),
+            params=dict(zip(self.space.parameters, levels, strict=True)),
+            distributions=distributions,
+            constraints={FEASIBLE: -1.0 if good else 1.0} if any(each.failed for each in self.tried.values()) else None,
+        )
+
+    def _beside_best(self, among: Sequence[Hashable]) -> Hashable | None:
+        """One of the configurations `among` that differs from the best in one parameter; else, for a while, any."""
+        best = [levels for levels, key in self.space.configurations.items() if key == self.best]
+        near = {
+            key: None
+            for levels, key in self.space.configurations.items()
+            if key in among and any(sum(map(operator.ne, levels, own)) == 1 for own in best)
+        }
+        if not near and self._quiet > PATIENCE:
+            return None
+        choice = list(near or among)
+        return choice[self._rng.integers(len(choice))] if choice else None
