@@ -133,7 +133,7 @@ class Configuration:
 
     def naming(self, parameters: Iterable[str]) -> str:
         """Values of some parameters, as a configuration file states them; the user's own are not below `args`."""
-        return ", ".join(f"{name.removeprefix(ARGS_PREFIX)}: {_stated(self[name])}" for name in parameters)
+        return ", ".join(f"{name.removeprefix(ARGS_PREFIX)}: {as_stated(self[name])}" for name in parameters)
 
     def __getitem__(self, parameter: str) -> Any:
         return self.parameters.get(parameter)
@@ -308,7 +308,8 @@ def _word(configuration: Configuration, name: str) -> str:
     return str(value) if name in (*named, "layout", "command") else f"{spaced} {value}"
 
 
-def _stated(value: Any) -> str:
+def as_stated(value: Any) -> str:
+    """A value as a configuration file states it."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

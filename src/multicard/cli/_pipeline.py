@@ -16,7 +16,9 @@ from multicard.core.pipeline import pipeline_folder
 SHOWN_OF_A_FAILURE = 30  # lines of Snakemake's output
 
 
-def run_pipeline(config: Path, profile: Path | None = None, options: Sequence[str] = ()) -> bool:
+def run_pipeline(
+    config: Path, profile: Path | None = None, options: Sequence[str] = (), targets: Sequence[str] = ()
+) -> bool:
     """Run a configuration file by Snakemake in the current folder; whether all that was to be made was.
 
     Parameters
@@ -25,6 +27,8 @@ def run_pipeline(config: Path, profile: Path | None = None, options: Sequence[st
         Snakemake's profile; by default the shipped one for this machine.
     options
         Further options of Snakemake. With some its output is its own, else a line for each step.
+    targets
+        Files to make, of which nothing is printed unless it fails; by default all, the report included.
     """
     pipeline = pipeline_folder()
     # -P: a file of the current folder must not take the place of a module that Snakemake imports.
@@ -33,8 +37,9 @@ def run_pipeline(config: Path, profile: Path | None = None, options: Sequence[st
     if options:
         with _snakemake([*command, *options]) as process:
             return process.wait() == 0
+    command += targets
     with _snakemake(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
-        other = _print_progress(process, runs=profile is not None)
+        other = _print_progress(process, runs=profile is not None, quiet=bool(targets))
     if process.returncode:
         print(*other[-SHOWN_OF_A_FAILURE:], sep="\n", file=sys.stderr)
     return process.returncode == 0
@@ -67,10 +72,11 @@ def _snakemake(command: Sequence[str], **options: Any) -> Iterator[subprocess.Po
         raise KeyboardInterrupt
 
 
-def _print_progress(process: subprocess.Popen, runs: bool) -> list[str]:
+def _print_progress(process: subprocess.Popen, runs: bool, quiet: bool = False) -> list[str]:
     """Print a line for each step of Snakemake, with the share of the work that is done; give the other lines.
 
-    `runs`: whether runs are steps to tell of, since their own lines are not seen, as on a cluster.
+    `runs`: whether runs are steps to tell of, since their own lines are not seen, as on a cluster. `quiet`: print no
+    lines.
     """
     assert process.stdout is not None
     progress = re.compile(rf"(?:{re.escape(PROGRESS)}|Job \d+: {'' if runs else '(?!run )'})(.*)")
@@ -79,7 +85,8 @@ def _print_progress(process: subprocess.Popen, runs: bool) -> list[str]:
         if share := re.fullmatch(r"\d+ of \d+ steps \((\d+)%\) done", line):
             done = int(share[1])
         elif step := progress.fullmatch(line):
-            print(f"[{done:3d}%] {step[1]}", flush=True)
+            if not quiet:
+                print(f"[{done:3d}%] {step[1]}", flush=True)
         else:
             other.append(line)
     return other

@@ -75,7 +75,7 @@ def print_runs(experiment: "Experiment") -> None:
     )
     for reason, count in Counter(cannot_run.values()).most_common():
         terminal.print(plain(f"{count} cannot: {reason}"))
-    if unlikely := sum(_exceeds(run, machine) for run in possible.values()):
+    if unlikely := sum(run.exceeds_memory(machine) for run in possible.values()):
         terminal.print(
             f"{counted(unlikely, 'run')} unlikely to fit into the memory of a GPU (outcome out_of_memory)",
             highlight=False,
@@ -117,12 +117,6 @@ def _estimated_bytes(run: "Run") -> int | None:
     return run.device_memory_bytes() if run.parameters.device == "cuda" else None
 
 
-def _exceeds(run: "Run", machine: "Machine") -> bool:
-    """Whether the estimate is more than a GPU has; not where one of them is unknown."""
-    needed, there = _estimated_bytes(run), machine.gpu_memory_bytes
-    return needed is not None and there is not None and needed > there
-
-
 def _memory_needed(run: "Run", machine: "Machine") -> str:
     """Estimated memory of a run on GPUs, beside what a GPU has; nothing where there is no estimate."""
     needed = _estimated_bytes(run)
@@ -134,7 +128,7 @@ def _memory_needed(run: "Run", machine: "Machine") -> str:
     text = f"about {with_unit(needed, BYTES)}"
     if there is None:
         return text
-    return f"{text} of {with_unit(there, BYTES)}" + (": unlikely to fit" if _exceeds(run, machine) else "")
+    return f"{text} of {with_unit(there, BYTES)}" + (": unlikely to fit" if run.exceeds_memory(machine) else "")
 
 
 COMMAND = Command("runs", 10, "list the runs of a configuration, and why some cannot run here", add_arguments, run)

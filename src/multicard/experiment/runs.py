@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from multicard.core.text import counted
 from multicard.experiment.config import Experiment
@@ -75,6 +76,12 @@ class Run:
         """Estimate of the most memory that training takes on one device; None where there is no estimate."""
         p = self.parameters
         return WORKLOADS[p.workload].device_memory_bytes(p, self.inputs)
+
+    def exceeds_memory(self, machine: Machine) -> bool:
+        """Whether the estimate is more than a GPU of `machine` has; not where one of them is unknown."""
+        if self.parameters.device != "cuda" or machine.gpu_memory_bytes is None:
+            return False
+        return (self.device_memory_bytes() or 0) > machine.gpu_memory_bytes
 
 
 def expand(experiment: Experiment) -> dict[str, list[Run]]:
@@ -153,17 +160,29 @@ def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
     ValidationError
         If its parameters do not suit its workload.
     """
+    runs = (run for of_each in combinations(experiment, name).values() for run in of_each)
+    return list({run.id: run for run in runs}.values())
+
+
+def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], list[Run]]:
+    """Repeats of the run of each combination of a scenario's varied values, in their order; several may be the same.
+
+    Raises
+    ------
+    ValidationError
+        If its parameters do not suit its workload.
+    """
     scenario, work = experiment.scenarios[name], WORKLOADS[experiment.workload(name)]
     parameters = work.parameters
     shared = experiment.fixed.model_dump(exclude_unset=True)
     base = {key: value for key, value in shared.items() if key in parameters.model_fields}
     base = flat(base) | flat(scenario.fixed.model_dump(exclude_unset=True))
     varied = scenario.varied
-    runs: dict[str, Run] = {}
+    found: dict[tuple[Any, ...], list[Run]] = {}
     for values in itertools.product(*varied.values()):
+        found[values] = []
         for repeat in range(1, scenario.repeats + 1):
             stated = base | dict(zip(varied, values, strict=True)) | {"repeat": repeat}
             effective = {key: value for key, value in stated.items() if work.applies(key, stated)}
-            run = Run.of(parameters.model_validate(nested(effective)), experiment)
-            runs[run.id] = run
-    return list(runs.values())
+            found[values].append(Run.of(parameters.model_validate(nested(effective)), experiment))
+    return found

@@ -3,15 +3,15 @@
 The screening is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a parameter
 occurs about equally often. After it one repeat runs of each configuration of which Optuna's Gaussian process
 (`GPSampler`) expects the greatest improvement of the logarithm, with the probability that a run completes as its
-constraint. Where it proposes what has run, it expects nothing of the rest: then one that differs from the best in one
-parameter runs instead, and when there are none left, and it has done so several times in a row, no new ones are looked
-for. At last the best and all within
-noise of it are repeated in turn, and what falls behind is dropped: a race (Maron and Moore, NIPS 1993).
+constraint. Where it proposes what has run, it expects nothing of the rest: then one runs instead that differs in one
+parameter from the best, or from the next within noise of it, and when there are none left no new ones are tried.
+At last the best and all within noise of it are repeated in turn, until what remains has all its repeats: a race (Maron
+and Moore, NIPS 1993), in which more noise than was thought brings back what had fallen behind.
 """
 
 import math
 import operator
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +20,9 @@ from scipy.stats import qmc
 
 Levels = tuple[int, ...]  # the place of each parameter's value in its list
 
-PATIENCE = 6  # proposals in a row of what has run
 USUAL_NOISE, USUAL_FREEDOM = 0.02, 4  # standard deviation of a logarithm, and what it counts for in degrees of freedom
 REACH = 2.0  # standard errors of a difference, within which it is noise
+CENTRES = 3  # configurations, the best and those within noise of it, beside which others are tried
 RESERVED = 3  # configurations for whose repeats a part of the budget is kept
 FEASIBLE = "completes"  # name of the constraint
 MOST_PROPOSALS = 20  # until a configuration is taken at random
@@ -63,13 +63,13 @@ class Search:
         Configurations that need not run.
     spent
         What all runs cost that it was told of.
+    screening
+        What it begins with.
     ended
-        Why no further configuration is looked for, and why no further repeats; None as long as some are.
+        Why no further configurations are tried, and then why no further repeats.
     """
 
-    def __init__(
-        self, space: Space, maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0
-    ) -> None:
+    def __init__(self, space: Space, maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0) -> None:
         """Begin a search.
 
         Parameters
@@ -87,9 +87,7 @@ class Search:
         self.ended: list[str] = []
         self._sign, self._seed, self._rng = 1 if maximize else -1, seed, np.random.default_rng(seed)
         self._costs: list[float] = []
-        self._quiet = 0  # proposals in a row of what has run
-        self._racing: list[Hashable] | None = None
-        self._design = self._screening()
+        self.screening = self._screening()
 
     @property
     def all(self) -> list[Hashable]:
@@ -114,6 +112,11 @@ class Search:
         return max((key for key in found if len(found[key]) == most), key=self._score, default=None)
 
     @property
+    def typical_cost(self) -> float:
+        """Median cost of the runs that completed; 0 before the first."""
+        return float(np.median(self._costs)) if self._costs else 0.0
+
+    @property
     def noise(self) -> float:
         """Standard deviation of the logarithm of a run, from the repeats and from what is usual."""
         logs = [np.log(list(values.values())) for values in self.completed.values()]
@@ -122,19 +125,23 @@ class Search:
 
     @property
     def close(self) -> list[Hashable]:
-        """The best configuration, and then those within noise of it that were not dropped from the race."""
+        """The best configuration, and then those within noise of it or better, of as many runs or fewer."""
         found, best, noise = self.completed, self.best, self.noise
         if best is None:
             return []
-        among = [key for key in found if key != best and (self._racing is None or key in self._racing)]
 
         def reach(key: Hashable) -> float:
             return REACH * noise * math.sqrt(1 / len(found[key]) + 1 / len(found[best]))
 
-        near = [key for key in among if self._score(key) >= self._score(best) - reach(key)]
+        others = [key for key in found if key != best]
+        near = [key for key in others if self._score(key) >= self._score(best) - reach(key)]
         return [best, *sorted(near, key=self._score, reverse=True)]
 
-    def exclude(self, configurations: Sequence[Hashable]) -> None:
+    def mean(self, configuration: Hashable) -> float:
+        """Geometric mean of a configuration's values."""
+        return math.exp(self._sign * self._score(configuration))
+
+    def exclude(self, configurations: Iterable[Hashable]) -> None:
         """Leave out configurations, unless they were tried."""
         self.excluded |= {key for key in configurations if key not in self.tried}
 
@@ -167,15 +174,15 @@ class Search:
             rest = " but for repeats" if reserve else ""
             self.ended.append(f"the budget is spent{rest}, {len(self.left)} were not tried")
             return []
-        if design := [key for key in self._design if key in self.left]:
+        if design := [key for key in self.screening if key in self.left]:
             # What a run costs is not known before the first.
             asked = design[: affordable if self._costs else most]
         else:
             asked = self._proposed(min(most, affordable, len(self.left)))
             if not asked:
                 self.ended.append(
-                    f"the model expects no improvement of the {len(self.left)} that were not tried, and what differs "
-                    "from the best in one parameter was"
+                    f"the model expects no improvement of the {len(self.left)} that were not tried, and all were that "
+                    f"differ in one parameter from the best, or from up to {CENTRES - 1} within noise of it"
                 )
         for key in asked:
             self.tried[key] = Tried()
@@ -183,8 +190,8 @@ class Search:
 
     def _again(self) -> list[tuple[Hashable, int]]:
         """Repeats of the configurations that are close, one of each; the best first."""
-        self._racing, found = self.close, self.completed
-        due = [key for key in self._racing if len(found[key]) < self.repeats]
+        found = self.completed
+        due = [key for key in self.close if len(found[key]) < self.repeats]
         affordable = self._affordable()
         if due and affordable < 1:
             self.ended.append("the budget for repeats is spent")
@@ -192,8 +199,7 @@ class Search:
 
     def _affordable(self) -> int:
         """How many more runs the budget allows, by what the typical one has cost so far."""
-        left, typical = self.budget - self.spent, float(np.median(self._costs)) if self._costs else 0.0
-        most = len(self.all) * self.repeats
+        left, typical, most = self.budget - self.spent, self.typical_cost, len(self.all) * self.repeats
         return int(min(most, left / typical)) if typical else most * (left > 0)
 
     def _score(self, configuration: Hashable) -> float:
@@ -219,15 +225,12 @@ class Search:
             trial = study.ask(distributions)
             levels = tuple(trial.params[name] for name in self.space.parameters)
             key, open_to = self.space.configurations.get(levels), [each for each in self.left if each not in asked]
-            if key in open_to:
-                self._quiet = 0
-            else:
+            if key not in open_to:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 if key not in self.tried and key not in asked:  # left out
                     study.add_trial(self._trial(levels, None, distributions))
                     continue
-                self._quiet += 1
-                if not (key := self._beside_best(open_to)):
+                if not (key := self._beside(open_to)):
                     return asked
             asked.append(key)
             if len(asked) >= most:
@@ -265,15 +268,15 @@ class Search:
             constraints={FEASIBLE: -1.0 if good else 1.0} if any(each.failed for each in self.tried.values()) else None,
         )
 
-    def _beside_best(self, among: Sequence[Hashable]) -> Hashable | None:
-        """One of the configurations `among` that differs from the best in one parameter; else, for a while, any."""
-        best = [levels for levels, key in self.space.configurations.items() if key == self.best]
-        near = {
-            key: None
-            for levels, key in self.space.configurations.items()
-            if key in among and any(sum(map(operator.ne, levels, own)) == 1 for own in best)
-        }
-        if not near and self._quiet > PATIENCE:
-            return None
-        choice = list(near or among)
-        return choice[self._rng.integers(len(choice))] if choice else None
+    def _beside(self, among: Sequence[Hashable]) -> Hashable | None:
+        """One of the configurations `among` that differs in one parameter from the best, or else from one near it."""
+        for key in self.close[:CENTRES]:
+            own = [levels for levels, other in self.space.configurations.items() if other == key]
+            beside = [
+                other
+                for levels, other in self.space.configurations.items()
+                if other in among and any(sum(map(operator.ne, levels, each)) == 1 for each in own)
+            ]
+            if beside:
+                return beside[self._rng.integers(len(beside))]
+        return None

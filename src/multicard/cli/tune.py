@@ -1,0 +1,181 @@
+"""`multicard tune`."""
+
+import argparse
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from multicard.cli._command import Command
+from multicard.core.errors import UserError
+
+if TYPE_CHECKING:
+    from multicard.experiment.runs import Run
+    from multicard.search.core import Search
+    from multicard.search.scenario import Result, ScenarioSpace
+
+GOALS = ("throughput", "iteration_time", "energy")
+UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to search, for what, and for how long."""
+    add = parser.add_argument
+    add("config", type=Path, metavar="CONFIG", help="configuration file")
+    add("--scenario", metavar="NAME", help="scenario whose values are searched (default: the only one)")
+    add("--goal", choices=GOALS, default=GOALS[0], help="what to optimize (default: %(default)s)")
+    add("--budget", required=True, metavar="TIME", help="time of all runs together, such as 90min or 2h")
+    add(
+        "--parallel", type=int, default=1, metavar="N",
+        help="runs that may run at once, as on a cluster (default: %(default)s); more of them find less per run",
+    )  # fmt: skip
+    add("--seed", type=int, default=0, help="another one begins with other configurations (default: %(default)s)")
+    add("--profile", type=Path, help="profile of Snakemake, such as profiles/slurm (default: this machine)")
+    add("--dry-run", action="store_true", help="print what is searched and where it begins; run nothing")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search a scenario for its best configuration; exit with 1 if no run completed."""
+    from multicard.cli.run import check_start
+    from multicard.core.text import counted
+    from multicard.experiment.load import read_experiment
+    from multicard.search.core import Search
+    from multicard.search.scenario import ScenarioSpace
+
+    budget_s = _seconds(arguments.budget)
+    if arguments.parallel < 1:
+        raise UserError(f"--parallel: found {arguments.parallel}, expected a number of runs, at least 1")
+    experiment = read_experiment(arguments.config, arguments.profile)
+    names = list(experiment.scenarios)
+    if arguments.scenario not in names and (arguments.scenario or len(names) > 1):
+        raise UserError(f"--scenario: found {arguments.scenario or 'none'}, expected one of {', '.join(names)}")
+    space = ScenarioSpace(experiment, arguments.scenario or names[0], arguments.goal)
+    if not arguments.dry_run and arguments.profile is None:
+        check_start(experiment)
+    search = Search(space.space, space.maximize, space.scenario.repeats, budget_s, arguments.seed)
+    size, each = counted(len(search.all), "configuration"), counted(space.scenario.repeats, "repeat")
+    print(f"{space.name}: {size}, {each} of each; goal: {'highest' if space.maximize else 'lowest'} {space.measure}")
+    _leave_out(search, space.left_out())
+    if not search.left:
+        raise UserError(f"{arguments.config}: no configuration of {space.name} is left to try")
+    if arguments.dry_run:
+        print("begins with:", *(space.named(key) for key in search.screening), sep="\n  ")
+        return
+    _conclude(search, space, _search(search, space, arguments))
+
+
+def _search(search: "Search", space: "ScenarioSpace", arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run what the search asks for until it ends; a row for each run."""
+    bounds, trials, told = space.bounds(), [], 0
+    there = [run for runs in space.repeats.values() for run in runs if space.record(run).is_file()]
+    if there:  # made again where its data have changed
+        _make(space, there, arguments)
+    while asked := search.ask(arguments.parallel):
+        runs = {each: space.run(*each) for each in asked}
+        if missing := [run for run in runs.values() if run not in there]:
+            _make(space, missing, arguments)
+        for (key, repeat), run in runs.items():
+            result = space.result(run)
+            search.tell(key, repeat, result.value, result.cost_s)
+            trials.append(_row(search, space, key, repeat, result))
+            print(_line(search, space, key, repeat, result), flush=True)
+        if search.best is not None:
+            bounded, best = [key for key in search.left if key in bounds], search.mean(search.best)
+            beaten = [key for key in bounded if space.is_worse(bounds[key], best)]
+            _leave_out(search, dict.fromkeys(beaten, "their loader alone gives less than the best so far"))
+        told = _say_ended(search, told)
+    _say_ended(search, told)
+    return trials
+
+
+def _make(space: "ScenarioSpace", runs: "list[Run]", arguments: argparse.Namespace) -> None:
+    """Let Snakemake make runs, and read their traces."""
+    from multicard.cli._pipeline import run_pipeline
+
+    made = run_pipeline(arguments.config, arguments.profile, targets=[str(space.target(run)) for run in runs])
+    if not made and (missing := [run.id for run in runs if not space.target(run).is_file()]):
+        raise UserError(f"{missing[0]}: not made; Snakemake's messages above say why. To go on, run this again")
+
+
+def _leave_out(search: "Search", reasons: dict[str, str]) -> None:
+    """Exclude configurations, with a line for each reason."""
+    search.exclude(reasons)
+    for reason, count in Counter(reasons.values()).most_common():
+        print(f"left out {count} of {len(search.all)}: {reason}", flush=True)
+
+
+def _say_ended(search: "Search", told: int) -> int:
+    for what, why in list(zip(("new configurations", "repeats"), search.ended, strict=False))[told:]:
+        print(f"no further {what}: {why}", flush=True)
+    return len(search.ended)
+
+
+def _line(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result: "Result") -> str:
+    """What came of a run, and the best so far."""
+    found = space.in_words(result.value) if result.value else result.outcome.replace("_", " ")
+    which = f"repeat {repeat} of " if repeat > 1 else ""
+    line, best = f"tried {which}{space.named(key)}: {found}", search.best
+    if best is None:
+        return line
+    return f"{line}, the best so far" if best == key else f"{line}; best so far {space.in_words(search.mean(best))}"
+
+
+def _row(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result: "Result") -> dict[str, Any]:
+    return {
+        "run": space.run(key, repeat).id,
+        "repeat": repeat,
+        **space.values(key),
+        "outcome": result.outcome,
+        space.measure: result.value,
+        "best_so_far": None if search.best is None else search.mean(search.best),
+        "cost_s": result.cost_s,
+        "spent_s": search.spent,
+        "synthetic": result.synthetic,
+    }
+
+
+def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, Any]]) -> None:
+    """Print the best configuration and what it took to find, and draw the search."""
+    import pandas as pd
+    import yaml
+
+    from multicard.core.text import counted
+    from multicard.core.units import SECONDS, percent, with_unit
+    from multicard.figures.draw import save
+    from multicard.figures.search import draw_search
+
+    if search.best is None:
+        raise UserError(
+            f"no run of {space.name} completed: log.txt in {space.results}/runs/{trials[-1]['run']} says why"
+        )
+    best, tied, value = space.decide(search)
+    spread = "" if value.low is None else f", {space.in_words(value.low)} to {space.in_words(value.high)} (95%)"
+    print(f"best: {space.named(best)}: {space.in_words(value.value)}{spread}, of {counted(value.repeats, 'run')}")
+    for key in tied:
+        print(f"not distinguished from it: {space.named(key)}: {space.in_words(search.mean(key))}")
+    if value.low is None:
+        print(f"without an interval: repeats: 3 or more in scenarios.{space.name}, and a budget for them, give one")
+    everything = search.typical_cost * len(search.all) * space.scenario.repeats
+    print(
+        f"{counted(len(trials), 'run')} of {counted(len(search.tried), 'configuration')} in "
+        f"{with_unit(search.spent, SECONDS)}, about {percent(search.spent / everything)} of all "
+        f"{len(search.all) * space.scenario.repeats} runs; what is not said here was not tried"
+    )
+    print("to use it, state under fixed:")
+    print(*(f"  {line}" for line in yaml.safe_dump(space.stated(best), sort_keys=False).splitlines()), sep="\n")
+    stem = space.results / "search" / space.name
+    save(*draw_search(pd.DataFrame(trials), space.measure, value, space.scenario.question), stem)
+    print(f"figure: {stem}.png, its numbers: {stem}.csv")
+
+
+def _seconds(text: str) -> float:
+    """Read a time such as 90min, 2h or 1.5h."""
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS_S)})", text)
+    if not found or not float(found[1]):
+        raise UserError(f"--budget: found {text!r}, expected a time such as 90min or 2h")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+COMMAND = Command(
+    "tune", 16, "find the best configuration of a scenario with few of its runs, within a budget", add_arguments, run
+)

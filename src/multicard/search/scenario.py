@@ -1,0 +1,186 @@
+"""A scenario as a space to search: its configurations and their runs, what need not run, and what a run is worth."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from multicard.analysis.evidence import SYNTHETIC, as_stated
+from multicard.analysis.machine_limits import read_machine
+from multicard.analysis.measures import measure_run
+from multicard.analysis.run_files import RunFiles
+from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
+from multicard.archive.matrix import Matrix
+from multicard.core.errors import UserError
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN, machine_file
+from multicard.core.units import ARGS_PREFIX, show
+from multicard.experiment.config import Experiment
+from multicard.experiment.parameters import nested
+from multicard.experiment.runs import Run, combinations
+from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.limits.jobs import loaders
+from multicard.search.core import Search, Space
+
+READ_AHEAD = 1.1  # by how much a short run may exceed what its loader gives in the long run
+
+# The measure of a workload that is searched for, and whether more of it is better.
+GOALS: dict[str, Callable[[Workload], tuple[str, bool]]] = {
+    "throughput": lambda work: (work.unit.throughput, True),
+    "iteration_time": lambda work: ("iteration_time_s", False),
+    "energy": lambda work: (work.unit.energy, False),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run: its `value` by the goal if it completed, its outcome, and the seconds that it took."""
+
+    value: float | None
+    outcome: str
+    cost_s: float
+    synthetic: bool
+
+
+class ScenarioSpace:
+    """The configurations of a scenario; each is known by the id of its first repeat."""
+
+    def __init__(self, experiment: Experiment, name: str, goal: str) -> None:
+        """Plan a scenario.
+
+        Raises
+        ------
+        UserError
+            If it varies nothing, or an archive of recorded runs cannot be read.
+        """
+        self.experiment, self.name, self.goal = experiment, name, goal
+        self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
+        self.varied = {key: values for key, values in self.scenario.varied.items() if len(values) > 1}
+        if not self.varied:
+            raise UserError(f"scenarios.{name}: varies nothing, expected several values of a parameter under vary")
+        self.matrix = Matrix.plan(experiment)
+        self.measure, self.maximize = GOALS[goal](WORKLOADS[experiment.workload(name)])
+        self._of = combinations(experiment, name)
+        self.repeats = {runs[0].id: runs for runs in self._of.values()}
+
+    @cached_property
+    def space(self) -> Space:
+        """All configurations."""
+        stated = self.scenario.varied
+        found = {}
+        for values, runs in self._of.items():
+            of = dict(zip(stated, values, strict=True))
+            found[tuple(listed.index(of[name]) for name, listed in self.varied.items())] = runs[0].id
+        return Space(self.varied, found)
+
+    def run(self, configuration: str, repeat: int) -> Run:
+        """One of the repeats of a configuration, from 1."""
+        return self.repeats[configuration][repeat - 1]
+
+    def record(self, run: Run) -> Path:
+        """Where the record of a run is."""
+        return self.results / "runs" / run.id / RUN
+
+    def target(self, run: Run) -> Path:
+        """What is made last of what a run's measures are read from; a recorded run comes as a whole."""
+        record = self.record(run)
+        return record if run.id in self.matrix.recorded.archives else record.parent / ACTIVITY / ACTIVITY_INDEX
+
+    def is_worse(self, value: float, than: float) -> bool:
+        """Whether a value is worse by the goal."""
+        return value < than if self.maximize else value > than
+
+    def decide(self, search: Search) -> tuple[str, list[str], Interval]:
+        """The best configuration, those not significantly different of which there are repeats, and its value."""
+        best, completed = search.best, search.completed
+        close = [key for key in search.close if key != best]
+        ratios = corrected([ratio_of(completed[key], completed[best]) for key in close])
+        tied = [key for key, ratio in zip(close, ratios, strict=True) if verdict(ratio) in ("none", "unknown")]
+        return best, tied, product_of([(1.0, completed[best])])
+
+    def in_words(self, value: float) -> str:
+        """A value of the measure with its unit."""
+        rate = self.measure.removesuffix("_per_s")
+        return (
+            f"{show(self.measure, value)} {rate.split('_')[-1]}/s"
+            if rate != self.measure
+            else show(self.measure, value)
+        )
+
+    def named(self, configuration: str) -> str:
+        """Values of the varied parameters, in words."""
+        values = self.values(configuration).items()
+        return ", ".join(f"{name.removeprefix(ARGS_PREFIX)}: {as_stated(value)}" for name, value in values)
+
+    def values(self, configuration: str) -> dict[str, Any]:
+        """Values of the varied parameters."""
+        levels = next(levels for levels, key in self.space.configurations.items() if key == configuration)
+        return {name: values[level] for (name, values), level in zip(self.varied.items(), levels, strict=True)}
+
+    def stated(self, configuration: str) -> dict[str, Any]:
+        """The same as a configuration file states them."""
+        return nested(self.values(configuration))
+
+    def left_out(self) -> dict[str, str]:
+        """Why configurations are not tried: they cannot run here, or are not expected to fit into memory."""
+        reasons = {key: self.matrix.reasons[key] for key in self.repeats}
+        large = "memory estimate above that of a GPU"
+        return {
+            key: reason or large
+            for key, reason in reasons.items()
+            if reason or self.run(key, 1).exceeds_memory(self.matrix.machine)
+        }
+
+    def bounds(self) -> dict[str, float]:
+        """Best value that a configuration's loader allows, where `multicard machine` has measured it alone here."""
+        found = {}
+        for key, [run, *_] in self.repeats.items():
+            p = run.parameters
+            if self.goal == "energy" or self.experiment.cluster or not (rate := self._loader_rate(run)):
+                continue
+            found[key] = rate * p.ranks if self.maximize else p.batch_of_rank / rate
+        return found
+
+    def result(self, run: Run) -> Result:
+        """What came of a run.
+
+        Raises
+        ------
+        UserError
+            If a file of it is missing or damaged, or it completed and has no value.
+        """
+        files = RunFiles.of(self.record(run).parent)
+        row, record = measure_run(files), files.record
+        value = row[self.measure] if row["outcome"] == "completed" else None
+        if row["outcome"] == "completed" and not (value and value > 0):
+            raise UserError(
+                f"{files.folder}: has no {self.measure}, expected one above 0: search for another goal, such as "
+                "--goal iteration_time"
+            )
+        hardware, data = record.get("hardware") or {}, record.get("data") or {}
+        names = [gpu.get("name") for gpu in hardware.get("gpus") or []]
+        names += [hardware.get("processor"), data.get("source")]
+        is_synthetic = any(SYNTHETIC in str(name).lower() for name in names)
+        return Result(value, row["outcome"], float(record.get("wall_time_s") or 0.0), is_synthetic)
+
+    @cached_property
+    def _loader_rates(self) -> list[tuple[dict[str, Any], int, float]]:
+        """Parameters of a loader, number of workers, and samples per second at most, as measured on this machine."""
+        devices = {runs[0].parameters.device for runs in self.repeats.values()}
+        paths = [machine_file(self.results, device) for device in devices]
+        return [
+            (part.parameters, (row.model_extra or {})["num_workers"], READ_AHEAD * (row.rate.high or row.rate.value))
+            for path in paths
+            if path.is_file()
+            for part in read_machine(path).parts
+            if not part.disturbance
+            for row in part.rows
+            if row.measure == "loader"
+        ]
+
+    def _loader_rate(self, run: Run) -> float | None:
+        for job in loaders([run], run.parameters.device):
+            for parameters, workers, rate in self._loader_rates:
+                if parameters == job["parameters"] and workers in job["workers"]:
+                    return rate
+        return None
