@@ -217,6 +217,8 @@ class Search:
 
     def _proposed(self, most: int) -> list[Hashable]:
         """Configurations that Optuna's sampler proposes, or that are next to those."""
+        if not self.completed:  # nothing to learn from
+            return [self.left[number] for number in self._rng.permutation(len(self.left))[:most]]
         import optuna  # takes a while
 
         study, distributions = self._study()

@@ -1,0 +1,160 @@
+"""The search on spaces whose truth is a formula: what it finds, what it spends, and what it leaves out."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+
+from multicard.search.core import Search, Space
+
+Value = Callable[[str, int], float | None]  # of a configuration and its repeat
+
+BATCH, WORKERS, LAYOUT, FUSED = [16, 32, 64, 128], [0, 2, 4], ["nchw", "nhwc"], [False, True]
+VALUES = {"batch": BATCH, "workers": WORKERS, "layout": LAYOUT, "fused": FUSED}
+SPACE = Space(
+    VALUES,
+    {
+        levels: " ".join(str(listed[level]) for listed, level in zip(VALUES.values(), levels, strict=True))
+        for levels in itertools.product(*(range(len(listed)) for listed in VALUES.values()))
+    },
+)
+
+
+def truth(configuration: str) -> float:
+    """Throughput: each parameter has a factor, and NHWC pays off only with the fused optimizer."""
+    batch, workers, layout, fused = configuration.split()
+    pays = 1.3 if (layout, fused) == ("nhwc", "True") else 0.9 if layout == "nhwc" else 1.0
+    return 100 * (1 + BATCH.index(int(batch)) / 3) * (1 + WORKERS.index(int(workers)) / 2) * pays
+
+
+BEST = "128 4 nhwc True"
+
+
+def finish(search: Search, value: Value, cost: float = 1.0, most: int = 1) -> list[tuple[str, int]]:
+    """All that a search asks for until it ends."""
+    asked = []
+    while now := search.ask(most):
+        asked += now
+        for configuration, repeat in now:
+            search.tell(configuration, repeat, value(configuration, repeat), cost)
+    return asked
+
+
+def slight(configuration: str, repeat: int) -> float:
+    """The truth with one per cent of variation, the same for all."""
+    return truth(configuration) * (1.01 if repeat % 2 else 0.99)
+
+
+@pytest.fixture(scope="module")
+def searched() -> tuple[Search, list[tuple[str, int]]]:
+    search = Search(SPACE, maximize=True, repeats=3)
+    return search, finish(search, slight)
+
+
+def test_the_truth_has_one_best_configuration() -> None:
+    assert max(SPACE.configurations.values(), key=truth) == BEST
+
+
+def test_the_best_is_found_with_a_part_of_the_configurations(searched: tuple[Search, list[tuple[str, int]]]) -> None:
+    search, asked = searched
+    assert search.best == BEST
+    assert len({configuration for configuration, _ in asked}) < len(search.all) == 48
+    assert "expects no improvement" in search.ended[0]
+
+
+def test_the_screening_has_every_value_of_every_parameter() -> None:
+    seen = [configuration.split() for configuration in Search(SPACE, maximize=True).screening]
+    assert len(seen) == 1 + 3 + 2 + 1 + 1
+    assert [set(column) for column in zip(*seen, strict=True)] == [set(map(str, own)) for own in VALUES.values()]
+
+
+def test_no_run_is_asked_for_twice_and_only_what_is_close_is_repeated(
+    searched: tuple[Search, list[tuple[str, int]]],
+) -> None:
+    search, asked = searched
+    assert len(set(asked)) == len(asked) == search.spent
+    # The next best configurations are a quarter or more below, by the formula.
+    assert {configuration for configuration, repeat in asked if repeat > 1} == {BEST}
+    assert search.completed[BEST].keys() == {1, 2, 3}
+    assert search.mean(BEST) == pytest.approx(truth(BEST) * (1.01 * 0.99 * 1.01) ** (1 / 3))
+
+
+def test_what_was_told_decides_what_is_asked_so_that_a_search_goes_on_after_it_was_ended(
+    searched: tuple[Search, list[tuple[str, int]]],
+) -> None:
+    assert finish(Search(SPACE, maximize=True, repeats=3), slight) == searched[1]
+
+
+def test_the_smallest_is_found_where_less_is_better() -> None:
+    search = Search(SPACE, maximize=False)
+    finish(search, lambda configuration, _: 1 / truth(configuration))
+    assert search.best == BEST
+
+
+@pytest.mark.parametrize(("budget", "most"), [(12, 1), (20, 4)])
+def test_the_budget_is_not_exceeded_and_part_of_it_is_kept_for_repeats(budget: int, most: int) -> None:
+    search = Search(SPACE, maximize=True, repeats=3, budget=budget)
+    asked = finish(search, slight, most=most)
+    assert len(asked) <= budget
+    assert len(search.completed[search.best]) == 3
+    assert search.ended[0].startswith("the budget is spent but for repeats")
+
+
+def test_the_first_runs_show_what_a_run_costs() -> None:
+    search = Search(SPACE, maximize=True, budget=100)
+    assert len(search.ask(2)) == 2
+    for configuration in list(search.tried):
+        search.tell(configuration, 1, truth(configuration), 30.0)
+    assert len(search.ask(2)) == 1  # 40 are left
+
+
+def test_what_does_not_fit_is_avoided() -> None:
+    def fits(configuration: str, _: int) -> float | None:
+        return None if configuration.startswith("128") else truth(configuration)
+
+    search = Search(SPACE, maximize=True)
+    asked = finish(search, fits)
+    assert search.best == "64 4 nhwc True"  # by the formula, the best of those that fit
+    failed = [configuration for configuration, _ in asked if fits(configuration, 1) is None]
+    assert 0 < len(failed) < 12
+    assert not search.completed.keys() & set(failed)
+
+
+def test_a_search_of_which_nothing_runs_ends() -> None:
+    small = Space({"a": [1, 2, 3]}, {(level,): str(level) for level in range(3)})
+    search = Search(small, maximize=True, repeats=3)
+    assert sorted(finish(search, lambda *_: None)) == [("0", 1), ("1", 1), ("2", 1)]
+    assert search.best is None
+    spent = Search(SPACE, maximize=True, budget=3)
+    assert len(finish(spent, lambda *_: None)) == 3
+
+
+def test_what_is_left_out_is_not_asked_for() -> None:
+    search = Search(SPACE, maximize=True)
+    search.exclude([configuration for configuration in search.all if "nhwc" in configuration])
+    asked = finish(search, slight)
+    assert not [configuration for configuration, _ in asked if "nhwc" in configuration]
+    assert search.best in ("128 4 nchw True", "128 4 nchw False")  # equal by the formula
+
+
+def test_combinations_with_the_same_configuration_are_one() -> None:
+    combinations = itertools.product(range(3), range(4))
+    space = Space(
+        {"workers": [0, 1, 2], "prefetch": [2, 4, 8, 16]},
+        {(workers, prefetch): f"{workers} {prefetch if workers else 0}" for workers, prefetch in combinations},
+    )
+    search = Search(space, maximize=True)
+    asked = finish(search, lambda configuration, _: 1.0 + int(configuration[0]))
+    assert len(search.all) == 1 + 2 * 4
+    assert len(set(asked)) == len(asked) <= 9
+
+
+def test_more_noise_than_was_thought_brings_back_what_had_fallen_behind() -> None:
+    space = Space({"a": ["x", "y"]}, {(0,): "x", (1,): "y"})
+    values = {("x", 1): 200.0, ("x", 2): 100.0, ("x", 3): 110.0, ("y", 1): 180.0, ("y", 2): 185.0, ("y", 3): 182.0}
+    search = Search(space, maximize=True, repeats=3)
+    asked = finish(search, lambda *run: values[run])
+    assert set(asked) == set(values)
+    assert search.best == "y"
+    assert search.mean("x") == pytest.approx(math.prod((200, 100, 110)) ** (1 / 3))

@@ -1,0 +1,162 @@
+"""`multicard tune`: what it searches and leaves out, what it lets Snakemake make, and what it says."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from conftest import TINY
+from limits.machine_record import IDLE, record
+from multicard.cli import main
+from multicard.core.files import write_json
+from multicard.core.layout import machine_file
+from multicard.experiment.load import check
+from multicard.search.scenario import Result, ScenarioSpace
+
+CONFIG: dict[str, Any] = {
+    "fixed": TINY,
+    "scenarios": {
+        "formats": {
+            "question": "Which is the fastest?",
+            "vary": {"layout": ["nchw", "nhwc"], "fused_optimizer": [False, True], "threads": [1, 2]},
+            "repeats": 2,
+            "figures": ["step_breakdown"],
+        }
+    },
+}
+SPEED = {("nchw", False): 100.0, ("nchw", True): 110.0, ("nhwc", False): 150.0, ("nhwc", True): 200.0}
+
+
+def changed(**scenario: Any) -> dict[str, Any]:
+    config = copy.deepcopy(CONFIG)
+    config["scenarios"]["formats"] |= scenario
+    return config
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a configuration whose runs are not made but known, by `SPEED`; none fits with two threads."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    made: list[list[str]] = []
+
+    def make(_config: Path, _profile: Path | None, targets: list[str]) -> bool:
+        made.append(targets)
+        for target in map(Path, targets):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+            (target.parents[1] / "run.json").touch()
+        return True
+
+    def result(_space: ScenarioSpace, run: Any) -> Result:
+        p = run.parameters
+        if p.threads == 2:
+            return Result(None, "out_of_memory", 5.0, False)
+        return Result(SPEED[p.layout, p.fused_optimizer] + p.repeat, "completed", 60.0, False)
+
+    monkeypatch.setattr("multicard.cli._pipeline.run_pipeline", make)
+    monkeypatch.setattr(ScenarioSpace, "result", result)
+    monkeypatch.setattr("multicard.cli.run.check_start", lambda *_: None)
+    monkeypatch.setattr("multicard.experiment.machine.usable_cpus", lambda: 8)
+    monkeypatch.made = made
+    return tmp_path
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(["tune", *arguments])
+    [line] = str(stopped.value).splitlines()
+    return line
+
+
+def test_the_best_configuration_is_told_with_its_interval_and_as_it_is_stated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["tune", "config.yaml", "--budget", "1h"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "formats: 8 configurations, 2 repeats of each; goal: highest throughput_samples_per_s"
+    [best] = [line for line in lines if line.startswith("best: ")]
+    assert "layout: nhwc" in best and "fused_optimizer: true" in best and "threads: 1" in best
+    # The geometric mean of 201 and 202.
+    assert ": 201.5 samples/s, " in best and best.endswith("(95%), of 2 runs")
+    at = lines.index("to use it, state under fixed:")
+    assert yaml.safe_load("\n".join(lines[at + 1 : -1])) == {"layout": "nhwc", "fused_optimizer": True, "threads": 1}
+    table = pd.read_csv("results/search/formats.csv")
+    assert table["spent_s"].iloc[-1] == table["cost_s"].sum()
+    assert set(table.loc[table["threads"] == 2, "outcome"]) == {"out_of_memory"}
+    assert Path("results/search/formats.png").stat().st_size > 0
+    made = [target for targets in monkeypatch.made for target in targets]
+    assert sorted(made) == sorted(f"results/runs/{run}/activity/tables.json" for run in table["run"])
+
+    monkeypatch.made.clear()
+    main(["tune", "config.yaml", "--budget", "1h"])  # started again, it goes the same way without a run
+    again = capsys.readouterr().out.splitlines()
+    assert again == lines
+    assert [sorted(targets) for targets in monkeypatch.made] == [sorted(made)]  # to see whether they are up to date
+
+
+def test_a_dry_run_runs_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["tune", "config.yaml", "--budget", "90min", "--dry-run"])
+    assert "begins with:" in capsys.readouterr().out
+    assert monkeypatch.made == []
+    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--budget", "2"], "--budget: found '2', expected a time such as 90min or 2h"),
+        (["--budget", "0h"], "--budget: found '0h', expected a time such as 90min or 2h"),
+        (["--budget", "1h", "--scenario", "none"], "--scenario: found none, expected one of formats"),
+        (["--budget", "1h", "--parallel", "0"], "--parallel: found 0, expected a number of runs, at least 1"),
+    ],
+)
+def test_bad_input_is_refused(folder: Path, arguments: list[str], line: str) -> None:
+    assert refused("config.yaml", *arguments) == line
+
+
+def test_a_scenario_that_varies_nothing_is_refused(folder: Path) -> None:
+    Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nhwc"]})))
+    assert refused("config.yaml", "--budget", "1h").startswith("scenarios.formats: varies nothing, expected several")
+
+
+def space(config: dict[str, Any], goal: str = "throughput") -> ScenarioSpace:
+    return ScenarioSpace(check(config, "test"), "formats", goal)
+
+
+def test_what_cannot_run_or_does_not_fit_by_its_estimate_is_left_out(folder: Path) -> None:
+    fixed = {"device": "cuda", "image_size": 224, "width_mult": 1.0, "strategy": "ddp-ds"}
+    config = changed(fixed=fixed, vary={"devices": [1, 4], "batch_size": [8, 100_000]})
+    config["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 2, "gpu_memory_gb": 80}
+    planned = space(config)
+    reasons = {tuple(planned.values(key).items()): why for key, why in planned.left_out().items()}
+    assert (("devices", 1), ("batch_size", 8)) not in reasons
+    assert reasons[("devices", 1), ("batch_size", 100_000)] == "memory estimate above that of a GPU"
+    assert reasons[("devices", 4), ("batch_size", 8)] == "needs 4 devices, 2 found"
+
+
+def test_a_loader_that_was_measured_alone_bounds_what_its_configurations_can_reach(folder: Path) -> None:
+    planned = space(changed(vary={"num_workers": [0, 1, 2], "layout": ["nchw", "nhwc"]}))
+    run = planned.run(next(iter(planned.repeats)), 1)
+    from multicard.limits.jobs import loaders
+
+    [job] = loaders([run], "cpu")
+    rows = [
+        {"measure": "loader", "num_workers": workers, "samples": 8, "times_s": [0.08 / (1 + workers)] * 7}
+        for workers in (0, 1)
+    ]
+    part = {"part": "loader", "parameters": job["parameters"], "rows": rows, "problem": None, "conditions": [IDLE]}
+    write_json(machine_file(planned.results, "cpu"), record() | {"device": "cpu", "parts": [part]})
+    found = {tuple(planned.values(key).values()): bound for key, bound in planned.bounds().items()}
+    # 8 samples in 80 and 40 ms are 100 and 200 per second; what was read ahead may add a tenth.
+    expected = {0: 110.0, 1: 220.0}
+    assert found == {
+        (workers, layout): pytest.approx(rate) for workers, rate in expected.items() for layout in ("nchw", "nhwc")
+    }
+    times = space(changed(vary={"num_workers": [0, 1], "layout": ["nchw", "nhwc"]}), "iteration_time").bounds()
+    assert sorted(times.values()) == pytest.approx([8 / 220, 8 / 220, 8 / 110, 8 / 110])
