@@ -24,13 +24,14 @@ PACKAGES: dict[str, set[str] | None] = {
     "archive": {"core", "experiment", "analysis"},
     "adopt": {"core", "profilers", "experiment", "trace", "analysis", "archive"},
     "limits": {"core", "record", "experiment", "launch", "workloads", "trace", "analysis", "figures"},
+    "search": {"core", "experiment", "analysis", "archive", "limits"},
     "doctor": None,
     "report": None,
     "api": None,
     "cli": None,
 }
 PACKAGE = ROOT / "src" / "multicard"
-HEAVY = ("torch", "matplotlib", "pandas", "pyarrow", "rich")
+HEAVY = ("torch", "matplotlib", "optuna", "pandas", "pyarrow", "rich")
 
 
 def imported_packages(file: Path) -> set[str]:

@@ -75,6 +75,7 @@ RUN_ELSEWHERE = (
     (r"multicard check .*", "tests/cli/test_check_command.py", 'main(["check"'),
     (r"multicard history .*", "tests/cli/test_check_command.py", 'main(["history"'),
     (r"multicard machine.*", "tests/limits/test_machine_command.py", '"machine"'),
+    (r"multicard tune .*", "tests/search/test_tune_command.py", 'main(["tune"'),
     (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
 )
 LIMIT_S = 600

@@ -9,6 +9,7 @@ At last the best and all within noise of it are repeated in turn, until what rem
 and Moore, NIPS 1993), in which more noise than was thought brings back what had fallen behind.
 """
 
+import itertools
 import math
 import operator
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ Levels = tuple[int, ...]  # the place of each parameter's value in its list
 USUAL_NOISE, USUAL_FREEDOM = 0.02, 4  # standard deviation of a logarithm, and what it counts for in degrees of freedom
 REACH = 2.0  # standard errors of a difference, within which it is noise
 CENTRES = 3  # configurations, the best and those within noise of it, beside which others are tried
+PAIRS = 0.4  # how large effects of pairs are expected to be, relative to those of single values
 RESERVED = 3  # configurations for whose repeats a part of the budget is kept
 FEASIBLE = "completes"  # name of the constraint
 MOST_PROPOSALS = 20  # until a configuration is taken at random
@@ -232,7 +234,8 @@ class Search:
                 if key not in self.tried and key not in asked:  # left out
                     study.add_trial(self._trial(levels, None, distributions))
                     continue
-                if not (key := self._beside(open_to)):
+                key = self._promising(open_to) or self._beside(open_to)
+                if key is None:
                     return asked
             asked.append(key)
             if len(asked) >= most:
@@ -270,6 +273,27 @@ class Search:
             constraints={FEASIBLE: -1.0 if good else 1.0} if any(each.failed for each in self.tried.values()) else None,
         )
 
+    def _promising(self, among: Sequence[Hashable]) -> Hashable | None:
+        """The configuration that may be the best by far, if one may be better than the best at all.
+
+        By a linear model of the logarithm with the effect of each value and of each pair of values.
+        """
+        from sklearn.linear_model import BayesianRidge
+
+        if not among:
+            return None
+        levels = np.array(
+            [next(own for own, key in self.space.configurations.items() if key == each) for each in among]
+        )
+        known = [(own, key) for own, key in self.space.configurations.items() if key in self.completed]
+        sizes = [len(values) for values in self.space.parameters.values()]
+        model = BayesianRidge().fit(
+            _effects(np.array([own for own, _ in known]), sizes), [self._score(key) for _, key in known]
+        )
+        mean, deviation = model.predict(_effects(levels, sizes), return_std=True)
+        bounds = mean + REACH * deviation
+        return among[int(bounds.argmax())] if bounds.max() > self._score(self.best) else None
+
     def _beside(self, among: Sequence[Hashable]) -> Hashable | None:
         """One of the configurations `among` that differs in one parameter from the best, or else from one near it."""
         for key in self.close[:CENTRES]:
@@ -282,3 +306,10 @@ class Search:
             if beside:
                 return beside[self._rng.integers(len(beside))]
         return None
+
+
+def _effects(levels: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Columns of a linear model: one for each value of a parameter and, of less weight, for each pair of values."""
+    own = [np.eye(size)[levels[:, place]] - 1 / size for place, size in enumerate(sizes)]
+    pairs = (np.einsum("na,nb->nab", *pair).reshape(len(levels), -1) for pair in itertools.combinations(own, 2))
+    return np.hstack([*own, *(PAIRS * pair for pair in pairs)])
