@@ -3,10 +3,11 @@
 The screening is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a parameter
 occurs about equally often. After it one repeat runs of each configuration of which Optuna's Gaussian process
 (`GPSampler`) expects the greatest improvement of the logarithm, with the probability that a run completes as its
-constraint. Where it proposes what has run, it expects nothing of the rest: then one runs instead that differs in one
-parameter from the best, or from the next within noise of it, and when there are none left no new ones are tried.
-At last the best and all within noise of it are repeated in turn, until what remains has all its repeats: a race (Maron
-and Moore, NIPS 1993), in which more noise than was thought brings back what had fallen behind.
+constraint. Where it proposes what has run, it expects nothing of the rest: then some run that may be better by a linear
+model with interactions, or else differ in one parameter from the best, or from the next within noise of it. When there
+are none left no new ones are tried. At last the best and all within noise of it are repeated in turn, until what
+remains has all its repeats: a race (Maron and Moore, NIPS 1993), in which more noise than was thought brings back what
+had fallen behind.
 """
 
 import itertools
@@ -24,6 +25,7 @@ Levels = tuple[int, ...]  # the place of each parameter's value in its list
 USUAL_NOISE, USUAL_FREEDOM = 0.02, 4  # standard deviation of a logarithm, and what it counts for in degrees of freedom
 REACH = 2.0  # standard errors of a difference, within which it is noise
 CENTRES = 3  # configurations, the best and those within noise of it, beside which others are tried
+TOGETHER = 3  # configurations that run at once where the sampler proposes none
 PAIRS = 0.4  # how large effects of pairs are expected to be, relative to those of single values
 RESERVED = 3  # configurations for whose repeats a part of the budget is kept
 FEASIBLE = "completes"  # name of the constraint
@@ -180,10 +182,10 @@ class Search:
             # What a run costs is not known before the first.
             asked = design[: affordable if self._costs else most]
         else:
-            asked = self._proposed(min(most, affordable, len(self.left)))
+            asked = self._proposed(min(most, affordable, len(self.left)), affordable)
             if not asked:
                 self.ended.append(
-                    f"the model expects no improvement of the {len(self.left)} that were not tried, and all were that "
+                    f"neither model expects an improvement of the {len(self.left)} that were not tried, and all were that "
                     f"differ in one parameter from the best, or from up to {CENTRES - 1} within noise of it"
                 )
         for key in asked:
@@ -217,8 +219,8 @@ class Search:
         found = (self.space.configurations.get(row) for row in rows)
         return list(dict.fromkeys(key for key in found if key is not None))
 
-    def _proposed(self, most: int) -> list[Hashable]:
-        """Configurations that Optuna's sampler proposes, or that are next to those."""
+    def _proposed(self, most: int, affordable: int) -> list[Hashable]:
+        """Configurations that Optuna's sampler proposes; where it has none, several that may be better all the same."""
         if not self.completed:  # nothing to learn from
             return [self.left[number] for number in self._rng.permutation(len(self.left))[:most]]
         import optuna  # takes a while
@@ -234,9 +236,13 @@ class Search:
                 if key not in self.tried and key not in asked:  # left out
                     study.add_trial(self._trial(levels, None, distributions))
                     continue
-                key = self._promising(open_to) or self._beside(open_to)
-                if key is None:
-                    return asked
+                while len(asked) < min(max(most, TOGETHER), affordable):
+                    key = self._promising(open_to) or self._beside(open_to)
+                    if key is None:
+                        break
+                    asked.append(key)
+                    open_to.remove(key)
+                return asked
             asked.append(key)
             if len(asked) >= most:
                 return asked
@@ -276,19 +282,20 @@ class Search:
     def _promising(self, among: Sequence[Hashable]) -> Hashable | None:
         """The configuration that may be the best by far, if one may be better than the best at all.
 
-        By a linear model of the logarithm with the effect of each value and of each pair of values.
+        By a linear model of the logarithm with the effect of each value and of each pair of values; what did not
+        complete counts as the worst there is.
         """
         from sklearn.linear_model import BayesianRidge
 
         if not among:
             return None
+        sizes = [len(values) for values in self.space.parameters.values()]
+        worst = min(map(self._score, self.completed))
+        ran = {own: key for own, key in self.space.configurations.items() if key in self.tried}
+        scores = [self._score(key) if key in self.completed else worst for key in ran.values()]
+        model = BayesianRidge().fit(_effects(np.array(list(ran)), sizes), scores)
         levels = np.array(
             [next(own for own, key in self.space.configurations.items() if key == each) for each in among]
-        )
-        known = [(own, key) for own, key in self.space.configurations.items() if key in self.completed]
-        sizes = [len(values) for values in self.space.parameters.values()]
-        model = BayesianRidge().fit(
-            _effects(np.array([own for own, _ in known]), sizes), [self._score(key) for _, key in known]
         )
         mean, deviation = model.predict(_effects(levels, sizes), return_std=True)
         bounds = mean + REACH * deviation
