@@ -185,8 +185,8 @@ class Search:
             asked = self._proposed(min(most, affordable, len(self.left)), affordable)
             if not asked:
                 self.ended.append(
-                    f"neither model expects an improvement of the {len(self.left)} that were not tried, and all were that "
-                    f"differ in one parameter from the best, or from up to {CENTRES - 1} within noise of it"
+                    f"neither model expects an improvement of the {len(self.left)} that were not tried, and all were "
+                    f"that differ in one parameter from the best, or from up to {CENTRES - 1} within noise of it"
                 )
         for key in asked:
             self.tried[key] = Tried()
