@@ -50,10 +50,11 @@ class Space:
 
 @dataclass
 class Tried:
-    """A configuration that was asked for: its values by repeat, and whether one did not complete."""
+    """A configuration that was asked for: its values by repeat, whether one did not complete, the last one's cost."""
 
     values: dict[int, float] = field(default_factory=dict)
     failed: bool = False
+    cost: float = 0.0
 
 
 class Search:
@@ -161,6 +162,7 @@ class Search:
     def tell(self, configuration: Hashable, repeat: int, value: float | None, cost: float) -> None:
         """Tell of a run that was asked for: its value, or None where it did not complete, and what it cost."""
         self.spent += cost
+        self.tried[configuration].cost = cost
         if value is None:
             self.tried[configuration].failed = True
         else:
@@ -196,10 +198,11 @@ class Search:
         """Repeats of the configurations that are close, one of each; the best first."""
         found = self.completed
         due = [key for key in self.close if len(found[key]) < self.repeats]
-        affordable = self._affordable()
-        if due and affordable < 1:
+        costs = itertools.accumulate(self.tried[key].cost for key in due)  # of the repeats before
+        asked = [key for key, cost in zip(due, costs, strict=True) if self.spent + cost <= self.budget]
+        if due and not asked:
             self.ended.append("the budget for repeats is spent")
-        return [(key, max(found[key]) + 1) for key in due[:affordable]]
+        return [(key, max(found[key]) + 1) for key in asked]
 
     def _affordable(self) -> int:
         """How many more runs the budget allows, by what the typical one has cost so far."""
