@@ -1,6 +1,6 @@
 """How well and at what cost `multicard tune` searches, on spaces whose truth is known: against random search and TPE.
 
-Two spaces of 240 configurations, drawn anew for each seed, with three repeats each in the full matrix. `loader`: a
+Two spaces of 240 configurations, others for each seed, with three repeats each in the full matrix. `loader`: a
 training step as on a GPU, bound by the loader or by compute, with 240 combinations of batch size, loader workers,
 precision, memory layout and compilation that interact. `effects`: five parameters with random effects and random
 interactions of all pairs. In both a run that does not fit into memory fails after its start, repeats vary by 2 %,
