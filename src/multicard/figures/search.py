@@ -43,7 +43,7 @@ def _draw(trials: pd.DataFrame, measure: str, found: Interval, question: str) ->
         axes.plot(
             time[rows.index], [0.02] * len(rows), linestyle="none", marker=marker, color="0.2", label=label, **where
         )
-    axes.set_ylim(axes.get_ylim())  # of the runs, where the interval of two of them would leave no room for these
+    axes.set_ylim(axes.get_ylim())  # of the runs, or the interval of two of them would squeeze these
     if found.low is not None:
         axes.axhspan(
             scale * found.low, scale * found.high, color=best, alpha=0.15, linewidth=0, label="best, 95% interval"
