@@ -12,12 +12,13 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from multicard.experiment.machine import Machine
 from multicard.launch import job
 from multicard.launch.process import Ended
 
@@ -33,9 +34,13 @@ PRELOADED = (
 
 @contextmanager
 def forked_ranks(preload: Sequence[str] = PRELOADED) -> Iterator[None]:
-    """Let jobs that are run in this context fork their ranks; the first use decides what is `preload`ed."""
+    """Let jobs that are run in this context fork their ranks; the first use decides what is `preload`ed.
+
+    Where there are GPUs they are started as ever: a process that has asked for a GPU, as what is preloaded does, cannot
+    be forked.
+    """
     FORKS.set_forkserver_preload([__name__, *preload])
-    with patch.object(job, "run", run_forked):
+    with nullcontext() if Machine.here().gpus else patch.object(job, "run", run_forked):
         yield
 
 
