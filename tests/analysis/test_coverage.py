@@ -8,6 +8,8 @@ from scipy.stats import ttest_rel
 
 from multicard.analysis.statistics import Interval, corrected, holm, median_of, pooled_ratio, ratio_of, verdict
 
+pytestmark = pytest.mark.slow
+
 DRAWS = 6000  # the standard error of a coverage of 95% is then 0.28%
 FAMILIES = 10_000
 REPEATS = range(2, 11)

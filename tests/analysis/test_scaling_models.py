@@ -51,6 +51,7 @@ def test_times_without_noise_give_the_true_parameters(
     assert all(residual > 1e-3 for residual in fit.others.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeats", [1, 3])
 @pytest.mark.parametrize(("formula", "scaling", "place", "times", "truth"), TRUTHS)
 def test_intervals_contain_the_true_parameters_as_often_as_stated(
@@ -69,6 +70,7 @@ def test_intervals_contain_the_true_parameters_as_often_as_stated(
     assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scatter", "doubtful"), [(0.002, False), (0.03, True)])
 def test_intervals_cover_less_where_the_choice_of_the_communication_term_is_in_doubt(
     scatter: float, doubtful: bool

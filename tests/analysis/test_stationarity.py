@@ -36,6 +36,7 @@ def autoregressive(correlation: float, count: int, rng: np.random.Generator) -> 
 
 
 # What is stated in docs/measuring.md; the last is where a slow oscillation cannot be told from drift.
+@pytest.mark.slow
 @pytest.mark.parametrize(("correlation", "stated"), [(0.0, 0.01), (0.3, 0.02), (0.6, 0.03), (0.9, 0.07)])
 @pytest.mark.parametrize("count", [60, 200])
 def test_steady_runs_whose_steps_are_correlated_are_called_not_stationary_as_rarely_as_stated(

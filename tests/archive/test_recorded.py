@@ -119,6 +119,7 @@ def test_archives_of_a_folder_have_names(tmp_path: Path) -> None:
         archives_in(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_commands_archive_runs_and_status(gpu_archive: Path, recorded_results: Path, tmp_path: Path) -> None:
     def multicard(*arguments: str) -> subprocess.CompletedProcess[str]:
         program = "from multicard.cli import main; main()"

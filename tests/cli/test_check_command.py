@@ -13,6 +13,8 @@ from multicard.archive.pack import pack
 from multicard.cli import main
 from recorded_runs import add_run, experiment
 
+pytestmark = pytest.mark.slow
+
 SPREAD = (1.0, 1.002, 0.998)
 FACTOR = 1.1
 

@@ -122,6 +122,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_ranks_wait_for_each_other_without_a_collective_in_the_group_of_the_training(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(RANK)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -6,6 +6,8 @@ import pytest
 
 from observed_scripts import STEPS, Server, after_head
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import torch._dynamo
 from torch._dynamo.utils import counters
@@ -78,7 +80,6 @@ def train(x):
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
 def test_losses_and_graphs_are_the_same_without_the_observer(
     server: Server, plain_server: Server, tmp_path: Path, compiled: str

@@ -6,6 +6,8 @@ import pytest
 
 from observed_scripts import WINDOWS, Server, after_head
 
+pytestmark = pytest.mark.slow
+
 # Scripts by what is special about them. Each step draws 8 samples, unless a comment says otherwise.
 LOOPS = {
     "batches that accumulate": """

@@ -12,6 +12,8 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.record.operations import OperationCounter, count_operations
 from observed_scripts import Server, after_head
 
+pytestmark = pytest.mark.slow
+
 LOOP = """
 for epoch in range(1000):
     for x, y in loader:

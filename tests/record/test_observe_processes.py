@@ -8,6 +8,8 @@ import pytest
 from multicard.core.rendezvous import free_port
 from observed_scripts import Server, run
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import os
 import sys
@@ -120,7 +122,6 @@ def test_a_script_that_fails_without_pytorch_names_the_rank_that_the_launcher_to
     assert (process["rank"], process["error"]["reason"]["rank"]) == (2, 2)
 
 
-@pytest.mark.slow
 def test_ranks_of_torchrun_that_share_a_model_end_together(tmp_path: Path) -> None:
     """FSDP on two CPU processes; torchrun itself imports torch too, and is no rank."""
     wrap = "from torch.distributed.fsdp import fully_shard; train(int(os.environ['RANK']), wrap=fully_shard)"
@@ -135,7 +136,6 @@ def test_ranks_of_torchrun_that_share_a_model_end_together(tmp_path: Path) -> No
     assert seen == {"torch.distributed.run": False, str(tmp_path / "script.py"): True}
 
 
-@pytest.mark.slow
 def test_processes_that_are_spawned_are_told_apart(tmp_path: Path) -> None:
     """A worker of a loader is no rank; a rank that meets the others over TCP is."""
     workers = "DataLoader(data, batch_size=8, num_workers=1, multiprocessing_context='spawn'"

@@ -10,6 +10,8 @@ import pytest
 
 from observed_scripts import STEPS, Server, after_head
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server, tmp_path: Path) -> None:
     script = """
@@ -378,7 +380,6 @@ def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_pat
     assert [step["samples"] for step in found.steps[0]] == STEPS * [""]
 
 
-@pytest.mark.slow
 def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Path) -> None:
     script = """
     from multicard.record.observe import recording

@@ -170,6 +170,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_program_runs_by_hand(folder: Path, tmp_path: Path) -> None:
     plans = {name: {"question": plan.question, "figures": plan.figures} for name, plan in PLANS.items()}
     command = [
