@@ -22,6 +22,7 @@ from multicard.analysis.result_comparison import (
     DISTURBED_RUNS,
     HARDWARE,
     NOT_RECORDED,
+    RATES,
     Configuration,
     Side,
     environment_differences,
@@ -56,9 +57,7 @@ class Measure:
 
 MEASURES: dict[str, Measure] = {
     "iteration_time": Measure(("iteration_time_s",), True, "slower", "faster"),
-    "throughput": Measure(
-        ("throughput_samples_per_s", "tokens_per_s", "steps_per_s"), False, "less throughput", "more throughput"
-    ),
+    "throughput": Measure(RATES, False, "less throughput", "more throughput"),
     "memory": Measure(("peak_memory_bytes",), True, "more memory", "less memory"),
     "energy": Measure(("energy_per_sample_j", "energy_per_token_j"), True, "more energy", "less energy"),
 }

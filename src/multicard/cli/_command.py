@@ -71,6 +71,20 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the kind of device."""
+    parser.add_argument(
+        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto (default): cuda if there is a GPU"
+    )
+
+
+def device_of(stated: str) -> str:
+    """The kind of device that `--device` states, or that this machine has."""
+    from multicard.experiment.machine import Machine
+
+    return ("cuda" if Machine.here().gpus else "cpu") if stated == "auto" else stated
+
+
 def numbers_of_devices(option: str, text: str) -> list[int]:
     """Read the value of an option such as 1,2,4.
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command, numbers_of_devices
+from multicard.cli._command import Command, add_device, device_of, numbers_of_devices
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to measure, for how long, and where to keep it."""
     add = parser.add_argument
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto (default): cuda if there is a GPU")
+    add_device(parser)
     add("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two, and all)")
     add(
         "--config",
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     if reason := unwritable(results):
         raise UserError(f"--results: cannot write: {reason}")
     here = Machine.here()
-    device = ("cuda" if here.gpus else "cpu") if arguments.device == "auto" else arguments.device
+    device = device_of(arguments.device)
     runs, jobs = [], []
     if experiment:
         every = distinct(expand(experiment)).values()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from multicard.cli._command import Command, needs_writing, numbers_of_devices, results_of
+from multicard.cli._command import Command, add_device, device_of, needs_writing, numbers_of_devices, results_of
 from multicard.cli._own_command import as_in_file, parse_command, resolve_names
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--steps", type=int, default=50, help="measured steps (default: %(default)s)")
     add("--repeats", type=int, default=1, help="repeats of each configuration; two or more give intervals")
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto (default): cuda if there is a GPU")
+    add_device(parser)
     add("--python", metavar="FILE", help="interpreter that runs the script (default: the one that runs multicard)")
     add(
         "--launcher",
@@ -110,15 +110,9 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
     command = resolve_names(command, varied)
     devices = numbers_of_devices("--devices", arguments.devices)
-    device = arguments.device
-    if device == "auto":
-        from multicard.experiment.machine import Machine
-
-        device = "cuda" if Machine.here().gpus else "cpu"
-        if arguments.write_only and device == "cpu":
-            raise UserError(
-                "--write-only: this machine has no GPU, and others may; state --device cuda or --device cpu"
-            )
+    device = device_of(arguments.device)
+    if arguments.write_only and arguments.device == "auto" and device == "cpu":
+        raise UserError("--write-only: this machine has no GPU, and others may; state --device cuda or --device cpu")
     stated = {
         "python": arguments.python or python,
         "launcher": arguments.launcher,
