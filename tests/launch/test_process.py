@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -64,8 +65,8 @@ def test_a_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
-@pytest.mark.parametrize("signal", ["terminate", "kill"])
-def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, signal: str) -> None:
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, how: str) -> None:
     launcher = (
         "import os, sys; from pathlib import Path; from multicard.launch import process\n"
         "code = 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'\n"
@@ -74,7 +75,7 @@ def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, signal: str) -> Non
     )
     started = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
     job = int(started.stdout.readline())
-    getattr(started, signal)()
+    getattr(started, how)()
     started.wait(timeout=150)
     deadline = time.monotonic() + 120
     while not gone(job) and time.monotonic() < deadline:
@@ -99,28 +100,25 @@ def test_a_job_keeps_what_environment_modules_set_for_cuda_and_the_network(name:
     assert job_environment({name: "mine"}) == {name: "mine"}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="signals of Unix")
-def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path) -> None:
-    # The job takes its time to end, and its launcher is told again meanwhile.
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path, second: signal.Signals) -> None:
+    # The job takes its time to end, and its launcher is told again meanwhile: when it says so.
     job = (
-        "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print('ended', "
-        "flush=True), os._exit(0))); print(os.getpid(), flush=True); time.sleep(600)"
+        "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('ending', flush=True), "
+        "time.sleep(0.5), print('ended', flush=True), os._exit(0))); print('ready', flush=True); time.sleep(600)"
     )
-    launcher = (
-        "import os, sys; from pathlib import Path; from multicard.launch import process\n"
-        f"process.run([sys.executable, '-c', {job!r}], dict(os.environ), Path({str(tmp_path / 'log.txt')!r}), 600, "
-        "lambda line: print(line, flush=True))\n"
-    )
-    started = subprocess.Popen(
-        [sys.executable, "-c", launcher], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    pid = int(started.stdout.readline())
-    for _ in range(2):
-        started.terminate()
-        time.sleep(0.3)
-    output, complaints = started.communicate(timeout=150)
-    assert (output, complaints) == ("ended\n", "")
-    assert gone(pid)
+    tell = {"ready": signal.SIGHUP, "ending": second}
+    lines: list[str] = []
+
+    def follow(line: str) -> None:
+        lines.append(line)
+        if line in tell:
+            os.kill(os.getpid(), tell[line])
+
+    with pytest.raises(SystemExit) as raised:
+        process.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, follow)
+    assert raised.value.code == 128 + signal.SIGHUP
+    assert lines == ["ready", "ending", "ended"]
 
 
 # Starts a process that is nobody's child any more, as a profiler starts its agent, and ends when that has computed for

@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from multicard.core.errors import UserError
 from multicard.core.layout import EPOCHS, LOG, RUN, SAVED, STEPS, TRACE
+from multicard.launch.signals import interruptible, undisturbed
 
 SCRATCH = ".scratch-"
 LOCK = ".lock"
@@ -22,17 +23,20 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 def scratch_in(folder: Path) -> Iterator[Path]:
     """Clear the run directory, and give a temporary folder in it.
 
+    However often this process is told to end, the folder is removed before it does.
+
     Raises
     ------
     UserError
         If another process is running the job there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with _locked(folder), undisturbed():
         _clear(folder)
         scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
         try:
-            yield scratch
+            with interruptible():
+                yield scratch
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

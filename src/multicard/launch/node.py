@@ -7,7 +7,6 @@ run, which all nodes see.
 import argparse
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, temporary_folder
 from multicard.launch.job import node_command, wrapped
 from multicard.launch.process import run
+from multicard.launch.signals import interruptible, undisturbed
 from multicard.profilers import PROFILERS, Profiler
 
 
@@ -83,8 +83,6 @@ def end_orphaned_job(address: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    # On SIGTERM too, its folder on the node is removed.
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
     job = read_json(parser.parse_args().job)
@@ -94,7 +92,8 @@ if __name__ == "__main__":
     rendezvous = Rendezvous(node, p.nodes, first, job["port"])
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     write_json(Path(job["scratch"]) / node_file(NODE, rendezvous.node), {"name": name})
-    code = run_node(job, p, rendezvous)
+    with undisturbed(), interruptible():  # its folder on the node is removed, and what the ranks left is copied
+        code = run_node(job, p, rendezvous)
     if code != 0 and rendezvous.node > 0:
         end_orphaned_job(rendezvous.address, int(os.environ["SLURM_SRUN_COMM_PORT"]))
     sys.exit(code)

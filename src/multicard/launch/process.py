@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from multicard.core.files import report_full_disk
+from multicard.launch.signals import interruptible, undisturbed
 
 GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
@@ -110,9 +111,8 @@ def _run_once(
 ) -> Ended:
     mark = uuid.uuid4().hex
     started = time.monotonic()
-    previous = {s: signal.signal(s, _exit) for s in (signal.SIGTERM, signal.SIGHUP)}
     unwritten: list[OSError] = []
-    with report_full_disk(log), _adopting_orphans(), log.open("w", encoding="utf-8") as sink:
+    with report_full_disk(log), _adopting_orphans(), log.open("w", encoding="utf-8") as sink, undisturbed():
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -142,20 +142,17 @@ def _run_once(
         reader.start()
         timed_out = lingered = orphaned = False
         try:
-            if wrapped is None:
-                process.wait(timeout=time_limit_s)
-            else:
-                lingered, orphaned = _wait_for_wrapped(process, mark, started + time_limit_s, wrapped)
+            with interruptible():
+                if wrapped is None:
+                    process.wait(timeout=time_limit_s)
+                else:
+                    lingered, orphaned = _wait_for_wrapped(process, mark, started + time_limit_s, wrapped)
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            for number in previous:  # a second signal, as Slurm sends, must not interrupt this
-                signal.signal(number, signal.SIG_IGN)
             _end_marked(mark, GRACE_S if grace_s is None else grace_s)
             process.wait()
             reader.join()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
         if unwritten:
             raise unwritten[0]
     return Ended(process.returncode, timed_out, time.monotonic() - started, lingered, orphaned)
@@ -195,10 +192,6 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except psutil.Error:
         return {}
-
-
-def _exit(number: int, _frame: object) -> None:
-    sys.exit(128 + number)
 
 
 def _end_with_parent() -> None:

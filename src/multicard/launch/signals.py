@@ -1,13 +1,16 @@
-"""End a pipeline that is told to end, with all that it has started."""
+"""End what is told to end: a pipeline with all that it has started, a launcher once it has cleaned up."""
 
 import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 import psutil
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 ON_SLURM = (
     "Cancelling the Slurm jobs. Snakemake ends after its next look at the queue, in at most three minutes; until then "
@@ -55,3 +58,73 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, end)
     return ending
+
+
+class _Told:
+    """The signal that told this process to end, and whether it was obeyed."""
+
+    number: int | None = None
+    obeyed = False
+    put_off = False
+
+    def come(self, number: int, _frame: FrameType | None) -> None:
+        self.number = self.number or number
+        self.obey()
+
+    def obey(self) -> None:
+        if self.number is None or self.obeyed or self.put_off:
+            return
+        self.obeyed = True
+        if self.number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + self.number)
+
+
+_told: _Told | None = None
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put off SIGINT, SIGTERM and SIGHUP until the block is left, or to an `interruptible` block in it.
+
+    What tells a launcher to end may come more than once: from the terminal, from Snakemake and from Slurm. The first
+    raises `KeyboardInterrupt` or `SystemExit`; any other does nothing, so that none interrupts the cleaning up. A
+    signal that is ignored (`nohup`) stays ignored. Such blocks may be nested.
+    """
+    global _told
+    if _told is not None:
+        with _putting_off(_told, True):
+            yield
+        return
+    told = _told = _Told()
+    told.put_off = True
+    before = {number: signal.getsignal(number) for number in ENDING}
+    changed = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    try:
+        for number in changed:
+            signal.signal(number, told.come)
+        yield
+    finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)
+        _told = None
+    told.put_off = False
+    told.obey()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Obey, in this part of an `undisturbed` block, a signal that has come or comes."""
+    with _putting_off(_told, False):
+        yield
+
+
+@contextlib.contextmanager
+def _putting_off(told: _Told, put_off: bool) -> Iterator[None]:
+    before, told.put_off = told.put_off, put_off
+    told.obey()
+    try:
+        yield
+    finally:
+        told.put_off = before
+        told.obey()
