@@ -266,7 +266,11 @@ def test_one_number_of_devices_says_what_to_run(strategy: str, devices: int, tmp
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("6h", 21600), ("90m", 5400), ("2h30m", 9000), ("45s", 45), ("1d12h", 129600), ("1.5h", 5400)]
+    ("text", "seconds"),
+    [
+        ("6h", 21600), ("90m", 5400), ("90min", 5400), ("2h30m", 9000), ("2h30min", 9000), ("45s", 45),
+        ("1d12h", 129600), ("1.5h", 5400),
+    ],
 )  # fmt: skip
 def test_durations_are_read(text: str, seconds: float) -> None:
     assert duration_s("--deadline", text) == seconds

@@ -110,8 +110,8 @@ def test_a_dry_run_runs_nothing(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--budget", "2"], "--budget: found '2', expected a time such as 90min or 2h"),
-        (["--budget", "0h"], "--budget: found '0h', expected a time such as 90min or 2h"),
+        (["--budget", "2"], "--budget: found '2', expected a duration such as 6h, 90min, 2h30m or 45s"),
+        (["--budget", "0h"], "--budget: found '0h', expected a duration such as 6h, 90min, 2h30m or 45s"),
         (["--budget", "1h", "--scenario", "none"], "--scenario: found none, expected one of formats"),
         (["--budget", "1h", "--parallel", "0"], "--parallel: found 0, expected a number of runs, at least 1"),
     ],

@@ -99,7 +99,7 @@ def numbers_of_devices(option: str, text: str) -> list[int]:
 
 
 def duration_s(option: str, text: str) -> float:
-    """Read a duration such as 6h, 90m, 2h30m or 45s, in seconds.
+    """Read a duration such as 6h, 90min, 2h30m or 45s, in seconds.
 
     Raises
     ------
@@ -107,11 +107,11 @@ def duration_s(option: str, text: str) -> float:
         If it is anything else, or 0.
     """
     number = r"(\d+(?:\.\d+)?)"
-    found = re.fullmatch(rf"(?:{number}d)?(?:{number}h)?(?:{number}m)?(?:{number}s)?", text)
+    found = re.fullmatch(rf"(?:{number}d)?(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s)?", text)
     parts = found.groups(default="0") if found else ()
     seconds = sum(size * float(part) for size, part in zip((86400, 3600, 60, 1), parts, strict=False))
     if not 0 < seconds < float("inf"):
-        raise UserError(f"{option}: found {text!r}, expected a duration such as 6h, 90m, 2h30m or 45s")
+        raise UserError(f"{option}: found {text!r}, expected a duration such as 6h, 90min, 2h30m or 45s")
     return seconds
 
 

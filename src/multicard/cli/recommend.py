@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["throughput", "time_to_accuracy", "energy", "memory"],
         help="what to optimize (default: all four)",
     )
-    add("--deadline", metavar="TIME", help="how many GPUs train in this time, such as 6h, 90m or 2h30m")
+    add("--deadline", metavar="TIME", help="how many GPUs train in this time, such as 6h, 90min or 2h30m")
     add("--gpu-hour-cost", type=float, metavar="X", help="price of an hour of one GPU, in any currency")
     add("--max-memory", metavar="SIZE", help="skip configurations that need more per device, such as 80GB or 74.5GiB")
     add("--min-accuracy", type=float, metavar="X", help="count only what reached this test accuracy, such as 0.98")

@@ -1,12 +1,11 @@
 """`multicard tune`."""
 
 import argparse
-import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import Command
+from multicard.cli._command import Command, duration_s
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from multicard.search.scenario import Result, ScenarioSpace
 
 GOALS = ("throughput", "iteration_time", "energy")
-UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("config", type=Path, metavar="CONFIG", help="configuration file")
     add("--scenario", metavar="NAME", help="scenario whose values are searched (default: the only one)")
     add("--goal", choices=GOALS, default=GOALS[0], help="what to optimize (default: %(default)s)")
-    add("--budget", required=True, metavar="TIME", help="time of all runs together, such as 90min or 2h")
+    add("--budget", required=True, metavar="TIME", help="time of all runs together, such as 90min or 2h30m")
     add(
         "--parallel", type=int, default=1, metavar="N",
         help="runs that may run at once, as on a cluster (default: %(default)s); more of them find less per run",
@@ -42,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.search.core import Search
     from multicard.search.scenario import ScenarioSpace
 
-    budget_s = _seconds(arguments.budget)
+    budget_s = duration_s("--budget", arguments.budget)
     if arguments.parallel < 1:
         raise UserError(f"--parallel: found {arguments.parallel}, expected a number of runs, at least 1")
     experiment = read_experiment(arguments.config, arguments.profile)
@@ -166,14 +164,6 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     stem = space.results / "search" / space.name
     save(*draw_search(pd.DataFrame(trials), space.measure, value, space.scenario.question), stem)
     print(f"figure: {stem}.png, its numbers: {stem}.csv")
-
-
-def _seconds(text: str) -> float:
-    """Read a time such as 90min, 2h or 1.5h."""
-    found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS_S)})", text)
-    if not found or not float(found[1]):
-        raise UserError(f"--budget: found {text!r}, expected a time such as 90min or 2h")
-    return float(found[1]) * UNITS_S[found[2]]
 
 
 COMMAND = Command(
