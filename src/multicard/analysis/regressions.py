@@ -22,11 +22,11 @@ from multicard.analysis.result_comparison import (
     DISTURBED_RUNS,
     HARDWARE,
     NOT_RECORDED,
-    RATES,
     Configuration,
     Side,
     environment_differences,
 )
+from multicard.analysis.scaling import RATES
 from multicard.analysis.statistics import LEVEL, Interval, corrected, median_of, ratio_of, repeats_needed
 from multicard.core.text import counted
 from multicard.core.units import percent

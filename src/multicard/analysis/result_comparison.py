@@ -17,7 +17,7 @@ from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import notices
 from multicard.analysis.run_files import read_record
-from multicard.analysis.scaling import add_scaling
+from multicard.analysis.scaling import RATES, add_scaling
 from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
 from multicard.core.units import BYTES, with_unit
 from multicard.experiment.parameters import as_columns
@@ -25,9 +25,7 @@ from multicard.experiment.parameters import as_columns
 # Compared measures, and the words for more and for less of each. A measure that neither side has is skipped.
 WORDS: dict[str, tuple[str, str]] = {
     "iteration_time_s": ("slower", "faster"),
-    "throughput_samples_per_s": ("faster", "slower"),
-    "tokens_per_s": ("faster", "slower"),
-    "steps_per_s": ("faster", "slower"),
+    **dict.fromkeys(RATES, ("faster", "slower")),
     "speedup": ("scales better", "scales worse"),
     "peak_memory_bytes": ("more memory", "less memory"),
     "energy_per_sample_j": ("more energy", "less energy"),
@@ -36,8 +34,6 @@ WORDS: dict[str, tuple[str, str]] = {
     "test_loss": ("higher", "lower"),
     "loss_at_end": ("higher", "lower"),
 }
-# Work over time: where the work is the same in all runs, each is the same comparison as that of the iteration time.
-RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")
 SAME_WORK = 1e-6  # relative difference of the work of a step up to which it is the same
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 NOT_IN_A, NOT_IN_B = "measured in b only", "measured in a only"
@@ -241,6 +237,7 @@ def _corrected(found: Sequence[tuple[str, str, list[float], list[float]]]) -> li
     tests: dict[tuple[str, str], Interval] = {}
     keys = []
     for name, measure, before, after in found:
+        # Where the work is the same in all runs, a rate is the same comparison as the iteration time.
         twin = measure in RATES and _same_work(times.get(name, []), before + after)
         keys.append((name, "iteration_time_s" if twin else measure))
         tests.setdefault(keys[-1], ratio_of(after, before))

@@ -13,6 +13,7 @@ from multicard.analysis.statistics import Interval, median_of, product_of, ratio
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import Workload, workload_of
 
+RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")  # work over time, by what counts it
 ENDS = ("", "_low", "_high")
 SAME_WORK = 0.05  # relative difference of the samples of a step up to which they are the same
 BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a baseline may differ

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.scaling import ENDS, fits, over_repeats, speedups, throughput_of
+from multicard.analysis.scaling import ENDS, RATES, fits, over_repeats, speedups, throughput_of
 from multicard.analysis.table_files import SYMBOLS, write_table
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
 
-COSTS = (
-    "iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "steps_per_s", "peak_memory_bytes", "test_accuracy",
-)  # fmt: skip
+COSTS = ("iteration_time_s", *RATES, "peak_memory_bytes", "test_accuracy")
 
 SCALING_MODELS = (
     "scaling models, fitted to the step times. Intervals take the chosen communication term as given; where it is in "
@@ -47,8 +45,7 @@ def write_scenario_tables(
     shown = {workload_of(measures).unit.throughput, throughput_of(measures)}
     if "tokens_per_s" in measures and measures["tokens_per_s"].notna().any():
         shown.add("tokens_per_s")
-    rates = {"throughput_samples_per_s", "tokens_per_s", "steps_per_s"} - shown
-    costs = [name for name in COSTS if name in measures and name not in rates]
+    costs = [name for name in COSTS if name in measures and (name in shown or name not in RATES)]
     for name, table, caption in zip(
         WRITTEN_TABLES,
         (measures_table(measures, costs), speedup_table(measures), scaling_models_table(measures)),
