@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, ttest_ind
 
-from multicard.analysis.regressions import Pair, history, judge
+from multicard.analysis.regressions import Pair, judge
 from multicard.analysis.result_comparison import Configuration, Side
 from multicard.analysis.statistics import repeats_needed
+from multicard.analysis.version_history import history
 
 TOLERANCE = 0.03
 SPREAD = (1.0, 1.01, 0.99)  # of repeats

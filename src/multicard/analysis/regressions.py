@@ -1,4 +1,4 @@
-"""Whether results are worse than those of a baseline by more than a tolerance, and by how much over versions.
+"""Whether results are worse than those of a baseline by more than a tolerance.
 
 A change is the ratio of geometric means less one, with a sign by which worse is above zero: 0.1 of an iteration time is
 10% longer, of a throughput 10% less. It is a regression if it is worse than the tolerance and its ratio differs from
@@ -10,9 +10,8 @@ corrected: to call all of a family within it wrongly, each that is not has to be
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -172,14 +171,14 @@ def check_sides(
     compared = [key for key in shared if before[key].values]
     differences = environment_differences(baseline.records_of(shared), new.records_of(shared))
     hardware = _hardware(differences)
-    ended = [(key, _failures(before[key], after[key])) for key in compared]
+    ended = [(key, failures(before[key], after[key])) for key in compared]
     pairs = [
         Pair(before[key].name, name, *_values(MEASURES[name], before[key], after[key]))
         for key in compared
         if after[key].values
         for name in measures
     ]
-    judged = [_failed(before[key].name, why) for key, why in ended if why] + judge(pairs, tolerance)
+    judged = [failed(before[key].name, why) for key, why in ended if why] + judge(pairs, tolerance)
     place = {before[key].name: index for index, key in enumerate(compared)}
     return RegressionCheck(
         tolerance=tolerance,
@@ -219,83 +218,6 @@ def judge(pairs: Sequence[Pair], tolerance: float) -> list[Judgement]:
     return [_judgement(pair, ratio, tolerance, max(comparisons, 1)) for pair, ratio in zip(pairs, ratios, strict=True)]
 
 
-@dataclass(frozen=True)
-class Point:
-    """A measure of one configuration in one version.
-
-    Attributes
-    ----------
-    configuration
-        Id of its runs, less the repeat.
-    parameters
-        Those of its runs but the repeat.
-    version
-        Place of the version, from 0.
-    values
-        Over repeats; empty where none completed.
-    median
-        Their median with its interval, in the unit of `column`.
-    column
-        The measure's; None without values.
-    outcomes
-        Of its runs in this version; empty where it was not run.
-    since_previous, since_first
-        What changed since the version before, and since the first one, of those with values; None in the first. Where
-        runs do not complete any more, `since_previous` says so.
-    previous, first
-        These versions.
-    """
-
-    configuration: str
-    parameters: Mapping[str, object]
-    version: int
-    values: Sequence[float]
-    median: Interval
-    column: str | None
-    outcomes: Sequence[str]
-    since_previous: Judgement | None = None
-    since_first: Judgement | None = None
-    previous: int | None = None
-    first: int | None = None
-
-
-def history(versions: Sequence[Side], tolerance: float = 0.03, measure: str = "iteration_time") -> list[Point]:
-    """Follow a measure of each configuration over versions, given in their order.
-
-    Each version is compared with the one before and with the first, so that a regression in steps below the tolerance
-    is found as well. All comparisons are corrected together.
-    """
-    names = {key: one.name for side in versions for key, one in side.configurations.items()}
-    lines = {
-        key: _line(name, [side.configurations.get(key) for side in versions], measure) for key, name in names.items()
-    }
-    known = {key: [place for place, point in enumerate(line) if point.values] for key, line in lines.items()}
-    steps = dict.fromkeys(
-        (key, before, after)
-        for key, places in known.items()
-        for before, after in [*pairwise(places), *((places[0], place) for place in places[1:])]
-    )
-    pairs = [
-        Pair(names[key], measure, lines[key][before].values, lines[key][after].values) for key, before, after in steps
-    ]
-    judged = dict(zip(steps, judge(pairs, tolerance), strict=True))
-    found = []
-    for key, line in lines.items():
-        for place, point in enumerate(line):
-            earlier = [each for each in known[key] if each < place]
-            if not earlier:
-                found.append(point)
-                continue
-            since = {"previous": earlier[-1], "first": earlier[0]}
-            changes = {f"since_{name}": judged.get((key, before, place)) for name, before in since.items()}
-            if point.outcomes and not point.values:
-                before, after = (versions[each].configurations[key] for each in (earlier[-1], place))
-                if why := _failures(before, after):
-                    changes["since_previous"] = _failed(point.configuration, why)
-            found.append(replace(point, **since, **changes))
-    return found
-
-
 def unlike_hardware(one: Side, other: Side) -> list[tuple[str, str, str]]:
     """What differs in hardware between the runs of the configurations that two sets of results share."""
     shared = [key for key in one.configurations if key in other.configurations]
@@ -311,7 +233,7 @@ def _values(measure: Measure, before: Configuration, after: Configuration) -> tu
     return before.values.get(column, []), after.values.get(column, [])
 
 
-def _failures(before: Configuration, after: Configuration) -> str | None:
+def failures(before: Configuration, after: Configuration) -> str | None:
     """How runs of a configuration end now that did not before: where all completed, or where none does any more."""
     ended = [[outcome for outcome in each.outcomes.values() if outcome != "completed"] for each in (before, after)]
     if not ended[1] or (ended[0] and after.values):
@@ -321,7 +243,8 @@ def _failures(before: Configuration, after: Configuration) -> str | None:
     return f"{kinds} in {len(ended[1])} of {counted(len(after.outcomes), 'run')}; {completed} completed in the baseline"
 
 
-def _failed(name: str, why: str) -> Judgement:
+def failed(name: str, why: str) -> Judgement:
+    """The regression that runs of a configuration do not complete any more."""
     nothing = Interval(None, None, None, 0)
     return Judgement(name, "outcome", None, None, nothing, (0, 0), REGRESSION, why)
 
@@ -392,23 +315,3 @@ def _repeats_needed(pair: Pair, measure: Measure, tolerance: float, comparisons:
     if tolerance == 0 or change <= 0:
         return None
     return repeats_needed(deviation, abs(math.log(change / limit)), comparisons)
-
-
-def _line(name: str, versions: Sequence[Configuration | None], measure: str) -> list[Point]:
-    """A configuration in each version, all by the same column."""
-    columns = [MEASURES[measure].of(each) for each in versions if each]
-    column = next((each for each in columns if each), None)
-    return [_point(name, place, each, column) for place, each in enumerate(versions)]
-
-
-def _point(name: str, version: int, configuration: Configuration | None, column: str | None) -> Point:
-    values = configuration.values.get(column, []) if configuration else []
-    return Point(
-        configuration=name,
-        parameters=configuration.parameters if configuration else {},
-        version=version,
-        values=values,
-        median=median_of(values),
-        column=column,
-        outcomes=list(configuration.outcomes.values()) if configuration else [],
-    )

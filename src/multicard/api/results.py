@@ -19,12 +19,13 @@ from multicard.analysis.prediction_groups import series, short_names
 from multicard.analysis.prediction_series import checked_line
 from multicard.analysis.prediction_tables import checks_table, predictions_table
 from multicard.analysis.recommend import as_markdown
-from multicard.analysis.regressions import Point, RegressionCheck, check_sides, history, unlike_hardware
+from multicard.analysis.regressions import RegressionCheck, check_sides, unlike_hardware
 from multicard.analysis.result_comparison import MACHINE, Side, compare_sides, read_side
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.analysis.tables import speedup_table
 from multicard.analysis.tradeoff import Demand, tradeoffs
 from multicard.analysis.tradeoff_table import as_table
+from multicard.analysis.version_history import Point, history
 from multicard.api.display import Markdown, summary_html, unmanaged
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest

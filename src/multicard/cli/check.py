@@ -28,22 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("baseline", type=Path, help=f"results to compare with: {what}")
     add("new", type=Path, help="results to check, likewise")
-    add_tolerance(parser)
-    add(
-        "--measure", default="iteration_time", metavar="NAME,...",
-        help="what to check: iteration_time (default), throughput, memory, energy",
-    )  # fmt: skip
-    add("--allow-other-machine", action="store_true", help="check although the hardware differs")
+    add_judging(parser, "check", "NAME,...")
     add("--allow-missing", action="store_true", help="accept that configurations of the baseline were not run")
     add("--json", action="store_true", help="print what was found as JSON")
     add("--junit", type=Path, metavar="FILE", help="also write it as JUnit's XML, which CI systems show")
 
 
-def add_tolerance(parser: argparse.ArgumentParser) -> None:
-    """Add how much worse is accepted."""
-    parser.add_argument(
-        "--tolerance", default="3%", metavar="X%", help="by how much a measure may be worse (default: %(default)s)"
-    )
+def add_judging(parser: argparse.ArgumentParser, verb: str, names: str) -> None:
+    """Add how much worse is accepted, of what, and whether on unlike machines."""
+    add = parser.add_argument
+    add("--tolerance", default="3%", metavar="X%", help="by how much a measure may be worse (default: %(default)s)")
+    add(
+        "--measure", default="iteration_time", metavar=names,
+        help=f"what to {verb}: iteration_time (default), throughput, memory, energy",
+    )  # fmt: skip
+    add("--allow-other-machine", action="store_true", help=f"{verb} although the hardware differs")
 
 
 def tolerance_of(text: str) -> float:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from multicard.cli._command import Command, refuse_unwritable
-from multicard.cli.check import add_tolerance, line_of, read_runs, refuse_other_hardware, tolerance_of
+from multicard.cli.check import add_judging, line_of, read_runs, refuse_other_hardware, tolerance_of
 from multicard.core.errors import UserError
 
 
@@ -15,12 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "versions", type=Path, nargs="+", metavar="RESULTS",
         help="results folders or archives of recorded runs, the oldest first; their names are the versions'",
     )  # fmt: skip
-    add_tolerance(parser)
-    add(
-        "--measure", default="iteration_time", metavar="NAME",
-        help="what to follow: iteration_time (default), throughput, memory, energy",
-    )  # fmt: skip
-    add("--allow-other-machine", action="store_true", help="follow although the hardware differs")
+    add_judging(parser, "follow", "NAME")
     add(
         "--out",
         type=Path,

@@ -9,7 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.regressions import REGRESSION, Judgement, Point
+from multicard.analysis.regressions import REGRESSION, Judgement
+from multicard.analysis.version_history import Point
 from multicard.core.text import counted, for_figure, natural
 from multicard.core.units import heading, unit_for, units_of
 from multicard.figures.series import configuration_names
@@ -29,7 +30,7 @@ def draw_history(
     Parameters
     ----------
     points
-        As `multicard.analysis.regressions.history` gives them, some with values.
+        As `multicard.analysis.version_history.history` gives them, some with values.
     versions
         Names, in their order.
     tolerance
