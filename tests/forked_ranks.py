@@ -33,14 +33,14 @@ PRELOADED = (
 
 
 @contextmanager
-def forked_ranks(preload: Sequence[str] = PRELOADED) -> Iterator[None]:
+def forked_ranks(preload: Sequence[str] = PRELOADED, on_gpus: bool = False) -> Iterator[None]:
     """Let jobs that are run in this context fork their ranks; the first use decides what is `preload`ed.
 
     Where there are GPUs they are started as ever: a process that has asked for a GPU, as what is preloaded does, cannot
-    be forked.
+    be forked. `on_gpus`: what is preloaded asks for none, so ranks are forked there too.
     """
     FORKS.set_forkserver_preload([__name__, *preload])
-    with nullcontext() if Machine.here().gpus else patch.object(job, "run", run_forked):
+    with patch.object(job, "run", run_forked) if on_gpus or not Machine.here().gpus else nullcontext():
         yield
 
 

@@ -52,7 +52,7 @@ def copy_project(folder: Path, *more: str) -> None:
 
 def run_on_gpus(machine: EmulatedGpus, jobs: Sequence[Job], preload: Sequence[str] = VISION, **settings: Any) -> None:
     """Run the jobs on emulated GPUs; without modules to preload, torchrun starts the ranks."""
-    _run(machine.python, jobs, preload, environment(machine, **settings))
+    _run(machine.python, jobs, preload, environment(machine, **settings), on_gpus=True)
 
 
 def run_on_cpu(jobs: Sequence[Job], preload: Sequence[str] = VISION) -> None:
@@ -82,11 +82,14 @@ def run_program(machine: EmulatedGpus, *arguments: Any, **settings: Any) -> subp
     )
 
 
-def _run(python: Path | str, jobs: Sequence[Job], preload: Sequence[str], variables: Mapping[str, str]) -> None:
+def _run(
+    python: Path | str, jobs: Sequence[Job], preload: Sequence[str], variables: Mapping[str, str], on_gpus: bool = False
+) -> None:
     """Run jobs one after the other; whatever their outcome, each leaves its run directory."""
     with tempfile.TemporaryDirectory() as scratch:
         request = Path(scratch) / "request.json"
-        request.write_text(json.dumps({"preload": preload, "jobs": [asdict(job) for job in jobs]}, default=str))
+        asked = {"preload": preload, "on_gpus": on_gpus, "jobs": [asdict(job) for job in jobs]}
+        request.write_text(json.dumps(asked, default=str))
         # As a file, the program would be loaded again by every rank that is forked.
         program = f"from run_jobs import main; main({str(request)!r})"
         done = subprocess.run(
