@@ -224,7 +224,29 @@ def test_other_hardware_is_named_where_it_has_the_other_counts(tmp_path: Path) -
         if run.values["devices"] == 2:
             evidence.runs[index] = replace(run, provenance=replace(run.provenance, gpu="NVIDIA A100", machine="A100s"))
     reasons = [each.forecast(4).prediction.reason for each in series(evidence)]
-    assert "2 devices ran on other hardware or versions (NVIDIA A100)" in reasons[0]
+    assert "2 devices ran on other hardware or versions (A100s)" in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("places", "times_s", "found"),
+    [
+        # One kind of machine, of which the last repeat was given four GPUs: three repeats.
+        (["2 × H100, EPYC 9334, 128 CPUs"] * 2 + ["4 × H100, EPYC 9334, 128 CPUs"], [0.12] * 3, [[3, 3]]),
+        # The same GPUs beside another processor: two repeats on the one machine, one on the other.
+        (["4 × H100, EPYC 9334, 128 CPUs"] * 2 + ["4 × H100, Xeon 8480C, 112 CPUs"], [0.12, 0.12, 0.3], [[3, 2], [1]]),
+    ],
+)
+def test_repeats_on_machines_of_one_kind_are_joined_and_others_kept_apart(
+    places: list[str], times_s: list[float], found: list[list[int]], tmp_path: Path
+) -> None:
+    rows = [row | {"iteration_time_s": t} for row, t in zip(runs({2: 0.12}), times_s, strict=True)]
+    evidence = made(tmp_path, runs({1: 0.1}) + rows)
+    for index, place in enumerate([places[0]] * 3 + places):
+        run = evidence.runs[index]
+        evidence.runs[index] = replace(run, provenance=replace(run.provenance, machine=place))
+    every = series(evidence)
+    assert [[len(one.completed) for one in each.configurations.values()] for each in every] == found
+    assert every[0].forecast(2).prediction.reason == "measured: 120 ms per step"
 
 
 def test_jobs_that_see_only_their_own_gpus_are_checked_on_one_machine(tmp_path: Path) -> None:

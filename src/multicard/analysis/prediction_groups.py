@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -27,7 +28,11 @@ def series(evidence: Evidence, machines: Iterable[MachineLimits] = ()) -> list[S
         places[_shared(each), each[each.workload.method]][_place(each)].add(each["devices"])
     found, bases = [], set()
     for (shared, method, place), own in groups.items():
-        by_count = {(each["nodes"] or 1, each["devices"]): each for each in own}
+        by_count: dict[tuple[int, int], Configuration] = {}
+        for each in own:  # repeats may have been given different parts of a machine, and so be two configurations
+            count = each["nodes"] or 1, each["devices"]
+            before = by_count.get(count)
+            by_count[count] = replace(before, runs=before.runs + each.runs) if before else each
         if (1, 1) not in by_count or max(by_count) > (1, 1):
             for base in own[0].workload.baselines(method):
                 alone = [each for each in groups.get((shared, base, place), []) if each["devices"] == 1]
@@ -103,7 +108,7 @@ def _shared(configuration: Configuration, besides: tuple[str, ...] = ()) -> Any:
 def _place(configuration: Configuration) -> tuple[str | None, str | None]:
     """Kind of hardware, whatever part of it a job was given; and versions."""
     where = configuration.provenance
-    return where.gpu or where.machine, where.versions
+    return where.kind, where.versions
 
 
 def _matches(limits: MachineLimits, configuration: Configuration) -> bool:
