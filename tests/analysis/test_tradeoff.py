@@ -10,8 +10,10 @@ import yaml
 from synthetic_results import OTHERWISE, SCATTERED, STEADY, Row, images, made, make_results, repeated, texts
 
 from multicard.analysis.answers import answer_lines
+from multicard.analysis.best import choices
 from multicard.analysis.evidence import Evidence
 from multicard.analysis.tradeoff import Demand, Training, tradeoffs
+from multicard.analysis.tradeoff_table import as_table
 from multicard.cli import main
 from multicard.cli._command import duration_s, memory_bytes
 from multicard.core.errors import UserError
@@ -71,6 +73,52 @@ def test_repeats_that_did_not_complete_and_doubts_are_told(tmp_path: Path) -> No
     text = answered(made(tmp_path, rows), deadline_s=1200)
     assert "meets the deadline; 2 of 3 runs completed |" in text
     assert "Caveats: disturbed (3 of 5 runs)." in text
+
+
+def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
+    rows = trained(1, 100) + trained(2, 190, steps_per_epoch=90) + trained(2, 190, (1.0, 1.0))
+    rows += trained(4, 340, batch_size=128)
+    for row in (*rows[6:8], *rows[8:]):
+        row["outcome"] = "out_of_memory"
+    rows[8]["outcome"] = "failed"
+    evidence = made(tmp_path, rows)
+    text = answered(evidence)
+    # Two GPUs completed, with another number of steps.
+    assert text.count("Excluded, since no run of them completed:") == 1 == text.count("- mnist, 224 px")
+    assert "4 GPUs" in text and "failed in 1 of 3 runs, out of memory in 2 of 3 runs" in text
+    demand = Demand(max_memory_bytes=1e9)
+    table = as_table(tradeoffs(evidence, demand), demand).set_index("devices")
+    assert table.loc[4, ["refused", "repeats"]].tolist() == [
+        "failed in 1 of 3 runs, out of memory in 2 of 3 runs", 0,
+    ]  # fmt: skip
+    assert len(table) == 3 and table["time_s"].isna().tolist() == [False, False, True]
+
+
+def test_one_repeat_says_that_its_interval_is_unknown(tmp_path: Path) -> None:
+    evidence = made(tmp_path, trained(1, 100, (1.0,)) + trained(2, 190, (1.0,)))
+    text = answered(evidence, deadline_s=120, epochs=1)
+    assert "**1 GPU** (1 min 40 s [one repeat: interval unknown], " in text
+    assert "2 GPUs: 52.6 s [one repeat: interval unknown], +5.3% GPU-hours" in text  # 2 / 1.9
+    assert text.count("| meets the deadline by one repeat |") == 2
+
+
+def test_versions_are_never_taken_together(tmp_path: Path) -> None:
+    evidence = made(tmp_path, scaled_runs() + scaled_runs(profiled_steps=3))
+    was = ["torch 2.11.0, profiler nsys"] * 9 + ["torch 2.11.0, profiler none"] * 9
+    runs = [
+        replace(run, provenance=replace(run.provenance, versions=versions))
+        for run, versions in zip(evidence.runs, was, strict=True)
+    ]
+    [job] = tradeoffs(replace(evidence, runs=runs), Demand())  # who observes is no choice
+    assert len(job.trainings) == 3
+    other = replace(runs[-1].provenance, versions="torch 2.10.0, profiler none")
+    both = replace(evidence, runs=[*runs[:9], *(replace(run, provenance=other) for run in runs[9:])])
+    assert [len(job.trainings) for job in tradeoffs(both, Demand())] == [3, 3]
+    heads = [line for line in answer_lines(both, Demand()) if line.startswith("### ")]
+    assert [head.split(", on ")[1] for head in heads] == ["torch 2.10.0", "torch 2.11.0"]
+    assert [choice.versions for choice in choices(both, "throughput") if choice.devices == 1] == [
+        "torch 2.10.0", "torch 2.11.0",
+    ]  # fmt: skip
 
 
 def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
@@ -265,6 +313,14 @@ def test_one_number_of_devices_says_what_to_run(strategy: str, devices: int, tmp
     assert scenario.fixed.strategy == {"single": "ddp-ds", "ddp": "ddp"}[strategy]
 
 
+def test_backticks_of_a_command_do_not_end_the_block(tmp_path: Path) -> None:
+    row = {"workload": "script", "command": ["train.py", "```", "x"], "device": "cuda"}
+    rows = repeated(row | {"throughput_samples_per_s": 100.0}, (1.0, 1.0))
+    text = answered(made(tmp_path, rows), samples=1e4)
+    snippet = yaml.safe_load(text.split("````yaml\n")[1].split("\n````\n")[0])
+    assert snippet["scenarios"]["how_many"]["fixed"]["command"] == ["train.py", "```", "x"]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
@@ -295,6 +351,7 @@ def test_sizes_are_read() -> None:
         ("--gpu-hour-cost=-1", "gpu hour cost: found -1, expected a number above 0"),
         ("--samples=many", "--samples: found 'many', expected a number such as 1.2e6"),
         ("--samples=0", "samples: found 0, expected a number above 0"),
+        ("--samples=1e300", "samples: found 1e+300, expected a number above 0, up to 1e18"),
     ],
 )
 def test_a_faulty_demand_is_one_line(option: str, expected: str, results: Path) -> None:

@@ -38,6 +38,18 @@ def test_points_lie_at_the_hours_and_time_of_the_training(tmp_path: Path) -> Non
     assert data["time_s"].tolist() == pytest.approx([360, 200, 400, 150], rel=1e-4)
 
 
+def test_each_machine_has_a_panel(tmp_path: Path) -> None:
+    measures = measured("vision", *row(1, 100), *row(2, 180))
+    info = [
+        {"run": f"run{n}", "machine": f"{'Xeon' if n < 3 else 'EPYC'}, 8 CPUs", "versions": "torch 2.11.0"}
+        for n in range(6)
+    ]
+    figure, data = tradeoff(gathered(tmp_path, measures, runs_info=info))
+    assert [axes.get_title().splitlines()[0] for axes in closed(figure).axes] == ["EPYC, 8 CPUs", "Xeon, 8 CPUs"]
+    assert [len(axes.containers) for axes in figure.axes] == [1, 1]
+    assert data[["machine", "devices"]].to_numpy().tolist() == [["EPYC, 8 CPUs", 2], ["Xeon, 8 CPUs", 1]]
+
+
 def test_a_line_joins_what_learns_alike_and_a_dotted_one_the_rest(tmp_path: Path) -> None:
     rows = row(1, 100, scaling="weak") + row(2, 180, scaling="weak") + row(4, 300, scaling="weak", batch_size=32)
     [axes] = closed(tradeoff(gathered(tmp_path, measured("vision", *rows)))[0]).axes

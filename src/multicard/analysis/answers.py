@@ -1,13 +1,20 @@
 """How many devices a training needs, in words: an answer for each job, or why there is none."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from itertools import groupby
 
-from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
+from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
 from multicard.analysis.notices import NOTICES
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
-from multicard.analysis.tradeoff_table import changes_words, cost_of, learning_words, length_words
+from multicard.analysis.tradeoff_table import (
+    changes_words,
+    cost_of,
+    learning_words,
+    length_words,
+    lost_words,
+)
 from multicard.core.text import counted, for_markdown, plural
 from multicard.core.units import BYTES, UNKNOWN, Units, number, percent, with_unit
 from multicard.experiment.parameters import nested
@@ -24,10 +31,9 @@ def answer_lines(evidence: Evidence, demand: Demand) -> list[str]:
     if not found:
         return []
     lines = ["## Time and cost of the whole training", ""]
-    machines = len({job.machine for job in found}) > 1
-    for job in found:
-        where = f", on {job.machine or 'a machine not known'}" if machines else ""
-        lines += [f"### {for_markdown(f'{job.job}{where}')}", "", *_job_lines(job, evidence, demand)]
+    for job, place in zip(found, place_words([(job.machine, job.versions) for job in found]), strict=True):
+        where = f", on {place}" if place else ""
+        lines += [f"### {for_markdown(f'{job.job}{where}')}", "", *_job_lines(job, evidence, demand), *_lost(job)]
     return lines
 
 
@@ -78,7 +84,9 @@ def _job_lines(job: Tradeoff, evidence: Evidence, demand: Demand) -> list[str]:
         )
     text = [line for each in lines for line in (each, "")]
     if len(counts) == 1 and launches:
-        text += ["```yaml", *_missing_runs(job.trainings[0].configuration), "```", ""]
+        missing = _missing_runs(job.trainings[0].configuration)
+        fence = "`" * (1 + max(2, *(len(each) for line in missing for each in re.findall("`+", line)), 0))
+        text += [f"{fence}yaml", *missing, fence, ""]
     return [*text, *_table(job, demand), *_basis(job), ""]
 
 
@@ -116,7 +124,8 @@ def _with_deadline(job: Tradeoff, group: Sequence[Training], best: Sequence[Trai
         verdict = verdicts[id(each)]
         if verdict == "met":
             more = percent(each.device_hours / chosen.device_hours - 1, signed=True)
-            parts.append(f"{_devices(job, each)}: {duration_words(each.time_s.value)}, {more} {HOURS[job.device]}")
+            time = duration_words(each.time_s.value) if each.time_s.high else _time(each)
+            parts.append(f"{_devices(job, each)}: {time}, {more} {HOURS[job.device]}")
         else:
             may = "may miss it" if verdict == "may miss" else f"miss{'es' if each.devices == 1 else ''} it"
             parts.append(f"{_devices(job, each)} {may} ({_time(each)})")
@@ -163,7 +172,7 @@ def _numbers(job: Tradeoff, training: Training, demand: Demand) -> str:
 def _time(training: Training) -> str:
     time = training.time_s
     if time.low is None:
-        return f"{duration_words(time.value)}, one repeat"
+        return f"{duration_words(time.value)} [one repeat: interval unknown]"
     return f"{duration_words(time.value)} [{duration_words(time.low)}, {duration_words(time.high)}]"
 
 
@@ -203,9 +212,19 @@ def _verdict(training: Training, demand: Demand) -> str:
     front = "" if training.on_front else "others are better"
     met = {"met": "meets the deadline", "may miss": "may miss the deadline", "missed": "misses the deadline"}
     in_time = met[training.deadline(demand.deadline_s)] if demand.deadline_s else ""
+    in_time += " by one repeat" if in_time and training.time_s.high is None else ""
     runs, completed = len(training.configuration.runs), len(training.configuration.completed)
     lost = f"{completed} of {counted(runs, 'run')} completed" if completed < runs else ""
     return "; ".join(filter(None, (in_time, front or (not in_time and "none is shown to be better"), lost)))
+
+
+def _lost(job: Tradeoff) -> list[str]:
+    """Configurations of which no run completed, and why."""
+    words = [f"{each.words()}: {lost_words(each)}" for each in job.lost[:MOST_ROWS]]
+    words += [f"{len(job.lost) - MOST_ROWS} more: `--json`"] if len(job.lost) > MOST_ROWS else []
+    if not words:
+        return []
+    return ["Excluded, since no run of them completed:", "", *(f"- {for_markdown(each)}" for each in words), ""]
 
 
 def _basis(job: Tradeoff) -> list[str]:

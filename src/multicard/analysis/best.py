@@ -49,6 +49,7 @@ class Choice:
     device: str
     devices: int
     machine: str | None
+    versions: str | None
     best: Configuration | None
     value: Interval | None
     tied: list[Configuration]
@@ -65,7 +66,7 @@ class Choice:
 
 
 def choices(evidence: Evidence, goal: Goal, max_memory_bytes: float | None = None) -> list[Choice]:
-    """Per job, machine and number of devices the best configuration for a goal.
+    """Per job, machine, versions and number of devices the best configuration for a goal.
 
     Parameters
     ----------
@@ -78,19 +79,18 @@ def choices(evidence: Evidence, goal: Goal, max_memory_bytes: float | None = Non
     groups: dict[Any, list[Configuration]] = defaultdict(list)
     for each in evidence.configurations:
         if each.completed:
-            groups[each.workload.job(each.parameters), each.provenance.machine, each["device"], each["devices"]].append(
-                each
-            )
+            place = each.provenance.machine, each.provenance.software
+            groups[each.workload.job(each.parameters), *place, each["device"], each["devices"]].append(each)
     found = []
-    for (job, machine, device, devices), alike in groups.items():
+    for (job, machine, versions, device, devices), alike in groups.items():
         every = candidates_of([(each, values) for each in alike if (values := VALUES[goal](each))])
         valued = [(each, values) for each, values in every if _fits(each, max_memory_bytes)]
         if every:  # else the job has no such measure
             differ = differing([each for each, _ in every])
             best = _best(valued, goal)
             counts = (len(valued), len(every) - len(valued))
-            found.append(Choice(job, device, devices, machine, *best, differ, *counts))
-    found.sort(key=lambda each: (each.job, each.machine or "", each.device, each.devices))
+            found.append(Choice(job, device, devices, machine, versions, *best, differ, *counts))
+    found.sort(key=lambda each: (each.job, each.machine or "", each.device, each.devices, each.versions or ""))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.run_files import read_object
-from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
+from multicard.analysis.scenario_tables import ScenarioTables, cpus_of, machine, versions
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted
@@ -25,6 +25,7 @@ DEVICE_WORDS = {"cpu": "CPU process", "cuda": "GPU"}
 SYNTHETIC = "synthetic"  # in the names of synthetic data and machines
 
 GPU_COUNT = re.compile(r"(?:^|(?<=, ))\d+ × ")  # in the name of a machine
+PROFILER = re.compile(r"(?:^|, )profiler \w+")  # among versions
 
 # How a run is observed: parameters that leave its measured steps as they are.
 OBSERVATION = ("profiled_steps", "profiler", "save")
@@ -66,6 +67,30 @@ class Provenance:
         'NVIDIA H100, AMD EPYC 9334, 128 CPUs'
         """
         return self.machine and GPU_COUNT.sub("", self.machine)
+
+    @property
+    def software(self) -> str | None:
+        """The versions, whichever profiler observed the run.
+
+        >>> Provenance(versions="torch 2.11.0, profiler nsys, train.py 0a1b2c").software
+        'torch 2.11.0, train.py 0a1b2c'
+        """
+        return self.versions and PROFILER.sub("", self.versions).removeprefix(", ")
+
+
+def place_words(places: Sequence[tuple[str | None, str | None]]) -> list[str]:
+    """What tells each machine and its versions from the others; empty where nothing does.
+
+    >>> place_words([("H100", "torch 2.11.0, python 3.12"), ("H100", "torch 2.10.0, python 3.12")])
+    ['torch 2.11.0', 'torch 2.10.0']
+    """
+    items = [dict.fromkeys((versions or "versions unknown").split(", ")) for _, versions in places]
+    common = set.intersection(*map(set, items)) if items else set()
+    machines = len({machine for machine, _ in places}) > 1
+    return [
+        ", ".join([*[machine or "machine unknown"] * machines, *(each for each in own if each not in common)])
+        for (machine, _), own in zip(places, items, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -226,9 +251,15 @@ def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evid
 
 
 def evidence_of(tables: ScenarioTables) -> Evidence:
-    """The runs of one scenario by its tables alone, so without provenance."""
-    name = tables.folder.name
-    return Evidence([MeasuredRun(row["run"], name, row, Provenance()) for row in _rows(tables)], [tables])
+    """The runs of one scenario by its tables alone, which have the machine and the versions of completed runs."""
+    name, info = tables.folder.name, tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
+    places = {
+        # Usable CPUs are not in the tables: at most those of the machine.
+        run: Provenance(**row.where(row.notna(), None), usable_cpus=cpus_of(str(row["machine"])))
+        for run, row in info.iterrows()
+    }
+    runs = [MeasuredRun(row["run"], name, row, places.get(row["run"], Provenance())) for row in _rows(tables)]
+    return Evidence(runs, [tables])
 
 
 def _rows(tables: ScenarioTables) -> list[dict[str, Any]]:

@@ -3,6 +3,11 @@
 One is worse than another where that is at least as good in time, device-hours and energy by their estimates, and
 significantly better in one of them, at 5% by Holm's method for all such comparisons. So a difference that is not shown
 takes none off the front, and the front is never empty. Cost is in proportion to device-hours.
+
+The 5% are about the difference that is shown. That the other numbers are no worse rests on the estimates alone, and
+these choose the comparisons, too: a pair of which each is better in something is none. So one that is better by less
+than the scatter, and worse in the rest, may be taken off the front more often than that; and the family is not fixed
+before the data, which makes Holm's method approximate (exact where signs of estimates say nothing of p-values).
 """
 
 from collections.abc import Mapping, Sequence

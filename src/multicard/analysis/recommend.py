@@ -12,7 +12,7 @@ from multicard.analysis.answers import answer_lines
 from multicard.analysis.best import GOALS, Choice, Goal, choices
 from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks
 from multicard.analysis.claims import interval_words
-from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
+from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
 from multicard.analysis.statistics import scaled
 from multicard.analysis.tradeoff import Demand
 from multicard.analysis.tuning_options import DIFFERENT, HIGHER, LOWER, Advice, Neighbours, Tried, advice, effect
@@ -94,14 +94,14 @@ def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) 
         if not compared:
             continue
         lines += ["| Job | Devices | Best | Measured | Verdict |", "|---|---|---|---|---|"]
-        machines = len({choice.machine for choice in found}) > 1
-        lines += [_choice_line(choice, goal, machines) for choice in compared]
+        places = dict(zip(map(id, found), place_words([(each.machine, each.versions) for each in found]), strict=True))
+        lines += [_choice_line(choice, goal, places[id(choice)]) for choice in compared]
         lines += [""]
     return lines
 
 
-def _choice_line(choice: Choice, goal: Goal, machines: bool) -> str:
-    where = f" ({for_markdown(choice.machine or 'machine unknown')})" if machines else ""
+def _choice_line(choice: Choice, goal: Goal, place: str) -> str:
+    where = f" ({for_markdown(place)})" if place else ""
     devices = f"{counted(choice.devices, DEVICE_WORDS[choice.device])}{where}"
     if choice.best is None:
         lost = f"none of {counted(choice.too_large, 'configuration')} is known to fit"

@@ -5,7 +5,6 @@ measured. Configurations are compared where what they learn from a sample is the
 precision, a learning rate or a technique is another choice, which is the user's.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from multicard.core.units import BYTES, number, percent, with_unit
 from multicard.experiment.workload import BATCH
 
 HOUR_S = 3600
+MOST = 1e18  # of what a demand states: more than any training or budget has
 SAME_WORK = 0.05  # relative difference up to which a run has seen as many samples as the training
 
 Deadline = Literal["met", "may miss", "missed"]
@@ -58,9 +58,9 @@ class Demand:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            most = 1.0 if name == "min_accuracy" else math.inf
-            if value is not None and not (0 < value <= most and math.isfinite(value)):
-                expected = "a share above 0 and up to 1, such as 0.98" if most == 1 else "a number above 0"
+            most = 1.0 if name == "min_accuracy" else MOST
+            if value is not None and not 0 < value <= most:
+                expected = "a share above 0 and up to 1, such as 0.98" if most == 1 else "a number above 0, up to 1e18"
                 raise UserError(f"{name.replace('_', ' ')}: found {value:g}, expected {expected}")
         if self.samples and self.epochs:
             raise UserError("samples and epochs: found both, expected one length of the training")
@@ -131,7 +131,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """The trainings of one job on one kind of device and machine.
+    """The trainings of one job on one kind of device and machine, with the same versions.
 
     Attributes
     ----------
@@ -140,6 +140,10 @@ class Tradeoff:
     trainings
         Those of the reference learning first, the one that was measured on most numbers of devices; then by devices
         and time.
+    versions
+        Of the software that they ran with, as of all of them.
+    lost
+        Configurations of which no run completed.
     """
 
     job: str
@@ -149,6 +153,8 @@ class Tradeoff:
     work: float | None
     of_pass: float | None
     trainings: list[Training]
+    versions: str | None = None
+    lost: tuple[Configuration, ...] = ()
 
     @property
     def groups(self) -> list[list[Training]]:
@@ -171,12 +177,34 @@ def tradeoffs(evidence: Evidence, demand: Demand | None = None, fallback: float 
     jobs: dict[Any, list[Configuration]] = defaultdict(list)
     for each in evidence.configurations:
         if each.completed:
-            work = each.workload
-            jobs[work.name, work.job(each.parameters), each.provenance.kind or "", each["device"]].append(each)
+            jobs[*_job(each), each.provenance.kind or "", each.provenance.software or ""].append(each)
+    lost = [each for each in evidence.configurations if not each.completed]
     return [
-        _tradeoff(job, device, machine or None, alike, demand, fallback)
-        for (_, job, machine, device), alike in sorted(jobs.items(), key=lambda entry: entry[0])
+        replace(
+            _tradeoff(job, device, machine or None, alike, demand, fallback),
+            versions=versions or None,
+            lost=_lost([each for each in lost if _job(each) == (name, job, device)], alike),
+        )
+        for (name, job, device, machine, versions), alike in sorted(jobs.items(), key=lambda entry: entry[0])
     ]
+
+
+def _job(configuration: Configuration) -> tuple[str, str, str]:
+    work = configuration.workload
+    return work.name, work.job(configuration.parameters), configuration["device"]
+
+
+def _lost(candidates: list[Configuration], alike: list[Configuration]) -> tuple[Configuration, ...]:
+    """Those that never completed, longer or shorter, where others did: there, or where their record does not say."""
+    place = alike[0].provenance
+    here = [
+        each
+        for each in candidates
+        if each.provenance.kind in (None, place.kind) and each.provenance.software in (None, place.software)
+    ]
+    done = {_besides_length(replace(each, provenance=place)) for each in alike}
+    own = {_besides_length(replace(each, provenance=place)): each for each in reversed(here)}
+    return tuple(each for key, each in reversed(own.items()) if key not in done)
 
 
 def _tradeoff(

@@ -1,23 +1,24 @@
 """The trainings of a trade-off as a table, and the words for what tells them apart."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.evidence import Configuration
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training
-from multicard.core.text import plural
+from multicard.core.text import counted, plural
 from multicard.core.units import number
 
 
 def as_table(found: Sequence[Tradeoff], demand: Demand) -> pd.DataFrame:
-    """One row per training; what was not recorded is empty."""
+    """One row per training, then those that never completed; what was not recorded is empty."""
     rows = [
-        {
-            "job": job.job, "machine": job.machine, "device": job.device, "devices": each.devices,
-            "configuration": each.configuration.words(),
+        _where(job, each.configuration)
+        | {
             "learning": learning_words(each.learning), "changes": changes_words(each),
-            "repeats": each.time_s.repeats, "work": job.work, "unit": job.unit,
+            "repeats": each.time_s.repeats, "work": job.work,
             "time_s": each.time_s.value, "time_s_low": each.time_s.low, "time_s_high": each.time_s.high,
             "device_hours": each.device_hours, "cost": cost_of(each, demand), "energy_j": each.energy_j,
             "peak_memory_bytes": each.memory_bytes, "measured_s": each.measured_s, "quality": each.quality,
@@ -27,7 +28,27 @@ def as_table(found: Sequence[Tradeoff], demand: Demand) -> pd.DataFrame:
         for job in found
         for each in job.trainings
     ]  # fmt: skip
+    rows += [
+        _where(job, each) | {"repeats": 0, "on_front": False, "refused": lost_words(each)}
+        for job in found
+        for each in job.lost
+    ]
     return pd.DataFrame(rows)
+
+
+def _where(job: Tradeoff, configuration: Configuration) -> dict[str, Any]:
+    return {
+        "job": job.job, "machine": job.machine, "versions": job.versions, "device": job.device,
+        "devices": configuration["devices"], "configuration": configuration.words(), "unit": job.unit,
+    }  # fmt: skip
+
+
+def lost_words(configuration: Configuration) -> str:
+    """Why no run of a configuration completed."""
+    outcomes = Counter(run.values["outcome"].replace("_", " ") for run in configuration.runs)
+    return ", ".join(
+        f"{each} in {count} of {counted(len(configuration.runs), 'run')}" for each, count in outcomes.items()
+    )
 
 
 def cost_of(training: Training, demand: Demand) -> float | None:

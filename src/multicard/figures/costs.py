@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.analysis.comparisons import overheads, varied
-from multicard.analysis.evidence import DEVICE_WORDS, evidence_of
+from multicard.analysis.evidence import DEVICE_WORDS, evidence_of, place_words
 from multicard.analysis.notices import UNCOUNTED
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -33,7 +33,7 @@ WORSE = "hollow: another is better"
 
 
 def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time of a whole training against its device-hours, a point per configuration, a panel per job."""
+    """Time of a whole training against its device-hours, a point per configuration, a panel per job and machine."""
     found = [job for job in tradeoffs(evidence_of(tables), fallback=ANY_WORK) if job.trainings]
     if not found:
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
@@ -42,10 +42,12 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     rows, columns = -(-len(found) // 2), min(2, len(found))
     height = 3.6 if columns == 1 else 0.6 + 2.8 * rows
     figure, panels = plt.subplots(rows, columns, figsize=(WIDTH_IN, height), squeeze=False)
-    for axes, job in zip(panels.flat, found, strict=False):
+    longest, places = 42 * 2 // columns, place_words([(job.machine, job.versions) for job in found])
+    for axes, job, place in zip(panels.flat, found, places, strict=False):
         _tradeoff_panel(axes, job, looks)
         separator = ": " if columns == 1 else "\n"
-        axes.set_title(f"{for_figure(job.job, 42 * 2 // columns)}{separator}{number(job.work)} {plural(2, job.unit)}")
+        title = f"{for_figure(job.job, longest)}{separator}{number(job.work)} {plural(2, job.unit)}"
+        axes.set_title("\n".join([*([for_figure(place, longest)] if place else []), title]))
         axes.xaxis.get_major_locator().set_params(nbins=10 // columns)
     for axes in panels.flat[len(found) :]:
         axes.remove()

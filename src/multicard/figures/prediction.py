@@ -1,6 +1,5 @@
 """Predicted against measured step times over the number of devices."""
 
-from dataclasses import replace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.comparisons import varied
-from multicard.analysis.evidence import Evidence, Provenance, evidence_of
+from multicard.analysis.evidence import evidence_of
 from multicard.analysis.prediction_groups import series
 from multicard.analysis.prediction_series import Forecast, Series
-from multicard.analysis.scenario_tables import ScenarioTables, cpus_of
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.units import SECONDS, number, percent, unit_for
 from multicard.figures.scaling import IDEAL, OFFSET, ticks_of_devices
@@ -24,7 +23,7 @@ from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, l
 
 def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Step times that were measured and predicted from fewer devices, and the errors of these predictions."""
-    found = series(_evidence(tables))
+    found = series(evidence_of(tables))
     names = varied(tables.measures, besides=("devices", "nodes", "repeat"))
     rows = [
         row | {"series": name} for each, name in zip(found, _labels(found, names), strict=True) for row in _rows(each)
@@ -68,19 +67,6 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     left.plot([], [], label="hollow: predicted from fewer devices", **predicted)
     legend_below(figure, left)
     return figure, data
-
-
-def _evidence(tables: ScenarioTables) -> Evidence:
-    """Runs with what tells whether they belong together: machine and versions."""
-    info = tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
-    places = {
-        # Usable CPUs are not in the tables: at most those of the machine.
-        run: Provenance(**row.where(row.notna(), None), usable_cpus=cpus_of(str(row["machine"])))
-        for run, row in info.iterrows()
-    }
-    evidence = evidence_of(tables)
-    runs = [replace(run, provenance=places.get(run.run, run.provenance)) for run in evidence.runs]
-    return replace(evidence, runs=runs)
 
 
 def _labels(found: list[Series], names: list[str]) -> list[str]:

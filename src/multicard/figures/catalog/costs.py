@@ -12,6 +12,7 @@ FIGURES = (
         "measured throughput, against the hours of all its devices together. A line joins the best estimates of what "
         "learns in the same way: with the same global batch size, precision, learning rate and technique; what "
         "differs in these has another colour, and is not the same training; a dotted line joins the best of all. "
+        "Each job, kind of machine and set of versions has a panel. "
         "Points are geometric means over repeats. "
         "Bars reach from the fastest to the slowest repeat, or over the 95% interval where that is wider; "
         f"{NONE}. A hollow mark is shown to be worse, at the 5% level by Holm's method, in time, device-hours or "
