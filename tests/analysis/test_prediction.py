@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import binom
-from synthetic_results import Row, images, made, make_results
+from synthetic_results import Row, images, made, make_results, repeated
 
 from conftest import ROOT
 from limits.machine_record import record as machine_record
@@ -192,6 +192,10 @@ def test_runs_of_a_strategy_go_with_its_baseline_on_one_device(tmp_path: Path) -
     assert forecast.throughput.value == pytest.approx(8 * 64 / forecast.prediction.step_s.value, rel=1e-3)
     assert forecast.speedup.value == pytest.approx(8 * 0.1 / forecast.prediction.step_s.value, rel=1e-3)
     assert forecast.efficiency.value == pytest.approx(forecast.speedup.value / 8)
+    # Logarithms of one device's rates deviate by 0.01: their mean reaches 4.303 (t of 2 degrees) × 0.01 / √3 further.
+    both, alone = ((each.high / each.value, each.low / each.value) for each in (forecast.speedup, forecast.throughput))
+    wider = [np.sqrt(np.log(a) ** 2 - np.log(b) ** 2) for a, b in zip(both, alone, strict=True)]
+    assert wider == pytest.approx([4.303 * 0.01 / 3**0.5] * 2, rel=1e-3)
     assert forecast.memory_bytes == pytest.approx(2.02e9)  # the repeat with the highest
     table = checks_table([found]).set_index("devices")
     assert table.loc[4, "measured_s"] == pytest.approx(0.14, rel=1e-3) and table.loc[4, "inside"]
@@ -215,7 +219,34 @@ def test_runs_that_cannot_be_compared_are_refused_with_the_reason(tmp_path: Path
     assert single.forecast(2).prediction.reason == "the strategy single uses one device, not 2"
     [pair] = series(made(tmp_path / "d", runs({1: 0.1, 2: 0.12})))
     assert pair.forecast(3, nodes=2).prediction.reason == "3 devices cannot be shared equally by 2 nodes"
-    assert pair.forecast(4, nodes=2).prediction.reason.startswith("the network between nodes is not measured")
+    assert pair.forecast(4, nodes=2).prediction.reason == (
+        "the network between nodes is not measured: run 2 devices per node on two nodes"
+    )
+    [split] = series(made(tmp_path / "e", runs({4: 0.1}, nodes=2)))
+    assert split.forecast(8, nodes=4).prediction.reason == (
+        "runs with 2 devices per node on one number of nodes only: run one node, or another number"
+    )
+    assert split.forecast(12, nodes=4).prediction.reason.endswith("run 3 devices per node on one and on two nodes")
+
+
+def test_what_is_not_known_of_samples_and_bytes_is_told_apart(tmp_path: Path) -> None:
+    def reason(name: str, rows: list[Row], links: dict[int, AlphaBeta] | None = None) -> str | None:
+        found = only(tmp_path / name, rows)
+        return replace(found, links=links or {}).forecast(8).prediction.reason
+
+    uncounted = ("throughput_samples_per_s", "processed_samples_per_s")
+    bare = [{name: value for name, value in row.items() if name not in uncounted} for row in runs({1: 0.1, 2: 0.12})]
+    assert reason("bare", bare) == "the samples of a step were not counted"
+    varied = [row | {"processed_samples_per_s": row["devices"] ** 2 * 500} for row in runs({1: 0.1, 2: 0.1})]
+    assert reason("varied", varied).startswith("the samples of a device in a step neither stay nor shrink")
+    script = {"workload": "script", "command": ["train.py"], "device": "cuda", "devices": 1, "iteration_time_s": 0.1}
+    [of_script] = series(made(tmp_path / "s", repeated(script | {"throughput_samples_per_s": 640.0}, SCATTER)))
+    assert of_script.forecast(2).prediction.reason.startswith("whether devices share a batch or have one each")
+    known = {2: AlphaBeta(exact(1e-9), exact(1e9), 0.0)}
+    assert [replace(of_script, links=each)._no_network(1) for each in ({}, known)] == [
+        "no α–β of this machine (multicard machine measures it)",
+        "the bytes of a step are not known (a trace has them)",
+    ]
 
 
 def test_other_hardware_is_named_where_it_has_the_other_counts(tmp_path: Path) -> None:

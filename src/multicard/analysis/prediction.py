@@ -85,7 +85,13 @@ class Check:
 
 
 def predict(
-    points: Sequence[Point], count: int, local: int, samples: float, network: Network | None = None, beyond: float = 0.0
+    points: Sequence[Point],
+    count: int,
+    local: int,
+    samples: float,
+    network: Network | None = None,
+    beyond: float = 0.0,
+    unknown: str | None = None,
 ) -> Prediction:
     """Predict the time of a step.
 
@@ -99,9 +105,12 @@ def predict(
         What is known of communication; None for nothing.
     beyond
         By how much the last check was outside of its interval, by `missed`.
+    unknown
+        Why nothing is known of communication.
     """
     points = sorted(points, key=lambda each: (each.count, each.samples))
-    reason = _refusal(points, samples, network)
+    unknown = unknown or "no α–β of this machine"
+    reason = _refusal(points, samples, network, unknown)
     if reason:
         return Prediction(count, None, reason=reason)
     rng = np.random.default_rng(0)
@@ -128,10 +137,7 @@ def predict(
     if busy_noise is None:
         caveats = (*caveats, "no interval: no repeats")
     if network is None:
-        caveats = (
-            *caveats,
-            "α–β of the machine or the bytes of a step unknown: hidden communication may become exposed",
-        )
+        caveats = (*caveats, f"{unknown}: hidden communication may become exposed")
     sizes = [each.samples for each in points]
     if not min(sizes) * (1 - SAME) <= samples <= max(sizes) * (1 + SAME):
         caveats = (*caveats, "a device gets fewer or more samples than in any run: its time is extrapolated")
@@ -146,12 +152,12 @@ def predict(
     )
 
 
-def checks(points: Sequence[Point], network: Network | None = None) -> list[Check]:
+def checks(points: Sequence[Point], network: Network | None = None, unknown: str | None = None) -> list[Check]:
     """Predict each count but the smallest from the smaller ones; those of one device with other samples stay."""
     found = []
     for point in _scaled(points)[1:]:
         smaller = [each for each in points if each.count < point.count]
-        predicted = predict(smaller, point.count, point.local, point.samples, network, missed(found))
+        predicted = predict(smaller, point.count, point.local, point.samples, network, missed(found), unknown)
         found.append(Check(predicted, product_of([(1.0, point.step_s)])))
     return found
 
@@ -167,15 +173,12 @@ def missed(found: Sequence[Check]) -> float:
     return 0.0
 
 
-def _refusal(points: Sequence[Point], samples: float, network: Network | None) -> str | None:
+def _refusal(points: Sequence[Point], samples: float, network: Network | None, unknown: str) -> str | None:
     if not points:
         return "no completed run"
     counts = {each.count for each in points}
     if len(counts) == 1 and network is None:
-        return (
-            "runs on one number of devices only, and no α–β of this machine with the bytes of a step: run another "
-            "number, or multicard machine"
-        )
+        return f"runs on one number of devices only, and {unknown}: run another number"
     if len(counts) == 1 and counts != {1}:
         return "runs on one number of devices only, and none on one device"
     alone = {each.samples for each in points if each.count == 1}

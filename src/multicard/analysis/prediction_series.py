@@ -37,7 +37,7 @@ class Forecast:
     throughput
         Units of work per second; None where the work of a step on so many devices is not known.
     speedup
-        Over the run on one device; None without one.
+        Over the run on one device; None without one. Its interval has the scatter of that run too.
     memory_bytes
         Peak of a device.
     """
@@ -112,7 +112,7 @@ class Series:
 
     def network(self, nodes: int) -> Network | None:
         """What is known of communication between the devices of a node."""
-        if nodes > 1 or not self.links or self._traffic(2) is None:
+        if self._no_network(nodes):
             return None
         smallest = self.configurations[min(self.configurations)]
         hideable = smallest.values("backward_s")
@@ -120,10 +120,15 @@ class Series:
 
     def checks(self) -> list[tuple[int, int, Check]]:
         """Each measured number of devices, and of nodes, as predicted from the smaller ones."""
-        found = [(each.predicted.count, 1, each) for each in checks(self.points(1), self.network(1))]
+        found = [
+            (each.predicted.count, 1, each) for each in checks(self.points(1), self.network(1), self._no_network(1))
+        ]
         for of_node in sorted({devices // own for own, devices in self.configurations}):
             over = self.points(2, of_node)
-            found += [(each.predicted.count * of_node, each.predicted.count, each) for each in checks(over)]
+            found += [
+                (each.predicted.count * of_node, each.predicted.count, each)
+                for each in checks(over, unknown=self._no_network(2))
+            ]
         return found
 
     def forecast(self, devices: int, nodes: int = 1) -> Forecast:
@@ -135,9 +140,9 @@ class Series:
         points, network = self.points(nodes, of_node), self.network(nodes)
         samples = self._samples(devices)
         if samples is None:
-            return Forecast(devices, nodes, Prediction(devices, None, reason=self._no_kind))
-        count = devices if nodes == 1 else nodes
-        predicted = predict(points, count, of_node, samples, network, missed(checks(points, network)))
+            return Forecast(devices, nodes, Prediction(devices, None, reason=self._no_samples))
+        count, unknown = devices if nodes == 1 else nodes, self._no_network(nodes)
+        predicted = predict(points, count, of_node, samples, network, missed(checks(points, network)), unknown)
         if predicted.step_s is None:
             why = "; ".join(each for each in (predicted.reason, self.elsewhere) if each)
             return Forecast(devices, nodes, Prediction(devices, None, reason=why))
@@ -149,15 +154,21 @@ class Series:
             predicted = replace(predicted, caveats=(*predicted.caveats, why))
         rate = self._rate(predicted.step_s, devices)
         alone = self.configurations.get((1, 1))
-        base = product_of([(1.0, alone.blocks(alone.rate))]).value if alone else None
-        speedup = scaled(rate, 1 / base) if rate and base else None
+        base = product_of([(1.0, alone.blocks(alone.rate))]) if alone else None
+        speedup = _over(rate, base) if rate and base and base.value else None
         return Forecast(devices, nodes, predicted, rate, speedup, self._memory(devices))
 
     # The work of a step -----------------------------------------------------------------------------------------------
 
     @property
-    def _no_kind(self) -> str:
-        return "whether devices share a batch or have one each is not known: the samples of a step are not, or vary"
+    def _no_samples(self) -> str:
+        """Why it is not known what a device computes in a step on other numbers of devices."""
+        known = [samples_of_device(each) is not None for each in self.configurations.values()]
+        if not any(known):
+            return "the samples of a step were not counted"
+        if sum(known) > 1:
+            return "the samples of a device in a step neither stay nor shrink with the number of devices"
+        return "whether devices share a batch or have one each is not known: run another number of devices"
 
     def _samples(self, devices: int) -> float | None:
         """Samples of a device on so many; None where that cannot be told."""
@@ -229,12 +240,25 @@ class Series:
             return (
                 f"processes{of_each} would compete for the machine's {counted(cpus, 'CPU')}, which slows computing down"
             )
-        if nodes > 1 and len(self.points(nodes, devices // nodes)) < 2:
+        of_node = devices // nodes
+        measured = [own for own, count in self.configurations if count == own * of_node]
+        if nodes > 1 and max(measured, default=1) == 1:
+            where = "two nodes" if measured else "one and on two nodes"
+            return f"the network between nodes is not measured: run {counted(of_node, 'device')} per node on {where}"
+        if nodes > 1 and len(measured) < 2:
             return (
-                f"the network between nodes is not measured: run {counted(devices // nodes, 'device')} per node on one "
-                "and on two nodes"
+                f"runs with {counted(of_node, 'device')} per node on one number of nodes only: run one node, or "
+                "another number"
             )
         return None
+
+    def _no_network(self, nodes: int) -> str | None:
+        """Why the time of communication is not known; None where it is."""
+        if nodes > 1:
+            return "no α–β of the network between nodes"
+        if not self.links:
+            return "no α–β of this machine (multicard machine measures it)"
+        return None if self._traffic(2) is not None else "the bytes of a step are not known (a trace has them)"
 
     def _parameters(self, devices: int, nodes: int | None = None) -> JobParameters | None:
         """Parameters on so many devices; None where they are not complete, as of a table that was cut."""
@@ -316,6 +340,19 @@ def _values(configuration: Configuration) -> dict[str, Any]:
 
 def _mean(configuration: Configuration, measure: str) -> float | None:
     return product_of([(1.0, configuration.blocks(measure))]).value if configuration.blocks(measure) else None
+
+
+def _over(rate: Interval, base: Interval) -> Interval:
+    """Their ratio, whose logarithm reaches as far as those of both together, as of independent errors.
+
+    The base is among the runs that the rate is predicted from, which makes the truth narrower rather than wider.
+    """
+    if None in (rate.low, base.low):
+        return replace(rate, value=rate.value / base.value, low=None, high=None, coverage=None)
+    value = rate.value / base.value
+    below = math.hypot(math.log(rate.value / rate.low), math.log(base.high / base.value))
+    above = math.hypot(math.log(rate.high / rate.value), math.log(base.value / base.low))
+    return replace(rate, value=value, low=value * math.exp(-below), high=value * math.exp(above))
 
 
 def _as_record(p: JobParameters) -> dict[str, Any]:
