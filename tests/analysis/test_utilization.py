@@ -14,11 +14,12 @@ from multicard.analysis.measures import measure_run
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.peaks import PEAKS
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.analysis.utilization import MEASURES, utilization
+from multicard.analysis.utilization import MEASURES, peak_rate, utilization
 from multicard.core.files import write_json
 from multicard.core.layout import STEP_COLUMNS
 from multicard.experiment.workload import WORKLOADS, Operations
 from multicard.trace.tables import ACTIVITIES
+from multicard.workloads.llm.operations import product_precisions
 from multicard.workloads.vision.parameters import VisionParameters
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
@@ -42,21 +43,23 @@ def limits(hardware: dict[str, Any], host: str = "node07", **changes: Any) -> Ma
     return MachineLimits.model_validate(record | {"parts": [{"part": "device", "rows": rows}]} | changes)
 
 
-def of(hardware: dict[str, Any], *machines: MachineLimits, workload: str = "vision", **stated: Any) -> dict[str, Any]:
-    """Utilization of a run whose step of half a second takes 1e12 operations, 1.5e12 with those computed again."""
+def of(
+    hardware: dict[str, Any], *machines: MachineLimits, workload: str = "vision", seconds: float = 2.0, **stated: Any
+) -> dict[str, Any]:
+    """Utilization of a run whose step of two seconds takes 1e12 operations, 1.5e12 with those computed again."""
     work = WORKLOADS[workload]
     p = work.parameters.model_validate(stated)
     record = {"parameters": p.model_dump(), "hardware": hardware, "host": {"name": "node07"}}
     operations = Operations(1e12, 1.5e12, work.product_precisions(p))
-    return utilization(record, work, operations, 0.5, machines)
+    return utilization(record, work, operations, seconds, machines)
 
 
 def test_mfu_is_the_share_of_the_measured_rate_of_products_in_the_same_precision() -> None:
     for precision, peak in (("fp32", 2e12), ("bf16", 4e12)):
         found = of(gpus(OTHER, OTHER), limits(gpus(OTHER)), precision=precision)
-        assert found["achieved_flop_per_s"] == 2e12
+        assert found["achieved_flop_per_s"] == 0.5e12
         assert (found["peak_flop_per_s"], found["mfu_of"]) == (peak, "measured")
-        assert (found["mfu"], found["hfu"]) == (2e12 / peak, 3e12 / peak)
+        assert (found["mfu"], found["hfu"]) == (0.5e12 / peak, 0.75e12 / peak)
     without = of(gpus(OTHER), limits(gpus(OTHER)), tf32="off")
     assert without["peak_flop_per_s"] == 1e12
     text = of(gpus(OTHER), limits(gpus(OTHER)), workload="llm", precision="fp32")
@@ -76,10 +79,31 @@ def test_a_gpu_that_is_not_measured_is_looked_up_by_its_whole_name() -> None:
     assert of(gpus("Tesla V100-SXM2-16GB"))["peak_flop_per_s"] == 15.7e12  # which has no TF32
 
 
+def test_the_peak_is_that_of_the_arithmetic_that_was_allowed() -> None:
+    newer = {"gpus": [{"name": OTHER, "capability": "8.0"}]}
+    older = {"gpus": [{"name": OTHER, "capability": "7.5"}]}
+    without = [{"measure": "matmul", "precision": "fp32", "threads": 1, "operations": 4e12, "times_s": [1.0]}]
+    fp32_only = {"parts": [{"part": "device", "rows": without}]}
+    assert "mfu" not in of(newer, limits(newer, **fp32_only))  # computed in TF32, which was not measured
+    assert of(older, limits(older, **fp32_only))["peak_flop_per_s"] == 4e12  # which has none
+    p = VisionParameters()
+    forbidden = {"hardware": newer, "variables": {"NVIDIA_TF32_OVERRIDE": "0"}}
+    assert peak_rate(forbidden, p, ("tf32", "fp32"), limits(newer)) == (1e12, "measured")
+    text = WORKLOADS["llm"].parameters.model_validate({"precision": "fp32"})
+    assert product_precisions(text) == ("fp32",)
+    assert product_precisions(text, {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}) == ("tf32", "fp32")
+
+
+def test_a_run_faster_than_the_peak_was_computed_in_another_arithmetic() -> None:
+    found = of(gpus(OTHER), limits(gpus(OTHER)), tf32="off", seconds=1.4)  # 1.5e12 operations, at most 1e12 in a second
+    assert found["achieved_flop_per_s"] == 1e12 / 1.4
+    assert not {"mfu", "hfu", "mfu_of", "peak_flop_per_s"} & set(found)
+
+
 @pytest.mark.parametrize("hardware", [gpus(f"{H100} MIG 3g.40gb"), gpus(OTHER), gpus(H100, OTHER), {}])
 def test_no_peak_is_guessed(hardware: dict[str, Any]) -> None:
     found = of(hardware)
-    assert found["achieved_flop_per_s"] == 2e12
+    assert found["achieved_flop_per_s"] == 0.5e12
     assert not {"mfu", "hfu", "mfu_of", "peak_flop_per_s"} & set(found)
     assert "mfu" not in of(gpus("Tesla V100-SXM2-16GB"), precision="bf16")
 

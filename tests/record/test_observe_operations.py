@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from multicard.experiment.workload import WORKLOADS
-from multicard.record.operations import OperationCounter, count_operations
+from multicard.limits.device_job import fp32_as
+from multicard.record.operations import OperationCounter, allows_tf32, count_operations
 from observed_scripts import Server, after_head
 
 pytestmark = pytest.mark.slow
@@ -77,6 +78,12 @@ def test_what_is_computed_again_in_a_backward_pass_is_known_apart(reentrant: boo
     product = 2 * 4 * 8 * 8
     # Three layers, each of which needs both gradients; without reentrance the last product is not needed again.
     assert (counter.total - counter.again, counter.again) == (9 * product, again * product)
+
+
+def test_tf32_is_known_by_the_settings_that_pytorch_has_since_2_9() -> None:
+    for precision in ("fp32", "tf32"):
+        with fp32_as(precision):
+            assert [allows_tf32(of_convolutions) for of_convolutions in (False, True)] == [precision == "tf32"] * 2
 
 
 def test_fused_attention_of_a_cpu_counts_as_its_products() -> None:

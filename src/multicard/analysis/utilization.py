@@ -16,7 +16,8 @@ MEASURES: dict[str, str] = {
     "convolutions in the forward and backward passes, as the model needs them",
     "hardware_flop_per_step": "the same with what activation checkpointing computes again",
     "achieved_flop_per_s": "model_flop_per_step / iteration_time_s",
-    "peak_flop_per_s": "what a device computes at most: matrix products in the same precision, as mfu_of says",
+    "peak_flop_per_s": "what a device computes at most: matrix products in the same precision, as mfu_of says; empty "
+    "where a run was faster than that, and so computed in another",
     "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
     "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
     "mfu_of": "whose peak that is: `measured` by multicard machine on such a device, or stated by the `vendor`",
@@ -27,6 +28,9 @@ MEASURES: dict[str, str] = {
     "bound": "what takes most of the step: `loader`, `host` (late launches), `communication` or `compute`; where no "
     "trace tells them apart, `compute or communication`",
 }
+
+
+FIRST_WITH_TF32 = 8.0  # compute capability
 
 
 def utilization(
@@ -56,8 +60,8 @@ def utilization(
         "achieved_flop_per_s": operations.model / iteration_time_s,
     }
     peak, whose = peak_rate(record, p, operations.precisions, limits)
-    if peak is None:
-        return found
+    if peak is None or operations.hardware / iteration_time_s > peak:
+        return found  # in a faster arithmetic than that of this peak
     return found | {
         "peak_flop_per_s": peak,
         "mfu": operations.model / iteration_time_s / peak,
@@ -86,12 +90,29 @@ def peak_rate(
     record: Mapping[str, Any], p: Any, precisions: Sequence[str], limits: MachineLimits | None
 ) -> tuple[float | None, str | None]:
     """Operations per second that a device computes at most, and whether that was `measured` or is the `vendor`'s."""
+    precisions = _computed_in(record, precisions)
     measured = limits and product_rate(limits, precisions, p.threads if p.device == "cpu" else 1)
     if measured:
         return measured, "measured"
     name = p.device == "cuda" and _kind(record.get("hardware"), p.device)
     stated = PEAKS.get(name[0], {}) if name else {}
     return next(((stated[each], "vendor") for each in precisions if each in stated), (None, None))
+
+
+def _computed_in(record: Mapping[str, Any], precisions: Sequence[str]) -> Sequence[str]:
+    """The precisions without those that the run's GPUs did not compute in, where its record tells.
+
+    GPUs of compute capability 8 and newer have TF32, and what is allowed to be in it is. NVIDIA's libraries compute
+    nothing in it under NVIDIA_TF32_OVERRIDE=0
+    (https://developer.nvidia.com/blog/accelerating-ai-training-with-tf32-tensor-cores/).
+    """
+    if "tf32" not in precisions:
+        return precisions
+    if (record.get("variables") or {}).get("NVIDIA_TF32_OVERRIDE") == "0":
+        return [each for each in precisions if each != "tf32"]
+    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
+    has_tf32 = capabilities and all(each and float(each) >= FIRST_WITH_TF32 for each in capabilities)
+    return ["tf32"] if has_tf32 else precisions
 
 
 def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> float | None:

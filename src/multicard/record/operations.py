@@ -61,9 +61,20 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
             self.again += count
         precision = PRECISIONS.get(result.dtype, str(result.dtype))
         if precision == "fp32" and result.is_cuda:
-            settings = torch.backends.cudnn if CONVOLUTION in name else torch.backends.cuda.matmul
-            precision = "tf32" if settings.allow_tf32 else precision
+            precision = "tf32" if allows_tf32(of_convolutions=CONVOLUTION in name) else precision
         self.by_precision[precision] += count
+
+
+def allows_tf32(of_convolutions: bool) -> bool:
+    """Whether PyTorch computes fp32 in TF32 on GPUs.
+
+    By its settings since 2.9: where a script used these, the older ones cannot be read.
+    """
+    old, new = torch.backends.cuda.matmul, torch.backends.cuda.matmul
+    if of_convolutions:
+        old, new = torch.backends.cudnn, getattr(torch.backends.cudnn, "conv", None)
+    how = getattr(new, "fp32_precision", None)
+    return old.allow_tf32 if how is None else how == "tf32"
 
 
 def count_operations(call: Callable[[], Any]) -> int:

@@ -69,9 +69,10 @@ def operations(record: Mapping[str, Any], steps: Any) -> Operations:
         for model, hardware in [operations_per_token(p, shape, tokens / sequences)]
     ]
     model, hardware = (sum(each) / len(found) for each in zip(*found, strict=True))
-    return Operations(model, hardware, product_precisions(p))
+    return Operations(model, hardware, product_precisions(p, record.get("variables")))
 
 
-def product_precisions(p: LlmParameters) -> tuple[str, ...]:
-    """Of weights and arithmetic; PyTorch computes no matrix products of fp32 in TF32 unless it is told to."""
-    return (p.precision,)
+def product_precisions(p: LlmParameters, variables: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Of weights and arithmetic; PyTorch multiplies fp32 in TF32 if a variable says so, as in NVIDIA's containers."""
+    is_tf32 = p.precision == "fp32" and (variables or {}).get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE") == "1"
+    return ("tf32", "fp32") if is_tf32 else (p.precision,)
