@@ -78,6 +78,14 @@ def test_an_archive_gives_what_its_folder_gives(recorded_results: Path, recorded
     assert "No answer for GPUs: only CPU processes were measured" in text and "for a deadline of 11 d 14 h" in text
 
 
+def test_a_figure_of_another_workload_is_refused_in_one_line(results: Results) -> None:
+    with pytest.raises(UserError) as stopped:
+        results.figure("techniques", "s1")
+    assert str(stopped.value) == (
+        "the figure techniques needs vary.technique and workload llm, found the workload vision in the scenario s1"
+    )
+
+
 def test_what_holds_no_results_is_one_line(tmp_path: Path, recorded_results: Path) -> None:
     for path in (tmp_path, tmp_path / "none", tmp_path / "none.zip"):
         with pytest.raises(UserError) as stopped:

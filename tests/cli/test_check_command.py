@@ -130,7 +130,9 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
     )
     assert said(old, one) == [f"{interval}iteration_time"]
     assert said(old, old, "--measure", "energy,iteration_time") == [f"{interval}energy"]
-    [unlike_hardware] = said(old, unlike)
+    [unlike_hardware] = said(old, unlike, "--junit", tmp_path / "unlike.xml")
+    [problem] = ElementTree.parse(tmp_path / "unlike.xml").getroot().iter("error")
+    assert problem.get("message") == unlike_hardware
     assert "accept it with --allow-other-machine" in unlike_hardware
     assert check(old, unlike, "--allow-other-machine") == 0
     assert "differs: processor: " in capsys.readouterr().out

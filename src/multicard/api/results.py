@@ -234,8 +234,9 @@ class Results:
         -------
         pandas.DataFrame
             One row per configuration: `job`, `devices`, `learning` and what of it `changes` from the job's first rows,
-            `time_s` with `time_s_low` and `time_s_high`, `device_hours`, `cost`, `energy_j`, `peak_memory_bytes`,
-            `deadline` (`met`, `may miss`, `missed`), `on_front`, and `refused`, why it does not meet the demand.
+            `time_s` with `time_s_low` and `time_s_high` (both empty for one repeat), `device_hours`, `cost`,
+            `energy_j`, `peak_memory_bytes`, `deadline` (`met`, `may miss`, `missed`), `on_front`, and `refused`, why it
+            does not meet the demand. The last rows are configurations of which no run completed, without times.
 
         Raises
         ------
@@ -378,12 +379,16 @@ class ScenarioResults:
         Raises
         ------
         UserError
-            If there is no figure of that name.
+            If there is no figure of that name, or it is about what the scenario does not have.
         """
         from multicard.figures.draw import draw
 
         if name not in FIGURES:
             raise UserError(f"no figure {name}, expected one of {', '.join(FIGURES)}")
+        entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
+        if (entry.workload and entry.workload not in workloads) or (entry.axis and entry.axis not in self.measures):
+            found = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
+            raise UserError(f"the figure {name} needs {' and '.join(entry.needs)}, {found}")
         return unmanaged(draw(name, self._tables)[0])
 
     def __repr__(self) -> str:

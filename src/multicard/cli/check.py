@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +127,12 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         refuse_unwritable("--junit", arguments.junit)
     found = read_runs(arguments.baseline).check(read_runs(arguments.new), tolerance, measures)
-    refuse_other_hardware(found.hardware, arguments)
+    try:
+        refuse_other_hardware(found.hardware, arguments)
+    except UserError as error:
+        if arguments.junit:
+            _write_junit(arguments.junit, replace(found, judgements=[]), [str(error)])
+        raise
     problems = _problems(found, arguments)
     if arguments.json:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         default=Path("history"),
-        help="figure to write, without suffix (default: %(default)s)",
+        help="figure to write, in three formats; a suffix of these is left out (default: %(default)s)",
     )
 
 
@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("expected two versions or more, the oldest first")
     if not arguments.out.name:
         raise UserError(f"--out: found {str(arguments.out)!r}, expected the name of a figure, such as history")
-    refuse_unwritable("--out", arguments.out.with_name(f"{arguments.out.name}.png"))
+    out = stem_of(arguments.out)
+    refuse_unwritable("--out", out.with_name(f"{out.name}.png"))
     names = labels(arguments.versions)
     versions = [read_runs(path) for path in arguments.versions]
     refuse_other_hardware(hardware_differences(versions), arguments)
@@ -57,8 +58,19 @@ def run(arguments: argparse.Namespace) -> None:
     terminal = console()
     for line in lines:
         terminal.print(plain(line), soft_wrap=True)
-    save(*draw_history(points, names, tolerance, any(map(is_synthetic, versions))), arguments.out)
-    terminal.print(plain(f"figure: {arguments.out}.png, .svg, .pdf; its numbers: {arguments.out}.csv"), soft_wrap=True)
+    save(*draw_history(points, names, tolerance, any(map(is_synthetic, versions))), out)
+    terminal.print(plain(f"figure: {out}.png, .svg, .pdf; its numbers: {out}.csv"), soft_wrap=True)
+
+
+def stem_of(out: Path) -> Path:
+    """The name of a figure without the suffix of a format.
+
+    >>> str(stem_of(Path("out/history.png"))), str(stem_of(Path("v1.2")))
+    ('out/history', 'v1.2')
+    """
+    from multicard.figures.draw import FORMATS
+
+    return out.with_suffix("") if out.suffix.removeprefix(".") in FORMATS else out
 
 
 def labels(paths: list[Path]) -> list[str]:

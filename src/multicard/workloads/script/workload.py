@@ -162,9 +162,9 @@ def default_figures(several_counts: bool, device: str) -> tuple[str, ...]:
     device
         cpu or cuda.
     """
-    over_devices = ("iteration_time", "speedup") if several_counts else ()
+    over_devices = ("iteration_time", "speedup", "tradeoff") if several_counts else ()
     of_gpus = ("device_time", "time_shares", "kernel_classes", "collectives") if device == "cuda" else ()
-    return (*over_devices, "step_breakdown", "step_times", *of_gpus, "memory")
+    return (*over_devices, "step_breakdown", "utilization", "step_times", *of_gpus, "memory")
 
 
 WORKLOAD = Script()
