@@ -244,7 +244,7 @@ def test_what_is_not_known_of_samples_and_bytes_is_told_apart(tmp_path: Path) ->
     assert of_script.forecast(2).prediction.reason.startswith("whether devices share a batch or have one each")
     known = {2: AlphaBeta(exact(1e-9), exact(1e9), 0.0)}
     assert [replace(of_script, links=each)._no_network(1) for each in ({}, known)] == [
-        "no α–β of this machine (multicard machine measures it)",
+        "no α–β of this machine (see multicard machine)",
         "the bytes of a step are not known (a trace has them)",
     ]
 
