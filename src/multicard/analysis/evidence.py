@@ -79,18 +79,17 @@ class Provenance:
 
 
 def place_words(places: Sequence[tuple[str | None, str | None]]) -> list[str]:
-    """What tells each machine and its versions from the others; empty where nothing does.
+    """What tells each machine with its versions from the others; empty where nothing does.
 
-    >>> place_words([("H100", "torch 2.11.0, python 3.12"), ("H100", "torch 2.10.0, python 3.12")])
-    ['torch 2.11.0', 'torch 2.10.0']
+    >>> place_words([("H100, EPYC", "torch 2.11.0, python 3.12"), ("H100, Xeon", "torch 2.10.0, python 3.12")])
+    ['EPYC, torch 2.11.0', 'Xeon, torch 2.10.0']
     """
-    items = [dict.fromkeys((versions or "versions unknown").split(", ")) for _, versions in places]
-    common = set.intersection(*map(set, items)) if items else set()
-    machines = len({machine for machine, _ in places}) > 1
-    return [
-        ", ".join([*[machine or "machine unknown"] * machines, *(each for each in own if each not in common)])
-        for (machine, _), own in zip(places, items, strict=True)
+    parts = [
+        f"{machine or 'machine unknown'}, {versions or 'versions unknown'}".split(", ") for machine, versions in places
     ]
+    common = set.intersection(*map(set, parts)) if parts else set()
+    several = len(set(map(tuple, parts))) > 1
+    return [", ".join([each for each in own if each not in common] or own[:1] * several) for own in parts]
 
 
 @dataclass(frozen=True)

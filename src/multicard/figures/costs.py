@@ -42,7 +42,7 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     rows, columns = -(-len(found) // 2), min(2, len(found))
     height = 3.6 if columns == 1 else 0.6 + 2.8 * rows
     figure, panels = plt.subplots(rows, columns, figsize=(WIDTH_IN, height), squeeze=False)
-    longest, places = 42 * 2 // columns, place_words([(job.machine, job.versions) for job in found])
+    longest, places = 36 * 2 // columns, place_words([(job.machine, job.versions) for job in found])
     for axes, job, place in zip(panels.flat, found, places, strict=False):
         _tradeoff_panel(axes, job, looks)
         separator = ": " if columns == 1 else "\n"
