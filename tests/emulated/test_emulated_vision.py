@@ -1,5 +1,6 @@
 """Vision on emulated GPUs: every strategy on 1, 2 and 4 of them, and every precision, with the losses of a CPU."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ REFERENCES: dict[str, dict[str, Any]] = {
     # nn.DataParallel has no side on a CPU: there the model takes the parts of a batch one after the other.
     "dp 2": {"batch_size": 2 * BATCH_SIZE},
     "dp 4, fp64": {"batch_size": 4 * BATCH_SIZE} | FP64,
+    "dali": {"strategy": "ddp-ds", "devices": 2, "loader": "dali"},
 }
 
 # Runs on GPUs, each with the reference whose losses it has. FSDP2 computes what DDP with a distributed sampler does.
@@ -68,7 +70,11 @@ RUNS: dict[str, tuple[dict[str, Any], str]] = {
     "ddp 4": ({"strategy": "ddp", "devices": 4} | FP64, "ddp 4, fp64"),
     "ddp-ds 4": ({"strategy": "ddp-ds", "devices": 4} | FP64, "shares 4, fp64"),
     "fsdp 4": ({"strategy": "fsdp", "devices": 4, "profiler": "kineto"} | FP64, "shares 4, fp64"),
+    "dali": ({"strategy": "ddp-ds", "devices": 2, "loader": "dali"}, "dali"),
 }
+NO_DALI = importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None
+needs_dali = pytest.mark.skipif(NO_DALI, reason="needs nvidia-dali-cuda130")
+NAMES = [pytest.param(name, marks=needs_dali) if name == "dali" else name for name in RUNS]
 PROFILED_RUNS = [name for name, (changes, _) in RUNS.items() if "profiler" in changes]
 TOLERANCE = {"fp64": 1e-5, "fp32": 1e-4, "fp16": 1e-2, "bf16": 1e-2}  # relative
 # Steps that are compared. On a CPU torch.autocast keeps other operations in fp32 than on a GPU, and even the last digit
@@ -105,7 +111,7 @@ def runs(emulated_gpus: EmulatedGpus, few_digits: Path, tmp_path_factory: pytest
     return {name: job.folder for name, job in jobs.items()}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_losses_of_a_run_on_gpus_are_those_of_the_cpu(
     name: str, runs: dict[str, Path], references: dict[str, Path]
 ) -> None:
@@ -121,7 +127,7 @@ def test_the_losses_of_a_run_on_gpus_are_those_of_the_cpu(
     assert first["loss"][alike].tolist() == pytest.approx(whole["loss"][alike].tolist(), rel=TOLERANCE[precision])
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_run_on_gpus_is_timed_by_events_and_recorded_with_memory_and_energy(name: str, runs: dict[str, Path]) -> None:
     steps, record = steps_of(runs[name]), read_json(runs[name] / "run.json")
     ranks, devices = steps["rank"].nunique(), RUNS[name][0].get("devices", 1)
