@@ -39,11 +39,13 @@ def loss_of(x, y, model=model):
 
 # Imports torch once, and runs each script in a process of its own that it forks.
 SERVER = """
-import json, os, runpy, signal, sys
+import importlib, json, os, runpy, signal, sys
 import torch
 import torch._dynamo  # as the first optimizer does, at a second each
 for line in sys.stdin:
     asked = json.loads(line)
+    for name in asked["imported"]:
+        importlib.import_module(name)
     if os.fork() == 0:
         signal.alarm(LIMIT_S)
         log = os.open(asked["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -168,11 +170,11 @@ class Server:
     def __init__(self, process: subprocess.Popen[str]):
         self._process = process
 
-    def run(self, tmp_path: Path, script: str, **stated: Any) -> Observed:
-        """Run a script in a process of its own."""
+    def run(self, tmp_path: Path, script: str, imported: Sequence[str] = (), **stated: Any) -> Observed:
+        """Run a script in a process of its own, for which modules are `imported` before, as for those that follow."""
         job, command = write_job(tmp_path, script, **stated)
         log = tmp_path / "log.txt"
-        asked = {"job": str(job), "command": command, "folder": str(tmp_path), "log": str(log)}
+        asked = {"job": str(job), "command": command, "folder": str(tmp_path), "log": str(log), "imported": imported}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         return left(tmp_path, int(self._process.stdout.readline()), log.read_text())
