@@ -4,11 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
-from nbclient import NotebookClient
 
 from analysis.synthetic_results import images, make_results
 from browser import CHROMIUM, browser
@@ -21,6 +19,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What each cell shows, by its text: representations by their type."""
+    import nbformat  # a second that only this worker spends
+    from nbclient import NotebookClient
+
     folder = tmp_path_factory.mktemp("notebook")
     nsys_export(folder / "report.sqlite")
     nsys_export(folder / "after.sqlite")
