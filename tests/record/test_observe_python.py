@@ -9,6 +9,7 @@ import pytest
 import multicard
 from multicard.profilers import PROFILERS
 from multicard.record.observe import OBSERVER_SITE
+from multicard.record.observe.ranks import RANKS
 
 PACKAGE = Path(multicard.__file__).parent
 BEGIN = ("record.observe.hooks", "record.observe.recording", "marks", *(f"profilers.{name}" for name in PROFILERS))
@@ -72,3 +73,12 @@ def test_a_module_of_the_observer_is_python_3_10_and_needs_pytorch_alone(name: s
         roots.discard("numpy")
     assert roots <= sys.stdlib_module_names | {"torch", "multicard"} | OPTIONAL
     assert not roots & NEWER
+
+
+def test_both_parts_of_the_observer_ask_for_the_rank_in_the_same_variables() -> None:
+    told = {
+        node.targets[0].id: node.value
+        for node in ast.parse(OBSERVER_SITE.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert ast.literal_eval(told["RANKS"]) == RANKS
