@@ -77,14 +77,6 @@ def allows_tf32(of_convolutions: bool) -> bool:
     return old.allow_tf32 if how is None else how == "tf32"
 
 
-def count_operations(call: Callable[[], Any]) -> int:
-    """Operations of a call, as `OperationCounter` counts them."""
-    with OperationCounter() as counter:
-        call()
-    assert counter.problem is None, counter.problem
-    return counter.total
-
-
 class StepCounter:
     """Counts the operations of a step that begins and ends in hooks, where that changes nothing for the script.
 
