@@ -1,7 +1,7 @@
 """The interface of a workload, a kind of job; the entries are the packages in `multicard.workloads`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -356,6 +356,25 @@ class Workload(ABC):
         """What the rate of a process's loader alone depends on, beside the number of its workers."""
         names = ("workload", *self.loader_parameters)
         return {name: getattr(p, name) for name in names} | {"batch_size": p.batch_of_rank}
+
+    def batches_alone(self, p: Any, data: Path, device: Any) -> tuple[Iterator[Any], int]:
+        """Batches of a rank's training loader without end, and how many it prepares before they are asked for.
+
+        Asked where there are `loader_parameters`.
+        """
+        raise NotImplementedError
+
+    def step_job(self, p: Any) -> dict[str, Any]:
+        """What the time of a step without a loader depends on; `batch_size` is that of one device."""
+        names = ("workload", *self.step_parameters)
+        return {name: getattr(p, name) for name in names} | {"batch_size": p.batch_of_device}
+
+    def without_loader(self, job: Mapping[str, Any], warmup_steps: int, measured_steps: int) -> tuple[Any, Any]:
+        """Parameters of a run of so many steps on a batch that lies on the device, and the definition of its data.
+
+        Asked where there are `step_parameters`, with a `step_job`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def job(self, values: Mapping[str, Any]) -> str:

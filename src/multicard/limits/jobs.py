@@ -30,18 +30,14 @@ def loaders(runs: Iterable[Run], device: str) -> list[Job]:
 
 
 def steps(runs: Iterable[Run], device: str) -> list[Job]:
-    """Parameters of the runs on a kind of device that a step without a loader depends on.
-
-    `batch_size` is that of one device.
-    """
+    """Parameters of the runs on a kind of device that a step without a loader depends on."""
     found = {}
     for run in runs:
         p = run.parameters
-        names = WORKLOADS[p.workload].step_parameters
-        if not names or p.device != device:
-            continue
-        parameters = {name: getattr(p, name) for name in ("workload", *names)} | {"batch_size": p.batch_of_device}
-        found[tuple(parameters.values())] = parameters
+        work = WORKLOADS[p.workload]
+        if work.step_parameters and p.device == device:
+            parameters = work.step_job(p)
+            found[tuple(parameters.values())] = parameters
     return list(found.values())
 
 

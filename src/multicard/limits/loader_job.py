@@ -1,6 +1,6 @@
 """What a loader gives alone: `python -m multicard.limits.loader_job PARAMETERS DATA WORKERS,… SECONDS`.
 
-PARAMETERS are those of a vision run on one device, as JSON; DATA is the folder of its prepared data set. For each
+PARAMETERS are those of a run on one device, as JSON; DATA is the folder of its prepared data set. For each
 number of workers it takes batches for some seconds, as a training loop would that takes no time, and tells a row.
 """
 
@@ -15,25 +15,21 @@ from typing import Any
 import torch
 
 from multicard.core.facts import tell
+from multicard.experiment.workload import WORKLOADS
 from multicard.limits.timing import BLOCKS
 from multicard.record.visible import rank_devices
-from multicard.workloads.vision.data import open_split, read_provenance
-from multicard.workloads.vision.loaders import training_loader
-from multicard.workloads.vision.parameters import VisionParameters, read_ahead
-from multicard.workloads.vision.train import shuffled
 
 
 def main(stated: dict[str, Any], data: Path, workers: Sequence[int], seconds: float) -> None:
     """Measure the loader with each number of workers."""
-    facts = read_provenance(data)
+    work = WORKLOADS[stated["workload"]]
     for number in workers:
-        p = VisionParameters.model_validate(stated | {"num_workers": number})
+        p = work.parameters.model_validate(stated | {"num_workers": number})
         torch.set_num_threads(p.threads)
         [device] = rank_devices(p)
-        loader = training_loader(open_split(data, facts, "train", p.image_size), facts, p, 0, device)
-        batches = itertools.chain.from_iterable(shuffled(loader, epoch) for epoch in itertools.count(1))
+        batches, ahead = work.batches_alone(p, data, device)
         # As before a profiled window: what was read ahead while the loader started is not what it can keep up.
-        times = taken(batches, 1 + 2 * read_ahead(p, synthetic=False), seconds)
+        times = taken(batches, 1 + 2 * ahead, seconds)
         tell(row={"measure": "loader", "num_workers": number, "samples": p.batch_of_rank, "times_s": times})
     tell(done=True)
 

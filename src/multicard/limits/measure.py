@@ -14,12 +14,13 @@ import pandas as pd
 from multicard.core.errors import UserError
 from multicard.core.facts import told
 from multicard.core.layout import STEPS
+from multicard.core.pipeline import pipeline_folder
 from multicard.core.prepared import PROVENANCE
 from multicard.core.reasons import describe_reason
 from multicard.core.system import ask, ending
 from multicard.core.text import printable
-from multicard.experiment.datasets import Synthetic
 from multicard.experiment.machine import Machine
+from multicard.experiment.workload import WORKLOADS
 from multicard.launch.commands import training_command
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import inside_one_machine, job_environment, settings
@@ -28,9 +29,6 @@ from multicard.launch.process import run
 from multicard.limits.all_reduce import exchange
 from multicard.limits.jobs import Job
 from multicard.trace.collectives import bus_bandwidth
-from multicard.workloads.vision.operations import operations_per_sample
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.prepare import prepare
 
 LIMIT_S = 900.0  # of a part beside the time that it is to measure: it starts, and finds out how fast the machine is
 MESSAGE_BYTES = {"cpu": [4**power for power in range(5, 14)], "cuda": [4**power for power in range(5, 15)]}
@@ -159,32 +157,24 @@ def _loader_part(job: Job, seconds: float) -> Part:
 
 def _step_part(parameters: Job) -> Part:
     """A run on a batch that lies on the device: the steps of training, with nothing to load."""
-    p = VisionParameters.model_validate(
-        parameters
-        | {
-            "dataset": "synthetic",
-            "epochs": 1,
-            "steps_per_epoch": WARMUP_STEPS + MEASURED_STEPS,
-            "warmup_steps": WARMUP_STEPS,
-            "profiled_steps": 1,
-            "profiler": "none",
-        }
-    )
+    work = WORKLOADS[parameters["workload"]]
+    p, definition = work.without_loader(parameters, WARMUP_STEPS, MEASURED_STEPS)
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
         data, folder = Path(scratch, "data"), Path(scratch, "run")
-        samples = (WARMUP_STEPS + MEASURED_STEPS) * p.batch_of_device
-        images = Synthetic(source="synthetic", samples=samples)
-        prepare("synthetic", images, data)
+        work.prepare(definition.source, definition, data, pipeline_folder() / "resources")
         record = run_job(p, data, folder, LIMIT_S)
         steps = pd.read_csv(folder / STEPS) if record["outcome"] == "completed" else None
-    times = [] if steps is None else steps.loc[steps["window"] == "measured", "duration_s"].tolist()
-    operations = p.batch_of_device * operations_per_sample(p, images.classes)
-    row = {"measure": "step", "samples": p.batch_of_device, "model_operations": operations, "times_s": times}
+    rows = []
+    if steps is not None:
+        measured = steps[steps["window"] == "measured"]
+        operations, times = work.operations(record, measured), measured["duration_s"].tolist()
+        known = {"model_operations": operations.model} if operations else {}
+        rows.append({"measure": "step", "samples": p.batch_of_device, **known, "times_s": times})
     return {
         "part": "step",
         "parameters": parameters,
-        "rows": [row] if times else [],
-        "problem": None if times else _why(record),
+        "rows": rows,
+        "problem": None if rows else _why(record),
         "conditions": record["conditions"],
         "ranks": record["ranks"],
     }

@@ -1,5 +1,6 @@
 """Loaders: the same samples in the same batches, whoever loads them."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -83,6 +84,18 @@ def training_loader(
         pin_memory=p.pin_memory and device.type == "cuda",
         drop_last=True,
     )
+
+
+def shuffled(loader: Any, epoch: int) -> Iterator[Any]:
+    """Begin a pass over the data, in an order of its own."""
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(epoch)
+    return iter(loader)
+
+
+def endless(loader: Any, epoch: int) -> Iterator[Any]:
+    """Batches of pass after pass, from this one on."""
+    return itertools.chain.from_iterable(shuffled(loader, each) for each in itertools.count(epoch))
 
 
 def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:

@@ -25,7 +25,7 @@ from multicard.record.recorder import Recorder
 from multicard.record.visible import rank_devices
 from multicard.workloads.vision.checkpoint import Checkpoints, State
 from multicard.workloads.vision.data import open_split, read_provenance
-from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
+from multicard.workloads.vision.loaders import endless, evaluation_loader, evaluation_passes, shuffled, training_loader
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 from multicard.workloads.vision.precision import (
     autocast,
@@ -147,16 +147,16 @@ def train(
                 checkpoints.write()
 
         model.train()
-        endless = itertools.chain.from_iterable(shuffled(training, p.epochs + 1 + again) for again in itertools.count())
+        passes = endless(training, p.epochs + 1)
         ahead = read_ahead(p, synthetic=getattr(training_data, "synthetic", False))
         window = place_window(ahead, len(training), warm - done, p.profiled_steps)
         for _ in range(window.warmup_steps):
-            run_step(endless, p.epochs + 1, "warmup")
+            run_step(passes, p.epochs + 1, "warmup")
         with capture.window():
             for _ in range(window.settling_steps):
-                run_step(endless, p.epochs + 1, "warmup")
+                run_step(passes, p.epochs + 1, "warmup")
             for _ in range(window.profiled_steps):
-                run_step(endless, p.epochs + 1, "profiled")
+                run_step(passes, p.epochs + 1, "profiled")
         recorder.settle()
     finally:
         recorder.write(scratch / rank_file(STEPS, rank))
@@ -185,13 +185,6 @@ def make_optimizer(model: nn.Module, p: VisionParameters) -> torch.optim.SGD:
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     return optimizer
-
-
-def shuffled(loader: Any, epoch: int) -> Iterator[Any]:
-    """Begin a pass over the data, in an order of its own."""
-    if hasattr(loader.sampler, "set_epoch"):
-        loader.sampler.set_epoch(epoch)
-    return iter(loader)
 
 
 @torch.no_grad()

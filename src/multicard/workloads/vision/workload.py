@@ -1,11 +1,11 @@
 """The entry of image-classification training."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multicard.experiment.datasets import ImageSource
+from multicard.experiment.datasets import ImageSource, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import BATCH, Inputs, Operations, Traffic, Unit, Workload
 from multicard.record.profiled_window import place_window
@@ -155,6 +155,24 @@ class Vision(Workload):
         from multicard.workloads.vision.operations import operations
 
         return operations(record, steps)
+
+    def batches_alone(self, p: VisionParameters, data: Path, device: Any) -> tuple[Iterator[Any], int]:
+        """Pass after pass, each in an order of its own."""
+        from multicard.workloads.vision.data import open_split, read_provenance
+        from multicard.workloads.vision.loaders import endless, training_loader
+
+        facts = read_provenance(data)
+        loader = training_loader(open_split(data, facts, "train", p.image_size), facts, p, 0, device)
+        return endless(loader, 1), read_ahead(p, synthetic=False)
+
+    def without_loader(
+        self, job: Mapping[str, Any], warmup_steps: int, measured_steps: int
+    ) -> tuple[VisionParameters, Synthetic]:
+        """Synthetic images."""
+        steps = warmup_steps + measured_steps
+        short = {"epochs": 1, "steps_per_epoch": steps, "warmup_steps": warmup_steps, "profiled_steps": 1}
+        p = self.parameters.model_validate({**job, **short, "dataset": "synthetic", "profiler": "none"})
+        return p, Synthetic(source="synthetic", samples=steps * p.batch_of_device)
 
     def product_precisions(self, p: VisionParameters) -> tuple[str, ...]:
         """Those of its parameters."""
