@@ -116,7 +116,7 @@ PLANTED = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME":
 
 @pytest.fixture(scope="module")
 def of_own_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run of a script in a repository of git, which writes a file and prints its environment; and the commit."""
+    """A run of a script in a repository of git, which prints its environment and counts; and the commit."""
     own = tmp_path_factory.mktemp("own")
     (own / "__pycache__").mkdir(parents=True)
     (own / "train.py").write_text((SCRIPTS / "timed.py").read_text())
@@ -129,7 +129,8 @@ def of_own_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     run = own / "results" / "runs" / "r"
     arguments = ("--write", "new.txt", "--fault", "print-environment")
     with patch.dict(os.environ, PLANTED):
-        completed(job(run, *arguments, script="train.py", folder=str(own), environment=["HF_HOME"]), run)
+        stated = {"folder": str(own), "environment": ["HF_HOME"], "count_operations": True}
+        completed(job(run, *arguments, script="train.py", **stated), run)
     return run, commit
 
 
@@ -139,6 +140,16 @@ def test_what_a_script_changes_in_its_folder_is_recorded(of_own_folder: tuple[Pa
     assert record["folder_changes"] == {"count": 1, "names": ["new.txt"]}
     assert (record["script"]["commit"], record["script"]["modified"]) == (commit, False)
     assert not (run / "saved").exists()
+
+
+def test_operations_that_were_asked_for_are_recorded(of_own_folder: tuple[Path, str]) -> None:
+    run, _ = of_own_folder
+    record = json.loads((run / "run.json").read_text())
+    # Of 4 samples through a layer of 16 by 4: its forward pass, and the gradient of its weights.
+    expected = 2 * (2 * 4 * 16 * 4)
+    [rank] = record["ranks"]
+    assert rank["operations"] == {"model": expected, "hardware": expected, "precision": "fp32", "problem": None}
+    assert WORKLOADS["script"].operations(record, None).model == expected
 
 
 def test_secrets_reach_neither_the_job_nor_its_record(of_own_folder: tuple[Path, str]) -> None:

@@ -50,7 +50,7 @@ from multicard.profilers.interface import Availability, Profiler
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes",
-    "compile_limits_hit", "tear_down_problem", "observed", "ignored_exit",
+    "compile_limits_hit", "tear_down_problem", "observed", "operations", "ignored_exit",
 )  # fmt: skip
 FROM_FIRST_RANK = (
     "host", "hardware", "versions", "data", "model", "attention", "steps_per_pass", "profiled_window", "saved",
