@@ -8,6 +8,8 @@ import pytest
 from conftest import ROOT
 from multicard.analysis.measures import MEASURES
 from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
+from multicard.core.reasons import WORDINGS
+from multicard.launch.job import FROM_FIRST_RANK, OF_EVERY_RANK
 from multicard.trace.tables import ACTIVITIES
 
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
@@ -20,7 +22,12 @@ EXAMPLES = [
 ACTIVITY_COLUMNS = {name for activity in ACTIVITIES.values() for name in activity.schema.names}
 
 
-@pytest.mark.parametrize("word", sorted({*MEASURES, *STEP_COLUMNS, *EPOCH_COLUMNS, *OUTCOMES, *ACTIVITIES}))
+@pytest.mark.parametrize("word", sorted({*FROM_FIRST_RANK, *OF_EVERY_RANK, *OUTCOMES, *WORDINGS}))
+def test_every_key_of_a_record_is_documented(word: str) -> None:
+    assert f"`{word}`" in FILES
+
+
+@pytest.mark.parametrize("word", sorted({*MEASURES, *STEP_COLUMNS, *EPOCH_COLUMNS, *ACTIVITIES}))
 def test_every_column_and_table_is_documented(word: str) -> None:
     assert f"`{word}`" in FILES
 
