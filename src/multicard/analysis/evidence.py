@@ -31,6 +31,11 @@ PROFILER = re.compile(r"(?:^|, )profiler \w+")  # among versions
 OBSERVATION = ("profiled_steps", "profiler", "save")
 
 
+def names_synthetic(names: Iterable[Any]) -> bool:
+    """Whether one of the names of data or machines, some of them None, says that they are synthetic."""
+    return any(SYNTHETIC in str(name).lower() for name in names)
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Machine, versions and data of a run, from its record; None where it does not say.
@@ -105,7 +110,7 @@ class MeasuredRun:
     def synthetic(self) -> bool:
         """Whether the run, its data or its machine is synthetic, by its name."""
         texts = (self.run, self.provenance.machine, self.provenance.gpu, self.provenance.data_source)
-        return any(SYNTHETIC in text.lower() for text in texts if text)
+        return names_synthetic(texts)
 
     @property
     def repeat(self) -> int:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from multicard.analysis.alpha_beta import AlphaBeta, fit
 from multicard.analysis.conditions import disturbance
-from multicard.analysis.evidence import SYNTHETIC
+from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.run_files import read_object
 from multicard.analysis.statistics import Interval, median_of
 from multicard.core.errors import UserError, first_fault
@@ -131,7 +131,7 @@ class MachineLimits(BaseModel):
     def synthetic(self) -> bool:
         """Whether its GPUs are emulated, by their names: then no number means anything."""
         gpus = (self.hardware or {}).get("gpus") or []
-        return any(SYNTHETIC in str(gpu.get("name")).lower() for gpu in gpus)
+        return names_synthetic(gpu.get("name") for gpu in gpus)
 
     @property
     def notes(self) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.conditions import disturbance, how_many
-from multicard.analysis.evidence import SYNTHETIC
+from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import notices
 from multicard.analysis.run_files import read_record
@@ -84,9 +84,7 @@ class Side:
     def is_synthetic(self) -> bool:
         """Whether there are synthetic runs, by the names of machines, processors or GPUs."""
         facts = _facts(list(self.records.values()), ())
-        return any(
-            SYNTHETIC in value.lower() for name in (MACHINE, "processor", "GPUs") for value in facts.get(name, ())
-        )
+        return names_synthetic(value for name in (MACHINE, "processor", "GPUs") for value in facts.get(name, ()))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from multicard.analysis.evidence import SYNTHETIC
+from multicard.analysis.evidence import names_synthetic
+from multicard.core.text import listed
 from multicard.report.wording import size
 
 Facts = list[tuple[str, str]]
@@ -39,12 +40,12 @@ class Environment:
             )
             if len(kinds) > 1
         ]
-        return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:]))) or None
+        return listed(found) or None
 
     @property
     def synthetic(self) -> bool:
         """Whether some of the machines are synthetic, by their names."""
-        return any(SYNTHETIC in value.lower() for facts, _ in self.machines for _, value in facts)
+        return names_synthetic(value for facts, _ in self.machines for _, value in facts)
 
 
 def environment(records: Iterable[Mapping[str, Any]]) -> Environment:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.evidence import SYNTHETIC, as_stated
+from multicard.analysis.evidence import as_stated, names_synthetic
 from multicard.analysis.machine_limits import read_machine
 from multicard.analysis.measures import measure_run
 from multicard.analysis.run_files import RunFiles
@@ -160,8 +160,7 @@ class ScenarioSpace:
         hardware, data = record.get("hardware") or {}, record.get("data") or {}
         names = [gpu.get("name") for gpu in hardware.get("gpus") or []]
         names += [hardware.get("processor"), data.get("source")]
-        is_synthetic = any(SYNTHETIC in str(name).lower() for name in names)
-        return Result(value, row["outcome"], float(record.get("wall_time_s") or 0.0), is_synthetic)
+        return Result(value, row["outcome"], float(record.get("wall_time_s") or 0.0), names_synthetic(names))
 
     @cached_property
     def _loader_rates(self) -> list[tuple[dict[str, Any], int, float]]:
