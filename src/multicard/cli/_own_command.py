@@ -9,12 +9,6 @@ from multicard.core.errors import UserError
 
 PYTHON = re.compile(r"python[0-9.]*")
 
-# What starts ranks, by the name of its program, and by that of its module.
-LAUNCHERS = {name: name for name in ("torchrun", "accelerate", "deepspeed", "srun", "mpirun")} | {"mpiexec": "mpirun"}
-MODULES = {
-    "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed",
-}  # fmt: skip
 RUNNERS = ("uv", "poetry", "conda", "pixi", "hatch", "pdm")  # of which the interpreter is to be named
 
 
@@ -31,6 +25,8 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
     >>> parse_command(["python", "train.py", "-b", "8"]), parse_command([".venv/bin/python", "-m", "pkg.train"])
     ((None, ['train.py', '-b', '8']), ('.venv/bin/python', ['-m', 'pkg.train']))
     """
+    from multicard.workloads.script.launcher import LAUNCHERS
+
     if not command:
         raise UserError("the command is missing; write it last, after --, such as: -- train.py --epochs 1")
     python, first = None, Path(command[0]).name
@@ -38,7 +34,9 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
         python, command = (command[0] if "/" in command[0] else None), command[1:]
     by_module = command[:1] == ["-m"] and len(command) > 1
     is_script = by_module or (command[:1] != [] and command[0].endswith(".py"))
-    started_by = MODULES.get(command[1]) if by_module else LAUNCHERS.get(first)
+    launchers = LAUNCHERS.values()
+    found = (one.name for one in launchers if (command[1] in one.modules if by_module else first in one.programs))
+    started_by = next(found, None)
     script = next((at for at, part in enumerate(command) if part.endswith(".py")), None)
     rest = "SCRIPT.py ..." if script is None else shlex.join(command[script:])
     if launcher == "command" or (is_script and not started_by):

@@ -18,6 +18,8 @@ class Launcher:
         What it does, for the schema and the documentation.
     several_nodes
         Whether it can start the ranks of each of several nodes.
+    programs, modules
+        What a user who starts the ranks by it types: its program, or `-m` and its module.
     package
         Package that the interpreter needs for it, beside torch; None where none.
     variables
@@ -31,6 +33,8 @@ class Launcher:
     order: int
     description: str
     several_nodes = True
+    programs: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     package: str | None = None
     variables: tuple[str, ...] = ()
     hidden_from_profilers: str | None = None

@@ -12,6 +12,7 @@ class Accelerate(Launcher):
     name, order = "accelerate", 30
     description = "`accelerate launch` starts a process for each device."
     package = "accelerate"
+    programs, modules = ("accelerate",), ("accelerate.commands.launch",)
 
     def facts(self) -> list[str]:
         """What of Accelerate's own configuration does not hold."""
@@ -29,7 +30,7 @@ class Accelerate(Launcher):
         else:
             options += [f"--machine_rank={rendezvous.node}", f"--main_process_ip={rendezvous.address}"]
             options.append(f"--main_process_port={rendezvous.port}")
-        return [python, "-m", "accelerate.commands.launch", *options, *arguments]
+        return [python, "-m", self.modules[0], *options, *arguments]
 
 
 LAUNCHER = Accelerate()

@@ -16,6 +16,7 @@ class DeepSpeed(Launcher):
     name, order = "deepspeed", 40
     description = "`deepspeed` starts a process for each device."
     package = "deepspeed"
+    programs, modules = ("deepspeed",), ("deepspeed.launcher.runner",)
     several_nodes = False  # it asks for a file of hosts
     variables = ("DS_ACCELERATOR",)
 
@@ -39,7 +40,7 @@ class DeepSpeed(Launcher):
         if p.device == "cuda" and visible != [""]:
             gpus = f"--include=localhost:{','.join(each.strip() for each in visible)}"
         options = [gpus, "--master_addr=127.0.0.1", f"--master_port={free_port()}", *module]
-        return [python, "-m", "deepspeed.launcher.runner", *options, *arguments[len(module) :]]
+        return [python, "-m", self.modules[0], *options, *arguments[len(module) :]]
 
 
 LAUNCHER = DeepSpeed()

@@ -16,6 +16,7 @@ class Mpirun(Launcher):
 
     name, order = "mpirun", 60
     description = "`mpirun` starts a process for each device."
+    programs = ("mpirun", "mpiexec")
     several_nodes = False
     variables = AS_ROOT
 

@@ -12,6 +12,7 @@ class Srun(Launcher):
 
     name, order = "srun", 50
     description = "`srun` starts a task for each device, inside a job of Slurm."
+    programs = ("srun",)
     several_nodes = False
     variables = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
     hidden_from_profilers = "Slurm starts the ranks outside of the process that it runs"

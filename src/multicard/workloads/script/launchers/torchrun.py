@@ -11,11 +11,12 @@ class Torchrun(Launcher):
 
     name, order = "torchrun", 20
     description = "torchrun starts a process for each device."
+    programs, modules = ("torchrun",), ("torch.distributed.run", "torch.distributed.launch")
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under torchrun."""
         options = torchrun_options(p.ranks_per_node, rendezvous)
-        return [python, "-m", "torch.distributed.run", *options, *arguments]
+        return [python, "-m", self.modules[0], *options, *arguments]
 
 
 LAUNCHER = Torchrun()
