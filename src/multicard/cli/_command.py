@@ -50,13 +50,13 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_profile(parser: argparse.ArgumentParser) -> None:
-    """Add the Snakemake profile whose cluster to plan for."""
+def add_profile(parser: argparse.ArgumentParser, what_for: str = "whose cluster to plan for") -> None:
+    """Add the Snakemake profile."""
     parser.add_argument(
         "--profile",
         type=Path,
         metavar="FOLDER",
-        help="Snakemake profile whose cluster to plan for, such as profiles/slurm",
+        help=f"Snakemake profile {what_for}, such as profiles/slurm (default: this machine)",
     )
 
 

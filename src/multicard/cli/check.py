@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command, refuse_unwritable
 from multicard.core.errors import UserError
-from multicard.core.text import counted, printable
+from multicard.core.text import counted, first_of, printable
 
 if TYPE_CHECKING:
     from multicard.analysis.regressions import Judgement, RegressionCheck
@@ -175,14 +175,9 @@ def _problems(found: "RegressionCheck", arguments: argparse.Namespace) -> list[s
     if found.missing and not arguments.allow_missing:
         lines.append(
             f"{counted(len(found.missing), 'configuration')} of the baseline not in the new results: "
-            f"{_listed(found.missing)}; run what is missing, or accept it with --allow-missing"
+            f"{first_of(found.missing, LONGEST)}; run what is missing, or accept it with --allow-missing"
         )
     return lines
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - LONGEST} more" if len(names) > LONGEST else ""
-    return ", ".join(names[:LONGEST]) + more
 
 
 def line_of(judgement: "Judgement") -> str:
@@ -208,9 +203,9 @@ def _print(found: "RegressionCheck", arguments: argparse.Namespace) -> None:
         *doubts,
     ]
     if found.missing and arguments.allow_missing:
-        lines.append(f"missing: {_listed(found.missing)}")
+        lines.append(f"missing: {first_of(found.missing, LONGEST)}")
     if found.added:
-        lines.append(f"not in the baseline: {_listed(found.added)}")
+        lines.append(f"not in the baseline: {first_of(found.added, LONGEST)}")
     words = {UNDECIDED: UNDECIDED, WITHIN: f"within the tolerance of {arguments.tolerance}", CANNOT_TELL: CANNOT_TELL}
     counts = [f"{len(found.of(kind))} {word}" for kind, word in words.items() if found.of(kind)]
     summary = [counted(len(found.of(REGRESSION)), "regression"), *counts]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command
-from multicard.core.text import counted
+from multicard.core.text import counted, first_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,9 +87,7 @@ def compare_results(a: Path, b: Path) -> None:
             terminal.print(text_table(title, headings, table.to_numpy().tolist()), "")
     for side, runs in (("a", found.only_a), ("b", found.only_b)):
         if runs:
-            more = f" and {len(runs) - LONGEST} more" if len(runs) > LONGEST else ""
-            count = counted(len(runs), "run")
-            terminal.print(plain(f"{count} in {side} only: {', '.join(runs[:LONGEST])}{more}"), "")
+            terminal.print(plain(f"{counted(len(runs), 'run')} in {side} only: {first_of(runs, LONGEST)}"), "")
 
 
 def _changes(changes: "pd.DataFrame") -> "Table":

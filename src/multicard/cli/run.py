@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command
+from multicard.cli._command import Command, add_profile
 
 if TYPE_CHECKING:
     from multicard.experiment.config import Experiment
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file")
-    parser.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FOLDER",
-        help="Snakemake profile, such as profiles/slurm (default: this machine)",
-    )
+    add_profile(parser, "to run by")
     parser.epilog = "With options of Snakemake after -- (such as -- --dry-run) all output is Snakemake's."
 
 

@@ -113,13 +113,9 @@ def _cost(cost: "Cost", kinds: Set[str]) -> str:
     return "\n".join(lines)
 
 
-def _estimated_bytes(run: "Run") -> int | None:
-    return run.device_memory_bytes() if run.parameters.device == "cuda" else None
-
-
 def _memory_needed(run: "Run", machine: "Machine") -> str:
     """Estimated memory of a run on GPUs, beside what a GPU has; nothing where there is no estimate."""
-    needed = _estimated_bytes(run)
+    needed = run.device_memory_bytes() if run.parameters.device == "cuda" else None
     if needed is None:
         return ""
     from multicard.core.units import BYTES, with_unit

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import Command, duration_s
+from multicard.cli._command import Command, add_profile, duration_s
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="runs that may run at once, as on a cluster (default: %(default)s); more of them find less per run",
     )  # fmt: skip
     add("--seed", type=int, default=0, help="another one begins with other configurations (default: %(default)s)")
-    add("--profile", type=Path, help="profile of Snakemake, such as profiles/slurm (default: this machine)")
+    add_profile(parser, "to run by")
     add("--dry-run", action="store_true", help="print what is searched and where it begins; run nothing")
 
 

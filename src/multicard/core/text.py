@@ -49,6 +49,16 @@ def listed(parts: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
+def first_of(parts: Sequence[str], most: int) -> str:
+    """The first so many parts in words, and how many more there are.
+
+    >>> first_of(["a", "b", "c"], 2), first_of(["a", "b"], 2)
+    ('a, b and 1 more', 'a, b')
+    """
+    more = f" and {len(parts) - most} more" if len(parts) > most else ""
+    return ", ".join(parts[:most]) + more
+
+
 def natural(text: str) -> list[str | int]:
     """Key that sorts by the numbers in texts.
 

@@ -35,7 +35,7 @@ def main(device: str, sizes: Sequence[int], limit_s: float, seconds: float) -> N
         repeats = max(1, int(seconds / BLOCKS / once))
         times = [slowest(elapsed_s(buffer, repeats), device) / repeats for _ in range(BLOCKS)]
         check_sum(buffer)
-        report("measured", bytes=4 * buffer.numel(), times_s=times, repeats=repeats)
+        report("measured", bytes=4 * buffer.numel(), times_s=times)
     report("done")
     dist.destroy_process_group()
 

@@ -6,6 +6,7 @@ from typing import Any
 from multicard.core.errors import UserError
 from multicard.core.files import described, write_json
 from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
+from multicard.core.text import first_of
 from multicard.experiment.models import Architecture, Model
 from multicard.workloads.llm.tiny import SPECIAL_TOKENS, SPECIAL_TOKENS_FILE, make_tiny
 from multicard.workloads.llm.vocabulary import read_vocabulary
@@ -85,8 +86,7 @@ def _present(folder: Path, download: str) -> tuple[list[str], str]:
         other = " (tokenizer.json is another form)" if (folder / "tokenizer.json").is_file() else ""
         missing.append(TOKENIZERS[-1] + other)
     if missing:
-        more = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
-        raise UserError(f"{folder}: does not contain {', '.join(missing[:6])}{more}; fetch the model by: {download}")
+        raise UserError(f"{folder}: does not contain {first_of(missing, 6)}; fetch the model by: {download}")
     return weights, tokenizer
 
 

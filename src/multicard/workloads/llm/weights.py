@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from multicard.core.errors import UserError
-from multicard.core.text import printable
+from multicard.core.text import first_of, printable
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.vocabulary import LFS_POINTER
 
@@ -108,10 +108,7 @@ def count_parameters(files: list[Path], shape: Architecture) -> int:
     missing = [name for name in expected if name not in seen]
     if missing:
         where = files[0] if len(files) == 1 else files[0].parent
-        raise UserError(
-            f"{where}: found {len(seen)} of {len(expected)} tensors, expected {missing[0]}"
-            + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-        )
+        raise UserError(f"{where}: found {len(seen)} of {len(expected)} tensors, expected {first_of(missing, 1)}")
     return total
 
 
