@@ -7,9 +7,9 @@ import pytest
 
 from conftest import ROOT
 from multicard.analysis.measures import MEASURES
-from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
+from multicard.core.layout import EPOCH_COLUMNS, FROM_FIRST_RANK, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
-from multicard.launch.job import FROM_FIRST_RANK, OF_EVERY_RANK
+from multicard.launch.job import OF_EVERY_RANK
 from multicard.trace.tables import ACTIVITIES
 
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")

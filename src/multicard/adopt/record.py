@@ -7,17 +7,14 @@ from multicard.adopt.traced import Traced
 from multicard.analysis.run_files import RunFiles
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import described, write_csv, write_json
-from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, RUN, STEP_COLUMNS, STEPS
+from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, FROM_FIRST_RANK, RUN, STEP_COLUMNS, STEPS
 from multicard.experiment.workload import parameters_of
 from multicard.trace.extract import write_tables
 from multicard.trace.find_steps import with_steps
 from multicard.trace.tables import STEPS as IN_STEPS
 from multicard.trace.tables import activity_tables
 
-UNKNOWN = (
-    "order", "started", "ended", "wall_time_s", "exit_code", "variables", "host", "hardware", "data", "model",
-    "attention", "steps_per_pass", "profiled_window", "saved", "resumed",
-)  # fmt: skip
+UNKNOWN = ("order", "started", "ended", "wall_time_s", "exit_code", "variables", *FROM_FIRST_RANK)
 
 
 def write_run(traced: Traced, folder: Path) -> None:

@@ -51,6 +51,11 @@ STEP_COLUMNS = (
     "samples", "tokens", "padded_tokens", "loss", *REWARDS, "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
+# Keys of run.json that the first rank tells of all.
+FROM_FIRST_RANK = (
+    "host", "hardware", "versions", "data", "model", "attention", "steps_per_pass", "profiled_window", "saved",
+    "resumed",
+)  # fmt: skip
 
 
 def node_file(kind: str, node: int) -> str:

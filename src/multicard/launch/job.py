@@ -18,6 +18,7 @@ from multicard.core.layout import (
     CONDITIONS,
     EPOCH_COLUMNS,
     EPOCHS,
+    FROM_FIRST_RANK,
     JOB,
     LOG,
     NODE,
@@ -51,10 +52,6 @@ from multicard.profilers.interface import Availability, Profiler
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes",
     "compile_limits_hit", "tear_down_problem", "observed", "operations", "ignored_exit",
-)  # fmt: skip
-FROM_FIRST_RANK = (
-    "host", "hardware", "versions", "data", "model", "attention", "steps_per_pass", "profiled_window", "saved",
-    "resumed",
 )  # fmt: skip
 # Seconds of training after which a checkpoint is worth writing: restarting from scratch costs no more than this.
 CHECKPOINT_AFTER_S = 30.0
