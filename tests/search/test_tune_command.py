@@ -11,10 +11,11 @@ import yaml
 from conftest import TINY
 from limits.machine_record import IDLE, record
 from multicard.cli import main
+from multicard.cli.tune import GOALS as OFFERED
 from multicard.core.files import write_json
 from multicard.core.layout import machine_file
 from multicard.experiment.load import check
-from multicard.search.scenario import Result, ScenarioSpace
+from multicard.search.scenario import GOALS, Result, ScenarioSpace
 
 CONFIG: dict[str, Any] = {
     "fixed": TINY,
@@ -160,3 +161,7 @@ def test_a_loader_that_was_measured_alone_bounds_what_its_configurations_can_rea
     }
     times = space(changed(vary={"num_workers": [0, 1], "layout": ["nchw", "nhwc"]}), "iteration_time").bounds()
     assert sorted(times.values()) == pytest.approx([8 / 220, 8 / 220, 8 / 110, 8 / 110])
+
+
+def test_the_goals_that_the_command_offers_are_those_of_the_search() -> None:
+    assert tuple(GOALS) == OFFERED
