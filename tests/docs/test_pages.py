@@ -7,6 +7,7 @@ a comment at its end.
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from PIL import Image
 
 from analysis.synthetic_results import images, make_results
 from conftest import ROOT
+from forked_python import ForkedPython
 from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import MNIST_FILES
 from multicard.experiment.load import check
@@ -79,6 +81,10 @@ RUN_ELSEWHERE = (
     (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
 )
 LIMIT_S = 600
+# For the programs that the pages start by `python -m`: nothing of this project, which a copy of theirs has.
+PYTHON = ForkedPython(
+    "numpy", "pandas", "pyarrow.parquet", "pydantic", "torch._dynamo", "torchvision", "matplotlib.pyplot"
+)
 
 
 @dataclass(frozen=True)
@@ -195,6 +201,11 @@ def project(tmp_path: Path) -> Path:
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = {"PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(folder / "src")}
+    if module := re.fullmatch(r"python -m ([^>]+?)(?: > (\S+))?", command):
+        done = PYTHON.run(shlex.split(module[1]), folder, os.environ | paths, LIMIT_S)
+        if module[2]:
+            (folder / module[2]).write_text(done.stdout, encoding="utf-8")
+        return done
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder, env=os.environ | paths, capture_output=True, text=True, timeout=LIMIT_S, check=False,

@@ -2,12 +2,12 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+import forked_python
 from conftest import ROOT, TINY
 from multicard.core.layout import machine_file
 from multicard.experiment.datasets import Digits
@@ -16,7 +16,6 @@ from multicard.experiment.resources import STEPS
 
 pytestmark = pytest.mark.slow
 
-SNAKEMAKE = str(Path(sys.prefix) / "bin" / "snakemake")
 SCENARIO = {"question": "Does it run?", "fixed": TINY, "figures": ["step_breakdown"]}
 OTHER = f"""\
 configfile: "mine.yaml"
@@ -34,9 +33,7 @@ rule mine:
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SNAKEMAKE, "--cores", "1", *arguments], cwd=folder, capture_output=True, text=True, timeout=1200, check=False
-    )
+    return forked_python.snakemake(folder, "--cores", "1", *arguments)
 
 
 def test_snakemake_s_linter_finds_nothing_but_that_rules_have_no_conda_environment() -> None:

@@ -3,14 +3,13 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import forked_python
 from conftest import ROOT, TINY
 from multicard.archive.matrix import Matrix
 from multicard.experiment.load import check
@@ -90,10 +89,7 @@ def started(folder: Path) -> list[tuple[str, Any]]:
 
 
 def snakemake(folder: Path, *arguments: str, until: str = "launch_run") -> str:
-    command = [str(Path(sys.prefix) / "bin" / "snakemake"), "--configfile", "mine.yaml", "--until", until]
-    done = subprocess.run(
-        [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=1200, check=False
-    )  # fmt: skip
+    done = forked_python.snakemake(folder, "--configfile", "mine.yaml", "--until", until, *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
 
