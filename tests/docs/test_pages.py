@@ -61,7 +61,7 @@ RUN_ELSEWHERE = (
     (r"\.ci/run", ".ci/run", "make test"),
     (r"make demo CONFIG=\S+", "tests/workflow/test_pipeline.py", 'f"CONFIG={{CONFIG}}"'),
     (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
-    (r"snakemake (?=.*--profile slurm).*", "tests/slurm/test_slurm.py", '"--profile", "slurm"'),
+    (r"snakemake (?=.*--profile slurm).*", "tests/slurm/slurm_projects.py", '"--profile", "slurm"'),
     (r"snakemake --profile profiles/local machine", "tests/workflow/test_snakefile.py", '"machine"'),
     (r"snakemake --profile profiles/local.*", "tests/workflow/test_pipeline.py", '"--profile", "profiles/local"'),
     (r"multicard scale --devices 1,2,4 .*", "tests/cli/test_scale_command.py", 'shell_commands("README.md")'),

@@ -8,23 +8,24 @@ import argparse
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
+from filelock import FileLock
 
 # The place that Debian's Slurm is built for. SLURM_CONF will not do: Snakemake's job step takes it out of the
 # environment in which it starts srun.
 CONFIGURATION = Path("/etc/slurm")
 MARK = "# Made by multicard's tests: a throw-away cluster.\n"
-PORT = 16817  # not Slurm's own
+PORTS = range(16817, 18000, 20)  # first ports: not Slurm's own, and below those that a system gives to anyone
+NODES = 2  # of a partition
 NULL_DEVICE = os.makedev(1, 3)
-START_LIMIT_S = 30.0
+START_LIMIT_S = 120.0
 MUNGE_PID = Path("/run/munge/munged.pid")
 OWN_MUNGE = "own-munge"  # in the folder of the cluster: the id of the munged that it started
 
@@ -33,8 +34,42 @@ class NoCluster(Exception):
     """A cluster cannot be started here; the message says why."""
 
 
-def up(folder: Path, nodes: int = 1, gpus: int = 4, cpus: int = 16, memory_mb: int = 64_000) -> None:
+@contextlib.contextmanager
+def shared(place: Path, partitions: Mapping[str, int]) -> Iterator[Path]:
+    """Give the folder of a cluster that the processes which share `place` have in common; the last one ends it.
+
+    `partitions`: as of `up`.
+    """
+    users = place / "users-of-slurm"
+    users.mkdir(exist_ok=True)
+    own, folder, lock = users / str(os.getpid()), place / "slurm", FileLock(place / "slurm.lock")
+
+    def others() -> bool:
+        return any(psutil.pid_exists(int(user.name)) for user in users.iterdir() if user != own)
+
+    with lock:
+        if not others():
+            shutil.rmtree(folder, ignore_errors=True)
+            up(folder, partitions)
+        own.touch()
+    try:
+        yield folder
+    finally:
+        with lock:
+            own.unlink()
+            if not others():
+                down(folder)
+
+
+def up(folder: Path, partitions: Mapping[str, int], gpus: int = 4, cpus: int = 16) -> None:
     """Start a cluster whose state lies in `folder`, and wait until its nodes are idle.
+
+    Parameters
+    ----------
+    partitions
+        Megabytes of memory of a node, by partition. Each has two nodes of its own, and n1 is the first of all.
+    gpus, cpus
+        Of a node.
 
     Raises
     ------
@@ -42,6 +77,7 @@ def up(folder: Path, nodes: int = 1, gpus: int = 4, cpus: int = 16, memory_mb: i
         If Slurm is not installed, this is not root, or the machine has a Slurm of its own.
     """
     refuse()
+    nodes = NODES * len(partitions)
     devices = [folder / "dev" / f"nvidia{number}" for number in range(gpus)]
     for place in ("dev", "state", "log", *(f"spool-n{number}" for number in range(1, nodes + 1))):
         (folder / place).mkdir(parents=True, exist_ok=True)
@@ -53,7 +89,7 @@ def up(folder: Path, nodes: int = 1, gpus: int = 4, cpus: int = 16, memory_mb: i
         except FileExistsError:
             pass
     CONFIGURATION.mkdir(exist_ok=True)
-    for name, text in configuration(folder, nodes, devices, cpus, memory_mb).items():
+    for name, text in configuration(folder, partitions, devices, cpus).items():
         (CONFIGURATION / name).write_text(MARK + text)
     start_munge(folder)
     try:
@@ -79,13 +115,13 @@ def refuse() -> None:
             raise NoCluster(f"{path} is there already and not a test's: this machine has a Slurm of its own")
 
 
-def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int, memory_mb: int) -> dict[str, str]:
+def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Path], cpus: int) -> dict[str, str]:
     """Text of each of Slurm's files."""
-    host = socket.gethostname().partition(".")[0]
+    host, port = socket.gethostname().partition(".")[0], first_port(NODES * len(partitions) + 1)
     lines = [
         f"ClusterName={name_of(folder)}",
         f"SlurmctldHost={host}(127.0.0.1)",
-        f"SlurmctldPort={PORT}",
+        f"SlurmctldPort={port}",
         "SlurmUser=root",
         "SlurmdUser=root",
         "AuthType=auth/munge",
@@ -104,22 +140,26 @@ def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int, memo
         "AccountingStorageType=accounting_storage/none",
         "GresTypes=gpu",
         "MinJobAge=300",  # ended jobs stay in squeue for as long, and without accounting nowhere else
-        "SlurmdTimeout=10",  # a node that is silent for as long is lost
+        "SlurmdTimeout=20",  # a node that is silent for as long is lost: not one that only is busy
         "ReturnToService=2",
-        "SchedulerParameters=sched_min_interval=0,sched_interval=5,bf_interval=5",
-        "PreemptType=preempt/partition_prio",  # a job of `urgent` that finds no free CPU ends jobs of `gpu`
+        "SchedulerParameters=sched_min_interval=0,sched_interval=2,bf_interval=2,batch_sched_delay=0",
+        "PreemptType=preempt/partition_prio",  # a job of `urgent` that finds no free CPU ends jobs of the others
         "PreemptMode=CANCEL",
     ]
     gres = f" Gres=gpu:{len(devices)}" if devices else ""
+    of_partitions = {"urgent": f"n[1-{NODES * len(partitions)}]"}
+    for place, (name, memory_mb) in enumerate(partitions.items()):
+        first = NODES * place + 1
+        lines += [
+            f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + number} CPUs={cpus} "
+            f"RealMemory={memory_mb}{gres} State=UNKNOWN"
+            for number in range(first, first + NODES)
+        ]
+        of_partitions[name] = f"n[{first}-{first + NODES - 1}]"
     lines += [
-        f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={PORT + number} CPUs={cpus} "
-        f"RealMemory={memory_mb}{gres} State=UNKNOWN"
-        for number in range(1, nodes + 1)
-    ]
-    lines += [
-        f"PartitionName={name} Nodes=n[1-{nodes}] Default={default} PriorityTier={tier} MaxTime=60 DefMemPerCPU=100 "
-        "State=UP"
-        for name, default, tier in (("gpu", "YES", 1), ("urgent", "NO", 2))
+        f"PartitionName={name} Nodes={nodes} Default={'YES' if name in [*partitions][:1] else 'NO'} "
+        f"PriorityTier={2 if name == 'urgent' else 1} MaxTime=60 DefMemPerCPU=100 State=UP"
+        for name, nodes in of_partitions.items()
     ]
     # slurmd before 23.02 ends where it finds no usable cgroup, unless it is told of a version.
     version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
@@ -129,6 +169,21 @@ def configuration(folder: Path, nodes: int, devices: list[Path], cpus: int, memo
         "gres.conf": "".join(f"Name=gpu File={device}\n" for device in devices),
         "cgroup.conf": f"CgroupPlugin={'cgroup/v1' if old else 'disabled'}\n",
     }
+
+
+def first_port(count: int) -> int:
+    """First of so many ports on which nothing listens."""
+    for first in PORTS:
+        with contextlib.ExitStack() as probes:
+            try:
+                for port in range(first, first + count):
+                    probe = probes.enter_context(socket.socket())
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("", port))
+            except OSError:
+                continue
+            return first
+    raise NoCluster(f"no {count} free ports in a row from {PORTS.start} to {PORTS.stop}")
 
 
 def name_of(folder: Path) -> str:
@@ -154,14 +209,14 @@ def start_node(name: str) -> None:
     call("slurmd", "-N", name)
 
 
-def lose_node(name: str) -> None:
+def lose_node(folder: Path, name: str) -> None:
     """Kill the slurmd of a node, the parts of jobs that run there, and what looks after them."""
-    doomed = []
-    for process in psutil.process_iter(["name", "cmdline"]):
+    doomed = [psutil.Process(int((folder / f"slurmd-{name}.pid").read_text()))]
+    for process in psutil.process_iter():
         try:
-            there = process.environ().get("SLURMD_NODENAME") == name
-            slurmd = process.info["name"] == "slurmd" and process.info["cmdline"][-1:] == [name]
-            if there or slurmd:
+            told = process.environ()
+            there = (told.get("SLURM_CLUSTER_NAME"), told.get("SLURMD_NODENAME")) == (name_of(folder), name)
+            if there:
                 doomed.append(process)
             if there and process.parent() and process.parent().name() == "slurmstepd":
                 step = process.parent()
@@ -181,10 +236,10 @@ def down(folder: Path) -> None:
         subprocess.run(["scancel", "--user=root"], capture_output=True, check=False, timeout=60)
         wait_for(lambda: not jobs(), "the jobs of the cluster to end", or_else=False)
         kill_left(folder)
-    for file in [*folder.glob("slurmd-*.pid"), folder / "slurmctld.pid", folder / OWN_MUNGE]:
-        if file.exists():
-            end(int(file.read_text()))
-            file.unlink(missing_ok=True)
+    files = [*folder.glob("slurmd-*.pid"), *folder.glob("slurmctld.pid"), *folder.glob(OWN_MUNGE)]
+    end(int(file.read_text()) for file in files)
+    for file in files:
+        file.unlink(missing_ok=True)
     for name in ("slurm.conf", "gres.conf", "cgroup.conf"):
         path = CONFIGURATION / name
         if path.exists() and path.read_text().startswith(MARK):
@@ -204,15 +259,16 @@ def kill_left(folder: Path) -> None:
                 process.kill()
 
 
-def end(pid: int, how: int = signal.SIGTERM) -> None:
-    """End a process and wait until it is gone."""
-    try:
-        process = psutil.Process(pid)
-        process.send_signal(how)
-        process.wait(timeout=20)
-    except psutil.NoSuchProcess:
-        pass
-    except psutil.TimeoutExpired:
+def end(pids: Iterable[int]) -> None:
+    """End processes and wait until they are gone."""
+    processes = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            process.terminate()
+            processes.append(process)
+    _, left = psutil.wait_procs(processes, timeout=20)
+    for process in left:
         process.kill()
 
 
@@ -221,9 +277,11 @@ def idle() -> int:
     return len(set(ask("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N").split()))
 
 
-def jobs() -> list[str]:
-    """Ids of the jobs that wait, run or end."""
-    return ask("squeue", "--noheader", "--states=pending,running,completing,suspended", "--format=%i").split()
+def jobs(folder: Path | None = None) -> list[str]:
+    """Ids of the jobs that wait, run or end, of all or of those that were submitted from a folder."""
+    lines = ask("squeue", "--noheader", "--states=pending,running,completing,suspended", "--format=%i %Z").splitlines()
+    found = [line.split(maxsplit=1) for line in lines]
+    return [job for job, place in found if folder is None or place == str(folder)]
 
 
 def ask(*command: str) -> str:
@@ -257,12 +315,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["up", "down"])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=4, help="GPUs of a node")
     parser.add_argument("--cpus", type=int, default=16, help="CPUs of a node")
     parser.add_argument("--memory-mb", type=int, default=64_000, help="memory of a node")
     chosen = parser.parse_args()
     if chosen.what == "up":
-        up(chosen.folder.absolute(), chosen.nodes, chosen.gpus, chosen.cpus, chosen.memory_mb)
+        up(chosen.folder.absolute(), {"gpu": chosen.memory_mb}, chosen.gpus, chosen.cpus)
     else:
         down(chosen.folder.absolute())
