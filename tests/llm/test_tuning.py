@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 RESOURCES = ROOT / "resources"
 SMALL: dict[str, Any] = {
-    "device": "cpu", "precision": "fp32", "batch_size": 4, "sequence_length": 128, "warmup_steps": 2, "steps": 8,
+    "device": "cpu", "precision": "fp32", "batch_size": 2, "sequence_length": 128, "warmup_steps": 2, "steps": 8,
     "profiled_steps": 2, "learning_rate": 0.001, "profiler": "none", "dataset": "preferences",
 }  # fmt: skip
 TECHNIQUES = [
@@ -145,7 +145,7 @@ def test_every_technique_learns_and_is_recorded(
     assert steps["window"].value_counts().to_dict() == {
         "warmup": 2 * devices, "measured": 8 * devices, "profiled": 2 * devices,
     }  # fmt: skip
-    assert (steps["samples"] == 4).all()
+    assert (steps["samples"] == SMALL["batch_size"]).all()
     [host] = read_json(folder / "run.json")["conditions"]
     measured = steps[(steps["window"] == "measured") & (steps["rank"] == 0)]
     assert measured["duration_s"].sum() <= host["measured_steps"]["wall_s"] < host["wall_s"]
@@ -319,9 +319,10 @@ def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path
 
 def test_a_step_sums_up_its_batches(tune: Callable[..., Path]) -> None:
     steps = steps_of(tune(technique="lora", gradient_accumulation_steps=3, steps=4, dataset="instructions"))
-    assert (steps["samples"] == 12).all()
+    samples = 3 * SMALL["batch_size"]
+    assert (steps["samples"] == samples).all()
     assert (steps["tokens"] <= steps["padded_tokens"]).all()
-    assert (steps["padded_tokens"] <= 12 * SMALL["sequence_length"]).all()
+    assert (steps["padded_tokens"] <= samples * SMALL["sequence_length"]).all()
 
 
 def test_packed_sequences_are_full_and_hold_several_samples(tune: Callable[..., Path]) -> None:
@@ -341,7 +342,7 @@ def test_the_data_are_passed_over_again_when_they_end(
     short.write_text("".join((texts("preferences") / "train.jsonl").read_text().splitlines(keepends=True)[:8]))
     data = tmp_path / "data"
     prepare_texts("short", TextFile(source="text-file", path=str(short), samples="preference"), data, RESOURCES)
-    folder = tune(data=data, technique="lora")
+    folder = tune(data=data, technique="lora", batch_size=4)
     assert steps_of(folder)["epoch"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
     record = read_json(folder / "run.json")
     assert record["steps_per_pass"] == 2
@@ -394,7 +395,8 @@ def test_the_process_group_is_taken_down_after_the_record_is_written(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(type(WORKLOADS["llm"]), "program", "not_taken_down")
     p = LlmParameters(**(SMALL | {"technique": "lora", "devices": 2, "steps": 2}))
-    record = run_job(p, texts("preferences"), tmp_path / "run", 300, tiny)
+    with forked_ranks():
+        record = run_job(p, texts("preferences"), tmp_path / "run", 300, tiny)
     assert record["outcome"] == "completed", record["reason"]
     problems = {rank["tear_down_problem"].partition(": ")[2] for rank in record["ranks"]}
     assert problems == {"DistBackendError: ncclUnhandledCudaError"}
