@@ -44,6 +44,11 @@ TINY: dict[str, Any] = {
 }
 
 
+# torch.compile then makes plain C++: to learn which vector instructions work, every process would compile and load a
+# program for each. It starts no processes to compile for GPUs either, before there is something to compile.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+os.environ.setdefault("TORCH_WARM_POOL", "0")
+
 # A shell starts what runs in its background deaf to Ctrl-C, and the programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
