@@ -24,7 +24,7 @@ LIMIT_S = 3600  # of all jobs of a request
 VISION = ("multicard.workloads.vision.train", "same_numbers", "torch._dynamo")  # which every optimizer imports
 LLM = (
     "multicard.workloads.llm.train", "datasets", "omegaconf", "same_numbers", "torch._dynamo",
-    "torch.distributed.checkpoint", "torchvision",
+    "torch.distributed.checkpoint", "torchvision", "networkx", "torch._inductor.decomposition",
 )  # fmt: skip
 # Its import asks for the GPU, and a process that has done so cannot be forked.
 LLM_ON_CPU = (*LLM, "torchtune.training", "torchtune.models.llama3")
