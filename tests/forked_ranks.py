@@ -8,11 +8,14 @@ start them as users do.
 import multiprocessing
 import os
 import runpy
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -33,14 +36,24 @@ PRELOADED = (
 
 
 @contextmanager
-def forked_ranks(preload: Sequence[str] = PRELOADED, on_gpus: bool = False) -> Iterator[None]:
+def forked_ranks(
+    preload: Sequence[str] = PRELOADED, on_gpus: bool = False, limit_at: str | None = None
+) -> Iterator[None]:
     """Let jobs that are run in this context fork their ranks; the first use decides what is `preload`ed.
 
     Where there are GPUs they are started as ever: a process that has asked for a GPU, as what is preloaded does, cannot
-    be forked. `on_gpus`: what is preloaded asks for none, so ranks are forked there too.
+    be forked.
+
+    Parameters
+    ----------
+    on_gpus
+        What is preloaded asks for no GPU, so ranks are forked there too.
+    limit_at
+        What a job prints when its time limit is to be over, however long it took until then.
     """
     FORKS.set_forkserver_preload([__name__, *preload])
-    with patch.object(job, "run", run_forked) if on_gpus or not Machine.here().gpus else nullcontext():
+    run = partial(run_forked, limit_at=limit_at)
+    with patch.object(job, "run", run) if on_gpus or not Machine.here().gpus else nullcontext():
         yield
 
 
@@ -64,6 +77,7 @@ def run_forked(
     time_limit_s: float,
     on_line: Callable[[str], None],
     *_others: Any,
+    limit_at: str | None = None,
 ) -> Ended:
     """Stand in for `multicard.launch.process.run`: start the ranks of a job as torchrun would."""
     import torch.distributed as dist
@@ -85,19 +99,38 @@ def run_forked(
         variables = environment | {name: str(value) for name, value in place.items()}
         processes.append(FORKS.Process(target=run_rank, args=(program, variables, str(log.absolute()))))
         processes[-1].start()
-    left = list(processes)
-    while left and not any(process.exitcode for process in processes):
-        if not wait([process.sentinel for process in left], started + time_limit_s - time.monotonic()):
-            break
+    left, timed_out = list(processes), False
+    while left and not timed_out and not any(process.exitcode for process in processes):
+        left_s = started + time_limit_s - time.monotonic()
+        wait([process.sentinel for process in left], 0.1 if limit_at else max(0.0, left_s))
         left = [process for process in left if process.exitcode is None]
+        is_over = limit_at in log.read_text() if limit_at else time.monotonic() - started > time_limit_s
+        timed_out = bool(left) and is_over
     for process in left:
         process.kill()
         process.join()
     code = next((process.exitcode for process in processes if process.exitcode), 0)
     for line in log.read_text().splitlines():
         on_line(line)
-    timed_out = time.monotonic() - started > time_limit_s
     return Ended(code, timed_out, time.monotonic() - started)
+
+
+def run_program(*command: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python to its end in a forked process; all that it prints is in `stderr`."""
+    FORKS.set_forkserver_preload([__name__, *PRELOADED])
+    words = [str(word) for word in command]
+    with tempfile.NamedTemporaryFile("r") as log:
+        process = FORKS.Process(target=be_program, args=(words, log.name))
+        process.start()
+        process.join()
+        return subprocess.CompletedProcess(words, process.exitcode, stderr=log.read())
+
+
+def be_program(command: list[str], log: str) -> None:
+    """Be such a program."""
+    print_to(log)
+    sys.argv = command
+    runpy.run_path(command[0], run_name="__main__")
 
 
 def print_to(log: str) -> None:

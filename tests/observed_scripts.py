@@ -174,10 +174,17 @@ class Server:
         """Run a script in a process of its own, for which modules are `imported` before, as for those that follow."""
         job, command = write_job(tmp_path, script, **stated)
         log = tmp_path / "log.txt"
-        asked = {"job": str(job), "command": command, "folder": str(tmp_path), "log": str(log), "imported": imported}
+        return left(tmp_path, self.start(job, command, tmp_path, log, imported), log.read_text())
+
+    def start(
+        self, job: Path | str, command: Sequence[str], folder: Path | str, log: Path, imported: Sequence[str] = ()
+    ) -> int:
+        """Run a script and its arguments as the process of a job, in a folder; give its exit code."""
+        asked = {"job": str(job), "command": list(command), "folder": str(folder), "log": str(log)}
+        asked["imported"] = list(imported)
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
-        return left(tmp_path, int(self._process.stdout.readline()), log.read_text())
+        return int(self._process.stdout.readline())
 
 
 @contextmanager

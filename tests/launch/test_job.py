@@ -220,14 +220,7 @@ def test_a_job_on_a_gpu_is_timed_by_events_and_its_trace_has_kernels(digits: Pat
 
 
 @pytest.mark.nsys
-def test_nsys_records_both_ranks_in_one_report(digits: Path, tmp_path: Path) -> None:
-    record = job(digits, tmp_path, strategy="ddp", devices=2, profiler="nsys")
-    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", None)
-    assert (tmp_path / "trace" / "report.nsys-rep").stat().st_size > 10_000
-
-
-@pytest.mark.nsys
-def test_nsys_does_not_meet_temporary_files_of_another_user(
+def test_nsys_records_both_ranks_in_one_report_and_does_not_meet_temporary_files_of_another_user(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # nsys makes a folder $TMPDIR/nvidia; one of another user that it may not write to ends it as this file does.
@@ -235,8 +228,9 @@ def test_nsys_does_not_meet_temporary_files_of_another_user(
     (tmp_path / "tmp" / "nvidia").touch()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    record = job(digits, tmp_path / "run", profiler="nsys")
+    record = job(digits, tmp_path / "run", strategy="ddp", devices=2, profiler="nsys")
     assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", None)
+    assert (tmp_path / "run" / "trace" / "report.nsys-rep").stat().st_size > 10_000
     left = {path.name for path in (tmp_path / "tmp").iterdir()}
     assert {name for name in left if not name.startswith("torchinductor_")} == {"nvidia"}  # that is PyTorch's cache
 
@@ -347,7 +341,8 @@ def test_in_a_job_of_slurm_ranks_write_to_a_folder_of_the_node(
     real = job_module.node_command
     monkeypatch.setattr(job_module, "node_command", lambda *given: commands.append(real(*given)) or commands[-1])
     changes = {"epochs": 2, "profiler": "kineto"}
-    record = run_job(VisionParameters(**(TINY | changes)), digits, folder, time_limit_s=1800, checkpoint_after_s=0)
+    with forked_ranks():
+        record = run_job(VisionParameters(**(TINY | changes)), digits, folder, time_limit_s=1800, checkpoint_after_s=0)
     assert record["outcome"] == "completed", record["reason"]
     assert str(own) in " ".join(commands[0])
     assert "checkpoint after epoch 1" in (folder / "log.txt").read_text()

@@ -3,9 +3,9 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from multicard.launch import attempts
 from multicard.launch.attempts import is_spent
 from multicard.launch.job import run_job
 from multicard.workloads.vision.parameters import VisionParameters
+from waiting_ranks import waiting_at
 
 pytestmark = pytest.mark.slow
 
@@ -31,18 +32,20 @@ OF_TWO_RANKS = {"strategy": "ddp", "devices": 2, "profiler": "kineto"}
 LEARNED = ["epoch", "train_loss", "test_loss", "test_accuracy"]
 
 
-def launched(changes: dict[str, Any], data: Path, out: Path) -> subprocess.Popen[str]:
-    """Start a run as the workflow does, with a checkpoint after every epoch."""
+@pytest.fixture
+def waiting(tmp_path: Path) -> dict[str, str]:
+    """Variables of a job that waits after two epochs, to be ended."""
+    return os.environ | waiting_at("checkpoint after epoch 2", tmp_path / "waiting")
+
+
+def kill_after_two_epochs(changes: dict[str, Any], data: Path, out: Path, environment: dict[str, str]) -> None:
+    """Start a run as the workflow does, with a checkpoint after every epoch, and kill what started it."""
     command = [sys.executable, ROOT / "workflow/scripts/launch_run.py", "--parameters", json.dumps(LONG | changes)]
     command += ["--data", data, "--out", out, "--checkpoint-after-s", "0"]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def killed_after_two_epochs(changes: dict[str, Any], data: Path, out: Path, how: signal.Signals) -> None:
-    started = launched(changes, data, out)
+    started = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     for line in started.stderr:
         if "checkpoint after epoch 2" in line:
-            os.kill(started.pid, how)
+            started.kill()
             break
     started.communicate(timeout=300)
     assert not (out / "run.json").exists()
@@ -64,16 +67,17 @@ def uninterrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
-    digits: Path, uninterrupted: Path, tmp_path: Path
+    digits: Path, uninterrupted: Path, tmp_path: Path, waiting: dict[str, str]
 ) -> None:
-    one, two = uninterrupted, tmp_path
-    killed_after_two_epochs(OF_TWO_RANKS, digits, two, signal.SIGKILL)
-    _, output = launched(OF_TWO_RANKS, digits, two).communicate(timeout=1200)
-    record = json.loads((two / "run.json").read_text())
+    one, two = uninterrupted, tmp_path / "run"
+    kill_after_two_epochs(OF_TWO_RANKS, digits, two, waiting)
+    with forked_ranks():
+        run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, two, time_limit_s=1800, checkpoint_after_s=0)
+    record, output = json.loads((two / "run.json").read_text()), (two / "log.txt").read_text()
     assert record["outcome"] == "completed", output
-    assert record["resumed"]["epoch"] >= 2
-    assert (record["resumed"]["times"], record["resumed"]["on_another_host"]) == (1, False)
-    assert "epoch 2 of 4, step" not in output
+    assert (record["resumed"]["epoch"], record["resumed"]["times"]) == (2, 1)
+    assert not record["resumed"]["on_another_host"]
+    assert "epoch 2 of 4, step" not in output and "epoch 3 of 4, step" in output
 
     learned = [pd.read_csv(run / "epochs.csv")[LEARNED] for run in (one, two)]
     pd.testing.assert_frame_equal(*learned, check_exact=True)
@@ -88,7 +92,9 @@ def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
     assert left_in(two) == left_in(one)
 
 
-def on_two_nodes(data: Path, shared: Path, own: Path) -> list[subprocess.Popen[str]]:
+def on_two_nodes(
+    data: Path, shared: Path, own: Path, variables: Mapping[str, str] = os.environ
+) -> list[subprocess.Popen[str]]:
     """Start the parts of both nodes as srun does, on this machine; each has a folder for temporary files of its own."""
     checkpoint = shared / "checkpoint.pt"
     parameters = VisionParameters(**(LONG | OF_TWO_RANKS | {"nodes": 2, "profiler": "none"}))
@@ -102,7 +108,7 @@ def on_two_nodes(data: Path, shared: Path, own: Path) -> list[subprocess.Popen[s
     for node in range(2):
         temporary = own / str(node)
         temporary.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
+        environment = dict(variables) | {
             "SLURM_PROCID": str(node), "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_JOB_ID": "0",
             "SLURM_SRUN_COMM_PORT": "1", "TMPDIR": str(temporary), "GLOO_SOCKET_IFNAME": "lo",
         }  # fmt: skip
@@ -111,11 +117,13 @@ def on_two_nodes(data: Path, shared: Path, own: Path) -> list[subprocess.Popen[s
     return started
 
 
-def test_a_run_on_two_nodes_resumes_from_its_checkpoint(digits: Path, uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_run_on_two_nodes_resumes_from_its_checkpoint(
+    digits: Path, uninterrupted: Path, tmp_path: Path, waiting: dict[str, str]
+) -> None:
     """The nodes are two folders of this machine; tests/slurm has real ones."""
     shared, own = tmp_path / "shared", tmp_path / "own"
     shared.mkdir()
-    nodes = on_two_nodes(digits, shared, own)
+    nodes = on_two_nodes(digits, shared, own, waiting)
     for line in nodes[0].stdout:
         if "checkpoint after epoch 2" in line:
             break
@@ -132,7 +140,7 @@ def test_a_run_on_two_nodes_resumes_from_its_checkpoint(digits: Path, uninterrup
     assert [node.returncode for node in nodes] == [0, 0], output
     conditions = [json.loads((shared / f"conditions-node{node}.json").read_text()) for node in range(2)]
     assert all(host["wall_s"] > 0 and host["others_cpu_s"] >= 0 for host in conditions)
-    assert re.search(r"resuming after epoch [23] of 4", output[0])
+    assert re.search(r"resuming after epoch 2 of 4", output[0])
     learned = [pd.read_csv(path)[LEARNED] for path in (uninterrupted / "epochs.csv", shared / "epochs.csv.rank0")]
     pd.testing.assert_frame_equal(*learned, rtol=1e-6)
     assert not list(shared.glob("epoch[0-9]*"))
@@ -162,7 +170,7 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
 ) -> None:
     late, wild = tmp_path / "late", tmp_path / "wild"
     endless = VisionParameters(**(LONG | {"epochs": 1000}))
-    with forked_ranks():
+    with forked_ranks(limit_at="checkpoint after epoch 1"):
         record = run_job(endless, digits, late, time_limit_s=20, checkpoint_after_s=0)
     assert record["outcome"] == "timed_out"
     assert torch.load(late / "checkpoint.pt", weights_only=True)["epoch"] >= 1

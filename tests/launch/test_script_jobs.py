@@ -5,8 +5,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -19,10 +21,14 @@ from multicard.core.files import write_json
 from multicard.core.reasons import describe_reason
 from multicard.core.rendezvous import free_port
 from multicard.experiment.workload import WORKLOADS
+from multicard.launch import job as job_module
+from multicard.launch import process
 from multicard.launch.job import run_job
+from multicard.record.observe import OBSERVE
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.script.parameters import ScriptParameters
+from observed_scripts import Server
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +40,16 @@ def job(run: Path, *arguments: str, limit: float = 300, script: str = "timed.py"
     stated = {"command": [script, *arguments], "folder": str(SCRIPTS), "device": "cpu", "profiler": "none"}
     p = ScriptParameters(**(stated | WINDOWS | changes))
     return run_job(p, None, run, limit)
+
+
+@pytest.fixture
+def forked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have jobs of one process fork it, observed, from one that has PyTorch."""
+
+    def run(command: list[str], environment: dict[str, str], log: Path, *others: Any) -> process.Ended:
+        return process.Ended(server.start(environment[OBSERVE], command[1:], others[-1], log), False, 1.0)
+
+    monkeypatch.setattr(job_module, "run", run)
 
 
 def why(record: dict[str, Any]) -> str:
@@ -210,27 +226,27 @@ def test_a_program_that_does_not_train_is_told_from_one_that_hides(tmp_path: Pat
     assert "(1 of Python 3." in why(record) and "imported torch" in why(record)
 
 
-def test_too_few_steps_are_counted(tmp_path: Path) -> None:
+def test_too_few_steps_are_counted(forked: None, tmp_path: Path) -> None:
     record = job(tmp_path, "--steps", "5")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "too_few_steps")
     assert "the script ended after 5 of 18 steps" in why(record)
 
 
-def test_fewer_processes_than_devices_are_said(tmp_path: Path) -> None:
+def test_fewer_processes_than_devices_are_said(forked: None, tmp_path: Path) -> None:
     record = job(tmp_path, devices=2, launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
     assert why(record).startswith("1 of its processes trained, and `devices` is 2; have the script start as many")
     assert "({devices} in its command)" in why(record)
 
 
-def test_a_script_that_trains_on_a_cpu_where_gpus_were_asked_for_is_told_so(tmp_path: Path) -> None:
+def test_a_script_that_trains_on_a_cpu_where_gpus_were_asked_for_is_told_so(forked: None, tmp_path: Path) -> None:
     record = job(tmp_path, device="cuda")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "trained_on_cpu")
     assert why(record).startswith("its processes trained on CPUs, and `device` is cuda; have the script move its model")
 
 
 def test_more_processes_than_devices_are_said_too(tmp_path: Path) -> None:
-    record = job(tmp_path, "--spawn", "2", launcher="command")
+    record = job(tmp_path, "--spawn", "2", "--start-method", "fork", launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
     assert why(record).startswith("2 of its processes trained, and `devices` is 1")
 
@@ -273,7 +289,7 @@ def test_a_rank_that_raises_says_so(tmp_path: Path) -> None:
     assert why(record) == "rank 1: RuntimeError: the data are wrong"
 
 
-def test_a_script_that_raises_before_its_first_step_says_so(tmp_path: Path) -> None:
+def test_a_script_that_raises_before_its_first_step_says_so(forked: None, tmp_path: Path) -> None:
     record = job(tmp_path, "--fault", "raise", "--at", "1")
     assert record["outcome"] == "failed"
     assert "RuntimeError: the data are wrong" in why(record)
@@ -296,11 +312,20 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     assert record["reason"]["signal"] == "SIGKILL"
 
 
-def test_a_script_that_hangs_is_ended_at_the_time_limit(tmp_path: Path) -> None:
-    record = job(tmp_path, "--fault", "hang", "--at", "8", limit=45)
-    assert (record["outcome"], record["reason"]["code"]) == ("timed_out", "timed_out")
+@pytest.mark.parametrize(("arguments", "code"), [((), "timed_out"), (("--by-hand",), "no_steps")])
+def test_a_script_that_hangs_is_ended_at_the_time_limit(
+    arguments: tuple[str, ...], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AtItsLimit(subprocess.Popen):
+        """A job whose time limit is over when it hangs, however long it took until then."""
 
+        def wait(self, timeout: float | None = None) -> int:
+            while timeout is not None and self.poll() is None:
+                if "hangs" in (tmp_path / "log.txt").read_text():
+                    raise subprocess.TimeoutExpired(self.args, timeout)
+                time.sleep(0.05)
+            return super().wait()
 
-def test_a_script_without_a_step_until_the_time_limit_is_told_so(tmp_path: Path) -> None:
-    record = job(tmp_path, "--by-hand", limit=30)
-    assert (record["outcome"], record["reason"]["code"]) == ("timed_out", "no_steps")
+    monkeypatch.setattr(process, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": AtItsLimit}))
+    record = job(tmp_path, "--fault", "hang", "--at", "8", *arguments)
+    assert (record["outcome"], record["reason"]["code"]) == ("timed_out", code)

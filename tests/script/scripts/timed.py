@@ -19,7 +19,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=10_000)
 parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--out", type=Path, help="folder for the stopwatch of each rank")
-parser.add_argument("--spawn", type=int, default=0, help="ranks to start by mp.spawn")
+parser.add_argument("--spawn", type=int, default=0, help="ranks to start by torch.multiprocessing")
+parser.add_argument("--start-method", default="spawn", help="of these")
 parser.add_argument("--by-hand", action="store_true", help="change the weights without an optimizer")
 parser.add_argument("--fault", choices=["raise", "kill", "hang", "print-environment"])
 parser.add_argument("--at", type=int, default=3, help="step of the fault")
@@ -38,6 +39,7 @@ def fail(rank: int) -> None:
     elif args.fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif args.fault == "hang":
+        print("hangs", flush=True)
         time.sleep(3600)
 
 
@@ -81,6 +83,7 @@ if __name__ == "__main__":
         args.write.write_text("written by the script")
     if args.spawn:
         with tempfile.TemporaryDirectory() as folder:
-            mp.spawn(train, (args.spawn, f"file://{folder}/meeting"), nprocs=args.spawn)
+            given = args.spawn, f"file://{folder}/meeting"
+            mp.start_processes(train, given, nprocs=args.spawn, start_method=args.start_method)
     else:
         train(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
