@@ -8,7 +8,7 @@ import runpy
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -42,12 +42,16 @@ class Case(NamedTuple):
     ----------
     samples
         Of a rank in one step.
+    steps
+        Of the measured window.
     profiled
         Steps of the profiled window: two as asked for, or four times as many as a worker of the loader reads ahead.
     prints_after
         Whether it prints a loss after the update, where the last one is not reached.
     trains
         What it trains, where another case trains the same: one run without the observer is enough for both.
+    lean
+        Whether its environment lacks `EXTRAS`.
     """
 
     command: str
@@ -55,11 +59,15 @@ class Case(NamedTuple):
     devices: int
     samples: int
     optimizer: str
+    steps: int = 4
     profiled: int = 2
     prints_after: bool = False
     trains: str | None = None
+    lean: bool = False
 
 
+# What Lightning imports, at two seconds, only because it is there.
+EXTRAS = ("matplotlib", "scipy", "torchvision", "transformers")
 FRAMEWORKS = ("lightning", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "accelerate")
 LIGHTNING, TRANSFORMERS = "lightning_trainer.py --out {run_dir}", "hf_trainer.py --out {run_dir}"
 LIGHTNING_ON_TWO = f"{LIGHTNING} --epochs 1 --devices {{devices}}"
@@ -72,10 +80,12 @@ CASES = {
     "FSDP2, torchrun": Case("fsdp2.py", "torchrun", 2, 4, "AdamW"),
     "torch.compile, python": Case("ddp.py --epochs 1 --compile", "python", 1, 4, "SGD"),
     "GAN, python": Case("gan.py", "python", 1, 8, "Adam"),
-    "Lightning, python": Case(f"{LIGHTNING} --epochs 1", "python", 1, 4, "Adam"),
-    "Lightning, torchrun": Case(LIGHTNING_ON_TWO, "torchrun", 2, 4, "Adam", trains="by Lightning"),
-    "Lightning, command": Case(LIGHTNING_ON_TWO, "command", 2, 4, "Adam", trains="by Lightning"),
-    "Transformers, python": Case(f"{TRANSFORMERS} --epochs 1", "python", 1, 4, "AdamW", prints_after=True),
+    "Lightning, python": Case(f"{LIGHTNING} --batch-size 32", "python", 1, 32, "Adam", steps=8, lean=True),
+    "Lightning, torchrun": Case(LIGHTNING_ON_TWO, "torchrun", 2, 4, "Adam", trains="by Lightning", lean=True),
+    "Lightning, command": Case(LIGHTNING_ON_TWO, "command", 2, 4, "Adam", trains="by Lightning", lean=True),
+    "Transformers, python": Case(
+        f"{TRANSFORMERS} --batch-size 32", "python", 1, 32, "AdamW", steps=8, prints_after=True
+    ),
     "Transformers, torchrun": Case(f"{TRANSFORMERS} --epochs 1", "torchrun", 2, 4, "AdamW", prints_after=True),
     "Transformers, accelerate": Case(
         f"{TRANSFORMERS} --epochs 1 --accumulate 2", "accelerate", 2, 8, "AdamW", prints_after=True
@@ -94,31 +104,51 @@ ON_GPUS = (
 )  # fmt: skip
 
 
-def lend_packages(folder: Path) -> None:
-    """Have a virtual environment find the packages of this one.
+def lend_packages(folder: Path, hidden: Sequence[str] = ()) -> None:
+    """Have a virtual environment find the packages of this one, but for those that are `hidden`.
 
-    Path files of a folder that a path file names are not read, so an editable install of multicard is left out.
+    Path files of a folder that a path file names are not read, nor linked, so an editable install of multicard is left
+    out.
     """
     [site] = folder.glob("lib/python*/site-packages")
     packages = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "packages.pth").write_text("\n".join(packages))
+    if not hidden:
+        (site / "packages.pth").write_text("\n".join(packages))
+        return
+    for path in (path for each in packages for path in Path(each).iterdir()):
+        is_hidden = re.split("[-.]", path.name)[0] in hidden
+        if path.suffix != ".pth" and path.name != "__pycache__" and not is_hidden and not (site / path.name).exists():
+            (site / path.name).symlink_to(path)
 
 
-@pytest.fixture(scope="session")
-def user_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The interpreter of an environment that has the packages of this one, but for multicard."""
-    folder = tmp_path_factory.mktemp("user") / "venv"
+def user_environment(folder: Path, hidden: Sequence[str] = ()) -> str:
+    """The interpreter of an environment that has the packages of this one, but for multicard and what is `hidden`."""
     venv.create(folder, symlinks=True)
-    lend_packages(folder)
+    lend_packages(folder, hidden)
     python = str(folder / "bin" / "python")
+    question = (
+        f"import importlib.util as u; print({{s and s.origin for s in map(u.find_spec, {('multicard', *hidden)})}})"
+    )
     found = subprocess.run(
-        [python, "-c", "import torch, importlib.util as u; s = u.find_spec('multicard'); print(s and s.origin)"],
+        [python, "-c", question],
         env=_plain(os.environ),
         capture_output=True,
         text=True,
     )
-    assert found.stdout.strip() == "None", found.stderr
+    assert found.stdout.strip() == "{None}", found.stderr
     return python
+
+
+@pytest.fixture(scope="session")
+def user_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The interpreter of a user's environment, without multicard."""
+    return user_environment(tmp_path_factory.mktemp("user") / "venv")
+
+
+@pytest.fixture(scope="session")
+def lean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same without `EXTRAS`."""
+    return user_environment(tmp_path_factory.mktemp("lean") / "venv", EXTRAS)
 
 
 class Script:
@@ -193,9 +223,14 @@ def be_plain_rank(rank: int, command: list[str], ranks: int, port: int, folder: 
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # of a loader's workers; it is not the script's main program
     os.chdir(folder)
+    sys.path.insert(0, folder)
     print_to(log)
-    sys.argv = command
-    runpy.run_path(command[0], run_name="__main__")
+    sys.stdout.reconfigure(line_buffering=True)
+    sys.argv = command[command[0] == "-m" :]
+    if command[0] == "-m":
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(command[0], run_name="__main__")
 
 
 def losses(log: str) -> list[str]:

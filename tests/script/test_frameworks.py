@@ -4,6 +4,8 @@ The numbers of samples are counted by hand: batch size of a rank times the batch
 """
 
 import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,9 +17,11 @@ from multicard.record.binding import bound
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.script.launchers.mpirun import AS_ROOT
 from observed_scripts import has_memory_and_phases
-from script.equipment import CASES, LIGHTNING, TRANSFORMERS, Case, Script, every_step_is_seen, losses
+from script.equipment import CASES, Script, every_step_is_seen, losses
 
 pytestmark = pytest.mark.slow
+
+Runs = Callable[[str], Script]
 
 
 def skip_without(launcher: str) -> None:
@@ -34,23 +38,38 @@ def unobserved() -> dict[str, list[str]]:
     return {}
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+@pytest.fixture(scope="module")
+def run_of(user_python: str, lean_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Runs each case once, by its name."""
+
+    @cache
+    def run(name: str) -> Script:
+        case = CASES[name]
+        skip_without(case.launcher)
+        return Script(
+            tmp_path_factory.mktemp("case") / "run",
+            command=tuple(case.command.split()),
+            python=lean_python if case.lean else user_python,
+            launcher=case.launcher,
+            devices=case.devices,
+            steps=case.steps,
+        ).completed()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in AS_ROOT:
+            patch.setenv(name, "1")
+        # What starts several processes that import PyTorch: a pool of compilers, a try of each set of vector
+        # instructions.
+        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        patch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
+        yield run
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
-    case: Case, unobserved: dict[str, list[str]], user_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, run_of: Runs, unobserved: dict[str, list[str]]
 ) -> None:
-    skip_without(case.launcher)
-    for name in AS_ROOT:
-        monkeypatch.setenv(name, "1")
-    # What starts several processes that import PyTorch: a pool of compilers, a try of each set of vector instructions.
-    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
-    run = Script(
-        tmp_path / "run",
-        command=tuple(case.command.split()),
-        python=user_python,
-        launcher=case.launcher,
-        devices=case.devices,
-    ).completed()
+    case, run = CASES[name], run_of(name)
     every_step_is_seen(run, case)
     assert {rank["binding"]["cpus"] for rank in run.record["ranks"]} == {bound()["cpus"]}
     printed = losses(run.log)
@@ -60,12 +79,10 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
     assert printed == unobserved[same][: len(printed)]
 
 
-@pytest.mark.parametrize("script", [LIGHTNING, TRANSFORMERS])
-def test_evaluation_between_passes_is_no_part_of_a_step(script: str, user_python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["Lightning, python", "Transformers, python"])
+def test_evaluation_between_passes_is_no_part_of_a_step(name: str, run_of: Runs) -> None:
     # 256 samples are 8 batches of 32, and each pass ends with an evaluation on all samples.
-    run = Script(
-        tmp_path / "run", command=(*script.split(), "--batch-size", "32"), python=user_python, steps=8, profiler="none"
-    ).completed()
+    run = run_of(name)
     assert [step["epoch"] for step in run.steps[:10]] == ["1"] * 7 + ["2"] * 3
     assert {int(step["samples"]) for step in run.steps} == {32}  # also where a loader of Accelerate has a batch at hand
 
@@ -92,4 +109,4 @@ def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:
     # The first update ends no step, and the loss of the last is not printed before the script is ended.
     printed = losses(run.log)
     assert len(printed) == len(run.steps)
-    assert printed == losses(run.log_without_observer())[: len(printed)]
+    assert printed == losses(run.log_of_plain_ranks())[: len(printed)]

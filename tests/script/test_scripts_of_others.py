@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from forked_ranks import FORKS, PRELOADED
 from observed_scripts import has_memory_and_phases
-from script.equipment import Script
+from script.equipment import Script, be_plain_rank
 
 SCRIPTS = Path(os.environ.get("MULTICARD_SCRIPTS", "none"))
 
@@ -39,21 +40,20 @@ def completed(folder: Path, /, **given: Any) -> Script:
     return run
 
 
-def first_printed(count: int, line: str, command: Sequence[str], folder: str) -> list[str]:
-    """The first so many things that fit `line`, of what a script prints where nothing observes it."""
-    found: list[str] = []
-    with subprocess.Popen(
-        [sys.executable, "-u", *command],
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        cwd=folder, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        for printed in process.stdout:
-            found += re.findall(line, printed)
-            if len(found) >= count:
-                break
-        process.terminate()
-    return found
+def first_printed(count: int, line: str, command: Sequence[str], folder: str, log: Path) -> list[str]:
+    """The first so many things that fit `line`, of what a script prints in a forked process that nothing observes."""
+    FORKS.set_forkserver_preload(["forked_ranks", *PRELOADED])
+    log.touch()
+    process = FORKS.Process(target=be_plain_rank, args=(0, list(command), 1, 0, folder, str(log)))
+    process.start()
+    is_alive, found = True, []
+    while is_alive and len(found) < count:
+        process.join(0.1)
+        is_alive = process.is_alive()
+        found = re.findall(line, log.read_text().rpartition("\n")[0])
+    process.kill()
+    process.join()
+    return found[:count]
 
 
 @pytest.mark.parametrize(("devices", "launcher"), [(1, "python"), (2, "torchrun")])
@@ -82,7 +82,7 @@ def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, tmp_path: Pa
         line = r"Epoch: \[0\].*?Loss (\S+)"
         losses = re.findall(line, run.log)
         assert len(losses) == len(run.steps)
-        assert losses == first_printed(len(losses), line, command, folder)
+        assert losses == first_printed(len(losses), line, command, folder, tmp_path / "plain.txt")
 
 
 def test_nanogpt(tmp_path: Path) -> None:
@@ -107,7 +107,8 @@ def test_nanogpt(tmp_path: Path) -> None:
     line = r"iter \d+: loss \S+,"
     losses = re.findall(line, run.log)
     assert len(losses) == 6  # the script prints the loss of an update after it, so not that of the last one
-    assert losses == first_printed(6, line, [*command, f"--out_dir={tmp_path / 'plain'}"], str(folder))
+    command.append(f"--out_dir={tmp_path / 'plain'}")
+    assert losses == first_printed(6, line, command, str(folder), tmp_path / "plain.txt")
 
 
 def test_a_script_that_needs_gpus_ends_by_itself_and_is_told_from_one_that_trained(
