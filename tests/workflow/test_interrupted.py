@@ -14,7 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
-from test_pipeline import CONFIG, EXPERIMENT, LIMIT_S, environment, planned, project, snakemake
+from test_pipeline import CONFIG, EXPERIMENT, LIMIT_S, environment, make, planned, project, snakemake
+
+from conftest import add_digits
 
 pytestmark = pytest.mark.slow
 
@@ -45,13 +47,16 @@ def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait_for(pipeline: subprocess.Popen[str], text: str) -> None:
-    said = ""
+def wait_for(pipeline: subprocess.Popen[str], *texts: str) -> None:
+    """Read until it has printed these one after the other."""
+    said, left = "", list(texts)
     for line in pipeline.stdout:
         said += line
-        if text in line:
+        if left[0] in line:
+            left.pop(0)
+        if not left:
             return
-    pytest.fail(f"the pipeline did not print {text!r}:\n{said[-3000:]}")
+    pytest.fail(f"the pipeline did not print {left[0]!r}:\n{said[-3000:]}")
 
 
 def at_work(folder: Path) -> list[psutil.Process]:
@@ -109,13 +114,14 @@ def end_by_hangup(pipeline: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = project(tmp_path_factory.mktemp("interrupted") / "my project", experiment())
+    add_digits(made, digits)
     keep_after_every_epoch(made)
     return made
 
 
-def test_a_pipeline_ended_by_ctrl_c_hangup_or_sigterm_goes_on_where_it_was(folder: Path) -> None:
+def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_was(folder: Path) -> None:
     runs = folder / "results" / "runs"
     for end, when in (
         (end_by_ctrl_c, "checkpoint after epoch"),
@@ -134,12 +140,28 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_or_sigterm_goes_on_where_it_was(folde
         # chooses again each time, so there may be one of each.
         assert 1 <= len(list(runs.glob("*ddp-ds*/checkpoint.pt"))) <= 2
 
+    # The kernel's kill of `make demo`, in the middle of the run after a whole one. Of the three, the one that diverges
+    # may be the first, or the one that is killed, and then be as quick.
+    pipeline = started(MAKE, folder)
+    wait_for(pipeline, "completed (", "epoch ")
+    os.killpg(pipeline.pid, signal.SIGKILL)
+    pipeline.communicate(timeout=300)
+    assert nobody_left(folder), at_work(folder)
     whole = {path.parent.name: path.stat().st_mtime_ns for path in runs.glob("*/run.json")}
-    planned_runs = [line for line in planned(folder) if line.startswith("run ")]
-    assert len(planned_runs) == 3 - len(whole)
+    assert 1 <= len(whole) <= 2
+    # Snakemake cannot tell a killed pipeline from one that is running.
+    refused = make(folder, "demo")
+    assert refused.returncode != 0
+    assert "--unlock" in refused.stdout + refused.stderr
+    assert snakemake(folder, "--unlock").returncode == 0
+    assert len([line for line in planned(folder) if line.startswith("run ")]) == 3 - len(whole)
 
-    done = snakemake(folder)
+    done = make(folder, "demo")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    ended = re.findall(r"^multicard: .*: (?:completed|diverged).* \(\d+ s\)$", done.stdout + done.stderr, re.M)
+    assert len(ended) == 3 - len(whole)
+    assert (folder / "results/snakemake-report.html").exists()
+    assert not hidden(folder)
     records = {path.parent.name: json.loads(path.read_text()) for path in runs.glob("*/run.json")}
     assert sorted(record["outcome"] for record in records.values()) == ["completed", "completed", "diverged"]
     assert sum(record["resumed"] is not None for record in records.values()) >= 1
@@ -156,20 +178,24 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_or_sigterm_goes_on_where_it_was(folde
 
 
 def test_a_second_pipeline_is_refused_and_the_first_goes_on(folder: Path) -> None:
-    runs = folder / "results" / "runs"
+    runs, until_run = folder / "results" / "runs", ("--until", "launch_run")
     if not runs.exists():
-        assert snakemake(folder).returncode == 0
-    [run] = runs.glob("*ddp-ds_cpu1*")
-    shutil.rmtree(run)
-    pipeline = started(MAKE, folder)
-    wait_for(pipeline, f"epoch 1 of {EPOCHS}, step 3 of 6")
-    for second in [started(MAKE, folder), started(SNAKEMAKE, folder)]:
-        said, _ = second.communicate(timeout=LIMIT_S)
-        assert second.returncode != 0
-        assert said.count(BUSY) == 1
-        assert "--unlock" in said
-        assert "Traceback" not in said
+        assert snakemake(folder, *until_run).returncode == 0
+    [diverged] = [path for path in runs.iterdir() if "ddp-ds" not in path.name]
+    shutil.rmtree(diverged)
+    pipeline = started([*SNAKEMAKE, *until_run], folder)
+    wait_for(pipeline, ": starting, ")
+    os.killpg(pipeline.pid, signal.SIGSTOP)  # however long the others take
+    try:
+        for second in [started(MAKE, folder), started(SNAKEMAKE, folder)]:
+            said, _ = second.communicate(timeout=LIMIT_S)
+            assert second.returncode != 0
+            assert said.count(BUSY) == 1
+            assert "--unlock" in said
+            assert "Traceback" not in said
+    finally:
+        os.killpg(pipeline.pid, signal.SIGCONT)
     said, _ = pipeline.communicate(timeout=LIMIT_S)
     assert pipeline.returncode == 0, said[-3000:]
-    assert len(re.findall(r"completed \(", said)) == 1
-    assert planned(folder) == []
+    assert len(re.findall(r": diverged.* \(\d+ s\)", said)) == 1
+    assert planned(folder, *until_run) == []

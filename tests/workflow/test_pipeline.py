@@ -5,20 +5,18 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import pytest
 import yaml
 
+import forked_python
 from browser import CHROMIUM, browser
 from conftest import ROOT, TINY, add_digits, path_without_nsys
 from multicard.experiment.datasets import Digits
@@ -91,11 +89,8 @@ def make(folder: Path, *arguments: str, nsys: bool = False) -> subprocess.Comple
 def snakemake(
     folder: Path, *arguments: str, config: str = CONFIG, nsys: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "profiles/local", "--configfile", config]
-    return subprocess.run(
-        [*command, *arguments],
-        cwd=folder, env=environment(nsys), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    local = ("--profile", "profiles/local", "--configfile", config)
+    return forked_python.snakemake(folder, *local, *arguments, environment=environment(nsys), limit_s=LIMIT_S)
 
 
 def planned(folder: Path, *arguments: str) -> list[str]:
@@ -367,62 +362,3 @@ def test_with_nsys_on_the_path_reports_and_databases_are_real(digits: Path, tmp_
     assert (run / "trace/report.sqlite").read_bytes().startswith(b"SQLite format 3\0")
     phases = pd.read_parquet(run / "activity/phases.parquet")
     assert phases[phases["phase"] == "step"].groupby("rank").size().to_dict() == {0: 3, 1: 3}
-
-
-def start_and_stop(folder: Path, when: str, occurrence: int, how: int) -> None:
-    """Start `make demo` and end it with all its processes, as soon as it prints `when` that often."""
-    command = ["make", "-o", ".venv/ready", "demo", f"CONFIG={CONFIG}"]
-    started = subprocess.Popen(
-        command, cwd=folder, env=environment(False), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-    for line in started.stdout:
-        occurrence -= when in line
-        if occurrence == 0:
-            os.killpg(started.pid, how)
-            break
-    else:
-        pytest.fail(f"make demo did not print {when!r} often enough")
-    started.stdout.read()
-    started.wait(timeout=300)
-
-
-def trainers(folder: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if any(str(folder) in argument for argument in process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def test_a_killed_demo_is_finished_by_the_next_once_the_directory_is_unlocked(digits: Path, tmp_path: Path) -> None:
-    experiment = copy.deepcopy(EXPERIMENT)
-    del experiment["scenarios"]["processes"]
-    # Long enough to be ended in time on a busy machine.
-    experiment["fixed"] = experiment["fixed"] | {"epochs": 8, "profiler": "none"}
-    folder = project(tmp_path / "project", experiment)
-    add_digits(folder, digits)
-    runs = folder / "results/runs"
-
-    # The kernel's kill in the middle of the second run.
-    start_and_stop(folder, when="epoch 1 of 8, step 4 of 8", occurrence=2, how=signal.SIGKILL)
-    deadline = time.monotonic() + 300
-    while trainers(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not trainers(folder)
-    assert len(list(runs.glob("*/run.json"))) == 1
-
-    # Snakemake cannot tell a killed pipeline from one that is running.
-    refused = make(folder, "demo")
-    assert refused.returncode != 0
-    assert "--unlock" in refused.stdout + refused.stderr
-    assert snakemake(folder, "--unlock").returncode == 0
-    done = make(folder, "demo")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert len(re.findall(r"completed \(", done.stdout + done.stderr)) == 1
-    assert len(list(runs.glob("*/run.json"))) == 2
-    assert not list(runs.glob("*/.scratch-*"))
-    assert (folder / "results/snakemake-report.html").exists()
