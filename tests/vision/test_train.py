@@ -11,9 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import TINY
+from multicard.core.files import read_json
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.loaders import training_loader
+from multicard.workloads.vision.memory_estimate import layers
+from multicard.workloads.vision.operations import operations_per_sample
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import autocast, gradient_scaler, memory_format, parameter_dtype, to_device
 from multicard.workloads.vision.train import evaluate, make_optimizer, train
@@ -116,6 +119,16 @@ def test_fp64_is_made_of_fp32_on_the_device() -> None:
     assert conversions.seen == [("cpu", torch.float32), ("meta", torch.float32)]
     assert (moved.device.type, moved.dtype) == ("meta", torch.float64)
     assert moved.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_step_of_the_warmup_is_counted_as_the_shapes_of_the_layers_tell(two_rank_run: Path) -> None:
+    record = read_json(two_rank_run / "run.json")
+    p, classes = VisionParameters.model_validate(record["parameters"]), record["data"]["classes"]
+    for rank in record["ranks"]:
+        assert rank["operations"]["hardware"] == p.batch_size * operations_per_sample(p, classes)
+        # At least: weights are read, gradients written, and both read to write new weights.
+        weights = sum(layer.weights for layer in layers(p.width_mult, p.image_size))
+        assert rank["operations"]["bytes"] > 5 * 4 * weights
 
 
 def test_the_profiled_steps_follow_a_step_in_which_the_loader_starts(digits: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.machine_limits import MachineLimits, product_rate
+from multicard.analysis.machine_limits import MachineLimits, memory_rate, product_rate
 from multicard.analysis.peaks import PEAKS
 from multicard.analysis.run_files import RunFiles
 from multicard.experiment.workload import Operations, Workload
@@ -21,6 +21,10 @@ MEASURES: dict[str, str] = {
     "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
     "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
     "mfu_of": "whose peak that is: `measured` by multicard machine on such a device, or stated by the `vendor`",
+    "eager_bytes_per_step": "bytes of the tensors that PyTorch's operators read and write in a step on a device, each "
+    "once per operator: counted in a step of the warm-up",
+    "operational_intensity_flop_per_byte": "operations of that step, with those computed again, over these bytes",
+    "memory_bandwidth_bytes_per_s": "what a device copies at most, or adds, as multicard machine measured it",
     "bus_bandwidth_bytes_per_s": "bytes that a GPU's collectives of recorded sizes moved over their time, as "
     "nccl-tests counts them; of the GPU that waited least for others",
     "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard machine "
@@ -51,7 +55,9 @@ def utilization(
     """
     p = work.parameters.model_validate(record["parameters"])
     limits = machine_of(record, p.device, machines)
-    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits)}
+    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits), **traffic(record, p)}
+    threads = p.threads if p.device == "cpu" else 1
+    found["memory_bandwidth_bytes_per_s"] = limits and memory_rate(limits, threads)
     if operations is None:
         return found
     found |= {
@@ -127,6 +133,16 @@ def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> floa
         if row.measure == "loader" and (row.model_extra or {}).get("num_workers") == p.workers_of_rank
     ]
     return p.ranks * rates[0] if rates else None
+
+
+def traffic(record: Mapping[str, Any], p: Any) -> dict[str, float]:
+    """Bytes per step and device, and operations per byte, of the step that was counted; none unless all ranks did."""
+    counted = [rank.get("operations") or {} for rank in record.get("ranks") or []]
+    if not counted or not all(each.get("bytes") for each in counted):
+        return {}
+    total, operations = (sum(each[name] for each in counted) for name in ("bytes", "hardware"))
+    per_device = total / len(counted) * p.ranks / p.devices
+    return {"eager_bytes_per_step": per_device, "operational_intensity_flop_per_byte": operations / total}
 
 
 def achieved_bus_bandwidth(run: RunFiles) -> float | None:

@@ -25,6 +25,7 @@ UNITS: dict[str, Units] = {
     "_bytes_per_s": BYTES_PER_S,
     "_flop_per_s": OPERATIONS_PER_S,
     "_flop_per_step": OPERATIONS,
+    "_bytes_per_step": BYTES,
     "_per_s": ONE,  # the heading says what is counted per second
     "_bytes": BYTES,
     "_s": SECONDS,

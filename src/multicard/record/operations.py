@@ -1,17 +1,23 @@
-"""Floating-point operations of what PyTorch runs, by the formulas of its own counter."""
+"""Floating-point operations of what PyTorch runs, by the formulas of its own counter, and the bytes of its tensors."""
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _python_dispatch, flop_counter
 
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 CONVOLUTION = "convolution"  # in the names of such operations
+# Operators that overwrite their first tensor unread, or take its shape alone, as all `*_like` and `new_*` do.
+UNREAD = {
+    "bernoulli_", "copy_", "exponential_", "fill_", "full_like", "normal_", "random_", "uniform_", "zero_",
+}  # fmt: skip
+LOOKUPS = {"embedding", "gather", "index", "index_select"}  # read of their first tensor as much as they give
 
 
 class OperationCounter(_python_dispatch.TorchDispatchMode):
@@ -28,6 +34,8 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
         Those that activation checkpointing computes again: forward operations inside a backward pass.
     by_precision
         All operations by the precision of their results, `tf32` where PyTorch computes fp32 in it.
+    bytes
+        Of the tensors that all of PyTorch's operators read and write: see `bytes_of`. None where one has no such size.
     problem
         Why the numbers are not to be used; None where they are.
     """
@@ -38,11 +46,14 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
         super().__init__()
         self.total = self.again = 0
         self.by_precision: Counter[str] = Counter()
+        self.bytes: int | None = 0
         self.problem: str | None = None
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it."""
         if not PLAIN.issuperset(types):
+            if any(issubclass(each, FakeTensor) for each in types):  # with which shards find out what they give
+                return function(*args, **(kwargs or {}))
             return NotImplemented  # shards and the like: what they do with the tensors inside is counted
         found = function(*args, **(kwargs or {}))
         formula = formulas().get(getattr(function, "overloadpacket", None))
@@ -51,6 +62,11 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
                 self._add(formula(*args, **(kwargs or {}), out_val=found), str(function), found)
             except Exception as error:  # the code that is counted goes on
                 self.problem = f"{type(error).__name__} of the formula of {function}"
+        if self.bytes is not None and getattr(function, "namespace", None) == "aten":
+            try:
+                self.bytes += bytes_of(function, args, kwargs or {}, found)
+            except Exception:  # a sparse tensor, or another without strides
+                self.bytes = None
         return found
 
     def _add(self, count: int, name: str, found: Any) -> None:
@@ -77,17 +93,62 @@ def allows_tf32(of_convolutions: bool) -> bool:
     return old.allow_tf32 if how is None else how == "tf32"
 
 
+def bytes_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], found: Any) -> int:
+    """Bytes of the tensors that an operator of PyTorch is given, and of those that it makes or changes, each once.
+
+    They are what is moved where each operator reads its inputs from memory and writes its outputs to it once; caches
+    and fused kernels move less. Views, what returns no tensor, and memory that is allocated unwritten are none.
+    """
+    schema = function._schema
+    name = schema.name.removeprefix("aten::")
+    given = dict(zip((each.name for each in schema.arguments), args, strict=False)) | kwargs
+    changed = {each.name for each in schema.arguments if each.alias_info and each.alias_info.is_write}
+    storages = {_storage(each) for each in _tensors(given.values())}
+    made = [each for each in _tensors(found) if _storage(each) not in storages]
+    written = [*made, *_tensors(value for key, value in given.items() if key in changed)]
+    if not written or name.startswith(("empty", "new_empty")):
+        return 0
+    first = schema.arguments[0].name
+    unread = {each.name for each in schema.arguments if each.kwarg_only and each.name in changed}  # `out`
+    if name.removeprefix("_foreach_") in UNREAD or name.endswith("_like") or name.startswith("new_"):
+        unread.add(first)
+    looked_up = {first} & given.keys() if name in LOOKUPS else set()
+    read = _tensors(value for key, value in given.items() if key not in unread | looked_up)
+    return _size(read) + _size(written) + (_size(made) if looked_up else 0)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif values is not None and not isinstance(values, str) and isinstance(values, Iterable):
+        for each in values:
+            yield from _tensors(each)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _size(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the elements of all, those that expand to several counted once."""
+    different = {id(each): each for each in tensors}.values()
+    return sum(
+        each.itemsize * prod(size for size, stride in zip(each.shape, each.stride(), strict=True) if stride)
+        for each in different
+    )
+
+
 class StepCounter:
     """Counts the operations of a step that begins and ends in hooks, where that changes nothing for the script.
 
     Attributes
     ----------
     record
-        `model` and `hardware` operations, the `precision` of most, and the `problem`: why these are not known.
+        `model` and `hardware` operations, the `precision` of most, `bytes`, and the `problem`: why these are not known.
     """
 
     def __init__(self, devices: int) -> None:
-        self.record: dict[str, Any] = dict.fromkeys(("model", "hardware", "precision", "problem"))
+        self.record: dict[str, Any] = dict.fromkeys(("model", "hardware", "precision", "bytes", "problem"))
         self.record["problem"] = _unsupported_reason(devices)
         self._counter = None
         if self.record["problem"] is None:
@@ -113,6 +174,7 @@ class StepCounter:
             return
         [(precision, _)] = counter.by_precision.most_common(1)
         self.record |= {"model": counter.total - counter.again, "hardware": counter.total, "precision": precision}
+        self.record["bytes"] = counter.bytes
 
 
 COMPILED = "torch.compile is in use"

@@ -16,6 +16,8 @@ from multicard.record.capture import Capture
 from multicard.record.clock import Clock, clock_for
 from multicard.record.memory import peak_memory
 
+COUNTED_STEP = 2  # whose operations are counted: the first one also makes the state of the optimizer, and compiles
+
 
 class Diverged(Exception):
     """The loss is no longer a finite number."""
@@ -42,6 +44,8 @@ class Recorder:
         That times the steps, if not the one that fits `device`.
     reset_peaks
         Whether peaks of GPU memory are of each step, which resets PyTorch's counters, and not of all steps so far.
+    counted_step
+        Of this process, whose operations and bytes are counted if it is of the warm-up; None for none.
 
     >>> with recorder.step(epoch=1, window="measured") as step:    # doctest: +SKIP
     ...     with recorder.phase("forward"):
@@ -57,9 +61,11 @@ class Recorder:
         devices: Sequence[torch.device] = (),
         clock: Clock | None = None,
         reset_peaks: bool = True,
+        counted_step: int | None = None,
     ):
         self.rank, self.capture = rank, capture
         self.devices, self.reset_peaks = devices or (device,), reset_peaks
+        self._counted_step, self._counter = counted_step, None
         self.clock = clock or clock_for(device, devices)
         self.rows: list[dict[str, Any]] = []
         self._pending: list[_Step] = []
@@ -82,15 +88,26 @@ class Recorder:
         self._count += 1
         step = self._current = _Step(self._count, epoch, window)
         step.start = self.clock.mark() if start is None else start
+        if self._count == self._counted_step and window == "warmup":
+            from multicard.record.operations import StepCounter
+
+            self._counter = StepCounter(len(self.devices))
         return step
 
     def end(self) -> None:
         """End the current step, whose `end` is a mark already."""
         step = self._current
+        if self._counter is not None and self._count == self._counted_step:
+            self._counter.end()
         peaks = peak_memory(*self.devices) if self.reset_peaks else peak_memory(*self.devices, reset=False)
         step.peak_memory_bytes, step.peak_reserved_bytes = peaks
         self._pending.append(step)
         self._current = None
+
+    @property
+    def operations(self) -> dict[str, Any] | None:
+        """Of the step that was counted, as `StepCounter` records them; None where none was."""
+        return self._counter and self._counter.record
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -131,6 +148,8 @@ class Recorder:
         """
         self.rows = list(csv.DictReader(io.StringIO(written)))
         self._count = len(self.rows)
+        if self._counted_step is not None:
+            self._counted_step += self._count
         if self.rows:
             self._start_s = float(self.rows[-1]["start_s"]) + float(self.rows[-1]["duration_s"])
 

@@ -34,7 +34,7 @@ from multicard.record.observe.ranks import RANKS, claim_rank, rank_of_process, t
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.rank import describe_failure
-from multicard.record.recorder import Recorder
+from multicard.record.recorder import COUNTED_STEP, Recorder
 from multicard.record.tear_down import LIMIT_S, leave_now
 from multicard.record.thread_time import ThreadTime
 
@@ -67,8 +67,11 @@ class Recording:
         self.barrier = make_barrier()
         self.capture = Capture(job["profiler"], self.scratch, self.rank, device, self.devices, self.barrier)
         clock = CudaClock(self.devices, device) if device.type == "cuda" else None
+        counted = min(COUNTED_STEP, self.stated["warmup_steps"]) if self.stated.get("count_operations") else None
         # The script may read the peaks of memory itself.
-        self.recorder = Recorder(self.rank, device, self.capture, self.devices, clock, reset_peaks=False)
+        self.recorder = Recorder(
+            self.rank, device, self.capture, self.devices, clock, reset_peaks=False, counted_step=counted
+        )
         self.plan = Plan(self.stated)
         self.meters = [EnergyMeter(each) for each in self.devices]
         self.thread = ThreadTime()
@@ -77,7 +80,6 @@ class Recording:
         self.record: dict[str, Any] = {}
         self.steps = 0  # that have ended
         self.is_complete = False
-        self._counter: Any = None  # of the operations of a step
         self._pace = Pace()
         self._between_passes = False
         self._step: Any = None
@@ -147,15 +149,9 @@ class Recording:
         length = observer.loader.length if observer.loader else None
         if length is None or observer.batches_in_pass < length:  # else a pass ends here, and a test may follow
             self._open_range("warmup" if window == "warmup" else "step", 0)
-        if step == 1 and window == "warmup" and self.stated.get("count_operations"):
-            from multicard.record.operations import StepCounter
-
-            self._counter = StepCounter(len(self.devices))
 
     def end_step(self, observer: Observer) -> None:
         """End the current step; after the last one, close the profiled window."""
-        if self.steps == 0 and self._counter is not None:
-            self._counter.end()
         self._start = self._step.end = self._close(None)
         self._close_ranges(0)
         self.recorder.end()
@@ -301,7 +297,7 @@ class Recording:
             "host_conditions": self.others.record(),
             "device_memory_used_bytes": [device_memory_used_bytes(device) for device in self.devices],
             "compile_limits_hit": limits_hit(),
-            "operations": self._counter and self._counter.record,
+            "operations": self.recorder.operations,
             "observed": {
                 "optimizers": sorted(observer.optimizers),
                 "loaders": loaders,

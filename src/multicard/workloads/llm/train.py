@@ -12,7 +12,7 @@ from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.others import OthersMeter
 from multicard.record.rank import bind_rank, run_rank
-from multicard.record.recorder import Recorder
+from multicard.record.recorder import COUNTED_STEP, Recorder
 from multicard.record.visible import rank_devices
 from multicard.workloads.llm.observer import Observer
 from multicard.workloads.llm.parameters import LlmParameters
@@ -37,7 +37,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
     from multicard.workloads.llm import torchtune_backend
 
     capture, meter = Capture(job["profiler"], scratch, rank, device), EnergyMeter(device)
-    recorder = Recorder(rank, device, capture)
+    recorder = Recorder(rank, device, capture, counted_step=COUNTED_STEP)
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     observer = Observer(p, rank, recorder, capture, meter, others)
     train_file, output = Path(job["data"]) / texts["files"][0]["name"], scratch / "output"
@@ -62,6 +62,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
         "energy": [meter.record()],
         "gpu_conditions": [meter.conditions.record()],
         "host_conditions": others.record(),
+        "operations": recorder.operations,
         "device_memory_used_bytes": [device_memory_used_bytes(device)],
     }
     if rank == 0 and p.save != "none":

@@ -98,7 +98,7 @@ class ScriptParameters(JobParameters):
     count_operations: Annotated[
         bool,
         Field(
-            description="Count the floating-point operations of the first warm-up step, for MFU.",
+            description="Count the operations and bytes of a warm-up step, for MFU and the roofline.",
             json_schema_extra={"label": "counted"},
         ),
     ] = False

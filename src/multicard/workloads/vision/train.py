@@ -21,7 +21,7 @@ from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import place_window
 from multicard.record.rank import bind_rank, log_progress, run_rank
-from multicard.record.recorder import Recorder
+from multicard.record.recorder import COUNTED_STEP, Recorder
 from multicard.record.visible import rank_devices
 from multicard.workloads.vision.checkpoint import Checkpoints, State
 from multicard.workloads.vision.data import open_split, read_provenance
@@ -80,7 +80,7 @@ def train(
     meters = [EnergyMeter(gpu) for gpu in gpus]
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     capture = Capture(job["profiler"], scratch, rank, device, gpus)
-    recorder = Recorder(rank, device, capture, gpus)
+    recorder = Recorder(rank, device, capture, gpus, counted_step=COUNTED_STEP)
     epochs: list[dict[str, float]] = []
     memory_used: list[int | None] = []
 
@@ -170,6 +170,7 @@ def train(
         "energy": [meter.record() for meter in meters],
         "gpu_conditions": [meter.conditions.record() for meter in meters],
         "host_conditions": others.record(),
+        "operations": recorder.operations,
         "device_memory_used_bytes": memory_used,
         "resumed": resumed,
     }

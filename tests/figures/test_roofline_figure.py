@@ -1,0 +1,51 @@
+"""The roofline, against numbers worked out by hand; all are synthetic."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from figures.measured import closed, gathered, legend, measured, two_repeats, words
+from multicard.figures.draw import draw
+
+# Ten operations per byte at 2 TFLOP/s, below 100 TFLOP/s and 1 TB/s.
+KNOWN = {
+    "device": "cuda", "operational_intensity_flop_per_byte": 10.0, "hardware_flop_per_step": 4e11,
+    "iteration_time_s": 0.2, "memory_bandwidth_bytes_per_s": 1e12, "peak_flop_per_s": 1e14, "mfu_of": "measured",
+}  # fmt: skip
+
+
+def test_a_point_lies_below_the_roofs_of_its_precision(tmp_path: Path) -> None:
+    half = KNOWN | {"precision": "bf16", "operational_intensity_flop_per_byte": 20.0, "peak_flop_per_s": 2e14}
+    uncounted = KNOWN | {"compile": True, "operational_intensity_flop_per_byte": None}
+    figure, data = draw("roofline", gathered(tmp_path, measured("vision", *two_repeats(**KNOWN), half, uncounted)))
+    [axes] = closed(figure).axes
+    # The second repeat takes a tenth longer: the median is that of both rates.
+    rates = [pytest.approx((2e12 + 2e12 / 1.1) / 2), pytest.approx(2e12)]
+    assert data[["operational_intensity_flop_per_byte", "hardware_flop_per_s"]].to_numpy().tolist() == [
+        [10, rates[0]], [20, rates[1]],
+    ]  # fmt: skip
+    assert legend(figure) == [data["configuration"].tolist()]
+    points = [each.lines[0].get_xydata().tolist() for each in axes.containers]
+    assert points == [[[10, rates[0]]], [[20, rates[1]]]]
+    # The roofs meet where the peak is the bandwidth times the intensity.
+    knees = [line.get_xydata()[1].tolist() for line in axes.lines if len(line.get_xdata()) == 3]
+    assert knees == [[200, 2e14], [100, 1e14]]
+    assert words(axes) == [
+        "bf16: 200 TFLOP/s, measured peak", "fp32: 100 TFLOP/s, measured peak", "memory: 1.00 TB/s, measured",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("missing", "reason"),
+    [
+        ("operational_intensity_flop_per_byte", "no run has the bytes of a step counted"),
+        ("hardware_flop_per_step", "the operations of these runs are not known"),
+        ("memory_bandwidth_bytes_per_s", "the memory bandwidth of these devices was not measured"),
+        ("peak_flop_per_s", "the peak of these devices is not known"),
+    ],
+)
+def test_without_counts_or_limits_there_is_no_roofline(tmp_path: Path, missing: str, reason: str) -> None:
+    measures: Any = measured("vision", KNOWN).drop(columns=missing)  # as in a table of an earlier version
+    _, data = draw("roofline", gathered(tmp_path, measures))
+    assert data["nothing_to_show"].item().startswith(reason)
