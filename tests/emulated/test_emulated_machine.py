@@ -14,7 +14,8 @@ PROGRAM = """
 import json
 from multicard.limits import measure
 measure.MESSAGE_BYTES["cuda"] = [4096, 65536, 1048576]
-step = {"device": "cuda", "width_mult": 0.25, "image_size": 16, "batch_size": 8, "precision": "fp16"}
+step = {"workload": "vision", "device": "cuda", "width_mult": 0.25, "image_size": 16, "batch_size": 8}
+step["precision"] = "fp16"
 print(json.dumps(measure.measure_machine("cuda", steps=[step], seconds=0.005)))
 """
 

@@ -14,12 +14,14 @@ from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
 from multicard.experiment.datasets import Digits
+from multicard.workloads.vision.operations import operations_per_sample
+from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
 PROGRAM = "same_numbers"  # the program of the workload, without random numbers that differ between devices
-STEPS, WARMUP, PROFILED = 4, 1, 2
+STEPS, WARMUP, PROFILED = 4, 2, 2  # the second step of the warm-up has its operations counted
 SMALL: dict[str, Any] = TINY | {
     "batch_size": BATCH_SIZE,
     "steps_per_epoch": STEPS, "warmup_steps": WARMUP, "profiled_steps": PROFILED, "profiler": "none",
@@ -147,6 +149,23 @@ def test_a_run_on_gpus_is_timed_by_events_and_recorded_with_memory_and_energy(na
     for meter in energy:
         assert meter["reason"] is None and meter["duration_s"] > 0
         assert meter["energy_j"] % 2 == pytest.approx(0)  # an emulated GPU takes 100 W, counted every 20 ms
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_operations_of_a_step_on_gpus_are_counted_as_the_shapes_of_the_layers_tell(
+    name: str, runs: dict[str, Path]
+) -> None:
+    record = read_json(runs[name] / "run.json")
+    p = VisionParameters.model_validate(record["parameters"])
+    for rank in record["ranks"]:
+        counted = rank["operations"]
+        if p.devices > p.ranks:
+            assert "several GPUs" in counted["problem"]
+        elif p.compiled:
+            assert "torch.compile" in counted["problem"]
+        else:
+            assert counted["hardware"] == p.batch_of_device * operations_per_sample(p, record["data"]["classes"])
+            assert (counted["problem"], counted["bytes"] > 0) == (None, True)
 
 
 @pytest.mark.parametrize("name", PROFILED_RUNS)
