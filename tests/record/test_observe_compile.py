@@ -1,10 +1,11 @@
 """torch.compile makes the same graphs of a script with the observer as without, and the same losses."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from observed_scripts import STEPS, Server, after_head
+from observed_scripts import STEPS, Server, after_head, serving
 
 pytestmark = pytest.mark.slow
 
@@ -81,19 +82,34 @@ def train(x):
 }
 
 
+# Servers of their own: those of other tests are to import what scripts there import.
+@pytest.fixture(scope="module")
+def compiling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Runs scripts under the observer, with the compiler imported."""
+    with serving(tmp_path_factory.mktemp("compiling")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def plain_compiling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same without the observer."""
+    with serving(tmp_path_factory.mktemp("plain"), observed=False) as started:
+        yield started
+
+
 @pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
 def test_losses_and_graphs_are_the_same_without_the_observer(
-    server: Server, plain_server: Server, tmp_path: Path, compiled: str
+    compiling: Server, plain_compiling: Server, tmp_path: Path, compiled: str
 ) -> None:
     script = after_head(TRAINING.replace("{compiled}", compiled))
     for folder in (observed := tmp_path / "observed", plain := tmp_path / "plain"):
         folder.mkdir()
-    found = server.run(observed, script, COMPILER)
+    found = compiling.run(observed, script, COMPILER)
     assert (found.exit_code, found.rank["outcome"]) == (0, "completed"), found.output
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
     expected, lines = (
         [line for line in output.splitlines() if line.startswith("update")]
-        for output in (plain_server.run(plain, script, COMPILER).output, found.output)
+        for output in (plain_compiling.run(plain, script, COMPILER).output, found.output)
     )
     assert len(expected) == 12
     assert STEPS <= len(lines) < 12

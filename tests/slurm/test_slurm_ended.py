@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from slurm_projects import (
 
 from conftest import TINY
 from multicard.core.reasons import describe_reason
+from multicard.launch.signals import ON_SLURM
 
 pytestmark = pytest.mark.slow
 
@@ -211,3 +213,10 @@ def test_a_pipeline_that_is_told_to_end_cancels_its_jobs_and_goes_on_when_starte
     cluster.wait_for(lambda: not list(scratch.glob("*/.scratch-*")), "the job to tidy up", WAIT_S)
     assert not (folder / "results/runs" / CANCELLED / "run.json").exists()
     assert planned_runs(folder) == [CANCELLED]
+
+
+def test_snakemake_s_plugin_never_waits_longer_for_its_next_look_than_ctrl_c_is_said_to_take() -> None:
+    """Here it looks every two seconds, so only what the plugin is made of tells the longest time."""
+    source = Path(find_spec("snakemake_executor_plugin_slurm").origin).read_text(encoding="utf-8")
+    assert re.findall(r"^ +max_sleep_time = (\w+)$", source, re.M) == ["180"]
+    assert "in at most three minutes" in ON_SLURM

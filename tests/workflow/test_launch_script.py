@@ -1,8 +1,10 @@
-"""The script that launches a run refuses what cannot run, in one line and before it writes anything."""
+"""The script that launches a run refuses what cannot run, in one line, before it writes anything; else it starts it."""
 
+import inspect
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +14,16 @@ import pytest
 
 from conftest import ROOT, TINY
 from multicard.core.system import usable_cpus
+from multicard.launch import job
 
 pytestmark = pytest.mark.slow
 
+SCRIPT = str(ROOT / "workflow/scripts/launch_run.py")
 TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}
 
 
 def launch(parameters: str, data: Path | None, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "workflow/scripts/launch_run.py", "--parameters", parameters]
+    command = [sys.executable, SCRIPT, "--parameters", parameters]
     command += [*(["--data", data] if data else []), "--out", out, *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
 
@@ -126,3 +130,25 @@ def test_what_a_busy_node_cannot_tell_is_no_outcome(
         monkeypatch.delenv(name, raising=False)
     [line] = refusal(json.dumps(TINY | changes), digits, tmp_path / "run")
     assert re.fullmatch(rf"cannot tell whether \S+ can run this: {re.escape(says)}", line)
+
+
+@pytest.mark.parametrize(
+    ("stated", "limit_s", "checkpoint_after_s"),
+    [
+        ([], 3600, 30),
+        (["--time-limit-min", "2"], 120, 30),
+        (["--time-limit-min", "0.5", "--checkpoint-after-s", "0"], 30, 0),
+    ],
+)
+def test_minutes_of_the_time_limit_reach_the_job_as_seconds_and_so_does_the_checkpoint_interval(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: list[str], limit_s: float,
+    checkpoint_after_s: float,
+) -> None:  # fmt: skip
+    given: dict[str, Any] = {}
+    signature = inspect.signature(job.run_job)
+    monkeypatch.setattr(job, "run_job", lambda *values: given.update(signature.bind(*values).arguments))
+    command = [SCRIPT, "--parameters", json.dumps(TINY), "--data", str(digits), "--out", str(tmp_path / "run"), *stated]
+    monkeypatch.setattr(sys, "argv", command)
+    runpy.run_path(SCRIPT, run_name="__main__")
+    assert (given["time_limit_s"], given["checkpoint_after_s"]) == (limit_s, checkpoint_after_s)
+    assert (given["data"], given["folder"]) == (digits, tmp_path / "run")
