@@ -34,6 +34,24 @@ def test_a_point_lies_below_the_roofs_of_its_precision(tmp_path: Path) -> None:
     assert words(axes) == [
         "bf16: 200 TFLOP/s, measured peak", "fp32: 100 TFLOP/s, measured peak", "memory: 1.00 TB/s, measured",
     ]  # fmt: skip
+    assert axes.get_title(loc="left") == "1 configuration without a point: bytes, operations or limits are not known"
+
+
+def test_nodes_of_a_kind_have_one_roof_and_each_roof_says_whose_it_is(tmp_path: Path) -> None:
+    vendors = {"precision": "bf16", "peak_flop_per_s": 4e14, "mfu_of": "vendor"}
+    vendors["memory_bandwidth_bytes_per_s"] = 1.02e12
+    rows = [
+        KNOWN | {"batch_size": 8},
+        KNOWN | {"batch_size": 16, "peak_flop_per_s": 1.02e14, "memory_bandwidth_bytes_per_s": 1.04e12},
+        KNOWN | vendors,
+    ]
+    figure, _ = draw("roofline", gathered(tmp_path, measured("vision", *rows)))
+    [axes] = closed(figure).axes
+    assert words(axes) == [
+        "bf16: 400 TFLOP/s, vendor peak", "fp32: 101 TFLOP/s, measured peak", "memory: 1.02 TB/s, measured",
+    ]  # fmt: skip
+    assert len([line for line in axes.lines if len(line.get_xdata()) == 3]) == 2
+    assert not axes.get_title(loc="left")
 
 
 @pytest.mark.parametrize(
@@ -41,8 +59,8 @@ def test_a_point_lies_below_the_roofs_of_its_precision(tmp_path: Path) -> None:
     [
         ("operational_intensity_flop_per_byte", "no run has the bytes of a step counted"),
         ("hardware_flop_per_step", "the operations of these runs are not known"),
-        ("memory_bandwidth_bytes_per_s", "the memory bandwidth of these devices was not measured"),
-        ("peak_flop_per_s", "the peak of these devices is not known"),
+        ("memory_bandwidth_bytes_per_s", "the memory bandwidth of these devices is not known, which multicard machine"),
+        ("peak_flop_per_s", "the peak of these devices is not known, which multicard machine measures, on CPUs"),
     ],
 )
 def test_without_counts_or_limits_there_is_no_roofline(tmp_path: Path, missing: str, reason: str) -> None:

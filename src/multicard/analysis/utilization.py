@@ -17,7 +17,7 @@ MEASURES: dict[str, str] = {
     "hardware_flop_per_step": "the same with what activation checkpointing computes again",
     "achieved_flop_per_s": "model_flop_per_step / iteration_time_s",
     "peak_flop_per_s": "what a device computes at most: matrix products in the same precision, as mfu_of says; empty "
-    "where a run was faster than that, and so computed in another",
+    "where a run was faster than that, which is then not its limit",
     "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
     "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
     "mfu_of": "whose peak that is: `measured` by multicard machine on such a device, or stated by the `vendor`",
@@ -55,7 +55,7 @@ def utilization(
     """
     p = work.parameters.model_validate(record["parameters"])
     limits = machine_of(record, p.device, machines)
-    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits), **traffic(record, p)}
+    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits), **traffic(record)}
     threads = p.threads if p.device == "cpu" else 1
     found["memory_bandwidth_bytes_per_s"] = limits and memory_rate(limits, threads)
     if operations is None:
@@ -67,7 +67,7 @@ def utilization(
     }
     peak, whose = peak_rate(record, p, operations.precisions, limits)
     if peak is None or operations.hardware / iteration_time_s > peak:
-        return found  # in a faster arithmetic than that of this peak
+        return found  # faster than the measured peak, which is then not its limit
     return found | {
         "peak_flop_per_s": peak,
         "mfu": operations.model / iteration_time_s / peak,
@@ -135,14 +135,13 @@ def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> floa
     return p.ranks * rates[0] if rates else None
 
 
-def traffic(record: Mapping[str, Any], p: Any) -> dict[str, float]:
+def traffic(record: Mapping[str, Any]) -> dict[str, float]:
     """Bytes per step and device, and operations per byte, of the step that was counted; none unless all ranks did."""
     counted = [rank.get("operations") or {} for rank in record.get("ranks") or []]
     if not counted or not all(each.get("bytes") for each in counted):
         return {}
     total, operations = (sum(each[name] for each in counted) for name in ("bytes", "hardware"))
-    per_device = total / len(counted) * p.ranks / p.devices
-    return {"eager_bytes_per_step": per_device, "operational_intensity_flop_per_byte": operations / total}
+    return {"eager_bytes_per_step": total / len(counted), "operational_intensity_flop_per_byte": operations / total}
 
 
 def achieved_bus_bandwidth(run: RunFiles) -> float | None:

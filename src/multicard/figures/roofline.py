@@ -10,20 +10,26 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.analysis.comparisons import configurations
+from multicard.core.text import counted
 from multicard.core.units import BYTES_PER_S, OPERATIONS_PER_S, with_unit
+from multicard.experiment.config import parameters_in
 from multicard.figures.bars import whiskers
 from multicard.figures.series import configuration_names
 from multicard.figures.style import DASHES, MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
 
 INTENSITY, PEAK = "operational_intensity_flop_per_byte", "peak_flop_per_s"
 BANDWIDTH, RATE = "memory_bandwidth_bytes_per_s", "hardware_flop_per_s"
+MEASURED = "multicard machine measures, on CPUs with 1 and with all usable threads"
 MISSING = {
     INTENSITY: "no run has the bytes of a step counted, as those with torch.compile have not",
     RATE: "the operations of these runs are not known",
-    BANDWIDTH: "the memory bandwidth of these devices was not measured, which multicard machine does",
-    PEAK: "the peak of these devices is not known, which multicard machine measures",
+    BANDWIDTH: f"the memory bandwidth of these devices is not known, which {MEASURED}",
+    PEAK: f"the peak of these devices is not known, which {MEASURED}; or runs were faster than it",
 }
 MARGIN = 4.0  # how many times less, or more, than what is drawn the axes reach
+# Parameters that a roof depends on. Nodes of a kind differ a little, and so do their limits: theirs is the median.
+MEMORY_OF = ("device", "threads")
+PEAK_OF = (*MEMORY_OF, "precision", "tf32", "mfu_of")
 
 
 def roofline(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -36,9 +42,14 @@ def roofline(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         data = data[data[column].notna()].reset_index(drop=True)
         if data.empty:
             raise NothingToShow(reason)
+    by = [name for name in parameters_in(measures) if name != "repeat"]
+    completed = len(measures[measures["outcome"] == "completed"].drop_duplicates(by))
     data.insert(0, "configuration", configuration_names(measures, data))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 4.2))
-    _draw_roofs(axes, data, " or ".join(measures["mfu_of"].dropna().unique()))
+    _draw_roofs(axes, _with_roofs(data, measures, by))
+    if completed > len(data):
+        left_out = counted(completed - len(data), "configuration")
+        axes.set_title(f"{left_out} without a point: bytes, operations or limits are not known", fontsize="small")
     errors = zip(*whiskers(data, RATE, 1.0), strict=True)
     for (_, row), error, colour, marker in zip(data.iterrows(), errors, colours(len(data)), cycle(MARKERS)):
         axes.errorbar(
@@ -54,15 +65,26 @@ def roofline(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     return figure, data
 
 
-def _draw_roofs(axes: Axes, data: pd.DataFrame, whose: str) -> None:
+def _with_roofs(data: pd.DataFrame, measures: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Configurations with the peak and bandwidth of their roof, and `mfu_of`."""
+    whose = measures.dropna(subset=["mfu_of"]).drop_duplicates(by)[[*by, "mfu_of"]]
+    data = data.merge(whose, on=by, how="left")
+    kinds = data.assign(threads=data["threads"].where(data["device"] == "cpu", 1)).astype(str)
+    for value, names in ((PEAK, PEAK_OF), (BANDWIDTH, MEMORY_OF)):
+        alike = [kinds[name] for name in names if name in kinds]
+        data[value] = data.groupby(alike)[value].transform("median")
+    return data
+
+
+def _draw_roofs(axes: Axes, data: pd.DataFrame) -> None:
     """Lines of min(peak, bandwidth · intensity), each named where it is level and once where it rises."""
-    roofs = data[[PEAK, BANDWIDTH]].drop_duplicates().sort_values(PEAK, ascending=False)
+    roofs = data[[PEAK, BANDWIDTH, "mfu_of"]].drop_duplicates().sort_values(PEAK, ascending=False)
     ridge = roofs[PEAK] / roofs[BANDWIDTH]
     left = min(data[INTENSITY].min(), ridge.min()) / MARGIN
     right = max(data[INTENSITY].max(), ridge.max()) * MARGIN**2  # where a line is level it is named
-    for (peak, bandwidth), knee, dashes in zip(roofs.itertuples(index=False), ridge, cycle(DASHES)):
+    for (peak, bandwidth, whose), knee, dashes in zip(roofs.itertuples(index=False), ridge, cycle(DASHES)):
         axes.plot([left, knee, right], [bandwidth * left, peak, peak], dashes, color="0.3", linewidth=1.2, zorder=1)
-        own = data[(data[PEAK] == peak) & (data[BANDWIDTH] == bandwidth)]
+        own = data[(data[PEAK] == peak) & (data[BANDWIDTH] == bandwidth) & (data["mfu_of"] == whose)]
         precision = ", ".join(own["precision"].unique()) + ": " if "precision" in own else ""
         name = f"{precision}{with_unit(peak, OPERATIONS_PER_S)}, {whose} peak"
         axes.annotate(name, (right, peak), (-3, 3), textcoords="offset points", ha="right", fontsize="small")

@@ -13,11 +13,19 @@ from torch.utils import _python_dispatch, flop_counter
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 CONVOLUTION = "convolution"  # in the names of such operations
+COUNTED = {"aten", "fsdp"}  # namespaces of operators whose bytes count: PyTorch's own, and the copies of FSDP2
 # Operators that overwrite their first tensor unread, or take its shape alone, as all `*_like` and `new_*` do.
 UNREAD = {
     "bernoulli_", "copy_", "exponential_", "fill_", "full_like", "normal_", "random_", "uniform_", "zero_",
 }  # fmt: skip
 LOOKUPS = {"embedding", "gather", "index", "index_select"}  # read of their first tensor as much as they give
+# Backward passes that take `self` for its shape alone.
+BY_SHAPE = {
+    "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward",
+    "adaptive_max_pool3d_backward", "avg_pool2d_backward", "avg_pool3d_backward", "max_pool2d_with_indices_backward",
+    "max_pool3d_with_indices_backward", "nll_loss2d_backward", "nll_loss_backward",
+}  # fmt: skip
+PICKED = {"nll_loss2d_forward", "nll_loss_forward"}  # read an element of `self` for each of `target`
 
 
 class OperationCounter(_python_dispatch.TorchDispatchMode):
@@ -25,6 +33,11 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
 
     A multiplication and an addition are two. Normalization, activations and what PyTorch does not run itself (kernels
     of extensions, replayed CUDA graphs) are left out.
+
+    Parameters
+    ----------
+    device
+        Type of the device whose bytes are counted, such as `cuda`; by default those of all are.
 
     Attributes
     ----------
@@ -42,8 +55,9 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | None = None) -> None:
         super().__init__()
+        self.device = device
         self.total = self.again = 0
         self.by_precision: Counter[str] = Counter()
         self.bytes: int | None = 0
@@ -62,9 +76,9 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
                 self._add(formula(*args, **(kwargs or {}), out_val=found), str(function), found)
             except Exception as error:  # the code that is counted goes on
                 self.problem = f"{type(error).__name__} of the formula of {function}"
-        if self.bytes is not None and getattr(function, "namespace", None) == "aten":
+        if self.bytes is not None and getattr(function, "namespace", None) in COUNTED:
             try:
-                self.bytes += bytes_of(function, args, kwargs or {}, found)
+                self.bytes += bytes_of(function, args, kwargs or {}, found, self.device)
             except Exception:  # a sparse tensor, or another without strides
                 self.bytes = None
         return found
@@ -93,16 +107,21 @@ def allows_tf32(of_convolutions: bool) -> bool:
     return old.allow_tf32 if how is None else how == "tf32"
 
 
-def bytes_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], found: Any) -> int:
+def bytes_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], found: Any, device: str | None = None) -> int:
     """Bytes of the tensors that an operator of PyTorch is given, and of those that it makes or changes, each once.
 
     They are what is moved where each operator reads its inputs from memory and writes its outputs to it once; caches
     and fused kernels move less. Views, what returns no tensor, and memory that is allocated unwritten are none.
+    With a type of `device` only tensors on such a one count.
     """
     schema = function._schema
-    name = schema.name.removeprefix("aten::")
+    name = schema.name.split("::")[-1]
     given = dict(zip((each.name for each in schema.arguments), args, strict=False)) | kwargs
     changed = {each.name for each in schema.arguments if each.alias_info and each.alias_info.is_write}
+    if name.startswith("_fused_") and given.get("grad_scale") is None:
+        changed.discard("grads")  # which such an optimizer writes only to undo a scale
+    if name == "all_gather_copy_in":  # to a part of a tensor that it does not declare as changed
+        return 2 * _size(_tensors(given["all_gather_inputs"]), device)
     storages = {_storage(each) for each in _tensors(given.values())}
     made = [each for each in _tensors(found) if _storage(each) not in storages]
     written = [*made, *_tensors(value for key, value in given.items() if key in changed)]
@@ -112,9 +131,13 @@ def bytes_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], found: 
     unread = {each.name for each in schema.arguments if each.kwarg_only and each.name in changed}  # `out`
     if name.removeprefix("_foreach_") in UNREAD or name.endswith("_like") or name.startswith("new_"):
         unread.add(first)
+    if name in BY_SHAPE or name in PICKED:
+        unread.add("self")
+    is_here = name in PICKED and device in (None, given["self"].device.type)
+    picked = given["target"].numel() * given["self"].itemsize if is_here else 0
     looked_up = {first} & given.keys() if name in LOOKUPS else set()
     read = _tensors(value for key, value in given.items() if key not in unread | looked_up)
-    return _size(read) + _size(written) + (_size(made) if looked_up else 0)
+    return _size(read, device) + _size(written, device) + (_size(made, device) if looked_up else 0) + picked
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -129,17 +152,25 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _size(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the elements of all, those that expand to several counted once."""
+def _size(tensors: Iterable[torch.Tensor], device: str | None) -> int:
+    """Bytes of the elements of all on a type of device, or any; those that expand to several counted once."""
     different = {id(each): each for each in tensors}.values()
     return sum(
         each.itemsize * prod(size for size, stride in zip(each.shape, each.stride(), strict=True) if stride)
         for each in different
+        if device in (None, each.device.type)
     )
 
 
 class StepCounter:
     """Counts the operations of a step that begins and ends in hooks, where that changes nothing for the script.
+
+    Parameters
+    ----------
+    devices
+        Number of those that the process computes on.
+    device
+        Their type: bytes of tensors elsewhere, as of a loader in the process, are not of the step.
 
     Attributes
     ----------
@@ -147,12 +178,12 @@ class StepCounter:
         `model` and `hardware` operations, the `precision` of most, `bytes`, and the `problem`: why these are not known.
     """
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self, devices: int, device: str | None = None) -> None:
         self.record: dict[str, Any] = dict.fromkeys(("model", "hardware", "precision", "bytes", "problem"))
         self.record["problem"] = _unsupported_reason(devices)
         self._counter = None
         if self.record["problem"] is None:
-            self._counter = OperationCounter()
+            self._counter = OperationCounter(device)
             self._counter.__enter__()
 
     def end(self) -> None:

@@ -91,7 +91,7 @@ class Recorder:
         if self._count == self._counted_step and window == "warmup":
             from multicard.record.operations import StepCounter
 
-            self._counter = StepCounter(len(self.devices))
+            self._counter = StepCounter(len(self.devices), self.devices[0].type)
         return step
 
     def end(self) -> None:

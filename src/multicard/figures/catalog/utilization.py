@@ -29,9 +29,10 @@ FIGURES = (
         "by the peak that the line names), below the sloping one what its memory moves at most (Williams et al. 2009, "
         f"doi:10.1145/1498765.1498785). {POINTS}",
         limits="Bytes are those of the tensors that PyTorch's operators read and write, each once per operator, which "
-        "kernels that are fused and caches undercut: a point may lie above the sloping line. Where little is computed "
-        "per byte, fewer bytes help (lower precision, fused kernels, torch.compile); far below both lines something "
-        "else bounds the step (`utilization` says what). Compiled steps are not counted.",
+        "kernels that are fused and caches undercut: a point may lie above the sloping line. They are counted in one "
+        "step of the warm-up. On CPUs the sloping line is of one process alone, while processes share the memory. "
+        "Where little is computed per byte, fewer bytes help (lower precision, fused kernels, torch.compile); far "
+        "below both lines something else bounds the step (`utilization` says what). Compiled steps are not counted.",
         drawing="multicard.figures.roofline:roofline",
     ),
 )
