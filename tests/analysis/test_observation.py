@@ -2,6 +2,7 @@
 
 import pytest
 
+from multicard.analysis.claim_limits import job_of
 from multicard.analysis.evidence import Configuration, Provenance
 from multicard.analysis.observation import observed_once
 
@@ -33,3 +34,12 @@ def test_of_a_job_counts(entries: list[tuple[str, dict[str, object], int, bool]]
     # Not by the order of the runs.
     turned = chosen(*entries[::-1])
     assert sorted(len(entries) - 1 - index for index in turned) == expected
+
+
+def test_the_profiler_that_was_used_is_part_of_how_a_run_is_observed() -> None:
+    nsys, none, other = (
+        Configuration({"workload": "vision", **NSYS}, Provenance(versions=versions), ())
+        for versions in ("torch 2.11.0, profiler nsys", "torch 2.11.0, profiler none", "torch 2.10.0, profiler nsys")
+    )
+    assert job_of(nsys) == job_of(none) != job_of(other)
+    assert nsys.rest(["devices"]) != none.rest(["devices"])  # compared by another parameter, observed alike

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import binom
-from synthetic_results import Row, images, made, make_results, repeated
+from synthetic_results import GPU, Row, images, made, make_results, repeated
 
 from conftest import ROOT
+from limits.machine_record import SIZES, all_reduce
 from limits.machine_record import record as machine_record
 from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.evidence import Evidence
+from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.prediction import checks, predict
 from multicard.analysis.prediction_groups import series
 from multicard.analysis.prediction_laws import Network, Point, communication_s
@@ -278,6 +280,46 @@ def test_repeats_on_machines_of_one_kind_are_joined_and_others_kept_apart(
     every = series(evidence)
     assert [[len(one.completed) for one in each.configurations.values()] for each in every] == found
     assert every[0].forecast(2).prediction.reason == "measured: 120 ms per step"
+
+
+def test_repeats_on_parts_of_one_machine_are_joined_on_one_device_and_of_other_batches_too(tmp_path: Path) -> None:
+    smaller = [
+        row | {"batch_size": 16, "processed_samples_per_s": 16 / row["iteration_time_s"]}
+        for row in runs({1: 0.03}, "single")
+    ]
+    evidence = made(tmp_path, runs({1: 0.1}, "single") + runs({2: 0.12}) + smaller)
+    for index, run in enumerate(evidence.runs):
+        place = f"{4 if run.repeat == 3 else run.values['devices']} × H100, EPYC 9334, 128 CPUs"
+        evidence.runs[index] = replace(run, provenance=replace(run.provenance, machine=place))
+    [found] = [each for each in series(evidence) if (1, 2) in each.configurations]
+    assert {count: len(each.completed) for count, each in found.configurations.items()} == {(1, 1): 3, (1, 2): 3}
+    assert [len(each.completed) for each in found.batches] == [3]
+
+
+def test_another_profiler_is_no_other_version(tmp_path: Path) -> None:
+    evidence = made(tmp_path, runs({1: 0.1, 2: 0.12}))
+    for index, run in enumerate(evidence.runs):
+        versions = f"torch 2.11.0, profiler {'nsys' if run.values['devices'] == 1 else 'none'}"
+        evidence.runs[index] = replace(run, provenance=replace(run.provenance, versions=versions))
+    [found] = series(evidence)
+    assert list(found.configurations) == [(1, 1), (1, 2)] and found.elsewhere is None
+
+
+def test_links_are_of_the_newest_record_of_the_kind_of_machine_that_has_them(tmp_path: Path) -> None:
+    evidence = made(tmp_path, runs({1: 0.1}))
+
+    def limits(hour: int, devices: int | None, processor: str = "AMD EPYC 9334") -> MachineLimits:
+        """A record of two of the four GPUs, told by the number of devices of its all-reduces."""
+        record = machine_record() | {"started": f"2026-11-22T{hour}:00:00+00:00"}
+        record["hardware"] = {"gpus": [GPU] * 2, "processor": processor, "logical_cpus": 128}
+        record["parts"][1]["rows"] = [all_reduce(devices, size) for size in SIZES] if devices else []
+        return MachineLimits.model_validate(record)
+
+    other = limits(14, 8, "Intel Xeon 8480C")
+    [found] = series(evidence, [other, limits(11, 2), limits(12, 4), limits(13, None)])
+    assert list(found.links) == [4]
+    [found] = series(evidence, [other])
+    assert not found.links
 
 
 def test_jobs_that_see_only_their_own_gpus_are_checked_on_one_machine(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from synthetic_results import OTHERWISE, SCATTERED, STEADY, Row, images, made, m
 
 from multicard.analysis.answers import answer_lines
 from multicard.analysis.best import choices
-from multicard.analysis.evidence import Evidence
+from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.tradeoff import Demand, Training, tradeoffs
 from multicard.analysis.tradeoff_table import as_table
 from multicard.cli import main
 from multicard.cli._command import duration_s, memory_bytes
 from multicard.core.errors import UserError
+from multicard.core.files import write_json
 from multicard.experiment.load import check
 
 PASS = 10_000  # images
@@ -41,8 +42,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scaled(results: Path) -> Evidence:
-    from multicard.analysis.evidence import read_evidence
-
     return read_evidence(results)
 
 
@@ -92,6 +91,30 @@ def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
         "failed in 1 of 3 runs, out of memory in 2 of 3 runs", 0,
     ]  # fmt: skip
     assert len(table) == 3 and table["time_s"].isna().tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("script", [{}, {"script": {"file": "train.py", "sha256": "0a1b2c" * 10}}])
+def test_what_ended_before_a_rank_left_a_record_is_named(script: dict[str, Any], tmp_path: Path) -> None:
+    lost = [row | {"outcome": "out_of_memory"} for row in trained(4, 340)]
+    for run in made(tmp_path, trained(1, 100) + lost).runs:
+        path = tmp_path / "runs" / run.run / "run.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if run.values["devices"] == 4:  # SIGKILL leaves neither hardware nor versions
+            record |= {"hardware": None, "versions": None, "data": None, "ranks": []}
+        write_json(path, record | script)
+    text = answered(read_evidence(tmp_path))
+    assert "Excluded, since no run of them completed:" in text and "4 GPUs" in text
+
+
+def test_a_run_of_another_length_counts_whichever_profiler_observed_it(tmp_path: Path) -> None:
+    # The short runs have more repeats, so the speed is theirs; only the long ones were tested.
+    evidence = made(tmp_path, trained(1, 100, steps_per_epoch=90) + trained(1, 100, (1.0, 1.0), test_accuracy=0.99))
+    runs = [
+        replace(run, provenance=replace(run.provenance, versions=f"torch 2.11.0, profiler {profiler}"))
+        for run, profiler in zip(evidence.runs, ["nsys"] * 3 + ["none"] * 2, strict=True)
+    ]
+    found = trainings(replace(evidence, runs=runs), min_accuracy=0.98)[1]
+    assert (found.quality, found.refused) == (0.99, None)
 
 
 def test_one_repeat_says_that_its_interval_is_unknown(tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ class Provenance:
 
     @property
     def software(self) -> str | None:
-        """The versions, whichever profiler observed the run.
+        """The versions, whichever profiler observed the run; None where the record does not say.
 
         >>> Provenance(versions="torch 2.11.0, profiler nsys, train.py 0a1b2c").software
         'torch 2.11.0, train.py 0a1b2c'
         """
-        return self.versions and PROFILER.sub("", self.versions).removeprefix(", ")
+        return (self.versions and PROFILER.sub("", self.versions).removeprefix(", ")) or None
 
 
 def place_words(places: Sequence[tuple[str | None, str | None]]) -> list[str]:
@@ -168,9 +168,15 @@ class Configuration:
         return self.parameters.get(parameter)
 
     def rest(self, besides: Iterable[str]) -> tuple[Any, ...]:
-        """What configurations that differ at most in these parameters have in common, the kind of machine included."""
+        """What configurations that differ at most in these parameters have in common, the kind of machine included.
+
+        So are the versions, with the profiler that was used unless `profiler` is one of the parameters.
+        """
+        besides = set(besides)
         names = [name for name in parameters_in(self.parameters) if name not in besides]
-        return (self.provenance.kind, self.provenance.versions, *((name, self.parameters[name]) for name in names))
+        place = self.provenance
+        versions = place.software if "profiler" in besides else place.versions
+        return (place.kind, versions, *((name, self.parameters[name]) for name in names))
 
     def words(self, without: Iterable[str] = (), in_short: bool = False) -> str:
         """Describe the configuration: its headline, then, unless in short, what differs from the defaults.
@@ -259,7 +265,7 @@ def evidence_of(tables: ScenarioTables) -> Evidence:
     name, info = tables.folder.name, tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
     places = {
         # Usable CPUs are not in the tables: at most those of the machine.
-        run: Provenance(**row.where(row.notna(), None), usable_cpus=cpus_of(str(row["machine"])))
+        run: Provenance(**row.dropna(), usable_cpus=cpus_of(str(row["machine"])))
         for run, row in info.iterrows()
     }
     runs = [MeasuredRun(row["run"], name, row, places.get(row["run"], Provenance())) for row in _rows(tables)]

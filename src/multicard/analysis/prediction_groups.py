@@ -1,13 +1,14 @@
 """Configurations of results sorted into series, each with what is known of its machine and of what it exchanges."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.alpha_beta import AlphaBeta
+from multicard.analysis.evidence import GPU_COUNT, Configuration, Evidence
 from multicard.analysis.machine_limits import MachineLimits, fits
 from multicard.analysis.per_run import trace_shares
 from multicard.analysis.prediction_series import ALIKE_BUT_FOR, Series, is_known, samples_of_device
@@ -20,7 +21,7 @@ def series(evidence: Evidence, machines: Iterable[MachineLimits] = ()) -> list[S
     """Sort configurations into series, those on one device into that of each strategy whose baseline they are."""
     records = list(machines)
     traced = evidence.per_run(trace_shares).to_dict("index")
-    known = [each for each in evidence.configurations if each.completed]
+    known = _joined(each for each in evidence.configurations if each.completed)
     groups: dict[Any, list[Configuration]] = defaultdict(list)
     places: dict[Any, dict[Any, set[int]]] = defaultdict(lambda: defaultdict(set))
     for each in known:
@@ -28,11 +29,7 @@ def series(evidence: Evidence, machines: Iterable[MachineLimits] = ()) -> list[S
         places[_shared(each), each[each.workload.method]][_place(each)].add(each["devices"])
     found, bases = [], set()
     for (shared, method, place), own in groups.items():
-        by_count: dict[tuple[int, int], Configuration] = {}
-        for each in own:  # repeats may have been given different parts of a machine, and so be two configurations
-            count = each["nodes"] or 1, each["devices"]
-            before = by_count.get(count)
-            by_count[count] = replace(before, runs=before.runs + each.runs) if before else each
+        by_count = {_count(each): each for each in own}
         if (1, 1) not in by_count or max(by_count) > (1, 1):
             for base in own[0].workload.baselines(method):
                 alone = [each for each in groups.get((shared, base, place), []) if each["devices"] == 1]
@@ -58,7 +55,7 @@ def series(evidence: Evidence, machines: Iterable[MachineLimits] = ()) -> list[S
             and (samples_of_device(each) or 0)
             not in {samples_of_device(one) for one in by_count.values() if one["devices"] == 1}
         ]
-        links = next((fits(limits) for limits in records if _matches(limits, own[0])), {})
+        links = _links(records, own[0])
         found.append(Series(by_count, batches, traced, links, _collectives(evidence, own), elsewhere or None))
     return [
         each
@@ -106,16 +103,34 @@ def _shared(configuration: Configuration, besides: tuple[str, ...] = ()) -> Any:
 
 
 def _place(configuration: Configuration) -> tuple[str | None, str | None]:
-    """Kind of hardware, whatever part of it a job was given; and versions."""
+    """Kind of hardware, whatever part of it a job was given; and versions, whichever profiler observed it."""
     where = configuration.provenance
-    return where.kind, where.versions
+    return where.kind, where.software
 
 
-def _matches(limits: MachineLimits, configuration: Configuration) -> bool:
-    """Whether limits are of the machine and kind of device of a configuration."""
-    hardware = limits.hardware or {}
-    gpus = ", ".join(dict.fromkeys(str(gpu.get("name")) for gpu in hardware.get("gpus") or []))
-    name = machine(hardware) if not configuration.provenance.gpu else gpus
-    return limits.device == configuration["device"] and name == (
-        configuration.provenance.gpu or configuration.provenance.machine
-    )
+def _count(configuration: Configuration) -> tuple[int, int]:
+    """Numbers of nodes and of devices."""
+    return configuration["nodes"] or 1, configuration["devices"]
+
+
+def _joined(configurations: Iterable[Configuration]) -> list[Configuration]:
+    """With all repeats in one, though some were given another part of a machine, or observed by another profiler."""
+    found: dict[Any, Configuration] = {}
+    for each in configurations:
+        key = _shared(each), each[each.workload.method], _place(each), _count(each)
+        before = found.get(key)
+        found[key] = replace(before, runs=before.runs + each.runs) if before else each
+    return list(found.values())
+
+
+def _links(records: Iterable[MachineLimits], configuration: Configuration) -> Mapping[int, AlphaBeta]:
+    """α and β by the newest record of its kind of machine and of device that has them; empty without one."""
+    alike = [
+        each
+        for each in records
+        if each.device == configuration["device"]
+        and each.hardware
+        and GPU_COUNT.sub("", machine(each.hardware)) == configuration.provenance.kind
+    ]
+    newest_first = sorted(alike, key=lambda each: each.started, reverse=True)
+    return next((found for each in newest_first if (found := fits(each))), {})

@@ -198,13 +198,16 @@ def _lost(candidates: list[Configuration], alike: list[Configuration]) -> tuple[
     """Those that never completed, longer or shorter, where others did: there, or where their record does not say."""
     place = alike[0].provenance
     here = [
-        each
-        for each in candidates
-        if each.provenance.kind in (None, place.kind) and each.provenance.software in (None, place.software)
+        each for each in candidates if each.provenance.kind in (None, place.kind) and _stated(each) <= _stated(alike[0])
     ]
     done = {_besides_length(replace(each, provenance=place)) for each in alike}
     own = {_besides_length(replace(each, provenance=place)): each for each in reversed(here)}
     return tuple(each for key, each in reversed(own.items()) if key not in done)
+
+
+def _stated(configuration: Configuration) -> set[str]:
+    """Its versions; without a record of a rank, at most that of the user's script."""
+    return {each for each in (configuration.provenance.software or "").split(", ") if each}
 
 
 def _tradeoff(
