@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,17 @@ TINY: dict[str, Any] = {
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCH_WARM_POOL", "0")
 
-# A shell starts what runs in its background deaf to Ctrl-C, nohup to a hangup: programs under test would inherit that.
-for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
-    if signal.getsignal(number) == signal.SIG_IGN:
-        signal.signal(number, handler)
+# A shell starts what runs in its background deaf to Ctrl-C, and the programs under test would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def hangup_ends() -> Iterator[None]:
+    """Have a hangup end this process, as it does unless the tests run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def refused(out: Path, prepare: Callable[[], object]) -> str:

@@ -26,6 +26,7 @@ from multicard.launch import job
 from multicard.launch.process import Ended
 
 RANKS = "--nproc-per-node="
+LIMIT_S = 600.0  # of what has no time limit of its own
 FORKS = multiprocessing.get_context("forkserver")
 # What vision and tuning import; every optimizer imports torch._dynamo.
 PRELOADED = (
@@ -99,16 +100,18 @@ def run_forked(
         variables = environment | {name: str(value) for name, value in place.items()}
         processes.append(FORKS.Process(target=run_rank, args=(program, variables, str(log.absolute()))))
         processes[-1].start()
-    left, timed_out = list(processes), False
-    while left and not timed_out and not any(process.exitcode for process in processes):
+    left, timed_out, is_stuck = list(processes), False, False
+    while left and not timed_out and not is_stuck and not any(process.exitcode for process in processes):
         left_s = started + time_limit_s - time.monotonic()
         wait([process.sentinel for process in left], 0.1 if limit_at else max(0.0, left_s))
         left = [process for process in left if process.exitcode is None]
         is_over = limit_at in log.read_text() if limit_at else time.monotonic() - started > time_limit_s
         timed_out = bool(left) and is_over
+        is_stuck = bool(left) and limit_at is not None and time.monotonic() - started > LIMIT_S
     for process in left:
         process.kill()
         process.join()
+    assert timed_out or not is_stuck, f"no {limit_at!r} in {LIMIT_S:.0f} s:\n{log.read_text()}"
     code = next((process.exitcode for process in processes if process.exitcode), 0)
     for line in log.read_text().splitlines():
         on_line(line)
@@ -122,7 +125,11 @@ def run_program(*command: Any) -> subprocess.CompletedProcess[str]:
     with tempfile.NamedTemporaryFile("r") as log:
         process = FORKS.Process(target=be_program, args=(words, log.name))
         process.start()
-        process.join()
+        process.join(LIMIT_S)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise TimeoutError(f"{words} did not end in {LIMIT_S:.0f} s:\n{log.read()}")
         return subprocess.CompletedProcess(words, process.exitcode, stderr=log.read())
 
 

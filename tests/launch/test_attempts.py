@@ -4,6 +4,7 @@ import errno
 import fcntl
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def test_a_file_system_without_locks_keeps_nobody_out(
             assert scratch.is_dir()
 
 
+@pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_is_told_to_end_twice_ends_once_and_leaves_no_temporary_folder(
     tmp_path: Path, first: signal.Signals
@@ -54,3 +56,26 @@ def test_whoever_is_told_to_end_while_it_cleans_up_does_so_first(
         (scratch / "part").touch()
         monkeypatch.setattr(shutil, "rmtree", told)
     assert not scratch.exists()
+
+
+def test_a_thread_has_its_folder_too_and_leaves_the_signals_to_the_main_thread(tmp_path: Path) -> None:
+    seen: list[Path] = []
+
+    def work() -> None:
+        with scratch_in(tmp_path / "thread") as scratch:
+            seen.append(scratch)
+
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert len(seen) == 2
+    ended = []
+    with pytest.raises(KeyboardInterrupt), scratch_in(tmp_path / "main"):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            ended.append("all")
+    assert ended == ["all"]
+    assert not list(tmp_path.rglob(".scratch-*"))

@@ -192,11 +192,12 @@ def kill_one(pick: Callable[[psutil.Process], bool], marked: str, log: Path, go:
                 try:
                     if found.environ().get("LC_MARK") == marked and pick(found):
                         found.kill()
-                        go.touch()
+                        go.write_text("killed")
                         return
                 except psutil.Error:
                     continue
             time.sleep(0.05)
+        go.touch()
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -221,6 +222,7 @@ def test_a_run_outlives_a_real_nsys_that_is_killed_in_the_middle(
     strategy = "ddp-ds" if devices > 1 else "single"
     record = watched(digits, tmp_path / "run", steps_per_epoch=60, strategy=strategy, devices=devices)
     thread.join()
+    assert (tmp_path / "waiting" / GO).read_text() == "killed", f"no {victim} was found"
     assert (record["outcome"], record["reason"]) == ("completed", None), log.read_text()
     # The agent writes the report when the command line is gone; without the agent there is none.
     missing = record["profiler"]["trace_missing"]

@@ -56,6 +56,24 @@ def test_a_detached_child_is_killed_with_the_job(tmp_path: Path) -> None:
     assert gone(int(pid))
 
 
+def test_a_process_without_the_mark_that_holds_the_output_keeps_no_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "READ_LIMIT_S", 0.1)
+    detach = (
+        "import subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'], env={}, start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+    )
+    ended, [pid] = run(detach, tmp_path)
+    try:
+        assert ended.exit_code == 0
+        assert not gone(int(pid))
+        assert (tmp_path / "log.txt").read_text() == f"{pid}\n"
+    finally:
+        os.kill(int(pid), signal.SIGKILL)
+
+
 def test_a_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "GRACE_S", 1.0)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
@@ -100,6 +118,7 @@ def test_a_job_keeps_what_environment_modules_set_for_cuda_and_the_network(name:
     assert job_environment({name: "mine"}) == {name: "mine"}
 
 
+@pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path, second: signal.Signals) -> None:
     # The job takes its time to end, and its launcher is told again meanwhile: when it says so.

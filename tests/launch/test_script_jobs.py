@@ -321,9 +321,11 @@ def test_a_script_that_hangs_is_ended_at_the_time_limit(
         """A job whose time limit is over when it hangs, however long it took until then."""
 
         def wait(self, timeout: float | None = None) -> int:
+            deadline = time.monotonic() + 600
             while timeout is not None and self.poll() is None:
                 if "hangs" in (tmp_path / "log.txt").read_text():
                     raise subprocess.TimeoutExpired(self.args, timeout)
+                assert time.monotonic() < deadline, "the job does not hang"
                 time.sleep(0.05)
             return super().wait()
 

@@ -185,17 +185,21 @@ def test_a_second_pipeline_is_refused_and_the_first_goes_on(folder: Path) -> Non
     shutil.rmtree(diverged)
     pipeline = started([*SNAKEMAKE, *until_run], folder)
     wait_for(pipeline, ": starting, ")
-    os.killpg(pipeline.pid, signal.SIGSTOP)  # however long the others take
     try:
+        os.killpg(pipeline.pid, signal.SIGSTOP)  # however long the others take
         for second in [started(MAKE, folder), started(SNAKEMAKE, folder)]:
             said, _ = second.communicate(timeout=LIMIT_S)
             assert second.returncode != 0
             assert said.count(BUSY) == 1
             assert "--unlock" in said
             assert "Traceback" not in said
-    finally:
         os.killpg(pipeline.pid, signal.SIGCONT)
-    said, _ = pipeline.communicate(timeout=LIMIT_S)
+        said, _ = pipeline.communicate(timeout=LIMIT_S)
+    finally:
+        if pipeline.poll() is None:  # a check has failed
+            os.killpg(pipeline.pid, signal.SIGCONT)
+            end_by_ctrl_c(pipeline)
+            pipeline.communicate(timeout=300)
     assert pipeline.returncode == 0, said[-3000:]
     assert len(re.findall(r": diverged.* \(\d+ s\)", said)) == 1
     assert planned(folder, *until_run) == []

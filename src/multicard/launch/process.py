@@ -21,6 +21,7 @@ from multicard.launch.signals import interruptible, undisturbed
 
 GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
+READ_LIMIT_S = 60.0  # that the last output of a job may take to be read once its processes have ended
 LOOK_S = 1.0
 STARTS = 5  # of a profiler that ends before it has started the job
 JOB_MARK = "MULTICARD_JOB"
@@ -75,7 +76,8 @@ def run(
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
     agent does). Processes that still carry it when the command has exited, or when this process is told to exit,
-    get SIGTERM, and SIGKILL `grace_s` (by default `GRACE_S`) later.
+    get SIGTERM, and SIGKILL `grace_s` (by default `GRACE_S`) later. What a process without the mark writes later than
+    `READ_LIMIT_S` after that is not read.
 
     Parameters
     ----------
@@ -135,10 +137,12 @@ def _run_once(
                 except OSError as error:
                     unwritten.append(error)
                     process.terminate()
+                except ValueError:  # the log is closed: the run is over
+                    return
                 on_line(line.rstrip("\n"))
 
         # A thread, because a child that outlives the command can hold the pipe open.
-        reader = threading.Thread(target=follow)
+        reader = threading.Thread(target=follow, daemon=True)
         reader.start()
         timed_out = lingered = orphaned = False
         try:
@@ -151,11 +155,12 @@ def _run_once(
             timed_out = True
         finally:
             _end_marked(mark, GRACE_S if grace_s is None else grace_s)
-            process.wait()
-            reader.join()
+            _await_killed(process)
+            reader.join(READ_LIMIT_S)  # a process without the mark may hold the pipe open for ever
         if unwritten:
             raise unwritten[0]
-    return Ended(process.returncode, timed_out, time.monotonic() - started, lingered, orphaned)
+    exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
+    return Ended(exit_code, timed_out, time.monotonic() - started, lingered, orphaned)
 
 
 def _wait_for_wrapped(process: subprocess.Popen[str], mark: str, deadline: float, job: Wrapped) -> tuple[bool, bool]:
@@ -234,6 +239,15 @@ def _end_marked(mark: str, grace_s: float) -> None:
     _, alive = psutil.wait_procs(processes, timeout=grace_s)
     for process in {*alive, *_marked(mark)}:
         _quietly(process.kill)
+
+
+def _await_killed(process: subprocess.Popen[str]) -> None:
+    """Kill a process that is left, and wait at most `GRACE_S`: one that hangs in the kernel may never end."""
+    if process.poll() is None:
+        process.kill()
+    deadline = time.monotonic() + GRACE_S
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _marked(mark: str) -> list[psutil.Process]:

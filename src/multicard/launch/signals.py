@@ -89,9 +89,13 @@ def undisturbed() -> Iterator[None]:
 
     What tells a launcher to end may come more than once: from the terminal, from Snakemake and from Slurm. The first
     raises `KeyboardInterrupt` or `SystemExit`; any other does nothing, so that none interrupts the cleaning up. A
-    signal that is ignored (`nohup`) stays ignored. Such blocks may be nested.
+    signal that is ignored (`nohup`) stays ignored. Such blocks may be nested. In a thread other than the main one, to
+    which no signal comes, this does nothing.
     """
     global _told
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     if _told is not None:
         with _putting_off(_told, True):
             yield
@@ -105,9 +109,9 @@ def undisturbed() -> Iterator[None]:
             signal.signal(number, told.come)
         yield
     finally:
+        _told = None
         for number, handler in changed.items():
             signal.signal(number, handler)
-        _told = None
     told.put_off = False
     told.obey()
 
@@ -115,6 +119,9 @@ def undisturbed() -> Iterator[None]:
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Obey, in this part of an `undisturbed` block, a signal that has come or comes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     with _putting_off(_told, False):
         yield
 
