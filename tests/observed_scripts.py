@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -210,15 +210,16 @@ def serving(
         process.terminate()  # a worker that another test forked may hold its standard input open
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Runs scripts under the observer."""
-    with serving(tmp_path_factory.mktemp("server")) as started:
-        yield started
+def server_fixture(scope: Literal["module", "session"], observed: bool) -> Any:
+    """A fixture that runs scripts, under the observer or without it."""
+
+    @pytest.fixture(scope=scope)
+    def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+        with serving(tmp_path_factory.mktemp("server"), observed=observed) as process:
+            yield process
+
+    return started
 
 
-@pytest.fixture(scope="session")
-def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Runs scripts without it."""
-    with serving(tmp_path_factory.mktemp("plain"), observed=False) as started:
-        yield started
+server = server_fixture("session", observed=True)
+plain_server = server_fixture("session", observed=False)

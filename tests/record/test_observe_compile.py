@@ -1,11 +1,10 @@
 """torch.compile makes the same graphs of a script with the observer as without, and the same losses."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from observed_scripts import STEPS, Server, after_head, serving
+from observed_scripts import STEPS, Server, after_head, server_fixture
 
 pytestmark = pytest.mark.slow
 
@@ -83,18 +82,8 @@ def train(x):
 
 
 # Servers of their own: those of other tests are to import what scripts there import.
-@pytest.fixture(scope="module")
-def compiling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Runs scripts under the observer, with the compiler imported."""
-    with serving(tmp_path_factory.mktemp("compiling")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def plain_compiling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The same without the observer."""
-    with serving(tmp_path_factory.mktemp("plain"), observed=False) as started:
-        yield started
+compiling = server_fixture("module", observed=True)
+plain_compiling = server_fixture("module", observed=False)
 
 
 @pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
