@@ -155,7 +155,9 @@ def _run_once(
             timed_out = True
         finally:
             _end_marked(mark, GRACE_S if grace_s is None else grace_s)
-            _await_killed(process)
+            process.kill()  # if it is left
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel may never end
+                process.wait(GRACE_S)
             reader.join(READ_LIMIT_S)  # a process without the mark may hold the pipe open for ever
         if unwritten:
             raise unwritten[0]
@@ -239,15 +241,6 @@ def _end_marked(mark: str, grace_s: float) -> None:
     _, alive = psutil.wait_procs(processes, timeout=grace_s)
     for process in {*alive, *_marked(mark)}:
         _quietly(process.kill)
-
-
-def _await_killed(process: subprocess.Popen[str]) -> None:
-    """Kill a process that is left, and wait at most `GRACE_S`: one that hangs in the kernel may never end."""
-    if process.poll() is None:
-        process.kill()
-    deadline = time.monotonic() + GRACE_S
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def _marked(mark: str) -> list[psutil.Process]:
