@@ -1,6 +1,6 @@
-"""What the observer costs per step: the same scripts with and without it, in turns.
+"""What the observer costs per step: the same scripts with and without it, in pairs of alternating order.
 
-    python benchmarks/observer.py --repeats 5
+    python benchmarks/observer.py --repeats 20
 
 Each script sleeps so long in each step that one takes 20 ms, and prints the seconds of its last steps itself. All but
 one have a loader; a sleep takes no CPU, so what the observer computes is not hidden by it.
@@ -16,9 +16,10 @@ import tempfile
 from pathlib import Path
 
 import multicard
+from multicard.analysis.statistics import median_of
 from multicard.record.observe import OBSERVE, OBSERVER_SITE
 
-STEPS, WARMUP = 200, 20
+STEPS, WARMUP = 100, 20
 HEAD = f"""
 import time
 import torch
@@ -76,16 +77,22 @@ def seconds(script: str, observed: bool) -> float:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=20)
     repeats = parser.parse_args().repeats
-    print("| script | CPU time per step without (µs) | cost of the observer (µs), median (range) | of 20 ms |")
+    print("| script | CPU time per step without (µs) | cost of the observer (µs), median [95% interval] | of 20 ms |")
     print("|---|---|---|---|")
     for name, script in SCRIPTS.items():
-        pairs = [(seconds(script, False), seconds(script, True)) for _ in range(repeats)]
-        costs = sorted(1e6 * (observed - plain) for plain, observed in pairs)
-        cost, plain = statistics.median(costs), 1e6 * statistics.median(plain for plain, _ in pairs)
-        extremes = f"{costs[0]:.0f} to {costs[-1]:.0f}"
-        print(f"| {name} | {plain:.0f} | {cost:.0f} ({extremes}) | {cost / 20e3:.2%} |", flush=True)
+        pairs = []
+        for repeat in range(repeats):
+            pair = {observed: seconds(script, observed) for observed in (repeat % 2 == 0, repeat % 2 == 1)}
+            pairs.append((1e6 * pair[False], 1e6 * (pair[True] - pair[False])))
+        cost = median_of([cost for _, cost in pairs])
+        plain = statistics.median(plain for plain, _ in pairs)
+        shares = ", ".join(f"{value / 20e3:.2%}" for value in (cost.low, cost.high))
+        print(
+            f"| {name} | {plain:.0f} | {cost.value:.0f} [{cost.low:.0f}, {cost.high:.0f}] | "
+            f"{cost.value / 20e3:.2%} [{shares}] |", flush=True,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

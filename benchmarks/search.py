@@ -170,6 +170,7 @@ def main() -> None:
     """Search each space with each method, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--spaces", nargs="+", choices=list(SPACES), default=list(SPACES))
     parser.add_argument("--out", type=Path, help="file to which a line of JSON is added for each seed")
     arguments = parser.parse_args()
@@ -178,7 +179,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for name in arguments.spaces:
         rows: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
-        for seed in range(arguments.seeds):
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             full = SHARE * World(name, seed).matrix_cost
             rows["multicard tune"].append(searched(tune, name, seed, full))
             spent = rows["multicard tune"][-1][1] * full / SHARE

@@ -64,7 +64,7 @@ def test_every_configuration_is_measured(folder: Path, printed: str) -> None:
 def test_the_table_has_a_row_of_each_configuration_and_says_where_the_report_is(folder: Path, printed: str) -> None:
     rows = [re.split(r" *│ *", line)[1:-1] for line in printed.splitlines() if line.startswith("│")]
     assert sorted((row[0], row[1], row[-1]) for row in rows) == [
-        (devices, batch, "completed") for devices in "12" for batch in ("128", "32")
+        (devices, batch, "completed") for devices in "12" for batch in ("16", "64")
     ]
     assert printed.splitlines()[-1] == "report: results/report.html"
     assert [line.partition(":")[0] for line in printed.splitlines()[-3:]] == ["next", "next", "report"]
@@ -90,7 +90,7 @@ def test_the_commands_that_go_on_from_there_work(
     assert said["status"].splitlines()[-1] == "4 completed"
     assert Path("ours.tar.gz").stat().st_size > 0
     recommended = said["recommend"].replace("\\", "")  # of Markdown
-    assert "batch_size: 128" in recommended and "args." not in recommended
+    assert "batch_size: 64" in recommended and "args." not in recommended
     main(["compare", "results", "ours.tar.gz"])
     compared = capsys.readouterr().out
     assert all(run.removesuffix("_r1") in compared for run in measures(folder).index)

@@ -49,7 +49,9 @@ def shared(place: Path, partitions: Mapping[str, int]) -> Iterator[Path]:
 
     with lock:
         if not others():
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():  # of processes that were killed
+                down(folder)
+                shutil.rmtree(folder)
             up(folder, partitions)
         own.touch()
     try:
@@ -301,12 +303,12 @@ def call(*command: str) -> None:
 
 
 def wait_for(condition: Callable[[], bool], what: str, limit_s: float = START_LIMIT_S, or_else: bool = True) -> None:
-    """Wait for a condition; raise `NoCluster` when it takes too long, unless told otherwise."""
+    """Wait for a condition; raise `TimeoutError` when it takes too long, unless told otherwise."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
             if or_else:
-                raise NoCluster(f"waited {limit_s:g} s for {what}")
+                raise TimeoutError(f"waited {limit_s:g} s for {what}")
             return
         time.sleep(0.2)
 

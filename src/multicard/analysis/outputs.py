@@ -17,6 +17,7 @@ from multicard.analysis.run_files import RunFiles
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, joined, store, tables_of
 from multicard.analysis.tables import write_scenario_tables
+from multicard.analysis.utilization import within_peaks
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.layout import SCENARIO_INDEX, SCENARIO_TABLES, WRITTEN_TABLES
 
@@ -50,7 +51,8 @@ def write_scenario(
     store(joined(parts), out)
     tables = ScenarioTables(out)
     bounds = bounds_of(measured, trace_shares(tables))
-    measures = add_scaling(runs_table([row | {"bound": bounds[row["run"]]} for row in measured]))
+    measures = within_peaks(runs_table([row | {"bound": bounds[row["run"]]} for row in measured]))
+    measures = add_scaling(measures)
     _write(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     _write(measures, out / MEASURES)
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))

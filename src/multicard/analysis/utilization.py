@@ -8,6 +8,7 @@ import pandas as pd
 from multicard.analysis.machine_limits import MachineLimits, memory_rate, product_rate
 from multicard.analysis.peaks import PEAKS
 from multicard.analysis.run_files import RunFiles
+from multicard.analysis.scaling import configurations
 from multicard.experiment.workload import Operations, Workload
 from multicard.trace.collectives import bus_bandwidth
 
@@ -17,7 +18,7 @@ MEASURES: dict[str, str] = {
     "hardware_flop_per_step": "the same with what activation checkpointing computes again",
     "achieved_flop_per_s": "model_flop_per_step / iteration_time_s",
     "peak_flop_per_s": "what a device computes at most: matrix products in the same precision, as mfu_of says; empty "
-    "where a run was faster than that, which is then not its limit",
+    "for all repeats of a configuration of which one was faster than that, which is then not its limit",
     "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
     "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
     "mfu_of": "whose peak that is: `measured` by multicard machine on such a device, or stated by the `vendor`",
@@ -34,6 +35,7 @@ MEASURES: dict[str, str] = {
 }
 
 
+OF_PEAK = ("peak_flop_per_s", "mfu", "hfu", "mfu_of")
 FIRST_WITH_TF32 = 8.0  # compute capability
 
 
@@ -66,14 +68,24 @@ def utilization(
         "achieved_flop_per_s": operations.model / iteration_time_s,
     }
     peak, whose = peak_rate(record, p, operations.precisions, limits)
-    if peak is None or operations.hardware / iteration_time_s > peak:
-        return found  # faster than the measured peak, which is then not its limit
+    if peak is None:
+        return found
     return found | {
         "peak_flop_per_s": peak,
         "mfu": operations.model / iteration_time_s / peak,
         "hfu": operations.hardware / iteration_time_s / peak,
         "mfu_of": whose,
     }
+
+
+def within_peaks(measures: pd.DataFrame) -> pd.DataFrame:
+    """Runs without the peak and its shares where a repeat of the same configuration was faster than the peak.
+
+    Such a peak is not a limit; shares of the slower repeats alone would be too small on average.
+    """
+    exceeded = pd.to_numeric(measures["hfu"]).gt(1)
+    of_configuration = exceeded.groupby(configurations(measures)[0]).transform("any")
+    return measures.assign(**{name: measures[name].mask(of_configuration) for name in OF_PEAK})
 
 
 def machine_of(record: Mapping[str, Any], device: str, machines: Iterable[MachineLimits]) -> MachineLimits | None:
