@@ -1,5 +1,6 @@
 """What the page "Measure your own training" has a newcomer do, done: its script, its commands, real processes."""
 
+import json
 import os
 import re
 import shlex
@@ -59,6 +60,12 @@ def test_every_configuration_is_measured(folder: Path, printed: str) -> None:
     one, two = (found[found["devices"] == devices].set_index("args.batch_size") for devices in (1, 2))
     speedup = two["throughput_samples_per_s"] / one["throughput_samples_per_s"]
     assert two["speedup"].tolist() == pytest.approx(speedup.reindex(two.index).tolist(), rel=1e-9)
+
+
+def test_each_rank_has_one_thread(folder: Path, printed: str) -> None:
+    records = [json.loads(path.read_text()) for path in folder.glob("results/runs/*/run.json")]
+    ranks = [rank["observed"] for record in records for rank in record["ranks"]]
+    assert [rank["threads"] for rank in ranks] == [1] * 6
 
 
 def test_the_table_has_a_row_of_each_configuration_and_says_where_the_report_is(folder: Path, printed: str) -> None:

@@ -3,6 +3,8 @@
 import getpass
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,7 +87,7 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
     }  # fmt: skip
     places = {
         "CUDA_HOME": "/opt/cuda", "CUDA_MPS_PIPE_DIRECTORY": "/mps", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/somewhere",
-        "LC_ALL": "C", "OMP_NUM_THREADS": "9", "PATH": "/bin", "TMPDIR": "/scratch",
+        "LC_ALL": "C", "MKL_NUM_THREADS": "9", "OMP_NUM_THREADS": "9", "PATH": "/bin", "TMPDIR": "/scratch",
         "SLINGSHOT_VNIS": "1310",  # of this step of a job
         "TORCHINDUCTOR_CACHE_DIR": "/cache",
         "TRITON_LIBCUDA_PATH": "/opt/cuda", "USER": "ada",
@@ -124,6 +126,18 @@ class TwoNodes(OneNode):
 )
 def test_of_nodes_gloo_takes_an_interface_that_nccl_is_told_to_take(nccl: str, gloo: str | None) -> None:
     assert gloo_interface(nccl, ["lo", "eth0", "eth1", "ib0", "docker0"]) == gloo
+
+
+def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # as Snakemake sets them
+        monkeypatch.setenv(name, "8")
+    asked = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    done = subprocess.run(
+        asked, env=environment_of(OneNode(), "none", tmp_path), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["2"]
 
 
 def test_an_interface_for_gloo_that_is_stated_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,11 +30,15 @@ ALLOWED_PREFIXES = (
     "SLINGSHOT_",  # set by Slurm for each step: the part of HPE's network that it may use
 )  # fmt: skip
 
+# What sets the threads of PyTorch: Snakemake sets both, for a job's whole process, and PyTorch prefers MKL's
+# (init_num_threads in aten/src/ATen/ParallelOpenMP.cpp).
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
 # Of these, what says where things are, which GPUs a job got, or what a parameter of the run says: none of it is a
 # setting of its own. All others may change how fast a job is, or what it computes.
 NO_SETTINGS = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CPATH",
-    "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", *THREADS,
     "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",  # set by scikit-learn and joblib wherever these are imported
 )  # fmt: skip
 NO_SETTINGS_PREFIXES = ("LC_", "SLINGSHOT_")
@@ -113,7 +117,7 @@ def environment_of(
         "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{user()}"),
     }
     always = {
-        "OMP_NUM_THREADS": str(parameters.threads),
+        **dict.fromkeys(THREADS, str(parameters.threads)),
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(temporary),  # nsys writes to $TMPDIR/nvidia, which on a shared machine may be another user's
     }
