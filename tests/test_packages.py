@@ -60,9 +60,10 @@ def test_a_package_imports_only_itself_and_packages_before_it(package: str) -> N
 
 def test_every_module_is_in_a_known_package() -> None:
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(PACKAGES)
-    assert sorted(path.name for path in PACKAGE.glob("*.py")) == ["__init__.py", "marks.py"]
+    assert sorted(path.name for path in PACKAGE.glob("*.py")) == ["__init__.py", "__main__.py", "marks.py"]
     assert imported_packages(PACKAGE / "marks.py") == set()
     assert imported_packages(PACKAGE / "__init__.py") == {"api"}
+    assert imported_packages(PACKAGE / "__main__.py") == {"cli"}
 
 
 @pytest.mark.parametrize(

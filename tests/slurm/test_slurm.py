@@ -172,7 +172,7 @@ def test_the_same_experiment_on_one_machine_gives_the_same(finished: Path, digit
         local, cluster_ = (table.drop(columns=other, errors="ignore") for table in (local, cluster_))
         pd.testing.assert_frame_equal(local.isna(), cluster_.isna())
         same = [name for name in local if not re.search(DIFFERS, name)]
-        assert len(same) > 1
+        assert len(same) > (10 if table.endswith("measures.csv") else 0), table
         pd.testing.assert_frame_equal(local[same], cluster_[same], rtol=1e-5)
     pd.testing.assert_frame_equal(losses(folder, ON_ONE_NODE), losses(finished, ON_ONE_NODE), rtol=1e-5)
 
