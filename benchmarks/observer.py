@@ -39,7 +39,7 @@ def update(parts):
         nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     optimizer.zero_grad()
-    if len(marks) == {WARMUP}:  # a full collection takes as long as 100 steps, in whichever process it falls
+    if len(marks) == {WARMUP}:  # of what was imported, in whichever process a collection would fall
         gc.collect()
         gc.freeze()
     marks.append(time.process_time())

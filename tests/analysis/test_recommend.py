@@ -312,6 +312,38 @@ def test_the_best_for_each_goal_is_found_per_number_of_devices(tmp_path: Path) -
     assert best["throughput", 1].value.value == pytest.approx(150, rel=1e-4)
 
 
+def test_the_best_says_what_it_changes_of_what_is_learned(tmp_path: Path) -> None:
+    evidence = made(tmp_path, images(100) + images(110, layout="nhwc") + images(150, precision="fp16"))
+    [choice] = choices(evidence, "throughput")
+    assert choice.best["precision"] == "fp16" and choice.changes == {"precision": ("fp32", "fp16")}
+    assert choice.unchanged.best["layout"] == "nhwc" and choice.unchanged.candidates == 2
+    text = as_markdown(evidence, ["throughput"])
+    assert "| better than the 2 others; changes precision: fp32 → fp16 |" in text
+    assert "| without that change: better than the other one |" in text
+
+
+def test_options_that_change_what_is_learned_say_so(tmp_path: Path) -> None:
+    [configuration] = made(tmp_path, images(100, forward_s=0.5, mean_iteration_time_s=0.6)).configurations
+    found = advice(configuration, "compute", Neighbours([configuration]))
+    changing = {each.option.name for each in found if each.learns_otherwise}
+    assert changing == {"precision: bf16", "precision: fp16", "tf32: on", "preset: tuned"}  # which sets tf32
+    assert {"layout: nhwc", "compile: true"} <= {each.option.name for each in found} - changing
+    [larger] = [
+        each
+        for each in advice(configuration, "memory", Neighbours([configuration]))
+        if "batch_size" in each.option.name
+    ]
+    assert larger.learns_otherwise
+
+
+def test_what_did_not_learn_enough_is_not_the_best(tmp_path: Path) -> None:
+    rows = images(100, test_accuracy=0.99) + images(150, layout="nhwc", test_accuracy=0.6) + images(200, compile=True)
+    rows = [row | {"estimated_epoch_time_s": 6000 / row["throughput_samples_per_s"]} for row in rows]
+    text = as_markdown(made(tmp_path, rows), ["throughput"], Demand(min_accuracy=0.98))
+    assert "## Best measured configuration with an accuracy of 0.98 or more" in text
+    assert "the only one measured; 2 excluded by the limits" in text
+
+
 def test_energy_counts_samples_that_ranks_repeat_once(tmp_path: Path) -> None:
     factors = (1.0, 1.0)
     same = {"devices": 4, "energy_per_sample_j": 1.0, "processed_samples_per_s": 400.0}
@@ -320,15 +352,23 @@ def test_energy_counts_samples_that_ranks_repeat_once(tmp_path: Path) -> None:
     assert choice.best["strategy"] == "ddp-ds" and choice.value.value == pytest.approx(1.0)
 
 
+def test_a_meter_that_did_not_move_gives_no_energy(tmp_path: Path) -> None:
+    rows = texts(1.0, energy_per_token_j=0.0) + texts(2.0, technique="qlora", energy_per_token_j=5.0)
+    evidence = made(tmp_path, rows)
+    [choice] = choices(evidence, "energy")
+    assert (choice.best["technique"], choice.candidates) == ("qlora", 1)
+    assert "# Recommendations" in as_markdown(evidence, demand=Demand(samples=1e6))
+
+
 def test_a_memory_limit_leaves_out_what_needs_more(tmp_path: Path) -> None:
     rows = images(100, peak_memory_bytes=5e9) + images(200, precision="fp16", peak_memory_bytes=30e9)
     rows += images(300, precision="bf16")
     evidence = made(tmp_path, rows)
     [choice] = choices(evidence, "throughput", max_memory_bytes=10e9)
-    assert choice.best["precision"] == "fp32" and choice.too_large == 2
+    assert choice.best["precision"] == "fp32" and choice.excluded == 2
     [choice] = choices(evidence, "throughput", max_memory_bytes=1e9)
     assert choice.best is None
-    assert "none of 3 configurations is known to fit" in as_markdown(
+    assert "none of 3 configurations is known to be within the limits" in as_markdown(
         evidence, ["throughput"], Demand(max_memory_bytes=1e9)
     )
 

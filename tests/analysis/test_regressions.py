@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, ttest_ind
 
-from multicard.analysis.regressions import Pair, judge
+from multicard.analysis.regressions import MEASURES, Pair, judge
 from multicard.analysis.result_comparison import Configuration, Side
 from multicard.analysis.statistics import repeats_needed
 from multicard.analysis.version_history import history
@@ -144,3 +144,21 @@ def test_history_passes_over_versions_without_numbers() -> None:
     assert (a[2].outcomes, a[2].since_previous) == ([], None)
     assert a[3].since_previous.change.value == pytest.approx(0.5, rel=1e-2)
     assert [len(point.values) for point in b] == [0, 0, 1, 0]
+
+
+def test_history_tells_runs_that_begin_to_fail_beside_others_that_complete() -> None:
+    before, after = side(a=[1.0, 1.001, 0.999]), side(a=[1.0, 1.001])
+    after.configurations["a"].outcomes["a_r3"] = "out_of_memory"
+    _, point = history([before, after])
+    assert (point.since_previous.verdict, len(point.values)) == ("regression", 2)
+    assert point.since_previous.reason == "out_of_memory in 1 of 3 runs; 3 completed in the baseline"
+
+
+def test_throughput_is_that_of_what_the_workload_counts() -> None:
+    values = {"throughput_samples_per_s": [1.0], "tokens_per_s": [2.0], "energy_per_sample_j": [3.0]}
+    values["energy_per_token_j"] = [4.0]
+    columns = [
+        [MEASURES[measure].of(Configuration("a", {"workload": work}, {}, values, {})) for work in ("vision", "llm")]
+        for measure in ("throughput", "energy")
+    ]
+    assert columns == [["throughput_samples_per_s", "tokens_per_s"], ["energy_per_sample_j", "energy_per_token_j"]]

@@ -18,6 +18,7 @@ from multicard.cli import main
 from multicard.cli._command import duration_s, memory_bytes
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
+from multicard.experiment.config import Scenario
 from multicard.experiment.load import check
 
 PASS = 10_000  # images
@@ -52,6 +53,13 @@ def trainings(evidence: Evidence, **demand: float) -> dict[int, Training]:
 
 def answered(evidence: Evidence, **demand: float) -> str:
     return "\n".join(answer_lines(evidence, Demand(**demand)))
+
+
+def missing_runs(text: str) -> Scenario:
+    """The scenario that an answer asks for."""
+    snippet = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    experiment = check(snippet | {"datasets": {"mnist": {"source": "mnist", "folder": "m"}}}, "snippet", outside=False)
+    return experiment.scenarios["how_many"]
 
 
 def test_time_and_hours_follow_from_the_rates(scaled: Evidence) -> None:
@@ -200,7 +208,21 @@ def test_a_spread_around_the_deadline_may_miss_it(tmp_path: Path) -> None:
     assert "**2 GPUs** (52.6 s" in answered(evidence, deadline_s=110, epochs=1)
     assert "1 GPU may miss it (1 min 40 s" in answered(evidence, deadline_s=110, epochs=1)
     alone = made(tmp_path / "alone", trained(1, 100, SCATTERED))
-    assert "none is sure to meet it; the fastest, 1 GPU, may miss it" in answered(alone, deadline_s=110, epochs=1)
+    assert "none is sure to meet it; 1 GPU (1 min 40 s [" in answered(alone, deadline_s=110, epochs=1)
+
+
+def test_another_one_that_may_meet_the_deadline_is_named(tmp_path: Path) -> None:
+    rows = trained(1, 100) + trained(1, 95, SCATTERED, num_workers=1)
+    text = answered(made(tmp_path, rows), deadline_s=95, epochs=1)
+    assert "none is sure to meet it; 1 GPU with num\\_workers: 1, or 1 other that may be as good (1 min 45 s [" in text
+
+
+def test_the_worst_of_several_seeds_counts(tmp_path: Path) -> None:
+    rows = [
+        row for seed, accuracy in enumerate((0.985, 0.97, 0.99))
+        for row in trained(1, 100, (1.0, 1.0), seed=seed, test_accuracy=accuracy)
+    ]  # fmt: skip
+    assert trainings(made(tmp_path, rows), min_accuracy=0.98)[1].refused == "accuracy 0.97"
 
 
 def test_only_what_is_shown_to_be_worse_leaves_the_front(tmp_path: Path) -> None:
@@ -248,6 +270,7 @@ def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -
     assert "**With global batch size: 64, precision: fp32**: for a deadline of 20 min: none" in text
     assert "No other number of GPUs was measured with these." in text
     assert "**If you may change global batch size: 64 → 128**: for a deadline of 20 min: **2 GPUs**" in text
+    assert (missing_runs(text).fixed.batch_size, missing_runs(text).fixed.scaling) == (64, "strong")
 
 
 @pytest.mark.parametrize(
@@ -324,16 +347,26 @@ def test_processes_and_synthetic_runs_give_no_answer_for_gpus(tmp_path: Path) ->
     assert "No answer: all of these runs are synthetic" in text
 
 
-@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("ddp", 2)])
-def test_one_number_of_devices_says_what_to_run(strategy: str, devices: int, tmp_path: Path) -> None:
-    rows = trained(devices, 100, strategy=strategy, precision="bf16")
+@pytest.mark.parametrize(
+    ("stated", "missing"),
+    [
+        ({"strategy": "single", "devices": 1, "scaling": "weak"}, ("ddp-ds", 64, "strong")),
+        ({"strategy": "ddp-ds", "devices": 4, "scaling": "weak"}, ("ddp-ds", 256, "strong")),
+        ({"strategy": "dp", "devices": 4, "scaling": "strong"}, ("dp", 64, "strong")),
+        # Ranks without a distributed sampler train on the same samples, so 32 of 64 are distinct.
+        ({"strategy": "ddp", "devices": 2, "scaling": "strong"}, ("ddp", 32, "weak")),
+    ],
+)
+def test_one_number_of_devices_says_what_to_run(
+    stated: dict[str, Any], missing: tuple[str, int, str], tmp_path: Path
+) -> None:
+    rows = trained(stated.pop("devices"), 100, precision="bf16", **stated)
     text = answered(made(tmp_path, rows), deadline_s=1200)
     assert "so how many are needed is not known" in text
-    snippet = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
-    experiment = check(snippet | {"datasets": {"mnist": {"source": "mnist", "folder": "m"}}}, "snippet", outside=False)
-    scenario = experiment.scenarios["how_many"]
+    scenario = missing_runs(text)
     assert scenario.vary.devices == [1, 2, 4] and scenario.fixed.precision == "bf16"
-    assert scenario.fixed.strategy == {"single": "ddp-ds", "ddp": "ddp"}[strategy]
+    fixed = scenario.fixed
+    assert (fixed.strategy, fixed.batch_size, fixed.scaling) == missing
 
 
 def test_backticks_of_a_command_do_not_end_the_block(tmp_path: Path) -> None:

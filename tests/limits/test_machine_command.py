@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from conftest import ROOT, TINY
+from limits.machine_record import record as machine_record
 from multicard.analysis.machine_limits import read_machine, utilization
 from multicard.cli import main
 from multicard.core.layout import machine_file
@@ -90,10 +92,6 @@ def test_the_limits_are_printed_and_drawn(measured: tuple[Path, str]) -> None:
         (("--device", "cpu", "--devices", "1,2"), "--devices: found 1, expected numbers from 2 to "),
         (("--device", "cpu", "--devices", "two"), "--devices: found 'two', expected numbers of devices"),
         (("--config", "none.yaml"), "none.yaml: cannot be read"),
-        (
-            ("--device", "cpu", "--config", str(LLM)),
-            f"{LLM}: none of its vision runs can run here on cpu: no loader to measure",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(
@@ -105,3 +103,19 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     [line] = str(stopped.value).splitlines()
     assert line.startswith(says)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_without_images_leaves_out_the_loaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def measure(_device: str, _counts: Any, loaders: list[Any], jobs: list[Any], *_: Any) -> dict[str, Any]:
+        asked.append((loaders, jobs))
+        made = machine_record()
+        return made | {"parts": [part | {"problem": None} for part in made["parts"]]}
+
+    monkeypatch.setattr("multicard.limits.measure.measure_machine", measure)
+    main(["machine", "--device", "cpu", "--config", str(LLM), "--results", str(tmp_path)])
+    assert asked == [([], [])]
+    assert f"{LLM}: no vision run that can run here on cpu: " in capsys.readouterr().err

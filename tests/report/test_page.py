@@ -109,6 +109,7 @@ def test_limits_of_a_machine_are_shown_where_they_were_measured(copy: Path) -> N
         "Disturbed: all-reduce between 2 devices: other processes: 1.5 CPUs.",
         "NV12",
         "0: CPUs 0-3",
+        "torch 2.11.0",
     ):
         assert words in section
     assert section.count("data:image/svg+xml;base64,") == 1

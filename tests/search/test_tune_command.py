@@ -99,11 +99,65 @@ def test_the_best_configuration_is_told_with_its_interval_and_as_it_is_stated(
     assert [sorted(targets) for targets in monkeypatch.made] == [sorted(made)]  # to see whether they are up to date
 
 
+def test_what_is_left_out_is_not_begun_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        ScenarioSpace,
+        "left_out",
+        lambda space: {key: "too much" for key in space.repeats if space.values(key)["threads"] == 2},
+    )
+    main(["tune", "config.yaml", "--budget", "90min", "--dry-run"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "left out 4 of 8: too much" in lines and not [line for line in lines if "threads: 2" in line]
+
+
+def test_other_machines_other_trainings_and_disturbances_are_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def result(_space: ScenarioSpace, run: Any) -> Result:
+        kind, busy = ("A", None) if run.parameters.layout == "nchw" else ("B", "other processes: 1.6 CPUs")
+        return Result(100.0 * run.parameters.batch_size, "completed", 60.0, False, kind, busy)
+
+    monkeypatch.setattr(ScenarioSpace, "result", result)
+    Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nchw", "nhwc"], "batch_size": [8, 16]})))
+    main(["tune", "config.yaml", "--budget", "1h"])
+    out = capsys.readouterr().out
+    assert "not the same training: configurations differ in global batch size; " in out
+    assert out.count("in doubt: runs of ") == 1 and " are compared as if of one machine" in out
+    assert "samples/s (disturbed: other processes: 1.6 CPUs)" in out
+
+
+def test_a_configuration_of_which_a_repeat_failed_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def result(_space: ScenarioSpace, run: Any) -> Result:
+        p = run.parameters
+        lost = p.layout == "nhwc" and p.repeat == 2
+        return Result(None if lost else SPEED[p.layout, False], "timed_out" if lost else "completed", 60.0, False)
+
+    monkeypatch.setattr(ScenarioSpace, "result", result)
+    Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nchw", "nhwc"]})))
+    main(["tune", "config.yaml", "--budget", "1h"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "not counted, since a repeat did not complete: layout: nhwc" in lines
+    assert [line for line in lines if line.startswith("best: layout: nchw: ")]
+
+
+def test_of_recorded_runs_no_more_repeats_are_asked_for_than_there_are(folder: Path) -> None:
+    planned = space(CONFIG)
+    assert planned.possible_repeats == 2
+    for runs in planned.repeats.values():
+        planned.matrix.reasons[runs[1].id] = "not recorded"
+    assert planned.possible_repeats == 1
+
+
 def test_a_dry_run_runs_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["tune", "config.yaml", "--budget", "90min", "--dry-run"])
-    assert "begins with:" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines if "threads: 1" in line] and "begins with:" in lines
     assert monkeypatch.made == []
     assert [path.name for path in folder.iterdir()] == ["config.yaml"]
 

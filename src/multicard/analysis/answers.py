@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
+from multicard.analysis.learning import changes_words, learning_words
 from multicard.analysis.notices import NOTICES
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
-from multicard.analysis.tradeoff_table import (
-    changes_words,
-    cost_of,
-    learning_words,
-    length_words,
-    lost_words,
-)
+from multicard.analysis.tradeoff_table import cost_of, length_words, lost_words
 from multicard.core.text import counted, for_markdown, plural
 from multicard.core.units import BYTES, UNKNOWN, Units, number, percent, with_unit
 from multicard.experiment.parameters import nested
@@ -76,23 +71,27 @@ def _job_lines(job: Tradeoff, evidence: Evidence, demand: Demand) -> list[str]:
         lines.append(f"{len(groups) - 1 - MOST_CHANGES} more choices of what is learned from a sample: `--json`.")
     counts = sorted({each.devices for each in job.trainings})
     noun = DEVICE_WORDS[job.device]
-    if len(counts) == 1:
-        launches = job.trainings[0].configuration.workload.launches
-        lines.append(
-            f"Only {counted(counts[0], noun)} {'was' if counts[0] == 1 else 'were'} measured, so how many are needed "
-            f"is not known. Missing are runs {'such as these:' if launches else 'on others.'}"
-        )
+    first = groups[0][0].configuration
     text = [line for each in lines for line in (each, "")]
-    if len(counts) == 1 and launches:
-        missing = _missing_runs(job.trainings[0].configuration)
+    if len(counts) == 1:
+        text += [
+            f"Only {counted(counts[0], noun)} {'was' if counts[0] == 1 else 'were'} measured, so how many are needed "
+            "is not known.",
+            "",
+        ]
+    alone = len({each.devices for each in groups[0]}) == 1
+    if first.workload.launches and alone and (len(counts) == 1 or first.workload.on_several(first.parameters)):
+        missing = _missing_runs(first)
         fence = "`" * (1 + max(2, *(len(each) for line in missing for each in re.findall("`+", line)), 0))
-        text += [f"{fence}yaml", *missing, fence, ""]
+        text += ["Missing are runs such as these:", "", f"{fence}yaml", *missing, fence, ""]
+    elif len(counts) == 1:
+        text += ["Missing are runs on others.", ""]
     return [*text, *_table(job, demand), *_basis(job), ""]
 
 
 def _group_answer(job: Tradeoff, group: Sequence[Training], demand: Demand, changed: bool) -> str:
     """One sentence or two for trainings with the same learning."""
-    head = f"If you may change {changes_words(group[0])}" if changed else f"With {_reference_words(job)}"
+    head = f"If you may change {changes_words(group[0].changes)}" if changed else f"With {_reference_words(job)}"
     counted_in = [each for each in group if not each.refused]
     if not counted_in:
         known = [each for each in group if not each.unknown]
@@ -111,11 +110,14 @@ def _with_deadline(job: Tradeoff, group: Sequence[Training], best: Sequence[Trai
     verdicts = {id(each): each.deadline(demand.deadline_s) for each in group}
     met = [each for each in group if verdicts[id(each)] == "met"]
     if not met:
-        fastest = min(best, key=lambda each: each.time_s.value)
-        which = f"the fastest, {_devices(job, fastest)}"
-        if verdicts[id(fastest)] == "may miss":
-            return f"{limit}: none is sure to meet it; {which}, may miss it ({_numbers(job, fastest, demand)})"
-        return f"{limit}: none that was measured meets it; {which}, misses it ({_numbers(job, fastest, demand)})"
+        may = [each for each in group if verdicts[id(each)] == "may miss"]
+        fastest = min(may or best, key=lambda each: each.time_s.value)
+        which, numbers = _devices(job, fastest), _numbers(job, fastest, demand)
+        if may:
+            return f"{limit}: none is sure to meet it; {which} ({numbers}) may miss it"
+        more = f". On more GPUs: multicard predict --devices {2 * max(each.devices for each in group)}"
+        answer = f"{limit}: none that was measured meets it; the fastest, {which}, misses it ({numbers})"
+        return answer + (more if job.device == "cuda" else "")
     chosen = min(met, key=lambda each: (each.device_hours, each.devices))
     parts = [f"{limit}: {_devices(job, chosen, bold=True)} ({_numbers(job, chosen, demand)})"]
     for each in best:
@@ -192,7 +194,7 @@ def _table(job: Tradeoff, demand: Demand) -> list[str]:
         cells = [
             counted(each.devices, DEVICE_WORDS[job.device]),
             each.configuration.naming(each.naming) or UNKNOWN,
-            changes_words(each) or UNKNOWN,
+            changes_words(each.changes) or UNKNOWN,
             _time(each),
             number(each.device_hours),
             with_unit(each.energy_j, ENERGY) if each.energy_j else UNKNOWN,
@@ -280,7 +282,7 @@ def _reference_words(job: Tradeoff) -> str:
     """What the reference learns with, less what is as always: its defaults, unless others change them."""
     first = job.trainings[0]
     configuration = first.configuration
-    told = {name for each in job.trainings for name in each.changes or {}}
+    told = {name for each in job.trainings for name in each.changes}
     told |= set(configuration.workload.parameters.HEADLINE)
     shown = {
         name: value

@@ -2,18 +2,22 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pandas as pd
 
 from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
+from multicard.analysis.learning import Changes, changes_from, key_of, learnings
 from multicard.analysis.observation import observed_once
 from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 
 Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
 GOALS: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "energy", "memory")
+
+# Configurations with values by repeat.
+Valued = Sequence[tuple[Configuration, dict[int, float]]]
 
 # How long a run is and how it is observed: not a choice between configurations.
 NO_CHOICE = (
@@ -41,8 +45,12 @@ class Choice:
         The fewest repeats in a comparison of the best with another; 0 without another.
     candidates
         How many configurations have a value for the goal; those that differ only in `NO_CHOICE` are one.
-    too_large
-        How many others have a peak memory above the limit, or not known.
+    excluded
+        How many others are refused: above the memory limit, not known to be below it, or not admitted.
+    changes
+        What is learned from a sample otherwise than in `unchanged`: the value there, and here.
+    unchanged
+        The choice among those with the learning that most candidates have; None where that is the learning of the best.
     """
 
     job: str
@@ -57,7 +65,9 @@ class Choice:
     repeats: int
     differing: tuple[str, ...]
     candidates: int
-    too_large: int
+    excluded: int
+    changes: Changes = field(default_factory=dict)
+    unchanged: "Choice | None" = None
 
     @property
     def decided(self) -> bool:
@@ -65,7 +75,12 @@ class Choice:
         return self.best is not None and self.candidates > 1 and not self.tied
 
 
-def choices(evidence: Evidence, goal: Goal, max_memory_bytes: float | None = None) -> list[Choice]:
+def choices(
+    evidence: Evidence,
+    goal: Goal,
+    max_memory_bytes: float | None = None,
+    admitted: Callable[[Configuration], bool] = lambda _: True,
+) -> list[Choice]:
     """Per job, machine, versions and number of devices the best configuration for a goal.
 
     Parameters
@@ -75,6 +90,8 @@ def choices(evidence: Evidence, goal: Goal, max_memory_bytes: float | None = Non
         of test accuracy. `energy`: of the GPUs, per distinct image or token. `memory`: peak per device.
     max_memory_bytes
         Leave out configurations that need more per device.
+    admitted
+        Whether a configuration counts otherwise.
     """
     groups: dict[Any, list[Configuration]] = defaultdict(list)
     for each in evidence.configurations:
@@ -83,20 +100,35 @@ def choices(evidence: Evidence, goal: Goal, max_memory_bytes: float | None = Non
             groups[each.workload.job(each.parameters), *place, each["device"], each["devices"]].append(each)
     found = []
     for (job, machine, versions, device, devices), alike in groups.items():
-        every = candidates_of([(each, values) for each in alike if (values := VALUES[goal](each))])
-        valued = [(each, values) for each, values in every if _fits(each, max_memory_bytes)]
+        every = candidates_of([(each, values) for each in alike if (values := _above_zero(VALUES[goal](each)))])
+        valued = [(each, values) for each, values in every if _fits(each, max_memory_bytes) and admitted(each)]
         if every:  # else the job has no such measure
-            differ = differing([each for each, _ in every])
-            best = _best(valued, goal)
-            counts = (len(valued), len(every) - len(valued))
-            found.append(Choice(job, device, devices, machine, versions, *best, differ, *counts))
+            place = job, device, devices, machine, versions
+            choice = _choice(place, valued, goal, differing([each for each, _ in every]), len(every) - len(valued))
+            found.append(_beside_unchanged(place, choice, valued, goal))
     found.sort(key=lambda each: (each.job, each.machine or "", each.device, each.devices, each.versions or ""))
     return found
 
 
-def candidates_of(
-    valued: Sequence[tuple[Configuration, dict[int, float]]],
-) -> list[tuple[Configuration, dict[int, float]]]:
+def _choice(place: tuple[Any, ...], valued: Valued, goal: Goal, differ: tuple[str, ...], excluded: int = 0) -> Choice:
+    return Choice(*place, *_best(valued, goal), differ, len(valued), excluded)
+
+
+def _beside_unchanged(place: tuple[Any, ...], choice: Choice, valued: Valued, goal: Goal) -> Choice:
+    """With what the best changes of what is learned, and the choice among those that do not."""
+    if choice.best is None:
+        return choice
+    keys = [key_of(each) for each in learnings([each for each, _ in valued])]
+    most = max(keys, key=keys.count)
+    own = next(key for key, (each, _) in zip(keys, valued, strict=True) if each is choice.best)
+    if own == most:
+        return choice
+    others = [one for one, key in zip(valued, keys, strict=True) if key == most]
+    unchanged = _choice(place, others, goal, choice.differing)
+    return replace(choice, changes=changes_from(dict(most), dict(own)), unchanged=unchanged)
+
+
+def candidates_of(valued: Valued) -> list[tuple[Configuration, dict[int, float]]]:
     """One of the configurations that differ only in what is no choice."""
     jobs = [
         tuple((name, value) for name, value in each.parameters.items() if name not in (*NO_CHOICE, "repeat"))
@@ -106,9 +138,7 @@ def candidates_of(
     return [valued[index] for index in once]
 
 
-def _best(
-    valued: Sequence[tuple[Configuration, dict[int, float]]], goal: Goal
-) -> tuple[Configuration | None, Interval | None, list[Configuration], int, int]:
+def _best(valued: Valued, goal: Goal) -> tuple[Configuration | None, Interval | None, list[Configuration], int, int]:
     if not valued:
         return None, None, [], 0, 0
     means = [(configuration, values, product_of([(1.0, values)])) for configuration, values in valued]
@@ -130,10 +160,13 @@ def differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:
 
 
 def energy(configuration: Configuration) -> dict[int, float]:
-    """Joules per distinct sample, or per token, by repeat; samples that several ranks repeat count once."""
+    """Joules per distinct sample, or per token, by repeat; samples that several ranks repeat count once.
+
+    None of repeats in which the meter did not move.
+    """
     unit = configuration.workload.unit
     if unit.column != "samples":
-        return configuration.blocks(unit.energy)
+        return {repeat: value for repeat, value in configuration.blocks(unit.energy).items() if value > 0}
     names = ("energy_per_sample_j", "processed_samples_per_s", "throughput_samples_per_s")
     rows = {run.repeat: [run.number(name) for name in names] for run in configuration.completed}
     return {
@@ -149,6 +182,11 @@ VALUES: dict[Goal, Callable[[Configuration], dict[int, float]]] = {
     "energy": energy,
     "memory": peak_memory,
 }
+
+
+def _above_zero(values: dict[int, float]) -> dict[int, float]:
+    """None where one is not, as where a meter did not move."""
+    return values if all(value > 0 for value in values.values()) else {}
 
 
 def _all_reached(configuration: Configuration) -> dict[int, float]:

@@ -1,5 +1,6 @@
 """The limits of a machine as `multicard machine` recorded them: rates with their spread, and the fit of all-reduces."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from multicard.analysis.alpha_beta import AlphaBeta, fit
 from multicard.analysis.conditions import disturbance
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.run_files import read_object
+from multicard.analysis.scenario_tables import MACHINE_TABLE, ScenarioTables
 from multicard.analysis.statistics import Interval, median_of
 from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
@@ -152,6 +154,12 @@ def read_machine(path: Path) -> MachineLimits:
         return MachineLimits.model_validate(read_object(path))
     except ValidationError as error:
         raise UserError(f"{path}: {first_fault(error)}") from None
+
+
+def machines_of(tables: ScenarioTables) -> list[MachineLimits]:
+    """The limits of machines that a scenario was measured with; none where its folder does not say."""
+    path = tables.folder / MACHINE_TABLE
+    return [MachineLimits.model_validate(each) for each in json.loads(path.read_text())] if path.is_file() else []
 
 
 def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:

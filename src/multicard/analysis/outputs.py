@@ -15,7 +15,15 @@ from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.recommend import as_markdown
 from multicard.analysis.run_files import RunFiles
 from multicard.analysis.scaling import add_scaling
-from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, joined, store, tables_of
+from multicard.analysis.scenario_tables import (
+    MACHINE_TABLE,
+    MEASURES,
+    OUTCOME_TABLE,
+    ScenarioTables,
+    joined,
+    store,
+    tables_of,
+)
 from multicard.analysis.tables import write_scenario_tables
 from multicard.analysis.utilization import within_peaks
 from multicard.core.files import atomic_write, described, write_json
@@ -56,7 +64,8 @@ def write_scenario(
     _write(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     _write(measures, out / MEASURES)
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))
-    written = [f"{name}.parquet" for name in SCENARIO_TABLES]
+    write_json(out / MACHINE_TABLE, [each.model_dump(mode="json") for each in limits])
+    written = [MACHINE_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
     written += [f"{name}.{suffix}" for name in WRITTEN_TABLES for suffix in ("csv", "md", "tex")]
     write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
 

@@ -13,11 +13,12 @@ from multicard.analysis.best import GOALS, Choice, Goal, choices
 from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
+from multicard.analysis.learning import changes_words
 from multicard.analysis.statistics import scaled
-from multicard.analysis.tradeoff import Demand
+from multicard.analysis.tradeoff import Demand, reaching
 from multicard.analysis.tuning_options import DIFFERENT, HIGHER, LOWER, Advice, Neighbours, Tried, advice, effect
 from multicard.core.text import counted, for_markdown
-from multicard.core.units import BYTES, SECONDS, percent, with_unit
+from multicard.core.units import BYTES, SECONDS, number, percent, with_unit
 
 UNITS: dict[Goal, str] = {
     "throughput": "{}s per second",
@@ -66,7 +67,7 @@ def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, demand: Deman
         ]
     if demand is not None and demand != Demand():
         lines += answer_lines(evidence, demand)
-    lines += _best_lines(evidence, goals, demand.max_memory_bytes if demand else None)
+    lines += _best_lines(evidence, goals, demand or Demand())
     lines += ["## Bottlenecks", ""]
     lines += _overview(found)
     for each in found:
@@ -74,16 +75,19 @@ def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, demand: Deman
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) -> list[str]:
-    within = f" within {with_unit(limit, BYTES)} per device" if limit is not None else ""
-    lines = [f"## Best measured configuration{within}", ""]
+def _best_lines(evidence: Evidence, goals: Sequence[Goal], demand: Demand) -> list[str]:
+    limit = demand.max_memory_bytes
+    asked = [f"within {with_unit(limit, BYTES)} per device"] if limit is not None else []
+    asked += [f"with an accuracy of {number(demand.min_accuracy)} or more"] if demand.min_accuracy else []
+    asked += [f"with a loss of {number(demand.max_loss)} or less"] if demand.max_loss else []
+    lines = [" ".join(["## Best measured configuration", *asked]), ""]
     for goal in goals:
-        found = choices(evidence, goal, limit)
+        found = choices(evidence, goal, limit, reaching(evidence, demand))
         lines += [f"### {goal.replace('_', ' ').capitalize()}", ""]
         if not found:
             lines += ["Not measured by any completed run.", ""]
             continue
-        compared = [choice for choice in found if choice.candidates + choice.too_large > 1]
+        compared = [choice for choice in found if choice.candidates + choice.excluded > 1]
         alone = len(found) - len(compared)
         if alone:
             lines += [
@@ -95,36 +99,41 @@ def _best_lines(evidence: Evidence, goals: Sequence[Goal], limit: float | None) 
             continue
         lines += ["| Job | Devices | Best | Measured | Verdict |", "|---|---|---|---|---|"]
         places = dict(zip(map(id, found), place_words([(each.machine, each.versions) for each in found]), strict=True))
-        lines += [_choice_line(choice, goal, places[id(choice)]) for choice in compared]
+        for choice in compared:
+            lines.append(_choice_line(choice, goal, places[id(choice)]))
+            if choice.unchanged:
+                lines.append(_choice_line(choice.unchanged, goal, places[id(choice)], "without that change: "))
         lines += [""]
     return lines
 
 
-def _choice_line(choice: Choice, goal: Goal, place: str) -> str:
+def _choice_line(choice: Choice, goal: Goal, place: str, head: str = "") -> str:
     where = f" ({for_markdown(place)})" if place else ""
     devices = f"{counted(choice.devices, DEVICE_WORDS[choice.device])}{where}"
     if choice.best is None:
-        lost = f"none of {counted(choice.too_large, 'configuration')} is known to fit"
+        lost = f"none of {counted(choice.excluded, 'configuration')} is known to be within the limits"
         return f"| {for_markdown(choice.job)} | {devices} | – | – | {lost} |"
     unit = UNITS[goal].format(choice.best.workload.unit.name)
     value = scaled(choice.value, 1e-9) if goal == "memory" else choice.value
     best = for_markdown(_own_words(choice, choice.best))
-    return f"| {for_markdown(choice.job)} | {devices} | {best} | {interval_words(value)} {unit} | {_decision(choice)} |"
+    cells = for_markdown(choice.job), devices, best, f"{interval_words(value)} {unit}", head + _decision(choice)
+    return f"| {' | '.join(cells)} |"
 
 
 def _decision(choice: Choice) -> str:
-    excluded = f"; {choice.too_large} excluded by the memory limit" if choice.too_large else ""
+    besides = f"; changes {for_markdown(changes_words(choice.changes))}" if choice.changes else ""
+    besides += f"; {choice.excluded} excluded by the limits" if choice.excluded else ""
     if choice.candidates == 1:
-        return f"the only one measured{excluded}"
+        return f"the only one measured{besides}"
     if choice.decided:
         others = choice.candidates - 1
         than = f"the {others} others" if others > 1 else "the other one"
-        return f"better than {than}{excluded}"
+        return f"better than {than}{besides}"
     names = "; ".join(for_markdown(_own_words(choice, each)) for each in choice.tied[:3])
     more = f"; and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
     overlap = choice.of_one_repeat < len(choice.tied)
     why = " or ".join(["no difference shown"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
-    return f"undecided ({why}), may be as good: {names}{more}{excluded}"
+    return f"undecided ({why}), may be as good: {names}{more}{besides}"
 
 
 def _own_words(choice: Choice, configuration: Configuration) -> str:
@@ -170,10 +179,11 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
 
 def _advice_lines(bottleneck: Bottleneck, advised: Sequence[Advice]) -> list[str]:
     """A line per option that was measured, and one for all others, with the most that they can gain."""
-    named = {
-        id(each): f"`{each.option.name}`" + (f" ({each.option.description})" if each.option.description else "")
-        for each in advised
-    }
+    named = {}
+    for each in advised:
+        notes = [each.option.description, "changes what is learned from a sample" if each.learns_otherwise else ""]
+        known = "; ".join(filter(None, notes))
+        named[id(each)] = f"`{each.option.name}`" + (f" ({known})" if known else "")
     lines = [
         f"{named[id(each)]}: {'; '.join(_tried_words(each, tried) for tried in each.tried)}."
         for each in advised

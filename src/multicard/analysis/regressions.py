@@ -29,6 +29,8 @@ from multicard.analysis.scaling import RATES
 from multicard.analysis.statistics import LEVEL, Interval, corrected, median_of, ratio_of, repeats_needed
 from multicard.core.text import counted
 from multicard.core.units import percent
+from multicard.experiment.parameters import DEFAULT_WORKLOAD
+from multicard.experiment.workload import WORKLOADS
 
 REGRESSION, UNDECIDED, WITHIN, CANNOT_TELL = "regression", "undecided", "within tolerance", "cannot tell"
 Verdict = Literal["regression", "undecided", "within tolerance", "cannot tell"]
@@ -50,8 +52,11 @@ class Measure:
         return 1 if self.more_is_worse else -1
 
     def of(self, configuration: Configuration) -> str | None:
-        """The column that a configuration has."""
-        return next((column for column in self.columns if column in configuration.values), None)
+        """The column that a configuration has, that of its workload's unit first."""
+        work = WORKLOADS.get(configuration.parameters.get("workload", DEFAULT_WORKLOAD))
+        own = (work.unit.throughput, work.unit.energy) if work else ()
+        columns = sorted(self.columns, key=lambda column: column not in own)
+        return next((column for column in columns if column in configuration.values), None)
 
 
 MEASURES: dict[str, Measure] = {

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 import pandas as pd
+from pydantic import ValidationError
 
 from multicard.analysis.conditions import disturbance, how_many
 from multicard.analysis.evidence import names_synthetic
@@ -21,6 +22,7 @@ from multicard.analysis.scaling import RATES, add_scaling
 from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
 from multicard.core.units import BYTES, with_unit
 from multicard.experiment.parameters import as_columns
+from multicard.experiment.workload import parameters_of
 
 # Compared measures, and the words for more and for less of each. A measure that neither side has is skipped.
 WORDS: dict[str, tuple[str, str]] = {
@@ -155,7 +157,7 @@ def read_side(folders: Sequence[Path]) -> Side:
     for row, record in zip(_measured(folders), map(read_record, folders), strict=True):
         run = row["run"]
         records[run] = record
-        parameters = as_columns({name: value for name, value in record["parameters"].items() if name != "repeat"})
+        parameters = as_columns({name: value for name, value in _stated(record).items() if name != "repeat"})
         found = configurations.setdefault(
             repr(sorted(parameters.items())), Configuration(REPEAT.sub("", run), parameters, {}, {}, {})
         )
@@ -166,6 +168,14 @@ def read_side(folders: Sequence[Path]) -> Side:
             if not pd.isna(row.get(measure)):
                 found.values.setdefault(measure, []).append(float(row[measure]))
     return Side(records, configurations)
+
+
+def _stated(record: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a run, with the defaults of those that came after it was recorded."""
+    try:
+        return parameters_of(record["parameters"]).model_dump(mode="json")
+    except ValidationError:
+        return record["parameters"]
 
 
 def compare_sides(a: Side, b: Side) -> ResultComparison:

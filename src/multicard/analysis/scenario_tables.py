@@ -25,6 +25,7 @@ from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
+MACHINE_TABLE = "machines.json"
 
 _INTEGERS = ("rank", "epoch", "step")
 
@@ -73,7 +74,7 @@ class ScenarioTables:
     Parameters
     ----------
     folder
-        With `measures.csv`, `runs.csv` and a Parquet file per name in `SCHEMAS`.
+        With `measures.csv`, `runs.csv`, `machines.json` and a Parquet file per name in `SCHEMAS`.
 
     Attributes
     ----------

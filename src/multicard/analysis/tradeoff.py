@@ -6,24 +6,23 @@ precision, a learning rate or a technique is another choice, which is the user's
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
 from multicard.analysis.best import NO_CHOICE, candidates_of, differing, energy
 from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.learning import SAME_WORK, Changes, Learning, changes_from, key_of, learnings, values_of
 from multicard.analysis.pareto import Measured, front
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.errors import UserError
 from multicard.core.text import counted
 from multicard.core.units import BYTES, number, percent, with_unit
-from multicard.experiment.workload import BATCH
 
 HOUR_S = 3600
 MOST = 1e18  # of what a demand states: more than any training or budget has
-SAME_WORK = 0.05  # relative difference up to which a run has seen as many samples as the training
 
 Deadline = Literal["met", "may miss", "missed"]
 
@@ -98,7 +97,7 @@ class Training:
     """
 
     configuration: Configuration
-    learning: Mapping[str, Any]
+    learning: Learning
     measured: Measured
     time_s: Interval
     energy_j: float | None
@@ -107,7 +106,7 @@ class Training:
     quality: float | None = None
     refused: str | None = None
     unknown: bool = False
-    changes: Mapping[str, tuple[Any, Any]] | None = None
+    changes: Changes = field(default_factory=dict)
     naming: tuple[str, ...] = ()
     on_front: bool = False
 
@@ -161,7 +160,7 @@ class Tradeoff:
         """Trainings by their learning, the reference first."""
         found: dict[Any, list[Training]] = defaultdict(list)
         for each in self.trainings:
-            found[_key(each)].append(each)
+            found[key_of(each.learning)].append(each)
         return list(found.values())
 
 
@@ -187,6 +186,15 @@ def tradeoffs(evidence: Evidence, demand: Demand | None = None, fallback: float 
         )
         for (name, job, device, machine, versions), alike in sorted(jobs.items(), key=lambda entry: entry[0])
     ]
+
+
+def reaching(evidence: Evidence, demand: Demand) -> Callable[[Configuration], bool]:
+    """Whether a configuration is known to reach the accuracy or loss of a demand; any does without these."""
+    if demand.min_accuracy is None and demand.max_loss is None:
+        return lambda _: True
+    found = [each for job in tradeoffs(evidence, demand) for each in job.trainings if not each.refused]
+    reached = {_besides_length(each.configuration) for each in found}
+    return lambda configuration: _besides_length(configuration) in reached
 
 
 def _job(configuration: Configuration) -> tuple[str, str, str]:
@@ -227,13 +235,14 @@ def _tradeoff(
     if work is None:
         return Tradeoff(job, device, machine, unit, None, of_pass, [])
     found = []
-    for configuration, rates in candidates_of(rated):
+    candidates = candidates_of(rated)
+    for (configuration, rates), learning in zip(candidates, learnings([each for each, _ in candidates]), strict=True):
         same = [each for each in alike if _besides_length(each) == _besides_length(configuration)]
-        found.append(_judged(_training(configuration, rates, work), same, demand, work, of_pass))
-    return Tradeoff(job, device, machine, unit, work, of_pass, _ordered(_of_equal_batches(found)))
+        found.append(_judged(_training(configuration, learning, rates, work), same, demand, work, of_pass))
+    return Tradeoff(job, device, machine, unit, work, of_pass, _ordered(found))
 
 
-def _training(configuration: Configuration, rates: Mapping[int, float], work: float) -> Training:
+def _training(configuration: Configuration, learning: Learning, rates: Mapping[int, float], work: float) -> Training:
     mean = product_of([(1.0, rates)])
     bounds = (None, None)
     if mean.repeats > 1:
@@ -242,7 +251,7 @@ def _training(configuration: Configuration, rates: Mapping[int, float], work: fl
     joules = product_of([(1.0, per_unit)]).value if per_unit else None
     return Training(
         configuration,
-        configuration.workload.learning(_values(configuration)),
+        learning,
         Measured(configuration["devices"], rates, per_unit),
         Interval(work / mean.value, *bounds, mean.repeats),
         joules and joules * work,
@@ -271,7 +280,9 @@ def _judged(
         reached = [_reached(each, kind, sign, work, of_pass) for each in same]
         known = [each for each in reached if each is not None]
         # A run of the training's length counts more than a shorter one, that more than a longer one.
-        share, value = min(known, key=lambda each: (each[0] > 1 + SAME_WORK, -each[0]), default=(None, None))
+        share, value = min(
+            known, key=lambda each: (each[0] > 1 + SAME_WORK, -each[0], sign * each[1]), default=(None, None)
+        )
         refused, unknown = _refusal(kind, value, share, sign * ((value or 0) - limit) >= 0)
         training = replace(training, quality=value, refused=refused, unknown=unknown)
     return training
@@ -283,7 +294,7 @@ def _reached(
     """Part of the work that its runs have seen, and the worst value that they reached; None where not recorded."""
     measure = getattr(configuration.workload, kind)
     values = configuration.values(measure) if measure else []
-    seen = configuration.workload.seen(_values(configuration), of_pass)
+    seen = configuration.workload.seen(values_of(configuration), of_pass)
     if not values or len(values) < len(configuration.completed) or not seen:
         return None
     return seen / work, sign * min(sign * value for value in values)
@@ -302,38 +313,16 @@ def _refusal(kind: str, value: float | None, share: float | None, is_reached: bo
     return f"{kind} {number(value)}", False
 
 
-def _of_equal_batches(found: list[Training]) -> list[Training]:
-    """With one value for measured batches that differ by less than `SAME_WORK`, as last batches make them."""
-    measured = sorted({each.learning[BATCH] for each in found if isinstance(each.learning.get(BATCH), float)})
-    equal: dict[float, int] = {}
-    for largest in reversed(measured):
-        for batch in measured:
-            if batch >= largest * (1 - SAME_WORK):
-                equal.setdefault(batch, round(largest))
-    return [
-        replace(each, learning={**each.learning, BATCH: equal[batch]})
-        if (batch := each.learning.get(BATCH)) in equal
-        else each
-        for each in found
-    ]
-
-
 def _ordered(found: list[Training]) -> list[Training]:
     """Trainings with what they change, how they are named and which are on the front; the reference learning first."""
     groups: dict[Any, list[Training]] = defaultdict(list)
     for each in found:
-        groups[_key(each)].append(each)
+        groups[key_of(each.learning)].append(each)
     ranked = sorted(groups.values(), key=lambda own: (-len({each.devices for each in own}), -len(own)))
     if not ranked:
         return []
     reference = ranked[0][0].learning
-
-    def changes(learning: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        names = dict.fromkeys((*reference, *learning))
-        pairs = {name: (reference.get(name), learning.get(name)) for name in names}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-    ranked[1:] = sorted(ranked[1:], key=lambda own: len(changes(own[0].learning)))
+    ranked[1:] = sorted(ranked[1:], key=lambda own: len(changes_from(reference, own[0].learning)))
     ordered = []
     for group in ranked:
         admitted = [each for each in group if not each.refused]
@@ -342,18 +331,10 @@ def _ordered(found: list[Training]) -> list[Training]:
         for each in sorted(group, key=lambda one: (one.devices, one.time_s.value)):
             beside = [one.configuration for one in group if one.devices == each.devices]
             naming = differing(beside) if len(beside) > 1 else ()
-            ordered.append(replace(each, changes=changes(each.learning), naming=naming, on_front=id(each) in on_front))
+            changes = changes_from(reference, each.learning)
+            ordered.append(replace(each, changes=changes, naming=naming, on_front=id(each) in on_front))
     return ordered
-
-
-def _values(configuration: Configuration) -> dict[str, Any]:
-    """Parameters, and measures of the first run."""
-    return {**configuration.parameters, **configuration.completed[0].values}
 
 
 def _besides_length(configuration: Configuration) -> tuple[Any, ...]:
     return configuration.rest(NO_CHOICE)
-
-
-def _key(training: Training) -> tuple[Any, ...]:
-    return tuple(training.learning.items())

@@ -1,12 +1,13 @@
 """The trainings of a trade-off as a table, and the words for what tells them apart."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration
+from multicard.analysis.learning import changes_words, learning_words
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training
 from multicard.core.text import counted, plural
 from multicard.core.units import number
@@ -17,7 +18,7 @@ def as_table(found: Sequence[Tradeoff], demand: Demand) -> pd.DataFrame:
     rows = [
         _where(job, each.configuration)
         | {
-            "learning": learning_words(each.learning), "changes": changes_words(each),
+            "learning": learning_words(each.learning), "changes": changes_words(each.changes),
             "repeats": each.time_s.repeats, "work": job.work,
             "time_s": each.time_s.value, "time_s_low": each.time_s.low, "time_s_high": each.time_s.high,
             "device_hours": each.device_hours, "cost": cost_of(each, demand), "energy_j": each.energy_j,
@@ -56,26 +57,6 @@ def cost_of(training: Training, demand: Demand) -> float | None:
     if demand.gpu_hour_cost is None or training.configuration["device"] != "cuda":
         return None
     return training.device_hours * demand.gpu_hour_cost
-
-
-def learning_words(learning: Mapping[str, Any]) -> str:
-    """Words for what decides how much is learned."""
-    return ", ".join(f"{name}: {value_words(value)}" for name, value in learning.items())
-
-
-def changes_words(training: Training) -> str:
-    """What is traded for the reference's learning; empty where nothing is."""
-    changes = training.changes or {}
-    return ", ".join(
-        f"{name}: {value_words(before)} → {value_words(after)}" for name, (before, after) in changes.items()
-    )
-
-
-def value_words(value: Any) -> str:
-    """Word for a value, as a configuration file states it."""
-    if value is None:
-        return "not known"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def length_words(job: Tradeoff) -> str:

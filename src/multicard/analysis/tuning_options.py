@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -115,10 +115,14 @@ class Tried:
 
 @dataclass(frozen=True)
 class Advice:
-    """An option that a configuration does not have, and what was measured with it, if anything."""
+    """An option that a configuration does not have, and what was measured with it, if anything.
+
+    `learns_otherwise`: the option changes what is learned from a sample (`Workload.learning`).
+    """
 
     option: TuningOption
     tried: list[Tried]
+    learns_otherwise: bool = False
 
 
 class Neighbours:
@@ -144,18 +148,22 @@ def advice(configuration: Configuration, kind: Kind, neighbours: Neighbours) -> 
     """Options against a bottleneck that a configuration does not have yet, those that were measured first."""
     found = []
     for option in TUNING_OPTIONS[kind]:
-        if not _possible(configuration, option):
+        values = _with_option(configuration, option)
+        if values is None:
             continue
         having = [
             each
             for each in neighbours.of(configuration, list(option.changes))
             if each.completed and all(_is(each[n], c, configuration[n]) for n, c in option.changes.items())
         ]
-        found.append(Advice(option, [_tried(configuration, each) for each in having]))
+        learning = configuration.workload.learning
+        otherwise = learning(configuration.parameters) != learning(values)
+        found.append(Advice(option, [_tried(configuration, each) for each in having], otherwise))
     tried = [tried for each in found for tried in each.tried]
     ratios = iter(corrected([ratio for each in tried for ratio in (each.speed, each.memory)]))
     found = [
-        Advice(a.option, [Tried(each.configuration, next(ratios), next(ratios)) for each in a.tried]) for a in found
+        replace(each, tried=[Tried(tried.configuration, next(ratios), next(ratios)) for tried in each.tried])
+        for each in found
     ]
     return sorted(found, key=lambda each: not each.tried)
 
@@ -183,20 +191,20 @@ def _tried(configuration: Configuration, having: Configuration) -> Tried:
     return Tried(having, speed, memory)
 
 
-def _possible(configuration: Configuration, option: TuningOption) -> bool:
-    """Whether the option changes anything here, and the workload allows it."""
+def _with_option(configuration: Configuration, option: TuningOption) -> dict[str, Any] | None:
+    """The parameters with the option; None if it changes nothing here, or the workload does not allow it."""
     if option.workload not in (None, configuration["workload"]):
-        return False
+        return None
     if option.device not in (None, configuration["device"]):
-        return False
+        return None
     if all(_is(configuration[name], change, configuration[name]) for name, change in option.changes.items()):
-        return False
+        return None
     if "binding" in option.changes and not _several_numa_nodes(configuration):
-        return False
+        return None
     precision = option.changes.get("precision")
     if precision and configuration["precision"] in ("fp16", "bf16"):
-        return False
-    return _allowed(configuration, option)
+        return None
+    return _changed(configuration, option)
 
 
 def _several_numa_nodes(configuration: Configuration) -> bool:
@@ -205,12 +213,12 @@ def _several_numa_nodes(configuration: Configuration) -> bool:
     return len(nodes) > 1 or (not nodes and configuration["device"] == "cuda")
 
 
-def _allowed(configuration: Configuration, option: TuningOption) -> bool:
+def _changed(configuration: Configuration, option: TuningOption) -> dict[str, Any] | None:
     work = configuration.workload
     if not option.changes.keys() <= work.parameters.model_fields.keys():
-        return False
+        return None
     if not work.tuning_applies(option.changes, configuration.parameters):
-        return False
+        return None
     values = {name: value for name, value in configuration.parameters.items() if value is not None}
     follow = {each for name in option.changes for each in work.implied.get(name, ())}
     values = {name: value for name, value in values.items() if name not in follow}
@@ -218,9 +226,11 @@ def _allowed(configuration: Configuration, option: TuningOption) -> bool:
     try:
         parameters = work.parameters.model_validate(values | changed)
     except ValidationError:
-        return False
+        return None
     changed_run = Run("", parameters)
-    return changed_run.unsupported_reason(EVERYTHING) is None and changed_run.config_error() is None
+    if changed_run.unsupported_reason(EVERYTHING) is not None or changed_run.config_error() is not None:
+        return None
+    return configuration.parameters | changed | {name: getattr(parameters, name) for name in follow - changed.keys()}
 
 
 def _example(change: Any, now: Any) -> Any:

@@ -78,7 +78,7 @@ def history(versions: Sequence[Side], tolerance: float = 0.03, measure: str = "i
                 continue
             since = {"previous": earlier[-1], "first": earlier[0]}
             changes = {f"since_{name}": judged.get((key, before, place)) for name, before in since.items()}
-            if point.outcomes and not point.values:
+            if point.outcomes:
                 before, after = (versions[each].configurations[key] for each in (earlier[-1], place))
                 if why := failures(before, after):
                     changes["since_previous"] = failed(point.configuration, why)

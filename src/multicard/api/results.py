@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
@@ -487,9 +487,10 @@ def follow(versions: Sequence[Results], tolerance: float = 0.03, measure: str = 
 
 
 def hardware_differences(versions: Sequence[Results]) -> list[tuple[str, str, str]]:
-    """What differs in hardware from each version to the next: what, and its two values."""
+    """What differs in hardware between any two versions: what, and its two values."""
     sides = [each._side for each in versions]
-    return [row for one, other in pairwise(sides) for row in unlike_hardware(one, other)]
+    found = [row for one, other in combinations(sides, 2) for row in unlike_hardware(one, other)]
+    return list(dict.fromkeys(found))
 
 
 def is_synthetic(results: Results) -> bool:

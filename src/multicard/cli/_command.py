@@ -69,6 +69,13 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         default=Path("results"),
         help="results folder of an experiment, or an archive of recorded runs",
     )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration file, of which the runs that are there count, such as those of multicard tune "
+        "(default: the tables that multicard run left)",
+    )
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

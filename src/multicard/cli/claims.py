@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.core.terminal import plain
 
     terminal = console()
-    judged = read_results(arguments.results).claims(arguments.claims)
+    judged = read_results(arguments.results, arguments.config).claims(arguments.claims)
     for each in judged.to_dict("records"):
         terminal.print(f"[bold]{each['claim']}[/bold]: {each['verdict']}", highlight=False)
         for column, label in (

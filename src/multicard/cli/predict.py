@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     devices = numbers_of_devices("--devices", arguments.devices)
     if arguments.nodes < 1:
         raise UserError(f"--nodes: found {arguments.nodes}, expected a number of nodes, at least 1")
-    found = read_results(arguments.results).predictions(devices, arguments.nodes)
+    found = read_results(arguments.results, arguments.config).predictions(devices, arguments.nodes)
     terminal = console()
     machines = found.predictions.groupby("configuration")["machine"].nunique()
     refused: dict[str, list[str]] = {}

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         **{name: getattr(arguments, name) for name in ("gpu_hour_cost", "min_accuracy", "max_loss")},
         **_length(arguments.samples),
     }
-    results = read_results(arguments.results)
+    results = read_results(arguments.results, arguments.config)
     if arguments.json:
         print(f'{{"configurations": {results.tradeoff(**demand).to_json(orient="records", indent=2)}}}')
         return

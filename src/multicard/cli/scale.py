@@ -41,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples of a step, of all ranks together, if its loaders do not tell",
     )
     add(
+        "--count-operations", action="store_true",
+        help="count the operations of a warm-up step, for MFU and the roofline",
+    )  # fmt: skip
+    add(
         "--pass", action="append", default=[], dest="environment", metavar="VARIABLE",
         help="environment variable that the script gets beside the usual ones; none that looks like a secret",
     )  # fmt: skip
@@ -118,6 +122,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         "launcher": arguments.launcher,
         "environment": arguments.environment,
         "samples_per_step": arguments.samples_per_step,
+        "count_operations": arguments.count_operations or None,
     }
     fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
     fixed |= {name: value for name, value in stated.items() if value is not None and value != []}

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Search a scenario for its best configuration; exit with 1 if no run completed."""
     from multicard.cli.run import check_start
-    from multicard.core.text import counted
+    from multicard.core.text import counted, listed
     from multicard.experiment.load import read_experiment
     from multicard.search.core import Search
     from multicard.search.scenario import ScenarioSpace
@@ -50,21 +50,26 @@ def run(arguments: argparse.Namespace) -> None:
     space = ScenarioSpace(experiment, arguments.scenario or names[0], arguments.goal)
     if not arguments.dry_run and arguments.profile is None:
         check_start(experiment)
-    search = Search(space.space, space.maximize, space.scenario.repeats, budget_s, arguments.seed)
-    size, each = counted(len(search.all), "configuration"), counted(space.scenario.repeats, "repeat")
+    search = Search(space.space, space.maximize, space.possible_repeats, budget_s, arguments.seed)
+    size, each = counted(len(search.all), "configuration"), counted(search.repeats, "repeat")
     print(f"{space.name}: {size}, {each} of each; goal: {'highest' if space.maximize else 'lowest'} {space.measure}")
+    if unlike := space.unlike_learning:
+        print(f"not the same training: configurations differ in {listed(unlike)}; the search looks at {arguments.goal}")
     _leave_out(search, space.left_out())
     if not search.left:
         raise UserError(f"{arguments.config}: no configuration of {space.name} is left to try")
     if arguments.dry_run:
-        print("begins with:", *(space.named(key) for key in search.screening), sep="\n  ")
+        first = [space.named(key) for key in search.screening if key in search.left]
+        print("begins with:", *(first or ["any of those left, by chance"]), sep="\n  ")
         return
-    _conclude(search, space, _search(search, space, arguments))
+    _conclude(search, space, _search(search, space, arguments), arguments.config)
 
 
 def _search(search: "Search", space: "ScenarioSpace", arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Run what the search asks for until it ends; a row for each run."""
-    bounds, trials, told = space.bounds(), [], 0
+    from multicard.core.text import listed
+
+    bounds, trials, told, machines = space.bounds(), [], 0, []
     there = [run for runs in space.repeats.values() for run in runs if space.record(run).is_file()]
     if there:  # made again where its data have changed
         _make(space, there, arguments)
@@ -77,6 +82,10 @@ def _search(search: "Search", space: "ScenarioSpace", arguments: argparse.Namesp
             search.tell(key, repeat, result.value, result.cost_s)
             trials.append(_row(search, space, key, repeat, result))
             print(_line(search, space, key, repeat, result), flush=True)
+            if result.machine and result.machine not in machines:
+                machines.append(result.machine)
+                if len(machines) > 1:
+                    print(f"in doubt: runs of {listed(machines)} are compared as if of one machine", flush=True)
         if search.best is not None:
             bounded, best = [key for key in search.left if key in bounds], search.mean(search.best)
             beaten = [key for key in bounded if space.is_worse(bounds[key], best)]
@@ -111,6 +120,7 @@ def _say_ended(search: "Search", told: int) -> int:
 def _line(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result: "Result") -> str:
     """What came of a run, and the best so far."""
     found = space.in_words(result.value) if result.value else result.outcome.replace("_", " ")
+    found += f" (disturbed: {result.disturbance})" if result.disturbance else ""
     which = f"repeat {repeat} of " if repeat > 1 else ""
     line, best = f"tried {which}{space.named(key)}: {found}", search.best
     if best is None:
@@ -132,7 +142,7 @@ def _row(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result
     }
 
 
-def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, Any]]) -> None:
+def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, Any]], config: Path) -> None:
     """Print the best configuration and what it took to find, and draw the search."""
     import pandas as pd
     import yaml
@@ -144,21 +154,26 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
 
     if search.best is None:
         raise UserError(
-            f"no run of {space.name} completed: log.txt in {space.results}/runs/{trials[-1]['run']} says why"
+            f"no configuration of {space.name} completed in all of its runs: log.txt in "
+            f"{space.results}/runs/{trials[-1]['run']} says why"
         )
     best, tied, value = space.decide(search)
     spread = "" if value.low is None else f", {space.in_words(value.low)} to {space.in_words(value.high)} (95%)"
     print(f"best: {space.named(best)}: {space.in_words(value.value)}{spread}, of {counted(value.repeats, 'run')}")
     for key in tied:
         print(f"not distinguished from it: {space.named(key)}: {space.in_words(search.mean(key))}")
+    for key, tried in search.tried.items():
+        if tried.values and tried.failed:
+            print(f"not counted, since a repeat did not complete: {space.named(key)}")
     if value.low is None:
         print(f"without an interval: repeats: 3 or more in scenarios.{space.name}, and a budget for them, give one")
-    everything = search.typical_cost * len(search.all) * space.scenario.repeats
+    all_runs = len(search.all) * search.repeats
     print(
         f"{counted(len(trials), 'run')} of {counted(len(search.tried), 'configuration')} in "
-        f"{with_unit(search.spent, SECONDS)}, about {percent(search.spent / everything)} of all "
-        f"{len(search.all) * space.scenario.repeats} runs; what is not said here was not tried"
+        f"{with_unit(search.spent, SECONDS)}, about {percent(search.spent / (search.typical_cost * all_runs))} of all "
+        f"{all_runs} runs; what is not said here was not tried"
     )
+    print(f"bottlenecks and trade-offs of these runs: multicard recommend {space.results} --config {config}")
     print("to use it, state under fixed:")
     print(*(f"  {line}" for line in yaml.safe_dump(space.stated(best), sort_keys=False).splitlines()), sep="\n")
     stem = space.results / "search" / space.name

@@ -397,7 +397,10 @@ class Workload(ABC):
         """
 
     def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters to change so that a job with these values runs on any number of devices."""
+        """Parameters to state so that a job with these values runs on any number of devices, and learns the same.
+
+        None where its parameters cannot say so.
+        """
         return {}
 
     def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:

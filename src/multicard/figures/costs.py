@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.comparisons import overheads, varied
 from multicard.analysis.evidence import DEVICE_WORDS, evidence_of, place_words
+from multicard.analysis.learning import learning_words
 from multicard.analysis.notices import UNCOUNTED
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
-from multicard.analysis.tradeoff_table import as_table, learning_words
+from multicard.analysis.tradeoff_table import as_table
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import JOULES, MINUTES, number, unit_for
 from multicard.experiment.workload import workload_of
@@ -137,7 +138,7 @@ def _drawn(axes: Axes) -> list[Box]:
 
 def _learning(job: Tradeoff, training: Training) -> str:
     """What tells the learning of a training from that of others of its job; empty where nothing does."""
-    told = {name for each in job.trainings for name in each.changes or {}}
+    told = {name for each in job.trainings for name in each.changes}
     return for_figure(learning_words({name: value for name, value in training.learning.items() if name in told}), 90)
 
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.comparisons import varied
 from multicard.analysis.evidence import evidence_of
+from multicard.analysis.machine_limits import machines_of
 from multicard.analysis.prediction_groups import series
 from multicard.analysis.prediction_series import Forecast, Series
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -23,7 +24,7 @@ from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, l
 
 def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Step times that were measured and predicted from fewer devices, and the errors of these predictions."""
-    found = series(evidence_of(tables))
+    found = series(evidence_of(tables), machines_of(tables))
     names = varied(tables.measures, besides=("devices", "nodes", "repeat"))
     rows = [
         row | {"series": name} for each, name in zip(found, _labels(found, names), strict=True) for row in _rows(each)
@@ -55,7 +56,8 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         left.plot(place, own["measured_s"] * scale, label=name, clip_on=False, **look)
         for axes, quantity, factor in drawn:
             _predicted(axes, place, own, quantity, factor, look, index)
-    left.set(title="Step time, measured and predicted", ylabel=f"Time per step ({seconds})")
+    title = "Step time, measured and predicted" if checked else "Step time; predictions were never checked here"
+    left.set(title=title, ylabel=f"Time per step ({seconds})")
     for right in panels[0, 1:]:
         right.set(title="Error of predictions", ylabel="Predicted / measured − 1")
         right.axhline(0.0, **(IDEAL | {"label": "none"}))

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis.statistics import Interval
-from multicard.core.units import SECONDS, heading, unit_for, units_of
+from multicard.core.units import SECONDS, heading, number, unit_for, units_of
 from multicard.figures.style import MARKERS, WIDTH_IN, colours, legend_below, note_above, styled
 
 
@@ -45,9 +45,9 @@ def _draw(trials: pd.DataFrame, measure: str, found: Interval, question: str) ->
         )
     axes.set_ylim(axes.get_ylim())  # of the runs, or the interval of two of them would squeeze these
     if found.low is not None:
-        axes.axhspan(
-            scale * found.low, scale * found.high, color=best, alpha=0.15, linewidth=0, label="best, 95% interval"
-        )
+        low, high = scale * found.low, scale * found.high
+        label = f"best, 95% interval ({number(low)} to {number(high)})"
+        axes.axhspan(low, high, color=best, alpha=0.15, linewidth=0, label=label)
     axes.set(title=question, xlabel=f"Time of all runs ({time_unit})", xlim=(0, None))
     rate = re.fullmatch(r"(?:.*_)?(\w+)_per_s", measure)
     name = f"throughput ({rate[1]}/s)" if rate else heading(measure, unit)

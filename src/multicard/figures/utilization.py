@@ -31,7 +31,7 @@ COLOUR = PHASE_COLOURS["optimizer"]
 
 
 def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """MFU of each configuration, and beside it the parts of its step."""
+    """MFU of each configuration, where operations were counted, and the parts of its step."""
     parts = parts_of_steps(tables.completed, trace_shares(tables)).reindex(columns=list(PARTS))
     measures = tables.with_values(parts)
     # Tables of earlier versions have none of these.
@@ -43,15 +43,19 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     names = configuration_names(measures, data)
     data.insert(0, "configuration", names)
     size = (WIDTH_IN, 1.3 + height_of(len(data)))
-    figure, (left, right) = plt.subplots(1, 2, figsize=size, sharey=True, width_ratios=(2, 3))
-    _draw_rates(left, data, measures["mfu_of"].dropna().unique().tolist())
+    counted = data[["mfu", "achieved_flop_per_s"]].notna().any(axis=None)
+    ratios = (2, 3) if counted else (1,)
+    figure, panels = plt.subplots(1, len(ratios), figsize=size, sharey=True, width_ratios=ratios, squeeze=False)
+    *rates, right = panels[0]
+    for left in rates:
+        _draw_rates(left, data, measures["mfu_of"].dropna().unique().tolist())
     shown = {part: 100 * data[part] for part in PARTS if (data[part] >= LEAST).any()}
     stacked(right, range(len(data)), shown, LOOK, horizontal=True)
     group_axis(right, names, horizontal=True)
     right.set(title="Where the step goes", xlabel="Share of the step (%)", xlim=(0, 100))
     if data[list(PARTS)].isna().all(axis=None):
         say(right, "no parts of steps were recorded")
-    legend_below(figure, left, right)
+    legend_below(figure, *rates, right)
     return figure, data
 
 

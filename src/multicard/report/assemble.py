@@ -12,7 +12,7 @@ from multicard.analysis.outputs import write_claims, write_recommendations, writ
 from multicard.archive.manifest import FILES
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.core.layout import RUN
+from multicard.core.layout import MACHINES, RUN, machine_records
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
@@ -58,13 +58,15 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
         missing = {run.id: _missing(runs / run.id, source) for run in expanded}
         folders = [runs / run for run, reason in missing.items() if reason is None]
         not_run = {run: reason for run, reason in missing.items() if reason is not None}
-        write_scenario(folders, not_run, folder / "scenarios" / name)
+        write_scenario(folders, not_run, folder / "scenarios" / name, machine_records(source))
         scenario = experiment.scenarios[name]
         plans[name] = Plan(scenario.question, tuple(scenario.figures) if folders else ())
         for run in folders:
             record = folder / "runs" / run.name / RUN
             record.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(run / RUN, record)
+    if machine_records(source):
+        shutil.copytree(source / MACHINES, folder / MACHINES, dirs_exist_ok=True)
     if not (folder / "runs").exists():
         raise UserError(f"{source}: found no complete run of the experiment, expected one or more")
     return plans

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from multicard.analysis.conditions import condition_columns
 from multicard.analysis.machine_limits import Line, MachineLimits, lines, read_machine
 from multicard.core.layout import machine_records
 from multicard.report.environment import Facts, machine_facts
@@ -46,7 +47,8 @@ def _page(path: Path, limits: MachineLimits) -> MachinePage:
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
     facts += [("NUMA nodes", "; ".join(f"{node}: CPUs {cpus}" for node, cpus in nodes.items()) or "not shown")]
     facts += [("GPUs at NUMA nodes", ", ".join(str(gpu.get("node")) for gpu in gpus))] if gpus else []
-    facts += [("PyTorch", str((limits.versions or {}).get("torch"))), ("Measured", limits.started)]
+    facts += [("Lowest clocks", _clocks(limits)), ("Measured", limits.started)]
+    facts += [("Versions", ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value))]
     facts += [("Time of a measurement", f"{limits.seconds:g} s")]
     return MachinePage(
         name=f"{host}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
@@ -57,3 +59,11 @@ def _page(path: Path, limits: MachineLimits) -> MachinePage:
         figure=figure_files(path.parent, path.parent.name, path.stem),
         files=f"machine/{path.stem}",
     )
+
+
+def _clocks(limits: MachineLimits) -> str:
+    """The lowest before, of GPUs after, any of the measurements."""
+    found = [condition_columns({"conditions": part.conditions, "ranks": part.ranks}) for part in limits.parts]
+    names = {"cpu_frequency_before_mhz": "CPU", "gpu_clock_mhz": "GPU"}
+    known = {words: [each[name] for each in found if each[name] is not None] for name, words in names.items()}
+    return ", ".join(f"{words} {min(values):,.0f} MHz" for words, values in known.items() if values) or "not shown"

@@ -10,7 +10,7 @@ from multicard.report.results import Results
 from multicard.report.wording import Measure, cell, is_number, measure
 
 # Measures in the table, as far as the runs have them.
-MEASURES = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes")
+MEASURES = ("iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "mfu")
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,16 @@ def run_table(results: Results) -> RunTable:
     how_long = measure("wall_time_s", wall)
     reasons = runs["reason"].astype(bool).any()
     doubts = {run: "; ".join(notices(values)) for run, values in measures.iterrows()}
-    columns = [("Devices", True), *((how.heading, True) for how in shown.values()), (how_long.heading, True)]
+    bound = "bound" in measures and measures["bound"].notna().any()
+    columns = [("Devices", True), *((how.heading, True) for how in shown.values())]
+    columns += [*([("Bound", False)] if bound else []), (how_long.heading, True)]
     columns += [("Started", False), *([("Reason", False)] if reasons else [])]
     columns += [("Notices", False)] if any(doubts.values()) else []
     rows = []
     for index, run in runs.iterrows():
         known = measures.loc[run["run"]] if run["run"] in measures.index else {}
         cells = [_number(known.get("devices"), None), *(_number(known.get(name), how) for name, how in shown.items())]
+        cells += [Cell(cell("bound", known.get("bound")))] if bound else []
         cells += [_number(wall[index], how_long), Cell(str(run.get("started", ""))[:16].replace("T", " "))]
         cells += [Cell(run["reason"])] if reasons else []
         cells += [Cell(doubts.get(run["run"], ""))] if any(doubts.values()) else []

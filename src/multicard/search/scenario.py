@@ -3,20 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.evidence import as_stated, names_synthetic
+from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
 from multicard.analysis.machine_limits import read_machine
 from multicard.analysis.measures import measure_run
-from multicard.analysis.run_files import RunFiles
+from multicard.analysis.notices import disturbance_notice
+from multicard.analysis.run_files import RunFiles, read_table
+from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN, machine_file
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EPOCH_COLUMNS, EPOCHS, RUN, machine_file
 from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
-from multicard.experiment.parameters import nested
+from multicard.experiment.parameters import as_columns, nested
 from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.limits.jobs import loaders
@@ -34,12 +37,26 @@ GOALS: dict[str, Callable[[Workload], tuple[str, bool]]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run: its `value` by the goal if it completed, its outcome, and the seconds that it took."""
+    """What came of a run.
+
+    Attributes
+    ----------
+    value
+        By the goal, if it completed.
+    cost_s
+        Seconds that it took.
+    machine
+        The kind that it ran on, whatever part of its GPUs; None where not recorded.
+    disturbance
+        What else ran then, in words.
+    """
 
     value: float | None
     outcome: str
     cost_s: float
     synthetic: bool
+    machine: str | None = None
+    disturbance: str | None = None
 
 
 class ScenarioSpace:
@@ -121,6 +138,23 @@ class ScenarioSpace:
         """The same as a configuration file states them."""
         return nested(self.values(configuration))
 
+    @property
+    def possible_repeats(self) -> int:
+        """How many repeats there can be of every configuration that can run: fewer where they come from an archive."""
+        counts = [
+            sum(1 for _ in takewhile(lambda run: self.matrix.reasons[run.id] is None, runs))
+            for runs in self.repeats.values()
+        ]
+        return min(filter(None, counts), default=1)
+
+    @property
+    def unlike_learning(self) -> list[str]:
+        """In what the configurations differ of what decides how much is learned from a sample."""
+        work = WORKLOADS[self.experiment.workload(self.name)]
+        found = [work.learning(as_columns(runs[0].parameters.model_dump())) for runs in self.repeats.values()]
+        names = dict.fromkeys(name for each in found for name in each)
+        return [name for name in names if len({repr(each.get(name)) for each in found}) > 1]
+
     def left_out(self) -> dict[str, str]:
         """Why configurations are not tried: they cannot run here, or are not expected to fit into memory."""
         reasons = {key: self.matrix.reasons[key] for key in self.repeats}
@@ -132,11 +166,15 @@ class ScenarioSpace:
         }
 
     def bounds(self) -> dict[str, float]:
-        """Best value that a configuration's loader allows, where `multicard machine` has measured it alone here."""
+        """Best value that a configuration's loader allows, where `multicard machine` has measured it alone here.
+
+        None of a cluster or of recorded runs, which ran elsewhere.
+        """
         found = {}
         for key, [run, *_] in self.repeats.items():
             p = run.parameters
-            if self.goal == "energy" or self.experiment.cluster or not (rate := self._loader_rate(run)):
+            elsewhere = self.experiment.cluster or run.id in self.matrix.recorded.archives
+            if self.goal == "energy" or elsewhere or not (rate := self._loader_rate(run)):
                 continue
             found[key] = rate * p.ranks if self.maximize else p.batch_of_rank / rate
         return found
@@ -152,6 +190,9 @@ class ScenarioSpace:
         files = RunFiles.of(self.record(run).parent)
         row, record = measure_run(files), files.record
         value = row[self.measure] if row["outcome"] == "completed" else None
+        if value and self.goal == "energy" and self.measure == "energy_per_sample_j":
+            distinct, processed = row["throughput_samples_per_s"], row["processed_samples_per_s"]
+            value = value * processed / distinct if distinct and processed else None
         if row["outcome"] == "completed" and not (value and value > 0):
             raise UserError(
                 f"{files.folder}: has no {self.measure}, expected one above 0: search for another goal, such as "
@@ -160,7 +201,17 @@ class ScenarioSpace:
         hardware, data = record.get("hardware") or {}, record.get("data") or {}
         names = [gpu.get("name") for gpu in hardware.get("gpus") or []]
         names += [hardware.get("processor"), data.get("source")]
-        return Result(value, row["outcome"], float(record.get("wall_time_s") or 0.0), names_synthetic(names))
+        cost_s = float(record.get("wall_time_s") or 0.0)
+        if record.get("resumed"):  # that is of the last attempt alone
+            cost_s = max(cost_s, float(read_table(files.folder / EPOCHS, EPOCH_COLUMNS)["epoch_time_s"].sum()))
+        return Result(
+            value,
+            row["outcome"],
+            cost_s,
+            names_synthetic(names),
+            Provenance(machine(hardware)).kind if hardware else None,
+            disturbance_notice(row),
+        )
 
     @cached_property
     def _loader_rates(self) -> list[tuple[dict[str, Any], int, float]]:

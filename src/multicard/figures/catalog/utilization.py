@@ -10,7 +10,8 @@ FIGURES = (
         question="How far is training from what the device can compute, and where does the rest go?",
         caption="Left: model FLOP utilization, the operations of the model in a measured step over those that the "
         "device could have computed in that time, by the peak that the axis names; behind it, where activations are "
-        "recomputed, the same with these operations (HFU). Where no peak is known, the rate itself. "
+        "recomputed, the same with these operations (HFU). Where no peak is known, the rate itself; "
+        "where operations were not counted, as of scripts without `count_operations`, nothing. "
         f"{BARS} Right: what the step consists of, in the words of the bottlenecks, medians over repeats: on GPUs by "
         "the trace of the profiled steps, where data loading is the idle time that the wait for data explains; else by "
         "the phases of the measured steps, where compute includes communication.",

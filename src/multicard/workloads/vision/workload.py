@@ -191,9 +191,12 @@ class Vision(Workload):
         return {BATCH: self.stated_in(values).distinct_samples_of_step} | {name: values[name] for name in names}
 
     def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the strategy whether two devices are too many."""
+        """Ask the strategy whether two devices are too many, and keep the samples that are distinct."""
         p = self.stated_in({**values, "devices": 2, "nodes": 1})
-        return {"strategy": "ddp-ds"} if STRATEGIES[p.strategy].unsupported_reason(p) else {}
+        strategy = "ddp-ds" if STRATEGIES[p.strategy].unsupported_reason(p) else p.strategy
+        repeats = strategy == p.strategy and p.ranks > 1 and not STRATEGIES[strategy].distributed_sampler
+        batch = self.stated_in(values).distinct_samples_of_step
+        return {"strategy": strategy, "batch_size": batch, "scaling": "weak" if repeats else "strong"}
 
     def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
         """Epochs, as far as they went."""
