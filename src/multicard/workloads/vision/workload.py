@@ -187,8 +187,9 @@ class Vision(Workload):
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Samples that every rank sees count once: they make the same gradient."""
-        names = ("precision", "tf32", "learning_rate")
-        return {BATCH: self.stated_in(values).distinct_samples_of_step} | {name: values[name] for name in names}
+        p = self.stated_in(values)
+        names = ("precision", *(["tf32"] if p.device == "cuda" else []), "learning_rate")
+        return {BATCH: p.distinct_samples_of_step} | {name: values[name] for name in names}
 
     def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the strategy whether two devices are too many, and keep the samples that are distinct."""
