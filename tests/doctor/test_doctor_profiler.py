@@ -80,7 +80,6 @@ def test_without_nsys_the_other_profiler_is_named(tmp_path: Path, monkeypatch: p
         (OLD, "12.7", "2023.4.4.54 is older than 2024.4.2, which came with CUDA 12.6; torch uses 12.7"),
         (OF_CUDA_13, "13.0", "2025.3.2.474"),
         (OF_CUDA_13, "13.9", "2025.3.2.474 is older than 2026.1.3, which came with CUDA 13.3; torch uses 13.9"),
-        (OF_CUDA_13, None, "2025.3.2.474"),
         (OF_CUDA_13, "10.2", "2025.3.2.474"),
     ],
 )
@@ -90,6 +89,14 @@ def test_an_nsys_older_than_torchs_cuda_is_noted(
     found = looked(tmp_path, monkeypatch, CPU | {"cuda": cuda}, version)["nsys"]
     assert (found.found, found.verdict) == (says, "warning" if "older" in says else "ok")
     assert ("profiler: auto uses PyTorch's" in found.do) == ("older" in says)
+
+
+def test_a_torch_that_cannot_name_ranges_for_nsys_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked(tmp_path, monkeypatch, CPU | {"cuda": None}, OLD)
+    assert list(found) == ["nsys"], "there is nothing to try"
+    assert (found["nsys"].verdict, found["nsys"].found) == (
+        "warning", "2023.4.4.54, but torch has no NVTX, since it was built without CUDA",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("script", [GARBAGE, HANG, "exit 3"])

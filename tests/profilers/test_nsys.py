@@ -7,11 +7,12 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from multicard.core.errors import TraceError
+from multicard.core.errors import TraceError, UserError
 from multicard.launch.job import choose_profiler
 from multicard.profilers import nsys
 from multicard.profilers.nsys import PROFILER, check_database, cuda_of_torch
@@ -255,7 +256,7 @@ def test_nsys_knows_every_option_that_it_is_given(tmp_path: Path, device: str) -
         ("2023.4.4.54-234433681190v0", "13.0", "nsys 2023.4.4.54 is older than 2025.3.2, which came with CUDA 13.0"),
         ("2025.3.2.474-253236389321v0", "13.0", None),
         ("2023.4.4.54-234433681190v0", "12.4", None),
-        ("2023.4.4.54-234433681190v0", None, None),  # a torch that is built without CUDA
+        ("2023.4.4.54-234433681190v0", None, None),  # that is not known
     ],
 )
 def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(
@@ -276,24 +277,47 @@ def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(
     assert choose_profiler("auto", "cpu") == ("nsys", found, None)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_torch_without_nvtx_is_not_recorded_by_nsys(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was built without CUDA, of this interpreter or of another: its functions for NVTX raise an error."""
+    stands_in(tmp_path, "#!/bin/sh\necho 'NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0'\n", monkeypatch)
+    python = other_python(tmp_path)
+    for written in ("cuda: Optional[str] = None", "cuda = None"):
+        (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.5.0+cpu'\n{written}\nhip = None\n")
+        assert choose_profiler("auto", device, None, python) == ("kineto", nsys.NO_NVTX, None)
+        with pytest.raises(UserError, match=rf"^profiler: nsys cannot be used: {nsys.NO_NVTX}$"):
+            choose_profiler("nsys", device, None, python)
+    monkeypatch.setattr(nsys.importlib.util, "find_spec", lambda _: SimpleNamespace(origin=tmp_path / "torch" / "x"))
+    assert choose_profiler("auto", device) == ("kineto", nsys.NO_NVTX, None)
+
+
 def test_the_cuda_of_torch_is_found_without_importing_it() -> None:
     program = (
-        "import sys; from multicard.profilers.nsys import cuda_of_torch; print(cuda_of_torch(), 'torch' in sys.modules)"
+        "import sys; from multicard.profilers.nsys import cuda_of_torch; "
+        "print(cuda_of_torch() or None, 'torch' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert answer.split() == [str(torch.version.cuda), "False"]
+
+
+def other_python(folder: Path) -> str:
+    """An interpreter whose torch lies in the folder `torch` of this one."""
+    (folder / "torch").mkdir()
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\necho a greeting\necho {folder}/torch/__init__.py\n")
+    python.chmod(0o755)
+    return str(python)
 
 
 def test_the_torch_of_another_interpreter_counts_where_that_runs_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands_in(tmp_path, "#!/bin/sh\necho 'NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0'\n", monkeypatch)
-    place = tmp_path / "torch"
-    place.mkdir()
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho a greeting\necho {place}/__init__.py\n")
-    python.chmod(0o755)
+    python = other_python(tmp_path)
     for cuda, found in (("11.8", "nsys"), ("99.0", "kineto")):
-        (place / "version.py").write_text(f"__version__ = '2.5.0'\ncuda: Optional[str] = '{cuda}'\n")
-        assert choose_profiler("auto", "cuda", None, str(python)).name == found
+        version = tmp_path / "torch" / "version.py"
+        version.write_text(f"__version__ = '2.5.0'\ncuda: Optional[str] = '{cuda}'\n")
+        assert choose_profiler("auto", "cuda", None, python).name == found
     assert cuda_of_torch(str(tmp_path / "none")) is None

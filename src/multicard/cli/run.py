@@ -10,6 +10,7 @@ from multicard.cli._command import Command, add_profile
 
 if TYPE_CHECKING:
     from multicard.experiment.config import Experiment
+    from multicard.experiment.parameters import JobParameters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +43,6 @@ def check_start(experiment: "Experiment", planning: bool = False) -> None:
     from multicard.archive.matrix import Matrix
     from multicard.core.errors import UserError
     from multicard.core.layout import RUN
-    from multicard.core.reasons import describe_reason
-    from multicard.experiment.workload import WORKLOADS
 
     matrix = Matrix.plan(experiment)
     measured = any((Path(experiment.results) / "runs" / run / RUN).exists() for run in matrix.runs)
@@ -52,11 +51,32 @@ def check_start(experiment: "Experiment", planning: bool = False) -> None:
     planned = [matrix.runs[run].parameters for run in matrix.planned()]
     if planning and not planned:
         return
-    reasons = [WORKLOADS[p.workload].refusal(p) for p in planned]
-    if all(reasons):
-        refused = [describe_reason(reason.record()) for reason in reasons]
-        unsupported = [f"cannot run here: {reason}" for reason in matrix.not_runnable().values()]
-        raise UserError(*dict.fromkeys([*refused, *unsupported]))
+    refused = []
+    for p in planned:
+        reason = _refusal(p)
+        if reason is None:
+            return
+        refused.append(reason)
+    unsupported = [f"cannot run here: {reason}" for reason in matrix.not_runnable().values()]
+    raise UserError(*dict.fromkeys([*refused, *unsupported]))
+
+
+def _refusal(p: "JobParameters") -> str | None:
+    """Why a run cannot start on this machine, by its workload or by the profiler that is stated; None where it can."""
+    from multicard.core.errors import UserError
+    from multicard.core.reasons import describe_reason
+    from multicard.experiment.workload import WORKLOADS
+    from multicard.launch.job import choose_profiler
+
+    work = WORKLOADS[p.workload]
+    if reason := work.refusal(p):
+        return describe_reason(reason.record())
+    try:
+        if p.profiler != "auto":
+            choose_profiler(p.profiler, p.device, work.hidden_from_profilers(p), work.interpreter(p))
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def run_and_print(

@@ -14,7 +14,7 @@ from multicard.doctor.checks import Check
 from multicard.launch.environment import job_environment
 from multicard.launch.process import run
 from multicard.profilers import PROFILERS
-from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, older_than_cuda
+from multicard.profilers.nsys import CAPTURE_RANGE, NO_NVTX, PROFILER, older_than_cuda
 
 RECORD_LIMIT_S = 90.0
 OF_CPU = "import torch; torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start('{range}'))"
@@ -26,7 +26,7 @@ WITHOUT = "without nsys runs are recorded by PyTorch's profiler (profiler: auto)
 
 
 def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> list[Check]:
-    """Look at the version of nsys, and have it record a trivial program."""
+    """Look at the version of nsys, and have it record a trivial program if torch can name ranges for it."""
     answer = ask(["nsys", "--version"])
     if answer.problem and "not on the PATH" in answer.problem:
         return [Check("nsys", "not on the PATH", "warning", f"envs/install-nsys.sh or a module; {WITHOUT}")]
@@ -38,6 +38,8 @@ def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> lis
                 "nsys", f"cannot tell its version: {answer.problem or _short(answer.output)}", "error", "reinstall nsys"
             ),
         ]
+    if "torch" in facts and facts.get("cuda") is None:
+        return [Check("nsys", f"{_dotted(version)}, but {NO_NVTX}", "warning", f"a torch for CUDA; {WITHOUT}")]
     return [_age(found[0], facts), _recording(facts, record_limit_s)]
 
 
@@ -48,6 +50,10 @@ def other_checks() -> list[Check]:
     return [Check(name, why or "on the PATH", "ok" if usable else "warning") for name, (usable, why, _) in found]
 
 
+def _dotted(version: tuple[int, ...] | None) -> str:
+    return ".".join(map(str, version or ()))
+
+
 def _short(text: str) -> str:
     return f"it printed {' '.join(text.split())[:80] or 'nothing'}"
 
@@ -55,7 +61,7 @@ def _short(text: str) -> str:
 def _age(version: str, facts: dict[str, Any]) -> Check:
     older = older_than_cuda(version, facts.get("cuda"))
     if older is None:
-        return Check("nsys", ".".join(map(str, version_of(version) or ())))
+        return Check("nsys", _dotted(version_of(version)))
     do = "on GPUs it may record nothing, so profiler: auto uses PyTorch's: install a newer one (docs/software.md)"
     return Check("nsys", older, "warning", do)
 

@@ -50,6 +50,8 @@ WITH_CUDA = {
     (13, 2): (2025, 6, 3),
     (13, 3): (2026, 1, 3),
 }
+BUILT_WITHOUT = ""  # the CUDA of a torch that was built for CPUs, whose functions for NVTX raise an error
+NO_NVTX = "torch has no NVTX, since it was built without CUDA"
 NUMERIC = ("INTEGER", "REAL")  # types of columns in which nsys stores nothing else
 DOMAIN_CREATED = 75  # eventType in NVTX_EVENTS
 FULL = "disk is full"  # SQLite's message, which nsys prints too, exiting with 0
@@ -70,13 +72,19 @@ class Nsys(Profiler):
     reader = "multicard.trace.nsys_sqlite"
 
     def availability(self, device: str, python: str | None = None) -> Availability:
-        """Whether nsys answers when asked for its version, and on GPUs is not older than the CUDA of torch."""
+        """Whether nsys answers when asked for its version and torch has NVTX, which names the ranges that it records.
+
+        On GPUs there is a caveat where it is older than the CUDA of torch.
+        """
         if not self.is_installed():
             return Availability(False, "no nsys on the PATH")
         version = self.version()
         if version is None:
             return Availability(False, "the nsys on the PATH does not work: nsys --version prints no version")
-        older = older_than_cuda(version, cuda_of_torch(python)) if device == "cuda" else None
+        cuda = cuda_of_torch(python)
+        if cuda == BUILT_WITHOUT:
+            return Availability(False, NO_NVTX)
+        older = older_than_cuda(version, cuda) if device == "cuda" else None
         return Availability(True, f"nsys {version} is on the PATH", older and f"nsys {older}")
 
     def version(self) -> str | None:
@@ -212,7 +220,9 @@ def older_than_cuda(version: str, cuda: str | None) -> str | None:
 
 
 def cuda_of_torch(python: str | None = None) -> str | None:
-    """Version of CUDA that torch was built for, found without importing it; None where there is none.
+    """Version of CUDA that torch was built for, found without importing it.
+
+    It is `BUILT_WITHOUT` of a torch that was built without, and None where there is no torch, or it does not say.
 
     `python`: the interpreter whose torch is meant, if not this one's.
     """
@@ -225,8 +235,8 @@ def cuda_of_torch(python: str | None = None) -> str | None:
         text = Path(torch).with_name("version.py").read_text(encoding="utf-8") if torch else ""
     except OSError:
         return None
-    found = re.search(r"^cuda\b[^=\n]*= ['\"]([\d.]+)['\"]", text, re.M)
-    return found[1] if found else None
+    found = re.search(r"^cuda\b[^=\n]*= (?:['\"]([\d.]+)['\"]|None$)", text, re.M)
+    return (found[1] or BUILT_WITHOUT) if found else None
 
 
 def _run(command: list[str], limit_s: float) -> tuple[int, str]:
