@@ -300,6 +300,15 @@ def test_what_a_rank_left_uncompiled_is_in_the_record_of_its_job(
     assert job(digits, tmp_path)["ranks"][0]["compile_limits_hit"] == hits
 
 
+def test_a_run_whose_profiler_failed_has_completed_and_says_why_it_has_no_trace(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "run", finishing({"trace_problem": None}, {"trace_problem": "RuntimeError: no"}))
+    record = job(digits, tmp_path, strategy="ddp", devices=2, profiler="kineto")
+    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", "rank 1: RuntimeError: no")
+    assert json.loads((tmp_path / "trace" / "captured.json").read_text())["files"] == []
+
+
 def ranks(*outcomes: str) -> list[dict[str, Any]]:
     code = {"out_of_memory": "out_of_memory", "diverged": "diverged"}
     return [

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from multicard.core.errors import UserError
 from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Profiler, Session
 from multicard.record import capture
@@ -55,6 +56,79 @@ def test_ranks_meet_before_and_after_recording_and_again_within_it(
     wait = ["synchronize cuda"] if device == "cuda" else []
     begins = [*wait, "barrier", "begins", "barrier", "rank:3"]
     assert events == [*begins, "steps", *wait, "barrier", "ends", "barrier"]
+
+
+@pytest.mark.parametrize("failing", ["opening", "closing", "range", "mark"])
+def test_a_profiler_that_fails_takes_nothing_from_a_training_that_is_to_go_on(
+    events: list[str], failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(Session):
+        def fail(self, what: str) -> None:
+            events.append(what)
+            if what == failing:
+                raise RuntimeError(f"no {what}\nhere")
+
+        @contextmanager
+        def recording(self) -> Iterator[None]:
+            self.fail("opening")
+            yield
+            self.fail("closing")
+
+        @contextmanager
+        def range(self, name: str) -> Iterator[None]:
+            self.fail("range")
+            yield
+
+        def mark(self, name: str) -> None:
+            self.fail("mark")
+
+    class Fake(Profiler):
+        name, order, description = "fake", 9, "fake"
+
+        def session(self, *_: Any) -> Session:
+            return Failing()
+
+    monkeypatch.setitem(PROFILERS._entries, "fake", Fake())
+    capture = Capture("fake", tmp_path, 0, torch.device("cpu"), forgiving=True)
+    with capture.window():
+        for _ in range(2):
+            with capture.range("step"):
+                events.append("step")
+    assert capture.problem == f"RuntimeError: no {failing} here"
+    # Other ranks wait for this one as often as ever; the script makes its steps, and what was opened is closed.
+    assert events.count("barrier") == 4
+    assert events.count("step") == 2
+    assert events.count("closing") == (failing != "opening")
+    assert events.count("range") == {"opening": 0, "closing": 2, "range": 1, "mark": 0}[failing]
+
+
+def test_an_error_of_the_training_or_a_full_disk_is_no_fault_of_the_profiler(
+    events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fake(Profiler):
+        name, order, description = "fake", 9, "fake"
+
+        def session(self, *_: Any) -> Session:
+            return Full()
+
+    class Full(Session):
+        @contextmanager
+        def recording(self) -> Iterator[None]:
+            try:
+                yield
+            except ValueError:
+                events.append("closed")
+                raise
+            raise UserError("rank0.json.gz: cannot be written: No space left on device")
+
+    monkeypatch.setitem(PROFILERS._entries, "fake", Fake())
+    capture = Capture("fake", tmp_path, 0, torch.device("cpu"), forgiving=True)
+    with pytest.raises(ValueError, match="of the training"), capture.window():
+        raise ValueError("of the training")
+    assert events[-1] == "closed"
+    with pytest.raises(UserError, match="No space left"), capture.window():
+        pass
+    assert capture.problem is None
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

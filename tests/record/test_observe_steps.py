@@ -212,13 +212,48 @@ def test_pytorchs_profiler_records_the_window(server: Server, tmp_path: Path) ->
             loss_of(x, y).backward()
             optimizer.step()
     """
-    server.run(tmp_path, after_head(script), profiler="kineto")
+    found = server.run(tmp_path, after_head(script), profiler="kineto")
+    assert found.rank["trace_problem"] is None
     with gzip.open(tmp_path / "scratch" / "rank0.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
     names = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
     assert {name: names[name] for name in ("step", "data", "forward", "backward", "optimizer", "rank:0", "warmup")} == {
         "step": 2, "data": 2, "forward": 2, "backward": 2, "optimizer": 2, "rank:0": 1, "warmup": 0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("profiler", "problem"),
+    [("kineto", "RuntimeError: PyTorch's profiler is in use already"), ("nsys", "RuntimeError: NVTX not installed")],
+)
+def test_a_script_goes_on_where_its_steps_cannot_be_profiled(
+    server: Server, tmp_path: Path, profiler: str, problem: str
+) -> None:
+    """One that profiles itself, with a torch that has no NVTX; its own trace is as it would be."""
+    script = """
+    def fail(*_):
+        raise RuntimeError("NVTX not installed")
+    torch.cuda.nvtx.range_start = torch.cuda.nvtx.mark = fail
+    own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    own.start()
+    try:
+        for epoch in range(1000):
+            for x, y in loader:
+                with torch.profiler.record_function("of the script"):
+                    loss_of(x, y).backward()
+                optimizer.step()
+    finally:
+        own.stop()
+        print("updates:", sum(event.name == "of the script" for event in own.events()))
+        print("ours:", sum(event.name in ("step", "forward", "backward", "rank:0") for event in own.events()))
+    """
+    found = server.run(tmp_path, after_head(script), profiler=profiler)
+    assert (found.exit_code, found.rank["outcome"]) == (0, "completed"), found.output
+    assert found.rank["trace_problem"].startswith(problem)
+    assert f"multicard:   no trace of rank 0: {problem}" in found.output
+    assert [step["window"] for step in found.steps[0]] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
+    assert {f"updates: {STEPS + 1}", "ours: 0"} <= set(found.output.splitlines())
+    assert not list((tmp_path / "scratch").glob("*.gz"))
 
 
 def test_marks_become_the_ends_of_steps(server: Server, tmp_path: Path) -> None:

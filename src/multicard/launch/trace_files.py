@@ -14,11 +14,19 @@ from multicard.profilers import PROFILERS, Profiler
 
 
 def keep_trace(
-    scratch: Path, target: Path, profiler: str, outcome: str, parameters: JobParameters, ended: Ended | None = None
+    scratch: Path,
+    target: Path,
+    profiler: str,
+    outcome: str,
+    parameters: JobParameters,
+    ended: Ended | None = None,
+    problem: str | None = None,
 ) -> dict[str, Any]:
     """Move the trace into the run directory; its manifest lists the files, or says why there are none.
 
     Process ids have a meaning on one node only, so the manifest names the node of a report where there are several.
+
+    `problem`: why the profiler failed in a rank, if it did: then there is no trace of any.
     """
     entry = PROFILERS[profiler]
     files, missing = trace_files(entry, parameters), None
@@ -26,6 +34,8 @@ def keep_trace(
         missing = "no profiler was used"
     elif outcome != "completed":
         missing = f"the run ended as {outcome}"
+    elif problem:
+        missing = problem
     else:
         try:
             for name in files:

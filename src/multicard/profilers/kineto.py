@@ -32,9 +32,9 @@ class KinetoSession(Session):
     """Ranges are PyTorch's `record_function`."""
 
     def __init__(self, file: Path, device: "torch.device"):
-        from torch import profiler
+        from torch import autograd, profiler
 
-        self._file, self._device, self._profiler = file, device, profiler
+        self._file, self._device, self._profiler, self._autograd = file, device, profiler, autograd
 
     def range(self, name: str) -> AbstractContextManager[object]:
         """Show the block as a user annotation."""
@@ -47,7 +47,18 @@ class KinetoSession(Session):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record while the block runs, then write the trace."""
+        """Record while the block runs, then write the trace.
+
+        Raises
+        ------
+        RuntimeError
+            If a profiler of PyTorch records already, which this one would end.
+        """
+        # One that is enabled on this thread, and one that is on any.
+        if self._autograd._profiler_enabled() or getattr(self._autograd.profiler, "_is_profiler_enabled", False):
+            raise RuntimeError(
+                "PyTorch's profiler is in use already, by the script itself; `profiler: none` leaves it alone"
+            )
         activities = [self._profiler.ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(self._profiler.ProfilerActivity.CUDA)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from multicard.profilers import PROFILERS
 from multicard.record.clock import wait_for
+from multicard.record.forgiving import Forgiving
 
 LONGEST_WAIT = timedelta(minutes=30)  # as for collectives of gloo
 MOST_WAITS = 10  # of a rank at one barrier, and more
@@ -88,6 +89,8 @@ class Capture:
         All that the rank computes on, if these are more than `device`.
     barrier
         Of all ranks, if one is made already.
+    forgiving
+        Whether training goes on, without a trace, where the profiler fails; `problem` says why.
     """
 
     def __init__(
@@ -98,11 +101,18 @@ class Capture:
         device: torch.device,
         devices: Sequence[torch.device] = (),
         barrier: HostBarrier | None = None,
+        forgiving: bool = False,
     ):
-        self._session, self._rank = PROFILERS[profiler].session(folder, rank, device), rank
+        session = PROFILERS[profiler].session(folder, rank, device)
+        self._session, self._rank = Forgiving(session) if forgiving else session, rank
         self._devices = devices or (device,)
         self._barrier = barrier
         self.range = self._session.range
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no trace of this rank, if it is `forgiving`; None where the profiler has not failed."""
+        return getattr(self._session, "problem", None)
 
     @contextmanager
     def window(self) -> Iterator[None]:

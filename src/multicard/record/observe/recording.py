@@ -65,7 +65,9 @@ class Recording:
         self.devices = devices_of(optimizer, self.stated["device"])
         device = self.devices[0]
         self.barrier = make_barrier()
-        self.capture = Capture(job["profiler"], self.scratch, self.rank, device, self.devices, self.barrier)
+        self.capture = Capture(
+            job["profiler"], self.scratch, self.rank, device, self.devices, self.barrier, forgiving=True
+        )
         clock = CudaClock(self.devices, device) if device.type == "cuda" else None
         counted = min(COUNTED_STEP, self.stated["warmup_steps"]) if self.stated.get("count_operations") else None
         # The script may read the peaks of memory itself.
@@ -161,6 +163,8 @@ class Recording:
             self._window.__exit__(None, None, None)
             self._window = None
             self.is_complete = True
+            if self.capture.problem:
+                print(f"{PROGRESS}  no trace of rank {self.rank}: {self.capture.problem}", file=sys.stderr, flush=True)
 
     def begin_pass(self, observer: Observer) -> None:
         """A pass over the data begins: the step that is open begins only now."""
@@ -298,6 +302,7 @@ class Recording:
             "device_memory_used_bytes": [device_memory_used_bytes(device) for device in self.devices],
             "compile_limits_hit": limits_hit(),
             "operations": self.recorder.operations,
+            "trace_problem": self.capture.problem,
             "observed": {
                 "optimizers": sorted(observer.optimizers),
                 "loaders": loaders,
