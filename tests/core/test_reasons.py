@@ -24,6 +24,11 @@ from multicard.core.reasons import Reason, describe_reason
         ),
         (Reason("cannot_run", node="n1", message="needs a CUDA GPU"), "cannot run on n1: needs a CUDA GPU"),
         (Reason("killed"), "killed by ?"),
+        (
+            Reason("same_rank", rank=0, ranks=2),
+            "rank 0: 2 processes take themselves for it; have them form a process group, give each a RANK of its own, "
+            "or use another `launcher`",
+        ),
     ],
 )
 def test_a_reason_is_worded_by_its_facts(reason: Reason, text: str) -> None:

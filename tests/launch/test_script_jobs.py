@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT
 from multicard.analysis.measures import measure_run
 from multicard.core.files import write_json
-from multicard.core.reasons import describe_reason
+from multicard.core.reasons import Reason, describe_reason
 from multicard.core.rendezvous import free_port
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import job as job_module
@@ -27,6 +27,7 @@ from multicard.launch.job import run_job
 from multicard.record.observe import OBSERVE
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
+from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 from observed_scripts import Server
 
@@ -257,6 +258,31 @@ def test_ranks_that_do_not_know_of_each_other_are_counted(tmp_path: Path) -> Non
     record = job(tmp_path, *program[1:], script=program[0], launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
     assert why(record).startswith("2 of its processes trained, and `devices` is 1")
+
+
+@pytest.mark.parametrize(
+    ("ended", "devices", "trained", "completed", "expected"),
+    [
+        ("exited", 2, [0, 0], [0], Reason("same_rank", rank=0, ranks=2)),
+        ("timed_out", 2, [0, 0], [0], Reason("same_rank", rank=0, ranks=2)),  # one that takes no notice
+        ("timed_out", 2, [1, 1], [], Reason("same_rank", rank=1, ranks=2)),
+        ("timed_out", 1, [0, 0], [], Reason("hidden_ranks", ranks=2, devices=1)),
+        ("timed_out", 2, [0, 1], [], Reason("timed_out")),
+        ("timed_out", 2, [0], [0], Reason("timed_out")),  # the other one may hang
+        ("exited", 2, [0], [0], Reason("hidden_ranks", ranks=1, devices=2)),
+    ],
+)
+def test_ranks_that_are_hidden_are_named_before_what_they_bring_about(
+    ended: str, devices: int, trained: list[int], completed: list[int], expected: Reason, tmp_path: Path
+) -> None:
+    for number, rank in enumerate(trained):
+        write_json(tmp_path / f"process.json.{number}", {"rank": rank, "steps": True, "program": "train.py"})
+    p = ScriptParameters(command=["train.py"], device="cpu", devices=devices)
+    ranks = [{"rank": rank, "outcome": "completed"} for rank in completed]
+    outcome = "timed_out" if ended == "timed_out" else "failed"
+    reason = Reason(ended, exit_code=0) if ended == "exited" else Reason(ended)
+    found = judge_script(p, outcome, reason, ranks, tmp_path)
+    assert found == ("timed_out" if expected.code == "timed_out" else "failed", expected)
 
 
 def test_nodes_start_their_own_ranks_and_leave_what_was_observed(tmp_path: Path) -> None:

@@ -79,13 +79,14 @@ def test_a_rank_that_ends_before_the_others_is_named(server: Server, tmp_path: P
     assert found.ranks[1]["reason"]["steps"] == 4  # 64 samples in batches of 8 for two ranks
 
 
-def test_of_two_processes_that_take_themselves_for_one_rank_the_first_is_recorded(
+def test_of_two_processes_that_take_themselves_for_one_rank_the_first_is_recorded_and_the_other_ends_with_it(
     server: Server, tmp_path: Path
 ) -> None:
     main = "torch.multiprocessing.start_processes(alone, nprocs=2, start_method='fork')"
-    alone = "def alone(rank):\n    train(rank, steps=5, distributed=False, wrap=lambda model: model)\n"
+    alone = "def alone(rank):\n    train(rank, steps=10**9, distributed=False, wrap=lambda model: model)\n"
     text = script(tmp_path, main).replace("if __name__", f"{alone}\nif __name__")
     found = server.run(tmp_path, text, devices=2)
+    assert found.exit_code == 0, found.output
     assert [rank["outcome"] for rank in found.ranks] == ["completed"]
     assert sum(process["steps"] for process in found.processes) == 2
 

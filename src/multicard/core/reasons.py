@@ -23,6 +23,8 @@ WORDINGS = {
     "steps_disagree": "another rank ended before step {step}; every rank has to make the same number of steps",
     "hidden_ranks": "{ranks} of its processes trained, and `devices` is {devices}; have the script start as many "
     "({{devices}} in its command), or use another `launcher`",
+    "same_rank": "{ranks} processes take themselves for it; have them form a process group, give each a RANK of its "
+    "own, or use another `launcher`",
     "trained_on_cpu": "its processes trained on CPUs, and `device` is cuda; have the script move its model to the GPU, "
     "or state `device: cpu`",
 }

@@ -18,10 +18,12 @@ from typing import Any, NoReturn
 import torch
 
 from multicard.core.files import read_json
+from multicard.core.layout import rank_file
 from multicard.core.system import read_or_none
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import Loader, Pass, samples_in
 from multicard.record.observe.ranks import claim_rank, rank_of_process
+from multicard.record.tear_down import LIMIT_S, leave_now
 
 MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
 
@@ -37,7 +39,7 @@ class Observer:
         """Begin as if nothing had been seen: a worker of a loader is no rank, other forked processes may be."""
         # Closing what a profiler of the parent had open would stop it here too, so that is kept.
         self._of_parent, self._recording = getattr(self, "_recording", None), None
-        self._is_extra = False  # another process has the same rank
+        self._first: Path | None = None  # record of the process that has the same rank and came first
         self._ended = False
         self._thread: int | None = None  # that trains
         self._lead: weakref.ref[Any] | None = None
@@ -130,9 +132,14 @@ class Observer:
     def _force_exit(self) -> None:
         if self._ended and self._recording is not None:
             self._recording.force_exit()
+        elif self._ended and self._first is not None:
+            leave_now(0)
 
     def _end_step(self, optimizer: Any) -> None:
-        if self._is_extra or is_capturing():
+        if is_capturing():
+            return
+        if self._first is not None:
+            self._end_beside(self._first)
             return
         try:
             if self._recording is None:
@@ -158,10 +165,10 @@ class Observer:
         self._thread = threading.get_ident()
         self._leave_at_exit()  # multiprocessing drops it in a process that it forks
         job = read_json(Path(os.environ[OBSERVE]))
-        if not claim_rank(job):
-            self._is_extra = True
-        else:
+        if claim_rank(job):
             self._recording = Recording(job, optimizer)
+        else:
+            self._first = Path(job["scratch"]) / rank_file("rank.json", rank_of_process())
         self._note_process(steps=True, rank=rank_of_process())
 
     # Backward passes.
@@ -243,6 +250,19 @@ class Observer:
 
     # The end.
 
+    def _end_beside(self, first: Path) -> None:
+        """End this process, which is no rank of its own, once the one that is has left its record.
+
+        Nothing else would end it before the job's time limit.
+        """
+        if not first.exists():
+            return
+        self._ended = True
+        timer = threading.Timer(LIMIT_S, leave_now, [0])
+        timer.daemon = True
+        timer.start()
+        raise SystemExit(0)
+
     def _give_up(self, error: Exception) -> NoReturn:
         """End the script because of an error of the observer, or of ranks that do not agree: it has no numbers."""
         from multicard.record.observe import recording
@@ -259,7 +279,7 @@ class Observer:
     def leave(self) -> None:
         """The process exits: leave a record of what there is, unless it is written."""
         self._look_for_update()
-        if self._ended or self._is_extra:
+        if self._ended or self._first is not None:
             return
         error = error_of_exit()
         if isinstance(error, KeyboardInterrupt):

@@ -1,5 +1,6 @@
 """Outcomes of a job that only scripts have: nothing that trained was seen, or not what was stated."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +20,19 @@ def judge_script(
         return "failed", Reason("trained_on_cpu")
     processes = _processes(scratch)
     # Processes that take themselves for the same rank leave one record.
-    trained = max(len(list(scratch.glob("rank.json.rank*[0-9]"))), sum(bool(each.get("steps")) for each in processes))
-    completed = all(rank["outcome"] == "completed" for rank in ranks)
-    if outcome == "completed" or (reason.code == "exited" and reason.exit_code == 0):
-        if trained == 0:
-            return "failed", _no_steps(processes)
-        if completed and trained != p.devices:
+    seen = Counter(each.get("rank") for each in processes if each.get("steps"))
+    trained = max(len(list(scratch.glob("rank.json.rank*[0-9]"))), seen.total())
+    ended = outcome == "completed" or (reason.code == "exited" and reason.exit_code == 0)
+    if ended and trained == 0:
+        return "failed", _no_steps(processes)
+    if (ended or outcome == "timed_out") and all(rank["outcome"] == "completed" for rank in ranks):
+        # At the time limit, those that did not train may have been about to.
+        if trained > p.devices or (ended and trained < p.devices):
             return "failed", Reason("hidden_ranks", ranks=trained, devices=p.devices)
+        [(rank, count)] = seen.most_common(1) or [(None, 0)]
+        if count > 1:
+            return "failed", Reason("same_rank", rank=rank, ranks=count)
+    if ended:
         return outcome, reason
     if reason.code == "exited" and (raised := [each for each in processes if each.get("error")]):
         words = {Path(word).name for word in p.command}
