@@ -1,11 +1,13 @@
 """Which processes of a script the observer takes for ranks, however they are started, and how ranks end together."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from multicard.core.rendezvous import free_port
+from multicard.record.observe.ranks import OUTERMOST, is_outermost
 from observed_scripts import Server, run
 
 pytestmark = pytest.mark.slow
@@ -123,9 +125,58 @@ def test_a_script_that_fails_without_pytorch_names_the_rank_that_the_launcher_to
     assert (process["rank"], process["error"]["reason"]["rank"]) == (2, 2)
 
 
+def test_a_rank_tells_the_programs_that_it_starts_that_it_is_the_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    text = """
+    import os, subprocess, sys
+    def show(**told):
+        code = "import os; print(os.getppid(), os.getpid(), os.environ['MULTICARD_OUTERMOST'], flush=True)"
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, **told})
+    show(), show(RANK="0"), show(RANK="1")
+    """
+    lines = [line.split() for line in run(tmp_path, text).output.splitlines()]
+    assert [noted.replace(own, "own").replace(parent, "parent") for parent, own, noted in lines] == [
+        "SLURM_PROCID=0:parent", "RANK=0:own", "RANK=1:own",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("noted", "outermost"),
+    [
+        ("RANK=0:1", False),
+        (f"RANK=0:{os.getpid()}", True),
+        ("RANK=1:1", True),
+        ("SLURM_PROCID=0:1", True),  # a rank of torchrun, which is a task of Slurm
+        ("", True),
+    ],
+)
+def test_the_outermost_process_of_a_rank_is_told_from_those_that_it_starts(
+    noted: str, outermost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "SLURM_PROCID": "0", OUTERMOST: noted}.items():
+        monkeypatch.setenv(name, value)
+    assert is_outermost() == outermost
+
+
+def test_a_program_that_a_rank_starts_does_not_fail_for_it(server: Server, tmp_path: Path) -> None:
+    text = f"""
+    import os
+    os.environ.update(RANK="0", {OUTERMOST}="RANK=0:1")
+    raise ValueError("before the first step")
+    """
+    found = server.run(tmp_path, text)
+    assert (found.exit_code, found.ranks) == (1, [])
+    [process] = [each for each in found.processes if each["error"]]
+    assert process["error"]["reason"]["message"] == "ValueError: before the first step"
+
+
 def test_ranks_of_torchrun_that_share_a_model_end_together(tmp_path: Path) -> None:
-    """FSDP on two CPU processes; torchrun itself imports torch too, and is no rank."""
-    wrap = "from torch.distributed.fsdp import fully_shard; train(int(os.environ['RANK']), wrap=fully_shard)"
+    """FSDP on two CPU processes; torchrun itself imports torch too, and is no rank, nor is what a rank starts."""
+    helper = "subprocess.run([sys.executable, '-c', 'import torch; no_such_name'], check=False)"
+    wrap = f"import subprocess; os.environ['RANK'] == '0' and {helper}; "
+    wrap += "from torch.distributed.fsdp import fully_shard; train(int(os.environ['RANK']), wrap=fully_shard)"
     found = run(
         tmp_path, script(tmp_path, wrap, "env://"),
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], devices=2,
@@ -134,7 +185,7 @@ def test_ranks_of_torchrun_that_share_a_model_end_together(tmp_path: Path) -> No
     assert [(rank["rank"], rank["outcome"]) for rank in found.ranks] == [(0, "completed"), (1, "completed")]
     assert [[step["samples"] for step in steps] for steps in found.steps] == 2 * [6 * ["8"]]
     seen = {process["program"]: process["steps"] for process in found.processes}
-    assert seen == {"torch.distributed.run": False, str(tmp_path / "script.py"): True}
+    assert seen == {"torch.distributed.run": False, str(tmp_path / "script.py"): True, "-c": False}
 
 
 def test_processes_that_are_spawned_are_told_apart(tmp_path: Path) -> None:

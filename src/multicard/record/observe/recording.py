@@ -30,7 +30,7 @@ from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.plan import Pace, Plan, place
-from multicard.record.observe.ranks import RANKS, claim_rank, rank_of_process, told
+from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.rank import describe_failure
@@ -346,7 +346,8 @@ def facts_of_process(rank: int) -> dict[str, Any]:
 def write_failure(error: BaseException, note_process: Callable[..., None]) -> None:
     """Leave word of an error before the first update: in rank.json of a rank, else in process.json.
 
-    A process without a rank may be a launcher, whose error only says that a rank had one.
+    A process without a rank may be a launcher, whose error only says that a rank had one. A process that a rank started
+    inherits its number, and may fail without the rank doing so.
     """
     job = read_json(Path(os.environ[OBSERVE]))
     words = {Path(word).name for word in job["parameters"].get("command", ())}
@@ -355,7 +356,7 @@ def write_failure(error: BaseException, note_process: Callable[..., None]) -> No
     rank = rank_of_process() if is_rank else None
     ended = describe_failure(error, rank)
     note_process(error=ended)
-    if rank is not None and claim_rank(job):
+    if rank is not None and is_outermost() and claim_rank(job):
         write_json(Path(job["scratch"]) / rank_file("rank.json", rank), {**ended, **facts_of_process(rank)})
 
 

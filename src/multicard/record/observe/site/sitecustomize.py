@@ -14,6 +14,8 @@ HERE = Path(__file__).parent
 HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 # Variables in which a launcher tells a process its rank; see `multicard.record.observe.ranks`.
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+# Variable by which Python processes that a rank starts know that they are not the rank itself; see there, too.
+OUTERMOST = "MULTICARD_OUTERMOST"
 LONGEST_MESSAGE = 300  # characters
 
 
@@ -40,8 +42,24 @@ def note_process(**facts):
 
 def told_rank():
     """Rank that a launcher told this process, or None."""
-    values = [os.environ.get(name, "") for name in RANKS]
-    return next((int(value) for value in values if value.isdigit()), None)
+    told = told_variable()
+    return told and int(told.partition("=")[2])
+
+
+def told_variable():
+    """The variable by which it did so and its value, such as RANK=0; or None."""
+    stated = [(name, os.environ.get(name, "")) for name in RANKS]
+    return next(("=".join(each) for each in stated if each[1].isdigit()), None)
+
+
+def note_outermost():
+    """Let the Python processes that this one starts know that it is the rank, unless it was told so of another one.
+
+    They inherit its rank, but not its process id. A launcher among them tells ranks another number, or by another name.
+    """
+    told = told_variable()
+    if told and os.environ.get(OUTERMOST, "").rpartition(":")[0] != told:
+        os.environ[OUTERMOST] = "{}:{}".format(told, os.getpid())  # noqa: UP032
 
 
 def program():
@@ -132,6 +150,7 @@ def run_next():
 
 def begin():
     """Note this process, and wait for it to import torch."""
+    note_outermost()
     if not is_helper():
         note_process()
         atexit.register(guarded, note_error)
