@@ -93,13 +93,15 @@ def test_every_figure_says_which_runs_were_not_stationary(tmp_path: Path) -> Non
 
 
 def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:
-    measures = scenario(tmp_path, table({}, DRIFTING, CROSSING, HOST_EXTENTS)).measures
+    also = {"folder_changes": "checkpoint.pt and 2 more", "ignored_exit": True}
+    measures = scenario(tmp_path, table({}, DRIFTING | also, CROSSING, HOST_EXTENTS)).measures
     runs = measures[["run", "outcome"]].assign(reason="", started="", wall_time_s="")
     of = run_table(results(runs, measures))
     assert of.columns[-1] == ("Notices", False)
     assert [row.cells[-1].text for row in of.rows] == [
         "",
-        f"not stationary: {DRIFT}",
+        f"not stationary: {DRIFT}; script ignored its end: it went on after SystemExit, and was ended without its own "
+        "clean-up; changed in your folder: checkpoint.pt and 2 more",
         f"profiled window crosses the end of a pass: {RESTART}",
         f"steps of a GPU timed on the host: {LAUNCHES}",
     ]

@@ -8,12 +8,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from multicard.analysis import provenance
 from multicard.analysis.bottlenecks import bottlenecks
 from multicard.analysis.consistency import check_run
 from multicard.analysis.evidence import read_evidence
 from multicard.analysis.gain import gains
 from multicard.analysis.measures import measure_run
-from multicard.analysis.notices import notices
+from multicard.analysis.notices import notices, remarks
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.provenance import notes
 from multicard.analysis.recommend import as_markdown
@@ -170,6 +171,26 @@ def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> N
         "pass shorter than the windows: the measured steps are of 3 passes of 8 steps; what the script does between "
         "passes is not measured"
     )
+
+
+def test_what_a_run_changed_in_its_folder_and_how_it_ended_is_said_and_no_doubt(tmp_path: Path) -> None:
+    changes = {"folder_changes": {"count": 3, "names": ["check\x1bpoint.pt", "a", "b"]}}
+    one = parameters_of_all(configuration(vary={"args": {"batch_size": [32], "amp": ["none", "fp16"]}}, **UNSCALED))
+    row = measured(tmp_path, one[0], 0.05, **changes, ranks=[{"rank": 0, "observed": {}, "ignored_exit": True}])
+    ended = "it went on after SystemExit, and was ended without its own clean-up"
+    assert notices(row) == []
+    assert remarks(row) == [f"script ignored its end: {ended}", "changed in your folder: check�point.pt and 2 more"]
+    failed = {"outcome": "failed", "reason": {"code": "error"}, "folder_changes": {"count": 1, "names": ["b"]}}
+    runs = [tmp_path / "runs" / run_id(one[0]), write_run(tmp_path, one[1], 0.05, **failed)]
+    write_scenario(runs, {}, tmp_path / "ours")
+    tables = ScenarioTables(tmp_path / "ours")
+    assert provenance.remarks(tables) == [
+        f"Script ignored its end: 1 of 2 runs ({ended})",
+        "Changed in your folder: 2 of 2 runs (the first: check�point.pt and 2 more)",
+    ]
+    assert not any("folder" in line or "ignored" in line for line in notes(tables, profiled=True))
+    nothing = measured(tmp_path / "other", p(), 0.05, folder_changes={"count": 0, "names": []})
+    assert remarks(nothing) == remarks(measured(tmp_path / "unknown", p(), 0.05)) == []
 
 
 def test_speedup_compares_runs_that_differ_in_their_devices_only(tmp_path: Path) -> None:

@@ -59,6 +59,15 @@ def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
     assert text.splitlines()[-1] == f"report: {tmp_path}/report.html"
 
 
+def test_files_that_runs_changed_are_named_after_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_results(tmp_path, [row(1, 0.1), row(2, 0.1, outcome="failed")])
+    path = tmp_path / "scenarios" / "s0" / "measures.csv"
+    pd.read_csv(path).assign(folder_changes=["checkpoint.pt and 2 more", "log.txt"]).to_csv(path, index=False)
+    assert shown(tmp_path)
+    says = "Changed in your folder: 2 of 2 runs (the first: checkpoint.pt and 2 more)"
+    assert says in capsys.readouterr().out.splitlines()
+
+
 def test_failures_have_their_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(1, 0.1), row(2, None, outcome="failed"), row(4, None, outcome="out_of_memory")]
     completed, text = printed(tmp_path, capsys, *rows, run1="rank 1: no such file: a\x1b[1m", run2="rank 0: 3 GiB")

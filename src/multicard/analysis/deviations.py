@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from multicard.core.text import counted
+from multicard.core.text import counted, printable
+
+LONGEST_NAME = 90  # of a file
 
 
 def deviation(record: Mapping[str, Any]) -> str | None:
@@ -21,6 +23,15 @@ def tear_down_problem(record: Mapping[str, Any]) -> str | None:
     if not told and record.get("ended_at_time_limit"):
         return "its processes did not exit after all ranks had finished, and were ended at the time limit"
     return "; ".join(told) or None
+
+
+def folder_changes(record: Mapping[str, Any]) -> str | None:
+    """Files that a run changed in the folder of its script, in words; None where there are none, or it is not known."""
+    found = record.get("folder_changes") or {}
+    if not found.get("names"):
+        return None
+    more = f" and {found['count'] - 1} more" if found["count"] > 1 else ""
+    return printable(found["names"][0], LONGEST_NAME) + more
 
 
 def _with(record: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

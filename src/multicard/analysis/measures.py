@@ -8,7 +8,7 @@ import pandas as pd
 
 from multicard.analysis import stationarity, utilization
 from multicard.analysis.conditions import condition_columns, disturbance
-from multicard.analysis.deviations import deviation
+from multicard.analysis.deviations import deviation, folder_changes
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.run_files import RunFiles, read_table
 from multicard.analysis.warmup import without_transient
@@ -65,7 +65,7 @@ COMMON: dict[str, str] = {
 }
 
 # Columns before parameters and measures.
-ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation")
+ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "folder_changes")
 
 # Of each workload, by its name; and of all.
 MEASURES_OF = {
@@ -113,6 +113,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
         "deviation": deviation(record),
+        "folder_changes": folder_changes(record),
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
     }

@@ -23,6 +23,8 @@ SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 CROSSES_PASS = "profiled window crosses the end of a pass"
 HOST_EXTENTS = "steps of a GPU timed on the host"
+IGNORED_EXIT = "script ignored its end"
+FOLDER_CHANGED = "changed in your folder"
 PROFILED = (WINDOW_DIFFERS, CROSSES_PASS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
 
@@ -127,6 +129,19 @@ def untraced_notice(values: Mapping[str, Any]) -> str | None:
     return f"{traced:.0f} of {devices:.0f}, whose times may not be those of the slowest"
 
 
+def exit_remark(values: Mapping[str, Any]) -> str | None:
+    """That a script went on when it was asked to end; None where it ended, or that is not known."""
+    if not _is(values, "ignored_exit", True):
+        return None
+    return "it went on after SystemExit, and was ended without its own clean-up"
+
+
+def folder_remark(values: Mapping[str, Any]) -> str | None:
+    """Files that a run changed in the folder of its script; None where there are none, or that is not known."""
+    found = values.get("folder_changes")
+    return None if pd.isna(found) else found
+
+
 # By what is the matter.
 NOTICES: dict[str, Notice] = {
     ADOPTED: adopted_notice,
@@ -144,9 +159,18 @@ NOTICES: dict[str, Notice] = {
 }
 
 
+# What else a run did, by which none of its numbers is in doubt.
+REMARKS: dict[str, Notice] = {IGNORED_EXIT: exit_remark, FOLDER_CHANGED: folder_remark}
+
+
 def notices(values: Mapping[str, Any]) -> list[str]:
     """All notices on a run, with what is the matter; none without measures."""
     return [f"{what}: {how}" for what, notice in NOTICES.items() if (how := notice(values)) is not None]
+
+
+def remarks(values: Mapping[str, Any]) -> list[str]:
+    """All remarks on a run, likewise."""
+    return [f"{what}: {how}" for what, remark in REMARKS.items() if (how := remark(values)) is not None]
 
 
 def _observed(values: Mapping[str, Any]) -> Workload | None:

@@ -1,7 +1,8 @@
 """Notes on a scenario's runs: which have no numbers, are synthetic, unlike in machine or versions, or doubtful."""
 
 import json
-from typing import Literal
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Literal
 
 from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.notices import (
@@ -12,10 +13,12 @@ from multicard.analysis.notices import (
     NOTICES,
     OVERSUBSCRIBED,
     PROFILED,
+    REMARKS,
     SAME_SAMPLES,
     SHORT_PASS,
     UNCOUNTED,
     UNTRACED,
+    Notice,
 )
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
@@ -47,7 +50,14 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
         SHORT_PASS,
         *(PROFILED if profiled else ()),
     )
-    return [*_not_shown(tables), *_provenance(tables), *(line for kind in kinds for line in _counted(tables, kind))]
+    doubts = (line for kind in kinds for line in _counted(tables.completed, kind, NOTICES[kind]))
+    return [*_not_shown(tables), *_provenance(tables), *doubts]
+
+
+def remarks(tables: ScenarioTables) -> list[str]:
+    """Lines about what else runs did, those that failed included, by which no number is in doubt."""
+    rows = tables.measures.to_dict("records")
+    return [line for kind, remark in REMARKS.items() for line in _counted(rows, kind, remark)]
 
 
 def synthetic(tables: ScenarioTables) -> Literal["all", "some"] | None:
@@ -68,13 +78,13 @@ def _not_shown(tables: ScenarioTables) -> list[str]:
     return [f"Without numbers: {', '.join(counted)}"] if counted else []
 
 
-def _counted(tables: ScenarioTables, kind: str) -> list[str]:
-    """A line with the number of completed runs that have a notice of a kind, and the first of these; or none."""
-    found = [how for row in tables.completed if (how := NOTICES[kind](row)) is not None]
+def _counted(rows: Sequence[Mapping[Hashable, Any]], kind: str, notice: Notice) -> list[str]:
+    """A line with the number of runs that have a notice of a kind, and the first of these; or none."""
+    found = [how for row in rows if (how := notice(row)) is not None]
     if not found:
         return []
     which = "" if len(found) == 1 else "the first: "
-    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {counted(len(tables.completed), 'run')} ({which}{found[0]})"]
+    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {counted(len(rows), 'run')} ({which}{found[0]})"]
 
 
 def _provenance(tables: ScenarioTables) -> list[str]:

@@ -45,7 +45,7 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
     from multicard.analysis.evidence import read_evidence
     from multicard.analysis.gain import gains
     from multicard.analysis.overview import measures_shown, overview
-    from multicard.analysis.provenance import notes
+    from multicard.analysis.provenance import notes, remarks
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
     from multicard.cli._console import console
     from multicard.core.terminal import plain
@@ -67,7 +67,7 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
-        lines += notes(tables, profiled=True)
+        lines += [*notes(tables, profiled=True), *remarks(tables)]
         if tables.completed:
             lines += gains(read_evidence(results, [name]))
         for line in dict.fromkeys(lines):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.notices import notices
+from multicard.analysis.notices import notices, remarks
 from multicard.report.results import Results
 from multicard.report.wording import Measure, cell, is_number, measure
 
@@ -49,7 +49,7 @@ def run_table(results: Results) -> RunTable:
     wall = pd.to_numeric(runs.get("wall_time_s", pd.Series("", index=runs.index)), errors="coerce")
     how_long = measure("wall_time_s", wall)
     reasons = runs["reason"].astype(bool).any()
-    doubts = {run: "; ".join(notices(values)) for run, values in measures.iterrows()}
+    doubts = {run: "; ".join([*notices(values), *remarks(values)]) for run, values in measures.iterrows()}
     bound = "bound" in measures and measures["bound"].notna().any()
     columns = [("Devices", True), *((how.heading, True) for how in shown.values())]
     columns += [*([("Bound", False)] if bound else []), (how_long.heading, True)]

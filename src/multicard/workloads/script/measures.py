@@ -20,6 +20,7 @@ MEASURES: dict[str, str] = {
     "ranks; at least, as all of the wait for data is taken off",
     "compute_threads": "threads with which PyTorch computes, of all ranks of a node",
     "usable_cpus": "CPUs of a node that they may use",
+    "ignored_exit": "whether a rank went on after it was asked to end, so that it was ended without its own clean-up",
 }
 
 
@@ -32,6 +33,7 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.get("steps_per_pass"),
         **_of_threads(record, common.get("data_share")),
+        "ignored_exit": any(rank.get("ignored_exit") for rank in record.get("ranks") or []),
     }
 
 
