@@ -217,6 +217,25 @@ def test_an_environment_that_is_active_and_not_used_is_told_of(
     assert "interpreter" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ("--devices 1,2 --vary b=4,8 --vary lr=1 -- train.py {b} {lr}", "devices or b changes"),
+        ("--devices 1,2 -- train.py", "devices changes"),
+        ("--devices 2 -- train.py", None),
+    ],
+)
+def test_samples_that_are_stated_for_all_runs_are_warned_of_where_something_varies(
+    asked: str, named: str | None, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--dry-run", "--write-only"):
+        main(["scale", "--device", "cpu", option, "--samples-per-step", "64", *asked.split()])
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--samples-per-step: ")]
+        assert [line.partition("wrong where ")[2] for line in lines] == ([f"{named} that number"] if named else [])
+    main(["scale", "--device", "cpu", "--dry-run", *asked.split()])
+    assert "--samples-per-step" not in capsys.readouterr().out
+
+
 def test_a_dry_run_lists_the_runs_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["scale", "--device", "cpu", "--dry-run", "--devices", "1,2", "--vary", "b=4,8", "--", "train.py", "{b}"])
     listed = capsys.readouterr().out

@@ -154,6 +154,7 @@ def test_what_all_scenarios_share_is_joined_with_a_scenarios_own() -> None:
 
 
 OURS = "mine.yaml: scenarios.ours"
+UNDER_ARGS = "; if it is a parameter of your own, state it under args"
 GIVEN = "devices, devices_per_node, nodes, repeat, seed, run_dir"
 
 
@@ -201,11 +202,22 @@ GIVEN = "devices, devices_per_node, nodes, repeat, seed, run_dir"
         ),
         (
             fixed("t.py", batch_size=3),
-            f"{OURS}.fixed.batch_size: not a parameter of the workload script",
+            f"{OURS}.fixed.batch_size: not a parameter of the workload script{UNDER_ARGS} "
+            "(scenarios.ours.fixed.args.batch_size)",
         ),
         (
             fixed("t.py", binding="numa"),
-            f"{OURS}.fixed.binding: not a parameter of the workload script",
+            f"{OURS}.fixed.binding: not a parameter of the workload script{UNDER_ARGS} "
+            "(scenarios.ours.fixed.args.binding)",
+        ),
+        (
+            fixed("t.py", "{x}") | {"vary": {"amp": ["none", "bf16"]}},
+            f"{OURS}.vary.amp: unknown key{UNDER_ARGS} (scenarios.ours.vary.args.amp)",
+        ),
+        (
+            fixed("t.py") | {"vary": {"profilers": ["none"]}},
+            f"{OURS}.vary.profilers: unknown key (did you mean 'profiler'?){UNDER_ARGS} "
+            "(scenarios.ours.vary.args.profilers)",
         ),
         (
             fixed("t.py", "{x}") | {"vary": {"args": {"x": [1, 1]}}},
@@ -232,6 +244,17 @@ GIVEN = "devices, devices_per_node, nodes, repeat, seed, run_dir"
 )
 def test_a_fault_is_one_line_that_says_what_to_do(changes: dict[str, Any], line: str) -> None:
     assert errors_of(configuration(**{**SIMPLE, **changes})) == [line]
+
+
+def test_a_key_that_scenarios_share_is_to_be_stated_under_args_where_their_workload_is_a_script() -> None:
+    config = configuration(**SIMPLE, fixed={"command": ["t.py"], "device": "cpu"}, vary={"amp": ["none"]})
+    config["fixed"] = {"workload": "script", "momenta": "sgd"}
+    assert errors_of(config) == [
+        f"mine.yaml: fixed.momenta: unknown key{UNDER_ARGS} (fixed.args.momenta)",
+        f"{OURS}.vary.amp: unknown key{UNDER_ARGS} (scenarios.ours.vary.args.amp)",
+    ]
+    config["fixed"]["workload"] = "vision"
+    assert errors_of(config) == ["mine.yaml: fixed.momenta: unknown key", f"{OURS}.vary.amp: unknown key"]
 
 
 def test_figures_of_one_workload_only_are_refused() -> None:

@@ -73,6 +73,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     config = configuration(arguments)
     experiment, path = check(config, "multicard scale"), arguments.config_out
+    if warning := _same_samples(config):
+        print(warning, flush=True)
     if not arguments.write_only:
         check_start(experiment, planning=arguments.dry_run)
     if arguments.dry_run:
@@ -141,6 +143,21 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
             }
         },
     }
+
+
+def _same_samples(config: dict[str, Any]) -> str | None:
+    """A warning that a stated number of samples counts for all runs; None without one, or where nothing varies."""
+    from multicard.core.text import listed
+
+    [scenario] = config["scenarios"].values()
+    samples, vary = scenario["fixed"].get("samples_per_step"), scenario["vary"]
+    varied = [name for name, values in {"devices": vary["devices"], **vary.get("args", {})}.items() if len(values) > 1]
+    if samples is None or not varied:
+        return None
+    return (
+        f"--samples-per-step: a step counts as {samples} samples of all ranks together in every run, so throughput and "
+        f"speed-up are wrong where {listed(varied, 'or')} changes that number"
+    )
 
 
 def as_yaml(config: dict[str, Any], command: list[str]) -> str:

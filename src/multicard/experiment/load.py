@@ -116,7 +116,7 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
     try:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
-        raise UserError(*(f"{source}: {_message(e)}" for e in error.errors())) from error
+        raise UserError(*(f"{source}: {_message(e)}{_own_hint(e, config)}" for e in error.errors())) from error
     found = [error for name in experiment.scenarios for error in _scenario_errors(experiment, name)]
     errors = [f"{source}: {error}" for error in (*found, *(_outside_errors(experiment) if outside else ()))]
     if errors:
@@ -209,6 +209,34 @@ def _message(error: Any) -> str:
     return f"{key}: found {found!r}, {expected}"
 
 
+def _own_hint(error: Any, config: dict[str, Any]) -> str:
+    """What to do with an unknown key where the workload has parameters of the user's own; else nothing."""
+    match error["type"], error["loc"]:
+        case "extra_forbidden", ("scenarios", name, "fixed" | "vary" as section, key):
+            stated = [_mapping(config["scenarios"], name), config]
+            where = f"scenarios.{name}.{section}"
+        case "extra_forbidden", ("fixed" as where, key):
+            stated = [config]
+        case _:
+            return ""
+    workloads = (_mapping(each, "fixed").get("workload") for each in stated)
+    workload = next(filter(None, workloads), DEFAULT_WORKLOAD)
+    return _state_under_args(where, str(key)) if _has_own(workload) else ""
+
+
+def _mapping(values: Any, key: str) -> dict[str, Any]:
+    found = values.get(key) if isinstance(values, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _has_own(workload: Any) -> bool:
+    return workload in list(WORKLOADS) and ARGS in WORKLOADS[workload].parameters.model_fields
+
+
+def _state_under_args(where: str, key: str) -> str:
+    return f"; if it is a parameter of your own, state it under args ({where}.{ARGS}.{key})"
+
+
 def _hint(word: str, choices: list[str]) -> str:
     close = difflib.get_close_matches(word, choices, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
@@ -268,6 +296,7 @@ def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
     known, where = WORKLOADS[workload].parameters.model_fields, f"scenarios.{name}"
     errors = [
         f"{where}.{section}.{key}: not a parameter of the workload {workload}"
+        + (_state_under_args(f"{where}.{section}", key) if _has_own(workload) else "")
         for section, keys in (("fixed", scenario.fixed.model_fields_set), ("vary", scenario.varied))
         for key in keys
         if (ARGS if key.startswith(ARGS_PREFIX) else key) not in known
