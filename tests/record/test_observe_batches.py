@@ -1,44 +1,213 @@
 """Samples are counted in batches of any shape, and loaders that give ranks their own samples are told from others."""
 
 from collections import UserDict, deque
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
-from multicard.record.observe.batches import Pass, loader_of, samples_in, used_by_step
+from multicard.record.observe.batches import Pass, used_by_step
+from multicard.record.observe.contents import Contents, tokens_in
+from multicard.record.observe.loaders import Loader, loader_of, note_index, samples_asked
 from multicard.record.observe.plan import Pace, Plan, place
 
 IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8, dtype=torch.int64)
 DATA = TensorDataset(torch.zeros(20, 2))
 
 
+def samples_in(batch_size: int | None, *batches: Any, asked: int | None = None, drop_last: bool = False) -> list[Any]:
+    """Samples of the batches of a pass, one after another."""
+    found = Pass(Loader({}, batch_size, None, 0, drop_last))
+    for batch in batches:
+        found.add(0, batch, asked)
+    return [contents.samples for _, contents in found.batches]
+
+
+def detection(samples: int) -> Any:
+    """As torchvision's references for detection collate: images of any size, and what is in each."""
+    return tuple(IMAGES[:samples]), tuple({"boxes": torch.zeros(n, 4)} for n in range(samples))
+
+
+def boxes_of_all(samples: int, boxes: int) -> Any:
+    """As YOLOv5 collates: images, the boxes in all of them, and a text and a shape of each."""
+    return IMAGES[:samples], torch.zeros(boxes, 6), samples * ("a.jpg",), samples * (None,)
+
+
+VIEWS = torch.zeros(16, 3, 4, 4), torch.zeros(16)  # two of each of eight samples
+LENGTH_FIRST = torch.zeros(6, 8, dtype=torch.int64), torch.zeros(6, 8)  # eight texts of six tokens
+
+
 @pytest.mark.parametrize(
-    ("batch", "batch_size", "samples"),
+    "batch",
+    [IMAGES, boxes_of_all(8, 57), (IMAGES, torch.zeros(57, 6)), VIEWS, LENGTH_FIRST, object(), torch.tensor(1.0)],
+)
+def test_samples_are_those_that_the_loader_asked_for_whatever_the_batch_looks_like(batch: Any) -> None:
+    assert samples_in(8, batch, asked=8) == [8]
+    assert samples_in(8, batch, asked=5) == [5]  # the last of a pass
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
     [
-        (IMAGES, 8, 8),
-        ((IMAGES, LABELS), 8, 8),
-        ([IMAGES[:5], LABELS[:5]], 8, 5),  # the last of a pass
-        ([IMAGES[:1], LABELS[:1]], 8, 1),
-        ({"input_ids": torch.zeros(4, 99), "labels": torch.zeros(4)}, 4, 4),
-        (UserDict(input_ids=torch.zeros(3, 99), attention_mask=torch.zeros(3, 99)), 4, 3),
-        # As torchvision's detection references collate: images of any size, and what is in each.
-        ((tuple(IMAGES[:6]), tuple({"boxes": torch.zeros(n, 4)} for n in range(6))), 6, 6),
-        ((tuple(IMAGES[:2]), tuple({"boxes": torch.zeros(n, 4)} for n in range(2))), 6, 2),
-        ([("a text", 1), ("another", 0), ("a third", 1)], 3, 3),
-        (((IMAGES, IMAGES), LABELS), 8, 8),  # two views of each
-        (IMAGES, None, 8),  # a data set that gives batches
-        ((IMAGES, LABELS), None, 8),
-        ((IMAGES, torch.zeros(3)), None, None),
-        (torch.tensor(1.0), 8, None),
-        (object(), 8, None),
-        ((), 8, 0),
+        (IMAGES[:1], 1),
+        ([IMAGES[:1], LABELS[:1]], 1),
+        (boxes_of_all(1, 7), 1),
+        (object(), 1),
+        ([("a text", 1)], 1),
+        ((IMAGES, LABELS), None),  # a batch that the data set made, or one sample with a dimension that is shared
     ],
 )
-def test_samples_are_counted(batch: Any, batch_size: int | None, samples: int | None) -> None:
-    assert samples_in(batch, batch_size) == samples
+@pytest.mark.parametrize("asked", [1, None])
+def test_a_batch_of_one_is_one_sample_unless_it_looks_like_more(batch: Any, samples: Any, asked: int | None) -> None:
+    assert samples_in(1, batch, batch, asked=asked) == [samples, samples]
+
+
+@pytest.mark.parametrize(
+    ("full", "last", "samples"),
+    [
+        (IMAGES, IMAGES[:5], 5),
+        ((IMAGES, LABELS), (IMAGES[:1], LABELS[:1]), 1),
+        ({"ids": torch.zeros(8, 99)}, {"ids": torch.zeros(5, 50)}, 5),
+        (UserDict(ids=torch.zeros(8, 99), mask=LABELS), UserDict(ids=torch.zeros(5, 50), mask=LABELS[:5]), 5),
+        (((IMAGES, IMAGES), LABELS), ((IMAGES[:3], IMAGES[:3]), LABELS[:3]), 3),
+        (detection(8), detection(2), 2),
+        ([("a text", 1)] * 8, [("a text", 1)] * 3, 3),
+        # What does not show its samples has as many as the loader states.
+        (boxes_of_all(8, 57), boxes_of_all(8, 5), 8),
+        (VIEWS, VIEWS, 8),
+        (LENGTH_FIRST, LENGTH_FIRST, 8),
+        (torch.zeros(1, 4096), torch.zeros(1, 4096), 8),  # packed texts
+        (object(), object(), 8),
+        # Whose numbers of boxes and images were the same by chance.
+        (boxes_of_all(8, 8)[:2], boxes_of_all(8, 57)[:2], 8),
+    ],
+)
+def test_batches_of_a_stream_are_full_unless_they_show_fewer_samples(full: Any, last: Any, samples: int) -> None:
+    assert samples_in(8, full, full, last) == [8, 8, samples]
+    assert samples_in(8, full, last, drop_last=True) == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (IMAGES, 8),
+        ((IMAGES, LABELS), 8),
+        (UserDict(ids=torch.zeros(4, 99), labels=torch.zeros(4)), 4),
+        (["a text", "another"], 2),
+        ({"texts": ["a", "b", "c"]}, 3),
+        ((IMAGES, torch.zeros(3)), None),
+        ([("a text", 1), ("another", 0), ("a third", 1)], None),  # three samples, or their parts
+        ((IMAGES[0], 7), None),  # one sample
+        ((IMAGES[0], torch.tensor(7)), None),
+        (torch.tensor(1.0), None),
+        (object(), None),
+    ],
+)
+def test_batches_that_a_data_set_makes_have_the_size_that_all_their_parts_share(batch: Any, samples: Any) -> None:
+    assert samples_in(None, batch, batch) == [samples, samples]
+
+
+def batches_of(loader: DataLoader, ahead: int = 0) -> Iterator[Any]:
+    """Samples of the batches of two passes of a loader that prepares so many batches before they are asked for."""
+    for _ in range(2):
+        iterator = iter(loader)
+        ask, prepared = iterator._next_index, deque[Any]()
+
+        def prepare(iterator: Any = iterator, ask: Any = ask, prepared: Any = prepared) -> Any:
+            while len(prepared) <= ahead:
+                try:
+                    prepared.append(ask())
+                except StopIteration:
+                    break
+                note_index(iterator, prepared[-1])
+            if not prepared:
+                raise StopIteration
+            return prepared.popleft()
+
+        iterator._next_index = prepare
+        for _ in iterator:
+            yield samples_asked(iterator)
+
+
+class Uneven(BatchSampler):
+    """Batches by length, as of texts."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1, 2], [3], [4, 5]])
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("loader", "sizes"),
+    [
+        (DataLoader(DATA, batch_size=8), [8, 8, 4]),
+        (DataLoader(DATA, batch_size=8, drop_last=True), [8, 8]),
+        (DataLoader(DATA, batch_sampler=Uneven(range(6), 3, drop_last=False)), [3, 1, 2]),
+        # Batches that the data set makes of a list of indices, and single samples.
+        (DataLoader(DATA, batch_size=None, sampler=BatchSampler(range(20), 8, drop_last=False)), [8, 8, 4]),
+        (DataLoader(DATA, batch_size=None, sampler=range(2)), [None, None]),
+    ],
+)
+def test_the_samples_of_a_batch_are_those_that_were_asked_of_the_data_set(
+    loader: DataLoader, sizes: list[Any], ahead: int
+) -> None:
+    assert list(batches_of(loader, ahead)) == 2 * sizes
+
+
+def test_of_a_stream_it_is_not_known_how_many_samples_it_gives() -> None:
+    assert set(batches_of(DataLoader(Stream(), batch_size=8))) == {None}
+
+
+IDS = torch.ones(2, 5, dtype=torch.int64)
+MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens"),
+    [
+        ({"input_ids": IDS}, 10),
+        ({"tokens": IDS.int(), "labels": IDS}, 10),
+        ({"input_ids": IDS, "attention_mask": MASK}, 8),
+        (UserDict(input_ids=IDS, attention_mask=MASK.bool()), 8),
+        ({"input_ids": IDS, "attention_mask": MASK[:, None]}, 10),  # of another shape
+        ({"input_ids": IDS, "attention_mask": MASK.to("meta")}, 10),  # elsewhere, where reading it would wait
+        ({"input_ids": IDS[0]}, None),
+        ({"input_ids": IDS.float()}, None),
+        ({"input_ids": [[1, 2], [3, 4]]}, None),
+        ({"pixels": IMAGES}, None),
+        ((IDS, MASK), None),
+        (IDS, None),
+    ],
+)
+def test_tokens_are_counted_in_batches_of_texts(batch: Any, tokens: int | None) -> None:
+    assert tokens_in(batch) == tokens
+
+
+def test_a_batch_that_cannot_be_read_has_neither_samples_nor_tokens() -> None:
+    class Broken(UserDict):
+        def __contains__(self, key: object) -> bool:
+            raise RuntimeError
+
+        __getitem__ = values = __contains__
+
+    found = Pass(Loader({}, None, None, 0, False))
+    found.add(3, Broken(), None)
+    assert found.batches == [(3, Contents(None, None))]
 
 
 class Stream(IterableDataset):
@@ -51,10 +220,31 @@ class Stream(IterableDataset):
         raise AssertionError("a loader that is asked for the length of a stream warns of what is beyond it")
 
 
-class AccelerateShard(torch.utils.data.BatchSampler):
+class AccelerateShard(BatchSampler):
     """With what Accelerate's `BatchSamplerShard` says of itself."""
 
     num_processes, process_index = 2, 1
+
+
+def distributed(replicas: int) -> DistributedSampler:
+    return DistributedSampler(DATA, num_replicas=replicas, rank=0)
+
+
+def within(**sampler: Any) -> DataLoader:
+    """A loader whose sampler has these attributes, as OpenMMLab's have `rank` and `world_size`."""
+    sampler.setdefault("__iter__", lambda _: iter(range(20)))
+    return DataLoader(DATA, batch_size=4, sampler=type("Own", (), sampler)())
+
+
+def repeating(loader: DataLoader) -> DataLoader:
+    """As Ultralytics' `InfiniteDataLoader` and timm's `MultiEpochsDataLoader` make themselves."""
+    object.__setattr__(loader, "batch_sampler", SimpleNamespace(sampler=loader.batch_sampler))
+    return loader
+
+
+def split(data: Any, **attributes: Any) -> Any:
+    """A data set that is no PyTorch type, around another."""
+    return type("Own", (), {"__len__": lambda _: 20, "__getitem__": lambda _, at: at, "dataset": data} | attributes)()
 
 
 @pytest.mark.parametrize(
@@ -62,12 +252,12 @@ class AccelerateShard(torch.utils.data.BatchSampler):
     [
         (DataLoader(DATA, batch_size=4), 1, True, 5),
         (DataLoader(DATA, batch_size=4, shuffle=True), 2, False, 5),
-        (DataLoader(DATA, batch_size=4, sampler=DistributedSampler(DATA, num_replicas=2, rank=0)), 2, True, 3),
+        (DataLoader(DATA, batch_size=4, sampler=distributed(2)), 2, True, 3),
         (DataLoader(DATA, batch_sampler=AccelerateShard(range(20), 4, drop_last=False)), 2, True, 5),
         # Two ranks share a model, by tensor or pipeline parallelism: one share, or two of four ranks.
-        (DataLoader(DATA, batch_size=4, sampler=DistributedSampler(DATA, num_replicas=1, rank=0)), 2, None, 5),
+        (DataLoader(DATA, batch_size=4, sampler=distributed(1)), 2, None, 5),
         (DataLoader(DATA, batch_sampler=AccelerateShard(range(20), 4, drop_last=False)), 4, None, 5),
-        (DataLoader(DATA, batch_size=4, sampler=DistributedSampler(DATA, num_replicas=1, rank=0)), 1, True, 5),
+        (DataLoader(DATA, batch_size=4, sampler=distributed(1)), 1, True, 5),
         (DataLoader(Subset(DATA, range(10)), batch_size=4), 2, None, 3),
         (DataLoader(Stream(), batch_size=4), 2, None, None),
     ],
@@ -77,6 +267,41 @@ def test_loaders_say_whether_ranks_draw_their_own_samples(
 ) -> None:
     found = loader_of(loader, ranks)
     assert (found.description["distinct"], found.length, found.batch_size) == (distinct, length, 4)
+
+
+@pytest.mark.parametrize(
+    ("loader", "distinct"),
+    [
+        (within(rank=0, world_size=2), True),
+        (within(_rank=0, _world_size=2), True),
+        (within(data_parallel_rank=0, data_parallel_size=2), True),
+        (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=8, micro_batch_size=4), True),
+        (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=4, micro_batch_size=4), None),
+        (within(), None),
+        (repeating(DataLoader(DATA, batch_size=4, sampler=distributed(2))), True),
+        (repeating(DataLoader(DATA, batch_size=4)), None),  # around what is plain, but nobody knows by what
+        (DataLoader(DATA, batch_sampler=BatchSampler(BatchSampler(distributed(2), 2, False), 4, False)), True),
+        (DataLoader(DATA, batch_sampler=[[0, 1], [2, 3]]), None),
+        (DataLoader(DATA, batch_size=4, sampler=range(0, 20, 2)), None),
+        (DataLoader(DATA, batch_size=4, sampler=SequentialSampler(DATA)), False),
+        (DataLoader(DATA, batch_size=None, sampler=BatchSampler(RandomSampler(DATA), 4, False)), False),
+        (DataLoader(DATA, batch_size=4, sampler=WeightedRandomSampler(20 * [1.0], 20)), False),
+        (DataLoader(DATA, batch_size=4, sampler=SubsetRandomSampler(range(20))), False),
+        (DataLoader(DATA, batch_size=4, sampler=SubsetRandomSampler(range(0, 20, 2))), None),  # maybe a rank's share
+        (DataLoader(split(DATA), batch_size=4), False),
+        (DataLoader(split(Subset(DATA, range(10))), batch_size=4), None),
+        (DataLoader(ConcatDataset([DATA, Subset(DATA, range(10))]), batch_size=4), None),
+        (DataLoader(split(DATA, rank=0, world_size=2), batch_size=4), True),
+        (DataLoader(split(DATA, shard=lambda _: None), batch_size=4), None),  # as Hugging Face's, split before
+    ],
+)
+def test_what_cannot_split_ranks_is_told_from_what_may(loader: DataLoader, distinct: bool | None) -> None:
+    assert loader_of(loader, 2).description["distinct"] is distinct
+
+
+def test_a_loader_names_its_innermost_sampler() -> None:
+    loader = repeating(DataLoader(DATA, batch_size=4, sampler=distributed(2)))
+    assert loader_of(loader, 2).description["sampler"] == "DistributedSampler"
 
 
 def test_a_loader_reads_ahead_what_each_of_its_workers_prefetches() -> None:

@@ -151,10 +151,12 @@ LOOPS = {
                 [model(x) for x, in tests]
     """,
     "workers that outlive a pass": """
-    loader = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)
+    def collate(rows):  # of the labels some are missing, as boxes are in images
+        return torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows[:5]])
+    loader = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True, collate_fn=collate)
     while True:
         for x, y in loader:
-            loss_of(x, y).backward()
+            loss_of(x[:5], y).backward()
             optimizer.step()
     """,
     "other processes that make data": """
@@ -180,9 +182,10 @@ LOOPS = {
     for number, cell in enumerate(cells):
         exec(compile(cell, f"<ipython-input-{number}>", "exec"), globals())
     """,
-    "batches of torchdata": """
+    "batches of torchdata, with two views of each sample": """
+    from torch.utils.data import default_collate
     from torchdata.stateful_dataloader import StatefulDataLoader
-    loader = StatefulDataLoader(data, batch_size=8)
+    loader = StatefulDataLoader(data, batch_size=8, collate_fn=lambda rows: default_collate(rows + rows))
     while True:
         for x, y in loader:
             loss_of(x, y).backward()

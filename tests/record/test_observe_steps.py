@@ -396,17 +396,15 @@ def test_a_process_that_trains_nothing_is_no_rank(server: Server, tmp_path: Path
 
 def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_path: Path) -> None:
     script = """
-    class Odd(torch.utils.data.BatchSampler):
+    class Odd(DataLoader):
         @property
         def batch_size(self):
             raise RuntimeError("batches are of any size")
         @batch_size.setter
         def batch_size(self, size):
             self.size = size
-        def __iter__(self):
-            return iter([list(range(8)), list(range(8, 24))])
     for epoch in range(1000):
-        for x, y in DataLoader(data, batch_sampler=Odd(range(32), 8, drop_last=False)):
+        for x, y in Odd(data, batch_size=8):
             loss_of(x, y).backward()
             optimizer.step()
     """

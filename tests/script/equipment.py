@@ -52,6 +52,8 @@ class Case(NamedTuple):
         What it trains, where another case trains the same: one run without the observer is enough for both.
     lean
         Whether its environment lacks `EXTRAS`.
+    length
+        Tokens of a sample, where it is a text.
     """
 
     command: str
@@ -64,6 +66,7 @@ class Case(NamedTuple):
     prints_after: bool = False
     trains: str | None = None
     lean: bool = False
+    length: int | None = None
 
 
 # What Lightning imports, at two seconds, only because it is there.
@@ -84,11 +87,13 @@ CASES = {
     "Lightning, torchrun": Case(LIGHTNING_ON_TWO, "torchrun", 2, 4, "Adam", trains="by Lightning", lean=True),
     "Lightning, command": Case(LIGHTNING_ON_TWO, "command", 2, 4, "Adam", trains="by Lightning", lean=True),
     "Transformers, python": Case(
-        f"{TRANSFORMERS} --batch-size 32", "python", 1, 32, "AdamW", steps=8, prints_after=True
+        f"{TRANSFORMERS} --batch-size 32", "python", 1, 32, "AdamW", steps=8, prints_after=True, length=16
     ),
-    "Transformers, torchrun": Case(f"{TRANSFORMERS} --epochs 1", "torchrun", 2, 4, "AdamW", prints_after=True),
+    "Transformers, torchrun": Case(
+        f"{TRANSFORMERS} --epochs 1", "torchrun", 2, 4, "AdamW", prints_after=True, length=16
+    ),
     "Transformers, accelerate": Case(
-        f"{TRANSFORMERS} --epochs 1 --accumulate 2", "accelerate", 2, 8, "AdamW", prints_after=True
+        f"{TRANSFORMERS} --epochs 1 --accumulate 2", "accelerate", 2, 8, "AdamW", prints_after=True, length=16
     ),
     "Accelerate, python": Case("accelerate_loop.py --accumulate 2", "python", 1, 8, "AdamW"),
     "Accelerate, accelerate": Case("accelerate_loop.py", "accelerate", 2, 4, "AdamW"),
@@ -239,7 +244,7 @@ def losses(log: str) -> list[str]:
 
 
 def every_step_is_seen(run: Script, case: Case, least_bytes: float = 100e6) -> None:
-    """Steps, windows, samples and phases of a completed run are those that were counted by hand, on every rank.
+    """Steps, windows, samples, tokens and phases of a completed run are those that were counted by hand, on every rank.
 
     Parameters
     ----------
@@ -258,6 +263,8 @@ def every_step_is_seen(run: Script, case: Case, least_bytes: float = 100e6) -> N
             ["warmup"] + ["profiled"] * case.profiled,
         )
         assert {int(step["samples"]) for step in steps[2:6]} == {case.samples}
+        tokens = "" if case.length is None else str(case.samples * case.length)
+        assert {step["tokens"] for step in steps[2:6]} == {tokens}
         has_memory_and_phases(steps[2:6], least_bytes=least_bytes)
     assert run.record["exit_code"] == 0
     assert "Traceback" not in run.log

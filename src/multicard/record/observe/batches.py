@@ -1,116 +1,13 @@
-"""What a batch of a loader holds, and what the loader is."""
+"""What a pass over a loader gave, and which steps used it."""
 
 import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from collections.abc import Container, Sequence
+from typing import Any
 
 from multicard.core.system import read_or_none
-
-DEEPEST = 4  # levels of lists, tuples and mappings that are looked into
-MOST_PARTS = 64  # of each
-
-# Attributes of samplers and batch samplers that give each rank its own samples: those of PyTorch, torchdata and Hugging
-# Face, and of Accelerate.
-SHARES = (("num_replicas", "rank"), ("num_processes", "process_index"))
-
-
-def samples_in(batch: Any, batch_size: int | None) -> int | None:
-    """Samples of a batch: the first dimension that its tensors share, or the length of the lists of samples in it.
-
-    Parameters
-    ----------
-    batch_size
-        As the loader states it, which decides where several numbers would do; None where it states none.
-
-    Returns
-    -------
-    int | None
-        None where it cannot be told.
-
-    >>> samples_in({"ids": [[1, 2, 3], [4]], "labels": [0, 1]}, 2)
-    2
-    """
-    shared, length = _sizes(batch, DEEPEST)
-    if batch_size is None:
-        return next(iter(shared)) if len(shared) == 1 else None
-    fitting = {size for size in (*shared, length) if size is not None and size <= batch_size}
-    if batch_size in fitting:
-        return batch_size
-    smaller = {size for size in shared if size <= batch_size}  # the last batch of a pass
-    return next(iter(smaller or fitting)) if len(smaller or fitting) == 1 else None
-
-
-def _sizes(part: Any, levels: int) -> tuple[set[int], int | None]:
-    """Numbers of samples that a part of a batch may hold, by what lies in it, and by its length if it is a list."""
-    shape = getattr(part, "shape", None)
-    if shape is not None:
-        return ({int(shape[0])} if len(shape) else set()), None
-    if isinstance(part, Mapping):
-        return _shared(part.values(), levels), None
-    if isinstance(part, list | tuple):
-        return _shared(part, levels), len(part)
-    return set(), None
-
-
-def _shared(parts: Iterable[Any], levels: int) -> set[int]:
-    """Sizes that all parts share, of those that have any."""
-    found: set[int] | None = None
-    for _, part in zip(range(MOST_PARTS), parts if levels else (), strict=False):
-        shared, length = _sizes(part, levels - 1)
-        sizes = shared if length is None else shared | {length}
-        if sizes:
-            found = sizes if found is None else found & sizes
-    return found or set()
-
-
-class Loader(NamedTuple):
-    """What a loader is; kept instead of the loader itself, which may go before its iterator does.
-
-    Attributes
-    ----------
-    description
-        `kind`, `sampler`, `distinct`, `batch_size` and `num_workers`. `distinct`: whether each of several ranks draws
-        samples of its own; None where that cannot be told, as of a data set that may be a share itself, or of a sampler
-        that splits by other than all ranks, as with tensor parallelism.
-    batch_size
-        Samples of a full batch; None where the loader does not make the batches.
-    length
-        Batches of one pass; None where it is not known.
-    ahead
-        Batches that its workers prepare before they are asked for.
-    """
-
-    description: dict[str, Any]
-    batch_size: int | None
-    length: int | None
-    ahead: int
-
-
-def loader_of(loader: DataLoader, ranks: int) -> Loader:
-    """Describe a loader of one of `ranks` ranks."""
-    batches = getattr(loader, "batch_sampler", None)
-    sampler = getattr(batches, "sampler", None) or getattr(loader, "sampler", None)
-    streams = isinstance(loader.dataset, IterableDataset)
-    stated = loader.batch_size or getattr(batches, "batch_size", None)
-    batch_size = stated if isinstance(stated, int) else None
-    split = [
-        getattr(each, a) for each in (batches, sampler) for a, b in SHARES if hasattr(each, a) and hasattr(each, b)
-    ]
-    shared = ranks == 1 or ranks in split
-    unknown = bool(split) or streams or isinstance(loader.dataset, Subset)
-    description = {
-        "kind": type(loader).__name__,
-        "sampler": None if streams else type(sampler).__name__,
-        "distinct": True if shared else None if unknown else False,
-        "batch_size": batch_size,
-        "num_workers": loader.num_workers,
-    }
-    # The length of a stream is not asked for: PyTorch would then warn of batches beyond it.
-    length = None if streams else read_or_none(lambda: len(loader))
-    return Loader(description, batch_size, length, loader.num_workers * (loader.prefetch_factor or 0))
+from multicard.record.observe.contents import Contents, Reading, first_reading, later_samples, tokens_in
+from multicard.record.observe.loaders import Loader
 
 
 class Pass:
@@ -119,24 +16,45 @@ class Pass:
     Attributes
     ----------
     batches
-        The step that asked for each, and its samples (None where they cannot be told).
+        The step that asked for each, and its contents.
     ended
         The step that found the loader exhausted; None before.
     """
 
     def __init__(self, loader: Loader):
         self.loader = loader
-        self.batches: list[tuple[int, int | None]] = []
+        self.batches: list[tuple[int, Contents]] = []
         self.ended: int | None = None
+        self._first: Reading | None = None
+
+    def add(self, step: int, batch: Any, asked: int | None) -> None:
+        """Count a batch that a step asked for.
+
+        Parameters
+        ----------
+        asked
+            Samples that the loader asked its data set for; None where that is not known, as of a stream.
+        """
+        # A batch may be anything.
+        samples = read_or_none(lambda: self._samples(batch, asked))
+        self.batches.append((step, Contents(samples, read_or_none(lambda: tokens_in(batch)))))
+
+    def _samples(self, batch: Any, asked: int | None) -> int | None:
+        if asked is not None:  # whatever the batch looks like, as with two views of each sample
+            return asked if asked != 1 else first_reading(batch, 1).samples
+        if self._first is None:
+            self._first = first_reading(batch, self.loader.batch_size)
+            return self._first.samples
+        return later_samples(batch, self.loader.batch_size, self.loader.drop_last, self._first)
 
 
-def used_by_step(passes: Sequence[Pass]) -> dict[int, list[int | None]]:
-    """Samples of the batches that each step used, by the steps that asked for them.
+def used_by_step(passes: Sequence[Pass]) -> dict[int, list[Contents]]:
+    """Contents of the batches that each step used, by the steps that asked for them.
 
     A batch is used by the step that asks for the one so many later as the script is ahead, and the last ones of a pass
     by the steps that find the loader exhausted.
     """
-    found: dict[int, list[int | None]] = {}
+    found: dict[int, list[Contents]] = {}
     begins = {each.batches[0][0] for each in passes}
     by_loader: list[list[Pass]] = []
     for each in passes:
@@ -150,8 +68,8 @@ def used_by_step(passes: Sequence[Pass]) -> dict[int, list[int | None]]:
         known = next(filter(None, paces), (0, 1))
         for each, pace in zip(own, paces, strict=True):
             steps = _using_steps(each, *(pace or known), again)
-            for step, (_, samples) in zip(steps, each.batches, strict=False):  # those not used yet are left out
-                found.setdefault(step, []).append(samples)
+            for step, (_, contents) in zip(steps, each.batches, strict=False):  # those not used yet are left out
+                found.setdefault(step, []).append(contents)
     return found
 
 

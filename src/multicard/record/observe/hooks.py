@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import dataloader
 
 from multicard.core.system import read_or_none
-from multicard.record.observe.batches import loader_of
+from multicard.record.observe.loaders import loader_of, note_index, samples_asked
 from multicard.record.observe.observer import OBSERVER
 from multicard.record.observe.ranks import world_size
 
@@ -140,6 +140,7 @@ def _watch_loaders() -> None:
     """Watch the iterators of loaders, those of subclasses included, such as torchdata's."""
     base = dataloader._BaseDataLoaderIter
     asks, gets = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given)
+    samples_of = apart(lambda iterator: read_or_none(lambda: samples_asked(iterator)))
     begin = base.__init__
 
     @functools.wraps(begin)
@@ -148,6 +149,7 @@ def _watch_loaders() -> None:
         self._multicard_loader = describe(loader)
 
     base.__init__ = watched_begin
+    _watch_indices(base)
     describe = apart(lambda loader: read_or_none(lambda: loader_of(loader, world_size())))  # a loader may be anything
     plain = base.__next__
 
@@ -155,18 +157,35 @@ def _watch_loaders() -> None:
     def watched_next(self: Any) -> Any:
         if is_compiling():
             return plain(self)
-        asked = asks(self)
-        if asked is None:
-            return plain(self)
+        drawn = asks(self)
+        if drawn is None:
+            batch = plain(self)
+            samples_of(self)
+            return batch
         batch, given = None, False
         try:
             batch = plain(self)
             given = True
         finally:
-            gets(asked, batch, given)
+            gets(drawn, batch, given, samples_of(self) if given else None)
         return batch
 
     base.__next__ = watched_next
+
+
+def _watch_indices(base: Any) -> None:
+    """Watch what iterators ask of data sets, which tells the samples of a batch whatever it looks like."""
+    plain, note = base._next_index, apart(lambda *asked: read_or_none(lambda: note_index(*asked)))
+
+    @functools.wraps(plain)
+    def watched_index(self: Any) -> Any:
+        if is_compiling():
+            return plain(self)
+        index = plain(self)
+        note(self, index)
+        return index
+
+    base._next_index = watched_index
 
 
 def _hide_from_compiler() -> None:

@@ -19,9 +19,9 @@ import torch
 
 from multicard.core.files import read_json
 from multicard.core.layout import rank_file
-from multicard.core.system import read_or_none
 from multicard.record.observe import OBSERVE
-from multicard.record.observe.batches import Loader, Pass, samples_in
+from multicard.record.observe.batches import Pass
+from multicard.record.observe.loaders import Loader
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 from multicard.record.tear_down import LIMIT_S, leave_now
 
@@ -125,7 +125,7 @@ class Observer:
             if self._recording is not None:
                 self._recording, self.step = None, 0
                 for each in self.passes:  # their iterators may go on
-                    each.batches[:] = [(0, samples) for _, samples in each.batches[-MOST_BATCHES:]]
+                    each.batches[:] = [(0, contents) for _, contents in each.batches[-MOST_BATCHES:]]
                 self.passes.clear()
         self._end_step(None)
 
@@ -223,8 +223,8 @@ class Observer:
             self._recording.enter("data")
         return iterator._multicard_pass
 
-    def batch_given(self, drawn: Pass, batch: Any, given: bool) -> None:
-        """It gave a batch, or had none."""
+    def batch_given(self, drawn: Pass, batch: Any, given: bool, asked: int | None) -> None:
+        """It gave a batch, for which it `asked` the data set for so many samples; or had none."""
         loader = drawn.loader
         thread, self._loading = self._loading, None
         timed = self._recording is not None and thread == self._thread
@@ -243,8 +243,7 @@ class Observer:
         self.loader = loader
         if not any(each is drawn for each in self.passes):
             self.passes.append(drawn)
-        samples = read_or_none(lambda: samples_in(batch, loader.batch_size))  # a batch may be anything
-        drawn.batches.append((self.step, samples))
+        drawn.add(self.step, batch, asked)
         if self.step == 0:
             del drawn.batches[:-MOST_BATCHES]
 

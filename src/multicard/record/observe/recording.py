@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import parent_process
@@ -285,7 +285,7 @@ class Recording:
                 self.barrier.leave()
 
     def _write(self, ended: Mapping[str, Any], observer: Observer) -> None:
-        loaders = self._count_samples(observer)
+        loaders = self._count_contents(observer)
         self.recorder.write(self.scratch / rank_file(STEPS, self.rank))
         stated = self.stated.get("samples_per_step")
         sampled = any(row["samples"] for row in self.recorder.rows)
@@ -315,17 +315,19 @@ class Recording:
         }
         write_json(self._path(), self.record)
 
-    def _count_samples(self, observer: Observer) -> list[dict[str, Any]]:
-        """Give each step the samples of the batches that it used; return what the loaders of the steps are."""
+    def _count_contents(self, observer: Observer) -> list[dict[str, Any]]:
+        """Give each step what is in the batches that it used; return what the loaders of the steps are."""
         loaders: list[dict[str, Any]] = []
         for each in observer.passes:
             recorded = any(0 < step <= self.steps for step, _ in each.batches)
             if recorded and each.loader.description not in loaders:
                 loaders.append(each.loader.description)
         used = used_by_step(observer.passes)
+        has_tokens = any(each.tokens is not None for batches in used.values() for each in batches)
         for row in self.recorder.rows:
-            samples = used.get(row["step"], [])
-            row["samples"] = sum(samples) if loaders and None not in samples else None
+            batches = used.get(row["step"], [])
+            row["samples"] = _sum(each.samples for each in batches) if loaders else None
+            row["tokens"] = _sum(each.tokens for each in batches) if has_tokens else None
         return loaders
 
     def _path(self) -> Path:
@@ -388,6 +390,12 @@ def make_barrier() -> HostBarrier | None:
     except AttributeError:
         store = None  # that of torchrun
     return HostBarrier(store)
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Sum of all; None where one is not known."""
+    known = list(counts)
+    return None if None in known else sum(known)
 
 
 def _frameworks() -> Iterator[tuple[str, str]]:

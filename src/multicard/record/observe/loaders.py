@@ -1,0 +1,137 @@
+"""What a loader is, and how many samples it asks its data set for."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
+
+from multicard.core.system import read_or_none
+
+SAMPLERS, DATA_SETS = ("batch_sampler", "sampler"), ("dataset", "datasets")  # attributes that lead to those within
+MOST_LINKS = 64  # samplers around samplers, or data sets around data sets, that are looked at
+MOST_AHEAD = 10_000  # batches that a loader may have asked for and not given
+
+# Attributes of samplers, batch samplers and data sets that give each rank its own samples: those of PyTorch, torchdata,
+# Lightning and Hugging Face; of Accelerate; of OpenMMLab; of YOLOX and Detectron2; of Megatron and NeMo.
+SHARES = (
+    ("num_replicas", "rank"),
+    ("num_processes", "process_index"),
+    ("world_size", "rank"),
+    ("_world_size", "_rank"),
+    ("data_parallel_size", "data_parallel_rank"),
+)
+MICRO_BATCHES = "micro_batch_times_data_parallel_size", "micro_batch_size"  # what Megatron's keep of the former
+
+# Samplers that draw from all of a data set on each rank, if they are PyTorch's or torchdata's.
+PLAIN = {"BatchSampler", "RandomSampler", "SequentialSampler", "SubsetRandomSampler", "WeightedRandomSampler"}
+PLAIN_FROM = {"torch", "torchdata"}
+
+
+class Loader(NamedTuple):
+    """What a loader is; kept instead of the loader itself, which may go before its iterator does.
+
+    Attributes
+    ----------
+    description
+        `kind`, `sampler`, `distinct`, `batch_size` and `num_workers`. `distinct`: whether each of several ranks draws
+        samples of its own; None where that cannot be told, as of a data set that may be a share itself, of a sampler
+        that nobody here knows, or of one that splits by other than all ranks, as with tensor parallelism.
+    batch_size
+        Samples of a full batch; None where the loader does not make the batches.
+    length
+        Batches of one pass; None where it is not known.
+    ahead
+        Batches that its workers prepare before they are asked for.
+    drop_last
+        Whether it leaves out the samples that do not fill a batch.
+    """
+
+    description: dict[str, Any]
+    batch_size: int | None
+    length: int | None
+    ahead: int
+    drop_last: bool
+
+
+def loader_of(loader: DataLoader, ranks: int) -> Loader:
+    """Describe a loader of one of `ranks` ranks."""
+    samplers = list(_chain(loader.sampler if loader.batch_sampler is None else loader.batch_sampler, SAMPLERS))
+    streams = isinstance(loader.dataset, IterableDataset)
+    stated = [loader.batch_size, *(read_or_none(lambda each=each: each.batch_size) for each in samplers)]
+    batch_size = next((each for each in stated if isinstance(each, int)), None)
+    description = {
+        "kind": type(loader).__name__,
+        "sampler": None if streams else type(samplers[-1]).__name__,
+        "distinct": ranks == 1 or read_or_none(lambda: draws_distinct(samplers, loader.dataset, ranks)),
+        "batch_size": batch_size,
+        "num_workers": loader.num_workers,
+    }
+    # The length of a stream is not asked for: PyTorch would then warn of batches beyond it.
+    length = None if streams else read_or_none(lambda: len(loader))
+    ahead = loader.num_workers * (loader.prefetch_factor or 0)
+    return Loader(description, batch_size, length, ahead, bool(loader.drop_last))
+
+
+def draws_distinct(samplers: list[Any], data: Any, ranks: int) -> bool | None:
+    """Whether each of several ranks draws samples of its own by these samplers from this data set."""
+    sets = list(_chain(data, DATA_SETS))
+    shares = [share for each in (*samplers, *sets) for share in _shares(each)]
+    if ranks in shares:
+        return True
+    is_plain = all(_is_plain(each, data) for each in samplers) and not any(map(_may_be_share, sets))
+    return False if is_plain and not shares else None
+
+
+def _chain(first: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    """Give an object and those within it, by their attributes, the innermost last."""
+    waiting, seen = deque([first]), []
+    while waiting and len(seen) < MOST_LINKS:
+        each = waiting.popleft()
+        if each is None or any(each is other for other in seen):
+            continue
+        seen.append(each)
+        yield each
+        for name in names:
+            within = read_or_none(lambda each=each, name=name: getattr(each, name))
+            waiting += within if isinstance(within, list | tuple) and name == "datasets" else [within]
+
+
+def _shares(link: Any) -> Iterator[int]:
+    """Among how many ranks a sampler or data set says that it shares samples."""
+    for size, rank in SHARES:
+        if hasattr(link, size) and hasattr(link, rank):
+            yield getattr(link, size)
+    if all(hasattr(link, name) for name in MICRO_BATCHES):
+        all_samples, own = (getattr(link, name) for name in MICRO_BATCHES)
+        yield all_samples // own
+
+
+def _is_plain(sampler: Any, data: Any) -> bool:
+    """Whether a sampler draws from all of a data set, whichever rank asks."""
+    kind = type(sampler)
+    if kind.__name__ not in PLAIN or kind.__module__.partition(".")[0] not in PLAIN_FROM:
+        return False
+    return not isinstance(sampler, SubsetRandomSampler) or len(sampler) >= len(data)  # else it may have a rank's share
+
+
+def _may_be_share(data: Any) -> bool:
+    """Whether a data set may hold what is one rank's: a stream, a part, or what can be split, as Hugging Face's."""
+    return isinstance(data, IterableDataset | Subset) or callable(getattr(data, "shard", None))
+
+
+def note_index(iterator: Any, index: Any) -> None:
+    """Keep how many samples a loader's iterator asks the data set for, until it gives their batch."""
+    of, sizes = getattr(iterator, "_multicard_asked", (None, None))
+    if of is not iterator._sampler_iter:  # a pass begins
+        sizes = deque(maxlen=MOST_AHEAD)
+        iterator._multicard_asked = iterator._sampler_iter, sizes
+    asks_several = iterator._auto_collation or isinstance(index, list)
+    is_stream = isinstance(iterator._dataset, IterableDataset)  # which may end before it gives as many
+    sizes.append(len(index) if asks_several and not is_stream else None)
+
+
+def samples_asked(iterator: Any) -> int | None:
+    """Samples that it asked for to make the batch that it gives now; None where it does not say."""
+    _, sizes = getattr(iterator, "_multicard_asked", (None, ()))
+    return sizes.popleft() if sizes else None
