@@ -115,7 +115,36 @@ def test_where_ranks_may_draw_the_same_samples_a_notice_says_so(tmp_path: Path) 
     row = measured(tmp_path, p(devices=2), 0.05, samples=32, distinct=None)
     assert row["throughput_samples_per_s"] == pytest.approx(64 / 0.05)
     assert row["distinct_share"] is None
-    assert notices(row) == ["ranks saw the same samples: cannot be told: they are counted as distinct"]
+    assert notices(row) == [
+        "ranks may have seen the same samples: it cannot be told from their loaders, so they are counted as distinct"
+    ]
+    tables = scenario(tmp_path / "all", distinct=None)
+    [line] = [line for line in notes(tables) if "same samples" in line]
+    assert line.startswith("Ranks may have seen the same samples: 4 of 8 runs (the first: it cannot be told")
+
+
+def observed(*loaders: list[bool | None]) -> dict[str, Any]:
+    """Ranks whose loaders say so of their samples."""
+    said = [[{"kind": "DataLoader", "distinct": distinct} for distinct in each] for each in loaders]
+    return {"ranks": [{"rank": rank, "pid": 1, "observed": {"loaders": each}} for rank, each in enumerate(said)]}
+
+
+@pytest.mark.parametrize(
+    ("loaders", "share"),
+    [
+        (([True], [True]), 1),
+        (([False], [False]), 0.5),
+        (([False, True], [False, True]), None),  # loaders of two kinds in a step
+        (([False], [None]), None),
+        (([False], []), None),  # as where one rank draws for all
+        (([None],), 1),
+    ],
+)
+def test_ranks_repeat_samples_where_all_their_loaders_say_so(
+    tmp_path: Path, loaders: Sequence[list[bool | None]], share: float | None
+) -> None:
+    row = measured(tmp_path, p(devices=len(loaders)), 0.05, **observed(*loaders))
+    assert row["distinct_share"] == share
 
 
 def test_a_stated_number_of_samples_takes_the_place_of_what_loaders_gave(tmp_path: Path) -> None:

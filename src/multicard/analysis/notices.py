@@ -15,6 +15,7 @@ DISTURBED = "disturbed"
 DEVIATES = "not as configured"
 NOT_STATIONARY = "not stationary"
 SAME_SAMPLES = "ranks saw the same samples"
+MAY_SHARE = "ranks may have seen the same samples"
 ADOPTED = "adopted trace"
 UNTRACED = "not all GPUs traced"
 UNCOUNTED = "samples not counted"
@@ -75,15 +76,25 @@ def extent_notice(values: Mapping[str, Any]) -> str | None:
 
 
 def sample_notice(values: Mapping[str, Any]) -> str | None:
-    """That ranks of a script repeat one another's samples, or that this cannot be told; None where they do not."""
-    work = _observed(values)
-    if work is None or "distinct_share" not in work.measures:
+    """That ranks of a script repeat one another's samples; None where they do not, or where it cannot be told."""
+    share = _distinct_share(values)
+    if pd.isna(share) or share >= 1:
         return None
-    share = values.get("distinct_share")
-    if pd.isna(share):
-        known = not pd.isna(values.get("throughput_samples_per_s"))
-        return "cannot be told: they are counted as distinct" if known else None
-    return "they are counted once; a DistributedSampler gives each rank its own" if share < 1 else None
+    return "they are counted once; a DistributedSampler gives each rank its own"
+
+
+def share_notice(values: Mapping[str, Any]) -> str | None:
+    """That nobody can tell whether ranks of a script repeat one another's samples; None where that is known."""
+    counted = any(not pd.isna(values.get(name)) for name in ("throughput_samples_per_s", "tokens_per_s"))
+    if not counted or not pd.isna(_distinct_share(values)):
+        return None
+    return "it cannot be told from their loaders, so they are counted as distinct"
+
+
+def _distinct_share(values: Mapping[str, Any]) -> float | None:
+    """Part of a completed run's samples that are distinct; 1 of any run that does not have to tell."""
+    work = _observed(values)
+    return 1.0 if work is None or "distinct_share" not in work.measures else values.get("distinct_share")
 
 
 def count_notice(values: Mapping[str, Any]) -> str | None:
@@ -150,6 +161,7 @@ NOTICES: dict[str, Notice] = {
     DEVIATES: deviation_notice,
     NOT_STATIONARY: drift_notice,
     SAME_SAMPLES: sample_notice,
+    MAY_SHARE: share_notice,
     UNCOUNTED: count_notice,
     OVERSUBSCRIBED: thread_notice,
     SHORT_PASS: short_pass_notice,

@@ -59,16 +59,21 @@ def _of_threads(record: Mapping[str, Any], data_share: float | None) -> dict[str
 def distinct_share(record: Mapping[str, Any]) -> float | None:
     """Part of the samples of a step that are distinct; None where that is not known.
 
-    One rank, and a stated number of samples per step, have no others. Of several ranks each says of its loaders whether
-    they draw samples that no other rank draws.
+    A stated number of samples per step counts distinct ones.
     """
+    return 1.0 if record["parameters"].get("samples_per_step") is not None else _drawn_share(record)
+
+
+def _drawn_share(record: Mapping[str, Any]) -> float | None:
+    """The same of what loaders gave: each of several ranks says of its loaders whether no other rank draws the same."""
     ranks = record.get("ranks") or []
-    if len(ranks) == 1 or record["parameters"].get("samples_per_step") is not None:
+    if len(ranks) == 1:
         return 1.0
-    said = [loader.get("distinct") for rank in ranks for loader in (rank.get("observed") or {}).get("loaders") or []]
-    if False in said:
-        return 1 / len(ranks)
-    return 1.0 if said and all(said) else None
+    loaders = [(rank.get("observed") or {}).get("loaders") or [] for rank in ranks]
+    said = {loader.get("distinct") for each in loaders for loader in each}
+    if not all(loaders) or len(said) != 1:
+        return None
+    return {True: 1.0, False: 1 / len(ranks)}.get(said.pop())
 
 
 def operations(record: Mapping[str, Any]) -> Operations | None:
