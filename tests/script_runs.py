@@ -44,9 +44,10 @@ def write_run(
     distinct: bool | None = True,
     steps_per_pass: int | None = None,
     phases: dict[str, float] | None = None,
+    tokens: float | None = None,
     **changes: Any,
 ) -> Path:
-    """Write a run directory whose ranks all make steps of `step_s` with so many `samples` each."""
+    """Write a run directory whose ranks all make steps of `step_s` with so many `samples` and `tokens` each."""
     folder = results / "runs" / run_id(p)
     loader = {"kind": "DataLoader", "sampler": "RandomSampler", "distinct": distinct}
     loaders = [] if samples is None else [loader]
@@ -71,6 +72,7 @@ def write_run(
                 dict.fromkeys(STEP_COLUMNS)
                 | {"rank": rank, "epoch": 1 + (number - 1) // (steps_per_pass or len(windows)), "step": number}
                 | {"window": window, "start_s": (number - 1) * step_s, "duration_s": step_s, "samples": samples}
+                | {"tokens": tokens}
                 | {"peak_memory_bytes": 1_000_000 * (rank + 1)}
                 | {f"{name}_s": share * step_s for name, share in (phases or {}).items()}
             )

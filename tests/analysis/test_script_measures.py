@@ -16,6 +16,7 @@ from multicard.analysis.gain import gains
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import notices, remarks
 from multicard.analysis.outputs import write_scenario
+from multicard.analysis.overview import measures_shown, overview
 from multicard.analysis.provenance import notes
 from multicard.analysis.recommend import as_markdown
 from multicard.analysis.result_comparison import compare_results
@@ -145,6 +146,30 @@ def test_ranks_repeat_samples_where_all_their_loaders_say_so(
 ) -> None:
     row = measured(tmp_path, p(devices=len(loaders)), 0.05, **observed(*loaders))
     assert row["distinct_share"] == share
+
+
+def test_tokens_are_counted_as_samples_are(tmp_path: Path) -> None:
+    def tokens_per_s(name: str, **changes: Any) -> float | None:
+        stated = {name: changes.pop(name) for name in ("samples_per_step",) if name in changes}
+        return measured(tmp_path / name, p(devices=2, **stated), 0.05, **changes)["tokens_per_s"]
+
+    assert tokens_per_s("own", tokens=400) == pytest.approx(2 * 400 / 0.05)
+    assert tokens_per_s("same", tokens=400, distinct=False) == pytest.approx(400 / 0.05)
+    assert tokens_per_s("untold", tokens=400, distinct=None) == pytest.approx(2 * 400 / 0.05)
+    assert tokens_per_s("images") is None
+    # A stated number of samples is of all ranks, and says nothing of who repeats tokens.
+    assert tokens_per_s("stated", tokens=400, samples_per_step=64) == pytest.approx(2 * 400 / 0.05)
+    assert tokens_per_s("stated, untold", tokens=400, samples_per_step=64, distinct=None) is None
+
+
+@pytest.mark.parametrize("tokens", [400, None])
+def test_the_table_of_a_scenario_has_tokens_where_they_are_known(tmp_path: Path, tokens: float | None) -> None:
+    tables = scenario(tmp_path, tokens=tokens)
+    throughput = ["throughput_samples_per_s", *(["tokens_per_s"] if tokens else [])]
+    assert measures_shown(tables)[: 1 + len(throughput)] == ["iteration_time_s", *throughput]
+    if tokens:
+        first = parameters_of_all(configuration())[0]
+        assert overview(tables)["tokens_per_s"].iloc[0] == pytest.approx(first.devices * 400 / speeds(first))
 
 
 def test_a_stated_number_of_samples_takes_the_place_of_what_loaders_gave(tmp_path: Path) -> None:

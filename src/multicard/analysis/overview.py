@@ -3,7 +3,7 @@
 import pandas as pd
 
 from multicard.analysis.per_run import trace_shares
-from multicard.analysis.scaling import configurations, over_repeats, throughput_of
+from multicard.analysis.scaling import configurations, over_repeats, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.workload import workload_of
 
@@ -13,10 +13,11 @@ EXPOSED_COMMUNICATION = "exposed_communication_share"
 def measures_shown(tables: ScenarioTables) -> list[str]:
     """Names of the measures of `overview`, in order.
 
-    Throughput is that in steps where that of the workload's unit is not known of any run.
+    Throughput is that in steps where that of the workload's unit is not known of any run; and in tokens where these are
+    known.
     """
     scaling = ("speedup", "efficiency", "data_share", EXPOSED_COMMUNICATION, "peak_memory_bytes")
-    return ["iteration_time_s", throughput_of(tables.measures), *scaling]
+    return ["iteration_time_s", *throughputs_of(tables.measures), *scaling]
 
 
 def overview(tables: ScenarioTables) -> pd.DataFrame:

@@ -227,6 +227,12 @@ def throughput_of(measures: pd.DataFrame) -> str:
     return "steps_per_s" if "steps_per_s" in measures and measures[rate].isna().all() else rate
 
 
+def throughputs_of(measures: pd.DataFrame) -> list[str]:
+    """The same, and that in tokens where it is known of any run."""
+    has_tokens = "tokens_per_s" in measures and measures["tokens_per_s"].notna().any()
+    return list(dict.fromkeys([throughput_of(measures), *(["tokens_per_s"] if has_tokens else [])]))
+
+
 def configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:
     """Number of each row's configuration, in the order of their first rows; and the parameters of each.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.scaling import ENDS, RATES, fits, over_repeats, speedups, throughput_of
+from multicard.analysis.scaling import ENDS, RATES, fits, over_repeats, speedups, throughputs_of
 from multicard.analysis.table_files import SYMBOLS, write_table
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.config import parameters_in
@@ -42,9 +42,7 @@ def write_scenario_tables(
         Whether `all` or `some` of the runs are synthetic, for a column of the CSV; None where none is.
     """
     # The workload's own, steps where that is not known, and tokens where they are.
-    shown = {workload_of(measures).unit.throughput, throughput_of(measures)}
-    if "tokens_per_s" in measures and measures["tokens_per_s"].notna().any():
-        shown.add("tokens_per_s")
+    shown = {workload_of(measures).unit.throughput, *throughputs_of(measures)}
     costs = [name for name in COSTS if name in measures and (name in shown or name not in RATES)]
     for name, table, caption in zip(
         WRITTEN_TABLES,

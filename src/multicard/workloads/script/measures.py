@@ -12,6 +12,8 @@ MEASURES: dict[str, str] = {
     "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
     "distinct_share": "part of the samples of a step that are distinct: less than 1 where the loaders of several ranks "
     "draw the same ones, empty where that is not known",
+    "tokens_per_s": "distinct tokens of the measured window, without those that a mask leaves out, / elapsed_s; empty "
+    "where batches do not show them",
     "measured_passes": "passes over the data that the measured window spans",
     "steps_per_pass": "steps of one pass over the data",
     "cpu_wait_share": "share of the measured steps in which the thread of the training loop was ready to run and had "
@@ -30,6 +32,7 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
     return {
         "steps_per_s": 1 / common["iteration_time_s"],
         "distinct_share": distinct_share(record),
+        "tokens_per_s": _tokens_per_s(record, common["elapsed_s"], measured),
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.get("steps_per_pass"),
         **_of_threads(record, common.get("data_share")),
@@ -74,6 +77,14 @@ def _drawn_share(record: Mapping[str, Any]) -> float | None:
     if not all(loaders) or len(said) != 1:
         return None
     return {True: 1.0, False: 1 / len(ranks)}.get(said.pop())
+
+
+def _tokens_per_s(record: Mapping[str, Any], elapsed_s: float, measured: pd.DataFrame) -> float | None:
+    """Tokens of all ranks over the time of the window, those that ranks repeat once; None where one is not known."""
+    tokens, share = measured["tokens"].sum(skipna=False), _drawn_share(record)
+    if share is None and distinct_share(record) is None:
+        share = 1.0  # as of samples, which a notice says; a stated number of these tells nothing of tokens
+    return None if share is None or pd.isna(tokens) else share * tokens / elapsed_s
 
 
 def operations(record: Mapping[str, Any]) -> Operations | None:

@@ -26,6 +26,7 @@ class Script(Workload):
     inputs: ClassVar[Inputs] = {}
     method, methods = "launcher", LAUNCHERS
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
+    step_columns = ("tokens",)
     assumption = ""
     default_label = "command"
     scales_weakly = phases_cover_steps = is_judged = False
@@ -109,13 +110,13 @@ class Script(Workload):
 
     @property
     def measures(self) -> Mapping[str, str]:
-        """Steps, and how distinct samples are."""
+        """Steps, tokens, and how distinct samples are."""
         from multicard.workloads.script.measures import MEASURES
 
         return MEASURES
 
     def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Steps, and how distinct samples are."""
+        """Steps, tokens, and how distinct samples are."""
         from multicard.workloads.script.measures import measure
 
         return measure(record, common, steps)
