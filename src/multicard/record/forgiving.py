@@ -1,4 +1,4 @@
-"""A profiler's part in a training that goes on where the profiler fails."""
+"""A profiler's part in a training that continues where the profiler fails."""
 
 import contextlib
 from collections.abc import Callable, Iterator
