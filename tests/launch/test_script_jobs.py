@@ -285,6 +285,14 @@ def test_ranks_that_are_hidden_are_named_before_what_they_bring_about(
     assert found == ("timed_out" if expected.code == "timed_out" else "failed", expected)
 
 
+@pytest.mark.parametrize(("devices", "hinted"), [(1, True), (2, False)])
+def test_a_script_that_expects_a_launcher_is_told_how_to_get_one(devices: int, hinted: bool, tmp_path: Path) -> None:
+    p = ScriptParameters(command=["train.py"], device="cpu", devices=devices)
+    reason = Reason("error", rank=0, message="KeyError: 'WORLD_SIZE'")
+    outcome, found = judge_script(p, "failed", reason, [], tmp_path)
+    assert outcome == "failed" and ("state launcher: torchrun" in found.message) is hinted
+
+
 def test_nodes_start_their_own_ranks_and_leave_what_was_observed(tmp_path: Path) -> None:
     """The nodes are two folders of this machine; tests/slurm has real ones, for other workloads."""
     p = ScriptParameters(

@@ -1,5 +1,6 @@
 """Outcomes of a job that only scripts have: nothing that trained was seen, or not what was stated."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +12,24 @@ from multicard.core.layout import PROCESS
 from multicard.core.reasons import Reason
 from multicard.workloads.script.parameters import ScriptParameters
 
+# Environment variables that scripts for several ranks read.
+OF_LAUNCHERS = re.compile(r"\b(?:WORLD_SIZE|LOCAL_RANK|RANK|MASTER_ADDR|MASTER_PORT)\b")
+
 
 def judge_script(
     p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
 ) -> tuple[str, Reason | None]:
     """See `multicard.experiment.workload.Workload.judge`."""
+    outcome, reason = _judged(p, outcome, reason, ranks, scratch)
+    if reason is not None and p.launched_by == "python" and OF_LAUNCHERS.search(reason.message or ""):
+        hint = "a launcher sets it: state launcher: torchrun, which starts one device, too"
+        reason = replace(reason, message=f"{reason.message}; {hint}")
+    return outcome, reason
+
+
+def _judged(
+    p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
+) -> tuple[str, Reason | None]:
     if reason is not None and reason.code == "wrong_gpus" and not reason.gpus:
         return "failed", Reason("trained_on_cpu")
     processes = _processes(scratch)
