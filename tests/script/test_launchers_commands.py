@@ -221,7 +221,7 @@ def test_a_secret_in_the_command_is_refused(login: str) -> None:
     "path",
     [
         "/sk-learn-1.2.3", "data/sk-learn-1.2.3/x", "/bin:/sk-learn-1.2.3", "file:///sk-learn-1.2.3",
-        "s3://sk-learn-1.2.3/x@1", "https://sk-learn-1.2.3:80/a@b",
+        "s3://sk-learn-1.2.3/x@1", "https://sk-learn-1.2.3:80/a@b", "hf_trainer.py", "hf_llama3_8b.py", "hf_model_dir",
     ],
 )  # fmt: skip
 def test_a_path_in_the_command_is_no_secret(path: str) -> None:
