@@ -4,7 +4,7 @@ import re
 
 # A partition key of a network (NCCL_IB_PKEY) is a number that nobody hides, and tokenizers have settings.
 SECRET_VARIABLE = re.compile(r"token(?!izer)|secret|passw|(?<!_ib_p)key|credential|auth", re.IGNORECASE)
-# Keys of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS and NVIDIA, and JSON web tokens, by how they begin. Names such as
+# Keys of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS and NVIDIA, and JSON web tokens, by how they begin.
 # hf_trainer.py and hf_model_dir are none: keys have digits or capitals, and no suffix of a file.
 TOKEN = re.compile(
     r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|nvapi-|eyJ)"
