@@ -36,10 +36,11 @@ data = TensorDataset(torch.randn(4096, 64), torch.randint(10, (4096,)))
 marks = []
 
 # What the observer has put in place of PyTorch's functions, and these.
-hooks = [(dataloader._BaseDataLoaderIter, "__next__"), (torch.autograd, "backward"), (type(optimizer), "step")]
+iterators = dataloader._BaseDataLoaderIter
+hooks = [(type(optimizer), "step"), (torch.autograd, "backward"), (iterators, "__next__"), (iterators, "_next_index")]
 watched = [getattr(*hook) for hook in hooks]
-cells = dict(zip(watched[2].__code__.co_freevars, watched[2].__closure__))
-plain = [watched[0].__wrapped__, watched[1].__wrapped__, cells["plain"].cell_contents]
+cells = dict(zip(watched[0].__code__.co_freevars, watched[0].__closure__))
+plain = [cells["plain"].cell_contents, *(each.__wrapped__ for each in watched[1:])]
 
 def work(started):
     time.sleep(max(0.0, 0.02 - (time.perf_counter() - started)))

@@ -169,11 +169,13 @@ def energy(configuration: Configuration) -> dict[int, float]:
         return {repeat: value for repeat, value in configuration.blocks(unit.energy).items() if value > 0}
     names = ("energy_per_sample_j", "processed_samples_per_s", "throughput_samples_per_s")
     rows = {run.repeat: [run.number(name) for name in names] for run in configuration.completed}
-    return {
-        repeat: joules * processed / distinct
-        for repeat, (joules, processed, distinct) in rows.items()
-        if joules and processed and distinct
-    }
+    found = {repeat: per_distinct(*values) for repeat, values in rows.items()}
+    return {repeat: value for repeat, value in found.items() if value is not None}
+
+
+def per_distinct(joules: float | None, processed: float | None, distinct: float | None) -> float | None:
+    """Joules per distinct sample, by those per processed one and the rates of both; None where one is 0 or unknown."""
+    return joules * processed / distinct if joules and processed and distinct else None
 
 
 VALUES: dict[Goal, Callable[[Configuration], dict[int, float]]] = {

@@ -81,8 +81,9 @@ def _best_lines(evidence: Evidence, goals: Sequence[Goal], demand: Demand) -> li
     asked += [f"with an accuracy of {number(demand.min_accuracy)} or more"] if demand.min_accuracy else []
     asked += [f"with a loss of {number(demand.max_loss)} or less"] if demand.max_loss else []
     lines = [" ".join(["## Best measured configuration", *asked]), ""]
+    admitted = reaching(evidence, demand)
     for goal in goals:
-        found = choices(evidence, goal, limit, reaching(evidence, demand))
+        found = choices(evidence, goal, limit, admitted)
         lines += [f"### {goal.replace('_', ' ').capitalize()}", ""]
         if not found:
             lines += ["Not measured by any completed run.", ""]

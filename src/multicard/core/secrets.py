@@ -5,10 +5,10 @@ import re
 # A partition key of a network (NCCL_IB_PKEY) is a number that nobody hides, and tokenizers have settings.
 SECRET_VARIABLE = re.compile(r"token(?!izer)|secret|passw|(?<!_ib_p)key|credential|auth", re.IGNORECASE)
 # Keys of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS and NVIDIA, and JSON web tokens, by how they begin.
-# hf_trainer.py and hf_model_dir are none: keys have digits or capitals, and no suffix of a file.
+# hf_trainer.py and hf_model_dir are none: the keys of Hugging Face have digits or capitals, and no suffix of a file.
 TOKEN = re.compile(
-    r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|nvapi-|eyJ)"
-    r"(?=[\w.-]*[A-Z0-9])(?![\w.-]*\.(?:py|sh|ya?ml|json|toml)\b)[\w.-]{8,}"
+    r"\b(?:hf_(?=[\w.-]*[A-Z0-9])(?![\w.-]*\.(?:py|sh|ya?ml|json|toml)\b)|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA"
+    r"|nvapi-|eyJ)[\w.-]{8,}"
 )
 # One that is not part of a path, such as /opt/sk-learn-1.2.3/bin, or that is the login of a URL.
 STANDALONE_TOKEN = re.compile(rf"(?<![\w/.-]){TOKEN.pattern}|(?<=://){TOKEN.pattern}(?::[^\s/@]*)?@")

@@ -399,7 +399,7 @@ class Workload(ABC):
     def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters to state so that a job with these values runs on any number of devices, and learns the same.
 
-        None where its parameters cannot say so.
+        Empty where its parameters cannot say so.
         """
         return {}
 

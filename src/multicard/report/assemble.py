@@ -54,18 +54,19 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
         If none of the runs is the experiment's and complete, or a file of a run is damaged.
     """
     plans: dict[str, Plan] = {}
+    machines = machine_records(source)
     for name, expanded in expand(experiment).items():
         missing = {run.id: _missing(runs / run.id, source) for run in expanded}
         folders = [runs / run for run, reason in missing.items() if reason is None]
         not_run = {run: reason for run, reason in missing.items() if reason is not None}
-        write_scenario(folders, not_run, folder / "scenarios" / name, machine_records(source))
+        write_scenario(folders, not_run, folder / "scenarios" / name, machines)
         scenario = experiment.scenarios[name]
         plans[name] = Plan(scenario.question, tuple(scenario.figures) if folders else ())
         for run in folders:
             record = folder / "runs" / run.name / RUN
             record.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(run / RUN, record)
-    if machine_records(source):
+    if machines:
         shutil.copytree(source / MACHINES, folder / MACHINES, dirs_exist_ok=True)
     if not (folder / "runs").exists():
         raise UserError(f"{source}: found no complete run of the experiment, expected one or more")

@@ -7,6 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from multicard.analysis.best import per_distinct
 from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
 from multicard.analysis.machine_limits import read_machine
 from multicard.analysis.measures import measure_run
@@ -191,8 +192,7 @@ class ScenarioSpace:
         row, record = measure_run(files), files.record
         value = row[self.measure] if row["outcome"] == "completed" else None
         if value and self.goal == "energy" and self.measure == "energy_per_sample_j":
-            distinct, processed = row["throughput_samples_per_s"], row["processed_samples_per_s"]
-            value = value * processed / distinct if distinct and processed else None
+            value = per_distinct(value, row["processed_samples_per_s"], row["throughput_samples_per_s"])
         if row["outcome"] == "completed" and not (value and value > 0):
             raise UserError(
                 f"{files.folder}: has no {self.measure}, expected one above 0: search for another goal, such as "
