@@ -35,13 +35,14 @@ class Pass:
         asked
             Samples that the loader asked its data set for; None where that is not known, as of a stream.
         """
-        # A batch may be anything.
-        samples = read_or_none(lambda: self._samples(batch, asked))
+        # A batch may be anything; where it is known what was asked, it may look like anything, too, as with two views of
+        # each sample.
+        samples = asked if asked not in (None, 1) else read_or_none(lambda: self._samples(batch, asked))
         self.batches.append((step, Contents(samples, read_or_none(lambda: tokens_in(batch)))))
 
     def _samples(self, batch: Any, asked: int | None) -> int | None:
-        if asked is not None:  # whatever the batch looks like, as with two views of each sample
-            return asked if asked != 1 else first_reading(batch, 1).samples
+        if asked == 1:
+            return first_reading(batch, 1).samples
         if self._first is None:
             self._first = first_reading(batch, self.loader.batch_size)
             return self._first.samples

@@ -140,7 +140,7 @@ def _watch_loaders() -> None:
     """Watch the iterators of loaders, those of subclasses included, such as torchdata's."""
     base = dataloader._BaseDataLoaderIter
     asks, gets = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given)
-    samples_of = apart(lambda iterator: read_or_none(lambda: samples_asked(iterator)))
+    drop = apart(samples_asked)
     begin = base.__init__
 
     @functools.wraps(begin)
@@ -160,14 +160,14 @@ def _watch_loaders() -> None:
         drawn = asks(self)
         if drawn is None:
             batch = plain(self)
-            samples_of(self)
+            drop(self)
             return batch
         batch, given = None, False
         try:
             batch = plain(self)
             given = True
         finally:
-            gets(drawn, batch, given, samples_of(self) if given else None)
+            gets(self, drawn, batch, given)
         return batch
 
     base.__next__ = watched_next
@@ -175,7 +175,7 @@ def _watch_loaders() -> None:
 
 def _watch_indices(base: Any) -> None:
     """Watch what iterators ask of data sets, which tells the samples of a batch whatever it looks like."""
-    plain, note = base._next_index, apart(lambda *asked: read_or_none(lambda: note_index(*asked)))
+    plain, note = base._next_index, apart(note_index)
 
     @functools.wraps(plain)
     def watched_index(self: Any) -> Any:

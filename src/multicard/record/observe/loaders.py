@@ -11,6 +11,7 @@ from multicard.core.system import read_or_none
 SAMPLERS, DATA_SETS = ("batch_sampler", "sampler"), ("dataset", "datasets")  # attributes that lead to those within
 MOST_LINKS = 64  # samplers around samplers, or data sets around data sets, that are looked at
 MOST_AHEAD = 10_000  # batches that a loader may have asked for and not given
+NONE_ASKED = None, (), False
 
 # Attributes of samplers, batch samplers and data sets that give each rank its own samples: those of PyTorch, torchdata,
 # Lightning and Hugging Face; of Accelerate; of OpenMMLab; of YOLOX and Detectron2; of Megatron and NeMo.
@@ -122,16 +123,16 @@ def _may_be_share(data: Any) -> bool:
 
 def note_index(iterator: Any, index: Any) -> None:
     """Keep how many samples a loader's iterator asks the data set for, until it gives their batch."""
-    of, sizes = getattr(iterator, "_multicard_asked", (None, None))
+    of, sizes, is_counted = getattr(iterator, "_multicard_asked", NONE_ASKED)
     if of is not iterator._sampler_iter:  # a pass begins
-        sizes = deque(maxlen=MOST_AHEAD)
-        iterator._multicard_asked = iterator._sampler_iter, sizes
-    asks_several = iterator._auto_collation or isinstance(index, list)
-    is_stream = isinstance(iterator._dataset, IterableDataset)  # which may end before it gives as many
-    sizes.append(len(index) if asks_several and not is_stream else None)
+        of, sizes = iterator._sampler_iter, deque(maxlen=MOST_AHEAD)
+        is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
+        iterator._multicard_asked = of, sizes, is_counted
+    asks_several = isinstance(index, list) or (iterator._auto_collation and hasattr(index, "__len__"))
+    sizes.append(len(index) if is_counted and asks_several else None)
 
 
 def samples_asked(iterator: Any) -> int | None:
     """Samples that it asked for to make the batch that it gives now; None where it does not say."""
-    _, sizes = getattr(iterator, "_multicard_asked", (None, ()))
+    _, sizes, _ = getattr(iterator, "_multicard_asked", NONE_ASKED)
     return sizes.popleft() if sizes else None

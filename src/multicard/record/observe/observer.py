@@ -21,7 +21,7 @@ from multicard.core.files import read_json
 from multicard.core.layout import rank_file
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import Pass
-from multicard.record.observe.loaders import Loader
+from multicard.record.observe.loaders import Loader, samples_asked
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 from multicard.record.tear_down import LIMIT_S, leave_now
 
@@ -223,8 +223,8 @@ class Observer:
             self._recording.enter("data")
         return iterator._multicard_pass
 
-    def batch_given(self, drawn: Pass, batch: Any, given: bool, asked: int | None) -> None:
-        """It gave a batch, for which it `asked` the data set for so many samples; or had none."""
+    def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
+        """It gave a batch, or had none."""
         loader = drawn.loader
         thread, self._loading = self._loading, None
         timed = self._recording is not None and thread == self._thread
@@ -241,9 +241,9 @@ class Observer:
         self.batches += 1
         self.batches_in_pass += 1
         self.loader = loader
-        if not any(each is drawn for each in self.passes):
+        if drawn not in self.passes:
             self.passes.append(drawn)
-        drawn.add(self.step, batch, asked)
+        drawn.add(self.step, batch, samples_asked(iterator))
         if self.step == 0:
             del drawn.batches[:-MOST_BATCHES]
 

@@ -74,6 +74,8 @@ class Recording:
         self.recorder = Recorder(
             self.rank, device, self.capture, self.devices, clock, reset_peaks=False, counted_step=counted
         )
+        self._mark = self.recorder.clock.mark
+        self._is_capturing = is_capturing if device.type == "cuda" else lambda: False
         self.plan = Plan(self.stated)
         self.meters = [EnergyMeter(each) for each in self.devices]
         self.thread = ThreadTime()
@@ -95,41 +97,47 @@ class Recording:
 
     def enter(self, name: str) -> None:
         """A phase begins, and with it the one before ends."""
-        if self._step is None or is_capturing():
+        if self._step is None or self._is_capturing():
             return
         self._close(name)
-        self._open_range("warmup" if self._step.window == "warmup" else "step", 0)
-        if self._step.window != "warmup":
-            self._open_range(name, 1)
+        if self._window is not None:
+            self._show_step()
+            if self._step.window != "warmup":
+                self._open_range(name, 1)
 
     def leave(self, is_end: bool = False) -> None:
         """The phase ends; `is_end`: what comes next may be a forward pass, if a backward pass follows."""
-        if self._step is not None and not is_capturing():
+        if self._step is not None and not self._is_capturing():
             mark = self._close(None)
             self._last_end = mark if is_end else None
 
     def enter_backward(self, observer: Observer) -> None:
         """A backward pass begins."""
-        if self._step is None or is_capturing():
+        if self._step is None or self._is_capturing():
             return
-        self._resume_meters()  # an exhausted loader may have given this step's batch before
+        if self._between_passes:  # an exhausted loader may have given this step's batch before
+            self._resume_meters()
         if self._phase is None and self._last_end is not None and observer.batches:
             self._phase = ("forward", self._last_end)
         self.enter("backward")
 
     def _close(self, following: str | None) -> Any:
-        mark = self.recorder.clock.mark()
+        mark = self._mark()
         if self._phase is not None:
             name, start = self._phase
             if name != "forward" or following == "backward":
                 self._step.phases.append((name, start, mark))
         self._phase, self._last_end = following and (following, mark), None
-        self._close_ranges(1)
+        if self._ranges:
+            self._close_ranges(1)
         return mark
 
+    def _show_step(self) -> None:
+        self._open_range("warmup" if self._step.window == "warmup" else "step", 0)
+
     def _open_range(self, name: str, level: int) -> None:
-        """Show what follows as a range, if a profiler records and no range of that level is open."""
-        if self._window is not None and len(self._ranges) == level:
+        """Show what follows as a range in the trace, if no range of that level is open."""
+        if len(self._ranges) == level:
             self._ranges.append(self.capture.range(name))
             self._ranges[-1].__enter__()
 
@@ -149,8 +157,9 @@ class Recording:
         self._step = self.recorder.begin(observer.epoch, window, self._start)
         self._start = self._step.start
         length = observer.loader.length if observer.loader else None
-        if length is None or observer.batches_in_pass < length:  # else a pass ends here, and a test may follow
-            self._open_range("warmup" if window == "warmup" else "step", 0)
+        is_within = length is None or observer.batches_in_pass < length  # else a pass ends here, and a test may follow
+        if self._window is not None and is_within:
+            self._show_step()
 
     def end_step(self, observer: Observer) -> None:
         """End the current step; after the last one, close the profiled window."""
@@ -175,7 +184,7 @@ class Recording:
         self._step.phases.clear()
         self._step.epoch = observer.epoch
         self._resume_meters()
-        self._step.start = self.recorder.clock.mark()
+        self._step.start = self._mark()
 
     def end_pass(self) -> None:
         """A loader is exhausted: tests may follow, which no meter should count."""
