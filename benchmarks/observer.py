@@ -8,6 +8,7 @@ so what the observer computes is not hidden by it.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -95,7 +96,7 @@ def blocks(script: str, pairs: int) -> list[float]:
         )
     [line] = [line for line in done.stdout.splitlines() if line.startswith("marks")]
     marks = json.loads(line.removeprefix("marks"))
-    steps = [end - start for start, end in zip(marks, marks[1:], strict=False)]
+    steps = [end - start for start, end in itertools.pairwise(marks)]
     return [statistics.median(steps[at : at + STEPS]) for at in range(0, len(steps), STEPS)]
 
 

@@ -75,7 +75,6 @@ class Recording:
             self.rank, device, self.capture, self.devices, clock, reset_peaks=False, counted_step=counted
         )
         self._mark = self.recorder.clock.mark
-        self._is_capturing = is_capturing if device.type == "cuda" else lambda: False
         self.plan = Plan(self.stated)
         self.meters = [EnergyMeter(each) for each in self.devices]
         self.thread = ThreadTime()
@@ -97,7 +96,7 @@ class Recording:
 
     def enter(self, name: str) -> None:
         """A phase begins, and with it the one before ends."""
-        if self._step is None or self._is_capturing():
+        if self._step is None or is_capturing():
             return
         self._close(name)
         if self._window is not None:
@@ -107,13 +106,13 @@ class Recording:
 
     def leave(self, is_end: bool = False) -> None:
         """The phase ends; `is_end`: what comes next may be a forward pass, if a backward pass follows."""
-        if self._step is not None and not self._is_capturing():
+        if self._step is not None and not is_capturing():
             mark = self._close(None)
             self._last_end = mark if is_end else None
 
     def enter_backward(self, observer: Observer) -> None:
         """A backward pass begins."""
-        if self._step is None or self._is_capturing():
+        if self._step is None or is_capturing():
             return
         if self._between_passes:  # an exhausted loader may have given this step's batch before
             self._resume_meters()
