@@ -35,7 +35,7 @@ class Pass:
         asked
             Samples that the loader asked its data set for; None where that is not known, as of a stream.
         """
-        # A batch may be anything. What was asked counts whatever the batch looks like, as with two views of each sample.
+        # A batch may be anything. What was asked counts whatever it looks like, as with two views of each sample.
         samples = asked if asked not in (None, 1) else read_or_none(lambda: self._samples(batch, asked))
         self.batches.append((step, Contents(samples, read_or_none(lambda: tokens_in(batch)))))
 
