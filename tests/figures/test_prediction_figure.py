@@ -8,6 +8,7 @@ import pytest
 from figures.measured import closed, gathered, legend, measured, words
 from limits.machine_record import record as machine_record
 from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.figures.prediction import prediction
 from multicard.figures.style import NothingToShow
@@ -44,10 +45,13 @@ def test_with_the_limits_of_the_machine_one_process_predicts_two(tmp_path: Path)
         prediction(tables)
     record = machine_record() | {"device": "cpu"}
     record["hardware"]["gpus"] = []
-    write_json(tables.folder / "machines.json", [record])
+    write_json(tables.folder / "machines.json", {"machines": [record]})
     figure, data = prediction(tables)
     closed(figure)
     assert data["devices"].tolist() == [1, 2] and data["predicted_s"].notna().tolist() == [False, True]
+    write_json(tables.folder / "machines.json", {"machines": [record | {"parts": 1}]})
+    with pytest.raises(UserError, match=r"machines\.json: .*parts"):
+        prediction(tables)
 
 
 def test_with_a_check_there_are_its_errors(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
 """The limits of a machine as `multicard machine` recorded them: rates with their spread, and the fit of all-reduces."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,6 +19,8 @@ from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, number, percent, with_unit
 from multicard.experiment.parameters import DEFAULT_WORKLOAD
 from multicard.experiment.workload import WORKLOADS, parameters_of
+
+Model = TypeVar("Model", bound=BaseModel)
 
 # What a row of each kind of work counts, and the unit of its rate; samples have none.
 WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S, "samples": None}
@@ -150,16 +151,24 @@ def read_machine(path: Path) -> MachineLimits:
     UserError
         If it is not there, or damaged.
     """
-    try:
-        return MachineLimits.model_validate(read_object(path))
-    except ValidationError as error:
-        raise UserError(f"{path}: {first_fault(error)}") from None
+    return _read(MachineLimits, path)
 
 
 def machines_of(tables: ScenarioTables) -> list[MachineLimits]:
     """The limits of machines that a scenario was measured with; none where its folder does not say."""
     path = tables.folder / MACHINE_TABLE
-    return [MachineLimits.model_validate(each) for each in json.loads(path.read_text())] if path.is_file() else []
+    return _read(_Machines, path).machines if path.is_file() else []
+
+
+class _Machines(BaseModel):
+    machines: list[MachineLimits]
+
+
+def _read(model: type[Model], path: Path) -> Model:
+    try:
+        return model.model_validate(read_object(path))
+    except ValidationError as error:
+        raise UserError(f"{path}: {first_fault(error)}") from None
 
 
 def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:

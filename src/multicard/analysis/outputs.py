@@ -64,7 +64,7 @@ def write_scenario(
     _write(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     _write(measures, out / MEASURES)
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))
-    write_json(out / MACHINE_TABLE, [each.model_dump(mode="json") for each in limits])
+    write_json(out / MACHINE_TABLE, {"machines": [each.model_dump(mode="json") for each in limits]})
     written = [MACHINE_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
     written += [f"{name}.{suffix}" for name in WRITTEN_TABLES for suffix in ("csv", "md", "tex")]
     write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import Configuration
+from multicard.analysis.learning import values_of
 from multicard.analysis.prediction import Check, Prediction, checks, missed, predict
 from multicard.analysis.prediction_laws import Network, Point
 from multicard.analysis.scaling import SAME_WORK
@@ -219,7 +220,7 @@ class Series:
         used, p = peak_memory(nearest), self._parameters(most)
         if not used:
             return None
-        change = None if p is None else nearest.workload.memory_change(p, devices, _values(nearest))
+        change = None if p is None else nearest.workload.memory_change(p, devices, values_of(nearest))
         return max(used.values()) + (change or 0.0)
 
     # What may be asked ------------------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ class Series:
 
     def _traffic(self, devices: int) -> Sequence[Traffic] | None:
         p = self._parameters(devices)
-        known = None if p is None else self.of.workload.traffic(p, _values(self.of))
+        known = None if p is None else self.of.workload.traffic(p, values_of(self.of))
         return self.collectives if known is None else known
 
 
@@ -331,11 +332,6 @@ def samples_of_device(configuration: Configuration) -> float | None:
         if known:
             return round(median(known) / configuration["devices"], 6)
     return None
-
-
-def _values(configuration: Configuration) -> dict[str, Any]:
-    """Parameters and measures of its first completed run."""
-    return dict(configuration.completed[0].values)
 
 
 def _mean(configuration: Configuration, measure: str) -> float | None:

@@ -3,9 +3,9 @@
 The screening is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a parameter
 occurs about equally often. After it one repeat runs of each configuration of which Optuna's Gaussian process
 (`GPSampler`) expects the greatest improvement of the logarithm, with the probability that a run completes as its
-constraint. Where it proposes what has run, it expects nothing of the rest: then some run that may be better by a linear
-model with interactions, or else differ in one parameter from the best, or from the next within noise of it. When there
-are none left no new ones are tried. At last the best and all within noise of it are repeated in turn, until what
+constraint. Where it proposes what has run, it expects nothing of the rest: then some run that may complete and be
+better by a linear model with interactions, or else differ in one parameter from the best, or from the next within noise
+of it. When there are none left no new ones are tried. At last the best and all within noise of it are repeated in turn, until what
 remains has all its repeats: a race (Maron and Moore, NIPS 1993), in which more noise than was thought brings back what
 had fallen behind.
 """
@@ -28,6 +28,7 @@ CENTRES = 3  # configurations, the best and those within noise of it, beside whi
 TOGETHER = 3  # configurations that run at once where the sampler proposes none
 PAIRS = 0.4  # how large effects of pairs are expected to be, relative to those of single values
 RESERVED = 3  # configurations for whose repeats a part of the budget is kept
+LEAST_LIKELY = 0.05  # probability to complete, below which a configuration is not promising
 FEASIBLE = "completes"  # name of the constraint
 MOST_PROPOSALS = 20  # until a configuration is taken at random
 
@@ -270,39 +271,56 @@ class Search:
         return study, distributions
 
     def _trial(self, levels: Levels, tried: Tried | None, distributions: Mapping[str, Any]) -> Any:
-        """What Optuna is to know of a combination: without a value it has the worst so far, which bends no model."""
+        """What Optuna is to know of a combination: without a value it has the expected one, which bends no model."""
         import optuna
 
-        first = [self._sign * math.log(values[min(values)]) for values in self.completed.values()]
         good = tried is not None and bool(tried.values) and not tried.failed
+        expected = None if good else float(self._expected([levels])[0][0])
         return optuna.trial.create_trial(
-            value=self._sign * math.log(tried.values[min(tried.values)]) if good else min(first, default=0.0),
+            value=self._sign * math.log(tried.values[min(tried.values)]) if good else expected,
             params=dict(zip(self.space.parameters, levels, strict=True)),
             distributions=distributions,
             constraints={FEASIBLE: -1.0 if good else 1.0} if any(each.failed for each in self.tried.values()) else None,
         )
 
     def _promising(self, among: Sequence[Hashable]) -> Hashable | None:
-        """The configuration that may be the best by far, if one may be better than the best at all.
+        """The configuration that may be the best by far, if one may be better than the best at all."""
+        if not among:
+            return None
+        levels = [next(own for own, key in self.space.configurations.items() if key == each) for each in among]
+        mean, deviation = self._expected(levels)
+        bounds = np.where(self._completes(levels) >= LEAST_LIKELY, mean + REACH * deviation, -math.inf)
+        return among[int(bounds.argmax())] if bounds.max() > self._score(self.best) else None
 
-        By a linear model of the logarithm with the effect of each value and of each pair of values; what did not
-        complete counts as the worst there is.
+    def _expected(self, levels: Sequence[Levels]) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of the scores of combinations.
+
+        By a linear model with the effect of each value and of each pair of values, from what completed.
         """
         from sklearn.linear_model import BayesianRidge
 
-        if not among:
-            return None
-        sizes = [len(values) for values in self.space.parameters.values()]
-        worst = min(map(self._score, self.completed))
-        ran = {own: key for own, key in self.space.configurations.items() if key in self.tried}
-        scores = [self._score(key) if key in self.completed else worst for key in ran.values()]
-        model = BayesianRidge().fit(_effects(np.array(list(ran)), sizes), scores)
-        levels = np.array(
-            [next(own for own, key in self.space.configurations.items() if key == each) for each in among]
-        )
-        mean, deviation = model.predict(_effects(levels, sizes), return_std=True)
-        bounds = mean + REACH * deviation
-        return among[int(bounds.argmax())] if bounds.max() > self._score(self.best) else None
+        found = {own: self._score(key) for own, key in self.space.configurations.items() if key in self.completed}
+        model = BayesianRidge().fit(self._effects(list(found), pairs=True), list(found.values()))
+        return model.predict(self._effects(levels, pairs=True), return_std=True)
+
+    def _completes(self, levels: Sequence[Levels]) -> np.ndarray:
+        """Probabilities that runs of combinations complete, by a logistic model with the effect of each value."""
+        from sklearn.linear_model import LogisticRegression
+
+        found = {own: key in self.completed for own, key in self.space.configurations.items() if key in self.tried}
+        if all(found.values()):
+            return np.ones(len(levels))
+        model = LogisticRegression().fit(self._effects(list(found)), list(found.values()))
+        return model.predict_proba(self._effects(levels))[:, 1]
+
+    def _effects(self, levels: Sequence[Levels], pairs: bool = False) -> np.ndarray:
+        """Columns of a model: one for each value of a parameter and, of less weight, for each pair of values."""
+        rows = np.array(levels)
+        own = [np.eye(len(v))[rows[:, place]] - 1 / len(v) for place, v in enumerate(self.space.parameters.values())]
+        if not pairs:
+            return np.hstack(own)
+        both = (np.einsum("na,nb->nab", *pair).reshape(len(rows), -1) for pair in itertools.combinations(own, 2))
+        return np.hstack([*own, *(PAIRS * pair for pair in both)])
 
     def _beside(self, among: Sequence[Hashable]) -> Hashable | None:
         """One of the configurations `among` that differs in one parameter from the best, or else from one near it."""
@@ -317,9 +335,3 @@ class Search:
                 return beside[self._rng.integers(len(beside))]
         return None
 
-
-def _effects(levels: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Columns of a linear model: one for each value of a parameter and, of less weight, for each pair of values."""
-    own = [np.eye(size)[levels[:, place]] - 1 / size for place, size in enumerate(sizes)]
-    pairs = (np.einsum("na,nb->nab", *pair).reshape(len(levels), -1) for pair in itertools.combinations(own, 2))
-    return np.hstack([*own, *(PAIRS * pair for pair in pairs)])
