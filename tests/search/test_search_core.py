@@ -121,6 +121,16 @@ def test_what_does_not_fit_is_avoided() -> None:
     assert not search.completed.keys() & set(failed)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_does_not_fit_counts_not_against_what_shares_its_values(seed: int) -> None:
+    def fits(configuration: str, _: int) -> float | None:
+        return None if configuration.startswith("128") and configuration != BEST else truth(configuration)
+
+    search = Search(SPACE, maximize=True, seed=seed)
+    finish(search, fits)
+    assert search.best == BEST
+
+
 def test_a_search_of_which_nothing_runs_ends() -> None:
     small = Space({"a": [1, 2, 3]}, {(level,): str(level) for level in range(3)})
     search = Search(small, maximize=True, repeats=3)

@@ -5,9 +5,9 @@ occurs about equally often. After it one repeat runs of each configuration of wh
 (`GPSampler`) expects the greatest improvement of the logarithm, with the probability that a run completes as its
 constraint. Where it proposes what has run, it expects nothing of the rest: then some run that may complete and be
 better by a linear model with interactions, or else differ in one parameter from the best, or from the next within noise
-of it. When there are none left no new ones are tried. At last the best and all within noise of it are repeated in turn, until what
-remains has all its repeats: a race (Maron and Moore, NIPS 1993), in which more noise than was thought brings back what
-had fallen behind.
+of it. When there are none left no new ones are tried. At last the best and all within noise of it are repeated in turn,
+until what remains has all its repeats: a race (Maron and Moore, NIPS 1993), in which more noise than was thought brings
+back what had fallen behind.
 """
 
 import itertools
@@ -334,4 +334,3 @@ class Search:
             if beside:
                 return beside[self._rng.integers(len(beside))]
         return None
-
