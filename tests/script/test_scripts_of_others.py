@@ -33,9 +33,9 @@ def measured(run: Script, rank: int = 0) -> list[dict[str, str]]:
     return [step for step in run.of_rank(rank) if step["window"] == "measured"]
 
 
-def completed(folder: Path, /, **given: Any) -> Script:
-    """A run that completed and left the folder of the script as it was."""
-    run = Script(folder, **WINDOWS | given).completed()
+def completed(folder: Path, python: str, /, **given: Any) -> Script:
+    """A run by the user's own interpreter that completed and left the folder of the script as it was."""
+    run = Script(folder, **WINDOWS | given, python=python).completed()
     assert run.record["folder_changes"] == {"count": 0, "names": []}
     return run
 
@@ -57,7 +57,7 @@ def first_printed(count: int, line: str, command: Sequence[str], folder: str, lo
 
 
 @pytest.mark.parametrize(("devices", "launcher"), [(1, "python"), (2, "torchrun")])
-def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, tmp_path: Path) -> None:
+def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, user_python: str, tmp_path: Path) -> None:
     """A DataLoader with a worker, a distributed sampler, SGD; it averages no gradients on CPUs.
 
     It asks for no gradients only where it evaluates.
@@ -67,7 +67,7 @@ def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, tmp_path: Pa
     if launcher == "torchrun":
         command += ["--dist-url", "env://", "--dist-backend", "gloo"]
     folder = str(SCRIPTS / "pytorch-examples" / "imagenet")
-    run = completed(tmp_path, command=command, folder=folder, launcher=launcher, devices=devices)
+    run = completed(tmp_path, user_python, command=command, folder=folder, launcher=launcher, devices=devices)
     for rank in range(devices):
         assert {step["samples"] for step in run.of_rank(rank)} == {"2"}
         assert len(measured(run, rank)) == 3
@@ -85,7 +85,7 @@ def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, tmp_path: Pa
         assert losses == first_printed(len(losses), line, command, folder, tmp_path / "plain.txt")
 
 
-def test_nanogpt(tmp_path: Path) -> None:
+def test_nanogpt(user_python: str, tmp_path: Path) -> None:
     """No loader, accumulation of gradients, a gradient scaler that is off, evaluation before the first update."""
     folder = shutil.copytree(SCRIPTS / "nanoGPT", tmp_path / "nanoGPT")
     data = folder / "data" / "shakespeare_char"
@@ -98,7 +98,7 @@ def test_nanogpt(tmp_path: Path) -> None:
     command = ["train.py", "config/train_shakespeare_char.py"]
     command += [f"--{name}={value}" for name, value in options.items()]
     given = {"command": [*command, "--out_dir={run_dir}"], "folder": str(folder), "samples_per_step": 12}
-    run = completed(tmp_path / "run", **given)
+    run = completed(tmp_path / "run", user_python, **given)
     observed = run.record["ranks"][0]["observed"]
     assert (observed["optimizers"], observed["loaders"]) == (["AdamW"], [])
     assert (len(run.steps), len(measured(run))) == (6, 3)
