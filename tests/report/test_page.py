@@ -16,6 +16,8 @@ from limits.machine_record import record as machine_record
 from multicard.analysis.claims import interval_words
 from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
+from multicard.figures.draw import save
+from multicard.figures.search import draw_search
 from multicard.limits.keep import keep
 from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
@@ -113,6 +115,19 @@ def test_limits_of_a_machine_are_shown_where_they_were_measured(copy: Path) -> N
     ):
         assert words in section
     assert section.count("data:image/svg+xml;base64,") == 1
+    assert ESCAPED in section and "<script>" not in section
+
+
+def test_a_search_is_shown_with_what_each_of_its_runs_gave(copy: Path) -> None:
+    assert "Searches" not in written(copy)
+    trials = pd.DataFrame({"run": ["a_r1", HOSTILE], "repeat": 1, "outcome": ["completed", "oom"], "synthetic": False})
+    trials = trials.assign(throughput_samples_per_s=[100.0, None], best_so_far=100.0, cost_s=5.0, spent_s=[5.0, 10.0])
+    save(
+        *draw_search(trials, "throughput_samples_per_s", Interval(100.0, None, None, 1), "Fast?"),
+        copy / "search" / "options",
+    )
+    section = written(copy).partition('<section id="searches"')[2].partition("</section>")[0]
+    assert section.count("data:image/svg+xml;base64,") == 1 and "<h3>options</h3>" in section
     assert ESCAPED in section and "<script>" not in section
 
 

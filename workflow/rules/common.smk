@@ -12,7 +12,12 @@ from multicard.archive.matrix import Matrix
 from multicard.archive.recorded import archives_in
 from multicard.core.errors import UserError, reported
 from multicard.core.files import sha256
-from multicard.core.layout import SCENARIO_INDEX, machine_file, machine_records
+from multicard.core.layout import (
+    SCENARIO_INDEX,
+    machine_file,
+    machine_records,
+    search_tables,
+)
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.prepared import folder_name

@@ -25,8 +25,9 @@ rule write_report:
     params:
         plans=lambda wildcards: json.dumps(MATRIX.plans()),  # a question may hold braces
         recorded=list(SHIPPED),
-        # Records of machines that are there: another one makes the report again, but the report asks for none.
+        # Records of machines and searches that are there: others make the report again, but the report asks for none.
         machines=[sha256(path) for path in machine_records(Path(RESULTS))],
+        searches=[sha256(path) for path in search_tables(Path(RESULTS))],
         results=lambda wildcards, output: str(Path(output[0]).parent),
     message:
         "write the report"

@@ -147,6 +147,7 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     import pandas as pd
     import yaml
 
+    from multicard.core.layout import SEARCHES
     from multicard.core.text import counted
     from multicard.core.units import SECONDS, percent, with_unit
     from multicard.figures.draw import save
@@ -176,7 +177,7 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     print(f"bottlenecks and trade-offs of these runs: multicard recommend {space.results} --config {config}")
     print("to use it, state under fixed:")
     print(*(f"  {line}" for line in yaml.safe_dump(space.stated(best), sort_keys=False).splitlines()), sep="\n")
-    stem = space.results / "search" / space.name
+    stem = space.results / SEARCHES / space.name
     save(*draw_search(pd.DataFrame(trials), space.measure, value, space.scenario.question), stem)
     print(f"figure: {stem}.png, its numbers: {stem}.csv")
 

@@ -33,6 +33,7 @@ SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
 WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
 
 MACHINES = "machine"  # folder of the machines' limits in the results
+SEARCHES = "search"  # folder of the searches in the results
 
 JOB = "job.json"  # in the scratch folder only
 NODE = "node.json"  # likewise, of each of several nodes
@@ -86,3 +87,8 @@ def machine_name() -> str:
 def machine_records(results: Path) -> list[Path]:
     """Records of limits in the results, of any machine."""
     return sorted((results / MACHINES).glob("*.json"))
+
+
+def search_tables(results: Path) -> list[Path]:
+    """Tables of the searches in the results, one for each scenario that was searched."""
+    return sorted((results / SEARCHES).glob("*.csv"))

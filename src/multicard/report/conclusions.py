@@ -10,11 +10,12 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 from multicard.analysis.claim_limits import quantity_words
+from multicard.analysis.claims import NOT_MEASURED
 from multicard.core.text import counted
 from multicard.core.units import number
 from multicard.report.wording import in_words
 
-LAST = ("not judged", "not measured here")  # verdicts that say nothing of the claim
+LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of the claim
 
 # More parts than this under one heading are collapsed one by one, and beyond the second limit all together too.
 OPEN_PARTS = 4

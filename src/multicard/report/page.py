@@ -12,7 +12,9 @@ import pandas as pd
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from multicard.analysis.claims import NOT_MEASURED
 from multicard.core.files import atomic_write
+from multicard.core.layout import SEARCHES, search_tables
 from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
 from multicard.report.charts import chart
@@ -20,7 +22,16 @@ from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
 from multicard.report.machines import MachinePage, machine_pages
 from multicard.report.recorded import RecordedPage, recorded_pages
-from multicard.report.results import NOT_RUN, FigureFiles, Plan, Results, Scenario, count_outcomes, read_results
+from multicard.report.results import (
+    NOT_RUN,
+    FigureFiles,
+    Plan,
+    Results,
+    Scenario,
+    count_outcomes,
+    figure_files,
+    read_results,
+)
 from multicard.report.run_table import run_table
 from multicard.report.tables import nothing_to_show, numbers_table
 from multicard.report.wording import in_words
@@ -36,12 +47,18 @@ def write_report(
 
     It links to the pages of the recorded results that `recorded` names.
     """
-    text = render(read_results(results, plans), recorded_pages(results, recorded), machine_pages(results))
+    searches = [each for path in search_tables(results) if (each := figure_files(path.parent, SEARCHES, path.stem))]
+    text = render(read_results(results, plans), recorded_pages(results, recorded), machine_pages(results), searches)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def render(results: Results, recorded: Sequence[RecordedPage] = (), machines: Sequence[MachinePage] = ()) -> str:
+def render(
+    results: Results,
+    recorded: Sequence[RecordedPage] = (),
+    machines: Sequence[MachinePage] = (),
+    searches: Sequence[FigureFiles] = (),
+) -> str:
     """Give the page. All text of `results` is escaped; the scripts are named by their hashes, so no other can run."""
     folder = Path(__file__).parent
     templates = jinja2.Environment(
@@ -70,6 +87,7 @@ def render(results: Results, recorded: Sequence[RecordedPage] = (), machines: Se
         runs=run_table(results),
         incomplete=_incomplete(results.runs),
         claims=None if results.claims is None else claims_of(results.claims, results.claim_tests),
+        not_measured=NOT_MEASURED,
         is_judged=results.is_judged,
         verdicts=None if results.claims is None else results.claims["verdict"].value_counts(sort=False).to_dict(),
         recommendations=None if results.recommendations is None else markdown(results.recommendations),
@@ -77,6 +95,7 @@ def render(results: Results, recorded: Sequence[RecordedPage] = (), machines: Se
         records=len(results.records),
         recorded=recorded,
         machines=[(each, each.figure and _picture(each.figure)) for each in machines],
+        searches=[(each.name, _picture(each), numbers_table(each.numbers)) for each in searches],
     )
 
 
