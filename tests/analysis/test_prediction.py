@@ -25,7 +25,7 @@ from multicard.analysis.statistics import Interval
 from multicard.api.results import Predictions
 from multicard.cli import main
 from multicard.core.files import write_json
-from multicard.experiment.workload import Traffic
+from multicard.experiment.workload import WORKLOADS, Traffic
 from multicard.trace.collectives import bus_bytes
 from multicard.workloads.vision.memory_estimate import gradient_bytes
 from multicard.workloads.vision.parameters import VisionParameters
@@ -93,6 +93,23 @@ def test_ranks_that_share_a_loader_wait_longer_the_more_they_are() -> None:
     assert found.step_s.value == pytest.approx(0.64, rel=1e-6) and found.bound == "loader"
     own = predict([point(n, 0.16, waited=0.06) for n in (1, 2, 4)], 8, 8, 64.0)
     assert own.step_s.value == pytest.approx(0.16, rel=1e-6) and "each rank loads for itself" in own.laws
+
+
+def test_a_loader_is_as_fast_as_alone_with_the_workers_of_all_ranks() -> None:
+    rates = {1: 640.0, 2: 1280.0, 4: 2000.0, 8: 2000.0}  # samples/s, so that 64 of each of 8 ranks take 0.256 s
+    alone = {count: exact(rate) for count, rate in rates.items()}.get
+    idle, waiting = [point(1, 0.12), point(2, 0.12)], [point(1, 0.125, waited=0.04)]
+    never = predict(idle, 8, 8, 64.0, alone=alone)
+    assert never.step_s.value == pytest.approx(0.256, rel=1e-6) and never.bound == "loader"
+    assert "the loader never made a rank wait: it is taken to be as fast as alone" in never.caveats
+    assert predict(idle, 16, 16, 64.0, alone=alone).loader_s is None  # of which nothing is known
+    # A rank waited until 64 samples had taken 0.125 s, not 0.1.
+    network = known(1e-9, 1e12, 1.0)
+    found = predict(waiting, 8, 8, 64.0, network, alone=alone)
+    assert found.step_s.value == pytest.approx(1.25 * 0.256, rel=1e-6) and found.step_s.high < 0.34
+    assert predict(waiting, 8, 8, 64.0, network).step_s.high > 0.9  # 8 × 0.125, if ranks share what one loads
+    # Steps that are shorter than loading alone took contradict it, as where files were cached meanwhile.
+    assert predict([point(1, 0.05), point(2, 0.05)], 8, 8, 64.0, alone=alone).loader_s is None
 
 
 def test_a_shared_batch_is_computed_as_fast_as_batches_of_its_size_on_one_device() -> None:
@@ -320,6 +337,21 @@ def test_links_are_of_the_newest_record_of_the_kind_of_machine_that_has_them(tmp
     assert list(found.links) == [4]
     [found] = series(evidence, [other])
     assert not found.links
+
+
+def test_the_loader_of_a_record_limits_what_no_run_reached(tmp_path: Path) -> None:
+    evidence = made(tmp_path, runs({1: 0.1, 2: 0.1}, num_workers=2))
+    job = WORKLOADS["vision"].loader_job(series(evidence)[0]._parameters(2))
+    rates = {2: 900, 4: 1800, 8: 3600, 16: 4000}
+    record = machine_record()
+    record["hardware"] = {"gpus": [GPU] * 2, "processor": "AMD EPYC 9334", "logical_cpus": 128}
+    rows = [{"measure": "loader", "num_workers": n, "samples": 64, "times_s": [64 / rates[n]] * 7} for n in rates]
+    record["parts"][3] |= {"parameters": job, "rows": rows}
+    [found] = series(evidence, [MachineLimits.model_validate(record)])
+    four, eight = (found.forecast(devices).prediction for devices in (4, 8))
+    assert (four.bound, eight.bound) == ("compute", "loader")
+    # 8 × 64 samples by 16 workers.
+    assert eight.step_s.value == pytest.approx(512 / 4000, rel=1e-6)
 
 
 def test_jobs_that_see_only_their_own_gpus_are_checked_on_one_machine(tmp_path: Path) -> None:

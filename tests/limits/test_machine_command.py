@@ -60,6 +60,7 @@ def test_everything_is_measured_and_counted(measured: tuple[Path, str]) -> None:
     assert [(row["num_workers"], row["samples"], len(row["times_s"])) for row in loader] == [
         (0, 8, 7),
         (1, 8, 7),
+        (2, 8, 7),  # of two ranks with one each
     ]
     assert [(row["samples"], len(row["times_s"])) for row in step] == [(8, 20)]
     assert step[0]["model_operations"] > 0 and utilization(limits.parts[3].rows[0], limits.parts[3], limits) > 0

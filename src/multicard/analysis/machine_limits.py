@@ -182,6 +182,17 @@ def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:
     return found
 
 
+def loader_rates(limits: MachineLimits, job: dict[str, Any]) -> dict[int, Interval]:
+    """Samples per second of the loader of a `Workload.loader_job` alone, by its number of workers."""
+    return {
+        (row.model_extra or {})["num_workers"]: row.rate
+        for part in limits.parts
+        if part.parameters == job
+        for row in part.rows
+        if row.measure == "loader"
+    }
+
+
 def all_reduces(limits: MachineLimits) -> pd.DataFrame:
     """Bus bandwidth of all-reduces, with the ends of its interval, and the time and bus bandwidth of the fit.
 

@@ -9,7 +9,8 @@ Without the wait for data, a step is C + E. Where it waits, it is L.
   max(0, K − hidden), where computing hides as much whatever n is, and a share of K. Or none of it shows.
 - Else a communication term of the scaling models is fitted: that of a ring's bandwidth (1 − 1/n), log2 n, or n − 1; all
   of it, or what it is more than on a number of devices between the smallest and the largest.
-- L is either each rank's own, or the ranks of a node share what the node can load.
+- L is either each rank's own, or the ranks of a node share what the node can load. Where the loader was measured alone
+  on this machine with the workers of all ranks of a node, it is that, times one factor where ranks waited.
 
 No run tells which law holds further on. Every law counts that the runs do not contradict (F test of lack of fit at 1%):
 the value is their geometric mean, the interval reaches over all of them. That of a law comes from a parametric
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from multicard.analysis.prediction_laws import SAME, Network, Point, admitted, busy_laws, drawn, loader_laws
+from multicard.analysis.prediction_laws import SAME, Alone, Network, Point, admitted, busy_laws, drawn, loader_laws
 from multicard.analysis.statistics import LEVEL, Interval, product_of
 
 
@@ -92,6 +93,7 @@ def predict(
     network: Network | None = None,
     beyond: float = 0.0,
     unknown: str | None = None,
+    alone: Alone | None = None,
 ) -> Prediction:
     """Predict the time of a step.
 
@@ -107,6 +109,8 @@ def predict(
         By how much the last check was outside of its interval, by `missed`.
     unknown
         Why nothing is known of communication.
+    alone
+        What is known of the loader beside the runs.
     """
     points = sorted(points, key=lambda each: (each.count, each.samples))
     unknown = unknown or "no α–β of this machine"
@@ -117,7 +121,7 @@ def predict(
     busy, busy_noise = drawn([each.busy_s for each in points], rng)
     laws = busy_laws(points, count, samples, network, rng)
     fitted = admitted([law(busy) for law in laws], points, busy[0], busy_noise)
-    loaders, caveats = loader_laws(points, count, local, samples, rng)
+    loaders, caveats = loader_laws(points, count, local, samples, rng, alone)
     compute = _mean([each.compute for each in fitted])
     busy_s = _mean([each.target[0] for each in fitted])
     totals = [
@@ -152,12 +156,14 @@ def predict(
     )
 
 
-def checks(points: Sequence[Point], network: Network | None = None, unknown: str | None = None) -> list[Check]:
+def checks(
+    points: Sequence[Point], network: Network | None = None, unknown: str | None = None, alone: Alone | None = None
+) -> list[Check]:
     """Predict each count but the smallest from the smaller ones; those of one device with other samples stay."""
     found = []
     for point in _scaled(points)[1:]:
         smaller = [each for each in points if each.count < point.count]
-        predicted = predict(smaller, point.count, point.local, point.samples, network, missed(found), unknown)
+        predicted = predict(smaller, point.count, point.local, point.samples, network, missed(found), unknown, alone)
         found.append(Check(predicted, product_of([(1.0, point.step_s)])))
     return found
 

@@ -1,13 +1,12 @@
 """Configurations of results sorted into series, each with what is known of its machine and of what it exchanges."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.evidence import GPU_COUNT, Configuration, Evidence
 from multicard.analysis.machine_limits import MachineLimits, fits
 from multicard.analysis.per_run import trace_shares
@@ -55,8 +54,9 @@ def series(evidence: Evidence, machines: Iterable[MachineLimits] = ()) -> list[S
             and (samples_of_device(each) or 0)
             not in {samples_of_device(one) for one in by_count.values() if one["devices"] == 1}
         ]
-        links = _links(records, own[0])
-        found.append(Series(by_count, batches, traced, links, _collectives(evidence, own), elsewhere or None))
+        limits = _alike(records, own[0])
+        links = next((line for each in limits if (line := fits(each))), {})
+        found.append(Series(by_count, batches, traced, links, _collectives(evidence, own), elsewhere or None, limits))
     return [
         each
         for each in found
@@ -123,8 +123,8 @@ def _joined(configurations: Iterable[Configuration]) -> list[Configuration]:
     return list(found.values())
 
 
-def _links(records: Iterable[MachineLimits], configuration: Configuration) -> Mapping[int, AlphaBeta]:
-    """α and β by the newest record of its kind of machine and of device that has them; empty without one."""
+def _alike(records: Iterable[MachineLimits], configuration: Configuration) -> list[MachineLimits]:
+    """The records of its kind of machine and of device, the newest first."""
     alike = [
         each
         for each in records
@@ -132,5 +132,4 @@ def _links(records: Iterable[MachineLimits], configuration: Configuration) -> Ma
         and each.hardware
         and GPU_COUNT.sub("", machine(each.hardware)) == configuration.provenance.kind
     ]
-    newest_first = sorted(alike, key=lambda each: each.started, reverse=True)
-    return next((found for each in newest_first if (found := fits(each))), {})
+    return sorted(alike, key=lambda each: each.started, reverse=True)

@@ -21,12 +21,15 @@ DRAWS = 1000  # in pairs, errors of both signs, so that few give steady ends
 WAITS = 0.05  # share of a step that waits for data from which on the loader sets its pace
 SAME = 0.05  # relative difference of samples or times up to which they are the same
 REJECTED = 0.01  # p-value up to which runs contradict a law; at 5% the true one would be lost as often as that
+LOADER_ALONE = "the loader as fast as alone with the workers of all ranks of a node"
 NOTHING = "no exposed communication"
 GROWING = "communication growing as "
 KNOWN = "communication by α–β"
 TWO_SIDED = 1.96  # standard errors of a 95% interval
 
 Array = np.ndarray
+# Samples per second of the loaders of so many devices of a node, measured alone; None where that is not known.
+Alone = Callable[[int], Interval | None]
 
 
 @dataclass(frozen=True)
@@ -295,10 +298,12 @@ def _hidden_law(name: str, compute: Array, asked: Array, alone: Array, target: A
 
 
 def loader_laws(
-    points: Sequence[Point], count: int, local: int, samples: float, rng: np.random.Generator
+    points: Sequence[Point], count: int, local: int, samples: float, rng: np.random.Generator, alone: Alone | None
 ) -> tuple[list[Fitted], tuple[str, ...]]:
-    """The loader's laws, fitted where it made ranks wait; and what is not known of it."""
+    """The loader's laws, fitted where it made ranks wait, else as fast as `alone`; and what is not known of it."""
     waiting = [each for each in points if each.waits]
+    if alone is not None and (law := _loader_alone(points, waiting, local, samples, rng, alone)):
+        return [law], () if waiting else ("the loader never made a rank wait: it is taken to be as fast as alone",)
     if not waiting:
         return [], ("the loader never made a rank wait, so its limit is not known",)
     times, noise = drawn([np.array(each.step_s) for each in waiting], rng)
@@ -318,6 +323,38 @@ def loader_laws(
     theta = _least_squares(np.broadcast_to(both, (len(times), *both.shape)), times, weights)
     target = theta @ np.array([samples, local * samples])
     return [Fitted("loading partly shared by the ranks of a node", target, both @ theta[0], 2)], ()
+
+
+def _loader_alone(
+    points: Sequence[Point],
+    waiting: Sequence[Point],
+    local: int,
+    samples: float,
+    rng: np.random.Generator,
+    alone: Alone,
+) -> Fitted | None:
+    """A loader as fast as alone with the workers of all ranks of a node, or where ranks waited slower by a factor.
+
+    None where its rate is not known for the ranks of any of the nodes, or the runs contradict it.
+    """
+    rates = {each: alone(each) for each in {local, *(each.local for each in waiting)}}
+    if not all(rates.values()):
+        return None
+    scatter = {each: np.concatenate([[0.0], rng.standard_normal(DRAWS)]) for each in rates}
+    seconds = {each: np.exp(-_error(rate) * scatter[each]) / rate.value for each, rate in rates.items()}  # of a sample
+    asked = local * samples * seconds[local]
+    if waiting:
+        times, noise = drawn([np.array(each.step_s) for each in waiting], rng)
+        column = np.column_stack([each.local * each.samples * seconds[each.local] for each in waiting])
+        theta = _least_squares(column[:, :, None], times, np.sqrt([len(each.step_s) for each in waiting]))[:, 0]
+        fitted = Fitted(LOADER_ALONE, theta * asked, column[0] * theta[0], 1)
+        if admitted([fitted], waiting, times[0], noise)[0].deviation:
+            return None
+    else:
+        theta, fitted = np.ones(DRAWS + 1), Fitted(LOADER_ALONE, asked, np.array([]), 0)
+    known = [(each, rate.value) for each in points if (rate := alone(each.local))]
+    steps = [(theta[0] * each.local * each.samples / rate, float(np.mean(each.step_s))) for each, rate in known]
+    return None if any(loading > step * (1 + SAME) for loading, step in steps) else fitted
 
 
 def admitted(fitted: Sequence[Fitted], points: Sequence[Point], means: Array, noise: float | None) -> list[Fitted]:

@@ -14,6 +14,7 @@ from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.learning import values_of
+from multicard.analysis.machine_limits import MachineLimits, loader_rates
 from multicard.analysis.prediction import Check, Prediction, checks, missed, predict
 from multicard.analysis.prediction_laws import Network, Point
 from multicard.analysis.scaling import SAME_WORK
@@ -74,6 +75,8 @@ class Series:
         Those of a step by a trace, where the workload does not know them.
     elsewhere
         Why other numbers of devices are no part of it.
+    limits
+        Records of its kind of machine and of device, the newest first.
     """
 
     configurations: Mapping[tuple[int, int], Configuration]
@@ -82,6 +85,7 @@ class Series:
     links: Mapping[int, AlphaBeta]
     collectives: Sequence[Traffic] | None
     elsewhere: str | None
+    limits: Sequence[MachineLimits] = ()
 
     @cached_property
     def of(self) -> Configuration:
@@ -121,14 +125,13 @@ class Series:
 
     def checks(self) -> list[tuple[int, int, Check]]:
         """Each measured number of devices, and of nodes, as predicted from the smaller ones."""
-        found = [
-            (each.predicted.count, 1, each) for each in checks(self.points(1), self.network(1), self._no_network(1))
-        ]
+        of_one_node = checks(self.points(1), self.network(1), self._no_network(1), self._loader_alone)
+        found = [(each.predicted.count, 1, each) for each in of_one_node]
         for of_node in sorted({devices // own for own, devices in self.configurations}):
             over = self.points(2, of_node)
             found += [
                 (each.predicted.count * of_node, each.predicted.count, each)
-                for each in checks(over, unknown=self._no_network(2))
+                for each in checks(over, unknown=self._no_network(2), alone=self._loader_alone)
             ]
         return found
 
@@ -143,7 +146,9 @@ class Series:
         if samples is None:
             return Forecast(devices, nodes, Prediction(devices, None, reason=self._no_samples))
         count, unknown = devices if nodes == 1 else nodes, self._no_network(nodes)
-        predicted = predict(points, count, of_node, samples, network, missed(checks(points, network)), unknown)
+        alone = self._loader_alone
+        beyond = missed(checks(points, network, alone=alone))
+        predicted = predict(points, count, of_node, samples, network, beyond, unknown, alone)
         if predicted.step_s is None:
             why = "; ".join(each for each in (predicted.reason, self.elsewhere) if each)
             return Forecast(devices, nodes, Prediction(devices, None, reason=why))
@@ -290,6 +295,17 @@ class Series:
         in_step = p is not None and configuration.workload.loads_in_step(p)
         waited = {} if in_step else configuration.blocks("data_s")
         return {repeat: min(waited.get(repeat, 0.0), seconds) for repeat, seconds in steps.items()}
+
+    def _loader_alone(self, devices: int) -> Interval | None:
+        """Samples per second of the loaders of so many devices of a node by a record; None where none has them."""
+        p, work = self._parameters(devices, 1), self.of.workload
+        if p is None or not work.loader_parameters or work.loads_in_step(p) or not work.loads_on_cpus(p):
+            return None
+        job = work.loader_job(p)
+        rates = next((found for each in self.limits if (found := loader_rates(each, job))), {})
+        workers, cpus = p.workers_of_rank * p.ranks, self.of.provenance.usable_cpus
+        # More workers than CPUs are no faster.
+        return rates.get(min(workers, max(cpus, p.workers_of_rank)) if cpus else workers)
 
     def _without_communication(self) -> list[Point]:
         """In the place of a run on one device, the smallest on several less its exposed communication by the trace."""

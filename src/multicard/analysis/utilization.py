@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.machine_limits import MachineLimits, memory_rate, product_rate
+from multicard.analysis.machine_limits import MachineLimits, loader_rates, memory_rate, product_rate
 from multicard.analysis.peaks import PEAKS
 from multicard.analysis.run_files import RunFiles
 from multicard.analysis.scaling import configurations
@@ -137,14 +137,8 @@ def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> floa
     """Samples per second of the loaders of all ranks, if each is as fast as one alone; None if that is not known."""
     if limits is None or not work.loader_parameters:
         return None
-    rates = [
-        row.rate.value
-        for part in limits.parts
-        if part.parameters == work.loader_job(p)
-        for row in part.rows
-        if row.measure == "loader" and (row.model_extra or {}).get("num_workers") == p.workers_of_rank
-    ]
-    return p.ranks * rates[0] if rates else None
+    rate = loader_rates(limits, work.loader_job(p)).get(p.workers_of_rank)
+    return p.ranks * rate.value if rate else None
 
 
 def traffic(record: Mapping[str, Any]) -> dict[str, float]:

@@ -302,6 +302,10 @@ class Workload(ABC):
         """Whether the process that computes also loads, so that the wait for data is work of its own."""
         return False
 
+    def loads_on_cpus(self, p: Any) -> bool:
+        """Whether the loaders of ranks share nothing but the node's CPUs, so that one with all workers is as fast."""
+        return True
+
     def waits_for_loader(self, p: Any, inputs: Inputs) -> bool:
         """Whether loading, by `assumption`, takes longer than what the GPUs do with it."""
         return False

@@ -18,13 +18,14 @@ Job = dict[str, Any]
 def loaders(runs: Iterable[Run], device: str) -> list[Job]:
     """Loaders of the runs on a kind of device: the `parameters` of a run, its `data`, numbers of `workers`.
 
-    `batch_size` is what a process loads at once. Synthetic data have no loader.
+    `batch_size` is what a process loads at once. `on_cpus`: as `Workload.loads_on_cpus`. Synthetic data have no loader.
     """
     found: dict[tuple[Any, ...], Job] = {}
     for run, data in _loading(runs, device):
         p = run.parameters
-        parameters = WORKLOADS[p.workload].loader_job(p)
-        job = {"parameters": parameters, "data": str(data), "workers": set()}
+        work = WORKLOADS[p.workload]
+        parameters = work.loader_job(p)
+        job = {"parameters": parameters, "data": str(data), "workers": set(), "on_cpus": work.loads_on_cpus(p)}
         found.setdefault((*parameters.values(), data), job)["workers"].add(p.workers_of_rank)
     return [job | {"workers": sorted(job["workers"])} for job in found.values()]
 

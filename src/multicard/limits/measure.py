@@ -105,7 +105,7 @@ def measure_machine(
         parts.append(_all_reduce_part(device, ranks, seconds))
     for number, job in enumerate(loaders, start=1):
         say(f"{device}: loader {number} of {len(loaders)}")
-        parts.append(_loader_part(job, loader_seconds))
+        parts.append(_loader_part(job, workers_of(job, counts, here.cpus), loader_seconds))
     for number, parameters in enumerate(steps, start=1):
         say(f"{device}: step without a loader, {number} of {len(steps)}")
         parts.append(_step_part(parameters))
@@ -147,11 +147,23 @@ def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
     return {"part": "all_reduce", "devices": ranks, "rows": rows, "problem": ended.problem, "conditions": conditions}
 
 
-def _loader_part(job: Job, seconds: float) -> Part:
-    workers = ",".join(map(str, job["workers"]))
+def workers_of(job: Job, counts: Sequence[int], cpus: int) -> list[int]:
+    """Numbers of workers with which a loader is measured: a rank's, and where only CPUs are shared those of more ranks.
+
+    Of as many ranks as there are devices, by `counts`, and not more than there are CPUs.
+
+    >>> workers_of({"workers": [0, 1, 4], "on_cpus": True}, [2, 4], cpus=6)
+    [0, 1, 2, 4, 6]
+    """
+    own = set(job["workers"])
+    more = {min(each * count, cpus) for each in own for count in counts if 0 < each < cpus} if job["on_cpus"] else set()
+    return sorted(own | more)
+
+
+def _loader_part(job: Job, workers: Sequence[int], seconds: float) -> Part:
     data = str(Path(job["data"]).absolute())
-    arguments = [json.dumps(job["parameters"]), data, workers, str(seconds)]
-    _, part = _told("multicard.limits.loader_job", arguments, len(job["workers"]) * seconds)
+    arguments = [json.dumps(job["parameters"]), data, ",".join(map(str, workers)), str(seconds)]
+    _, part = _told("multicard.limits.loader_job", arguments, len(workers) * seconds)
     return {"part": "loader", "parameters": job["parameters"], **part}
 
 

@@ -117,6 +117,10 @@ class Vision(Workload):
         """Without workers PyTorch's loader has no process of its own."""
         return p.loader == "torch" and not p.num_workers
 
+    def loads_on_cpus(self, p: VisionParameters) -> bool:
+        """DALI loads on each rank's own GPU."""
+        return p.loader != "dali" or p.device == "cpu"
+
     def waits_for_loader(self, p: VisionParameters, inputs: Inputs) -> bool:
         """Whether a batch takes longer to load than to train on."""
         on_gpu, loading = self._image_s(p, inputs["dataset"])
@@ -126,7 +130,7 @@ class Vision(Workload):
         """Seconds that a GPU trains on an image, and that a process with its workers loads one."""
         pixels = p.image_size**2
         on_gpu = p.width_mult / IMAGES_PER_S[p.precision] * pixels / REFERENCE_PX**2
-        if dataset.source == "synthetic" or (p.loader == "dali" and p.device == "cuda"):
+        if dataset.source == "synthetic" or not self.loads_on_cpus(p):
             return on_gpu, 0.0
         decodes = dataset.source == "imagefolder" or getattr(dataset, "stored_size", None)
         fixed, per_pixel = LOADING_S["jpeg" if decodes else "array"]
