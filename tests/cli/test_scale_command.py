@@ -158,6 +158,8 @@ def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
         ("--devices 1,a -- train.py", "--devices: found '1,a', expected numbers of devices such as 1,2,4"),
         ("--devices 0 -- train.py", "--devices: found '0'"),
         ("--devices 1 -- other.py", "command: no such file: other.py (in "),
+        ("--devices 1 -- -m no_such.train", "finds no module no_such.train (in "),
+        ("--devices 1 --vary d=[1,2] -- train.py {d}", "--vary: found 'd=[1,2]', whose commas part values"),
         ("--devices 1 --vary b -- train.py {b}", "--vary: found 'b', expected NAME=VALUE,..."),
         ("--devices 1 --vary b=1,,2 -- train.py {b}", "--vary: found 'b=1,,2'"),
         ("--devices 1 --vary b=1 --vary b=2 -- train.py {b}", "--vary: names a parameter twice"),
@@ -186,6 +188,13 @@ def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
 )
 def test_bad_input_is_one_line_and_leaves_nothing(arguments: str, says: str, folder: Path) -> None:
     assert says in refused(*arguments.split())
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line_and_leaves_nothing(folder: Path) -> None:
+    (folder / ".snakemake").write_text("a file where Snakemake needs a folder")
+    assert "cannot write to this folder, where Snakemake keeps its state: " in refused(
+        "--devices", "1", "--", "train.py"
+    )
 
 
 def test_a_script_without_two_dashes_before_it_is_told_of_them(capsys: pytest.CaptureFixture[str]) -> None:

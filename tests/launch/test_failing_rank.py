@@ -217,6 +217,24 @@ def test_a_broken_connection_is_the_reason_only_where_there_is_no_other(lost: st
     assert judged(ended, alone, 2, 60.0, tmp_path / "log.txt") == ("failed", f"rank 0: {lost}")
 
 
+def test_an_error_is_the_reason_before_ranks_that_waited_for_the_one_that_had_it(tmp_path: Path) -> None:
+    waited = {"rank": 0, "outcome": "failed", "reason": Reason("steps_disagree", rank=0, step=21).record()}
+    ended = Ended(exit_code=1, timed_out=False, wall_time_s=1.0)
+    found = judged(ended, [waited, failed(1, "FileNotFoundError: shard7")], 2, 60.0, tmp_path / "log.txt")
+    assert found == ("failed", "rank 1: FileNotFoundError: shard7")
+
+
+def test_where_nothing_was_reported_the_reason_is_what_was_printed_last(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(
+        "usage: train.py\ntrain.py: error: the following arguments are required: --data\n\n"
+        "E1123 10:00 7 torch/distributed/elastic/multiprocessing/api.py:988] failed (exitcode: 2) local_rank: 0\n"
+    )
+    _, found = judged(Ended(exit_code=2, timed_out=False, wall_time_s=1.0), [], 1, 60.0, log)
+    said = "train.py: error: the following arguments are required: --data"
+    assert found == f"exit code 2: {said}; rank 0 exited without reporting"
+
+
 FAILURES = """
 Failures:
 [1]:

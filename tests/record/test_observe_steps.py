@@ -413,6 +413,27 @@ def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_pat
     assert [step["samples"] for step in found.steps[0]] == STEPS * [""]
 
 
+@pytest.mark.parametrize("first", ["Adam", "SGD"])
+def test_steps_are_those_of_the_optimizer_that_is_all_that_updates(first: str, server: Server, tmp_path: Path) -> None:
+    """After another kind of optimizer they begin anew; after one that trained as much, as in a fold, they go on."""
+    script = f"""
+    first, made = torch.optim.{first}(model.parameters(), lr=0.1), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        for x, y in loader:
+            if made >= 4:
+                time.sleep(0.02)
+            loss_of(x, y).backward()
+            (first if made < 4 else optimizer).step()
+            made += 1
+    """
+    found = server.run(tmp_path, after_head(script))
+    times = [float(step["duration_s"]) for step in found.steps[0]]
+    assert len(times) == STEPS and {step["samples"] for step in found.steps[0]} == {"8"}
+    # Of the first optimizer's four updates the first ends no step.
+    assert [time >= 0.02 for time in times] == [made >= 3 or first == "Adam" for made in range(STEPS)]
+
+
 def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Path) -> None:
     script = """
     from multicard.record.observe import recording

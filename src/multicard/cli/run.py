@@ -42,8 +42,13 @@ def check_start(experiment: "Experiment", planning: bool = False) -> None:
     """
     from multicard.archive.matrix import Matrix
     from multicard.core.errors import UserError
+    from multicard.core.files import unwritable
     from multicard.core.layout import RUN
 
+    if not planning and (problem := unwritable(Path(".snakemake"))):
+        raise UserError(
+            f"cannot write to this folder, where Snakemake keeps its state: {problem}; run it from another one"
+        )
     matrix = Matrix.plan(experiment)
     measured = any((Path(experiment.results) / "runs" / run / RUN).exists() for run in matrix.runs)
     if measured or matrix.recorded.archives or experiment.cluster:

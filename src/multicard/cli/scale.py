@@ -211,6 +211,8 @@ def _parse_vary(text: str) -> tuple[str, list[Any]]:
     name, equals, values = text.partition("=")
     if not equals or not OWN_NAME.fullmatch(name) or not all(values.split(",")):
         raise UserError(f"--vary: found {text!r}, expected NAME=VALUE,... such as batch-size=32,64")
+    if any(value.count(one) != value.count(other) for value in values.split(",") for one, other in ("[]", "()", "{}")):
+        raise UserError(f"--vary: found {text!r}, whose commas part values; state such values under `vary` in the file")
     return as_in_file(name), [_value(value) for value in values.split(",")]
 
 

@@ -1,5 +1,6 @@
 """The outcome of a job, by what its ranks reported and how its launcher exited."""
 
+import itertools
 import re
 import signal
 from collections.abc import Mapping
@@ -7,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from multicard.core.layout import PROGRESS
 from multicard.core.reasons import Reason
 from multicard.core.system import ranks_may_share_gpus
+from multicard.core.text import printable
 from multicard.launch.process import Ended
 
 # A rank and its exit code in the list of failures with which torchrun ends.
@@ -18,6 +21,9 @@ LOST_PEER = (
     "connection closed by peer", "connection reset by peer", "connection refused", "broken pipe",
     "connection was likely closed", "remote process exited", "ncclremoteerror", "communicator was aborted",
 )  # fmt: skip
+
+TORCHRUN_ENDS = re.compile(r"torch[./]distributed[./]elastic|^Failures:|^Root Cause")
+LONGEST_MESSAGE = 300  # characters
 
 
 def judge(
@@ -53,7 +59,8 @@ def judge(
         return "timed_out", Reason("timed_out", time_limit_s=time_limit_s)
     silent = sorted(set(range(expected)) - {record["rank"] for record in ranks})
     unreported = [{"rank": rank} | ({"node": node_of[rank]} if rank in node_of else {}) for rank in silent]
-    failed = sorted(reasons["failed"], key=_lost_a_peer)
+    raised = any(each.code == "error" for each in reasons["failed"])
+    failed = sorted(reasons["failed"], key=lambda each: (_lost_a_peer(each), raised and each.code != "error"))
     killed, signal_name = _first_killed(silent, ended, log)
     if failed and not (signal_name and _lost_a_peer(failed[0])):
         if node_of and _lost_a_peer(failed[0]):  # the ranks of a lost node do not report
@@ -63,7 +70,7 @@ def judge(
         return "failed", Reason("killed", rank=killed, node=node_of.get(killed), signal=signal_name)
     if signal_name:
         return "failed", Reason("killed", signal=signal_name, unreported=unreported)
-    return "failed", Reason("exited", exit_code=ended.exit_code, unreported=unreported)
+    return "failed", Reason("exited", exit_code=ended.exit_code, unreported=unreported, message=_last_words(log))
 
 
 def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason | None]:
@@ -75,6 +82,14 @@ def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason |
     if len(distinct) >= devices or ranks_may_share_gpus():
         return "completed", None
     return "failed", Reason("wrong_gpus", devices=devices, gpus=len(distinct))
+
+
+def _last_words(log: Path) -> str | None:
+    """The last line that a job printed, but for what torchrun says of its end; None where there is none."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    lines = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), text.splitlines())
+    said = [line.strip() for line in lines if line.strip() and not line.startswith(f"{PROGRESS}  ")]
+    return printable(said[-1], LONGEST_MESSAGE) if said else None
 
 
 def _lost_a_peer(reason: Reason) -> bool:

@@ -26,9 +26,9 @@ SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
 
-def install(note_process: Callable[..., None]) -> None:
-    """Watch this process from now on; `note_process` adds facts to its process.json."""
-    OBSERVER.begin(note_process)
+def install(note_process: Callable[..., None], job: str) -> None:
+    """Watch this process from now on; `note_process` adds facts to its process.json, `job` is the path of job.json."""
+    OBSERVER.begin(note_process, job)
     _watch_optimizers()
     _watch_scalers()
     _watch_backward()

@@ -1,8 +1,9 @@
 """Follows a script from update to update: its steps, their phases, and passes over the data.
 
-Steps end where the *lead* optimizer, the first one that updates, has done so; the first update ends no step, since what
-came before it was no steady training. A step begins where the one before it ended, and the first of a pass where its
-first batch is asked for, so that tests and checkpoints between passes are in no step.
+Steps end where the *lead* optimizer, the first one that updates, has done so, until another one is all that updates,
+which leads then; the first update ends no step, since what came before it was no steady training. A step begins where
+the one before it ended, and the first of a pass where its first batch is asked for, so that tests and checkpoints
+between passes are in no step.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -26,6 +28,9 @@ from multicard.record.observe.ranks import claim_rank, rank_of_process
 from multicard.record.tear_down import LIMIT_S, leave_now
 
 MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
+# Updates of another optimizer since the lead's last one, or times as many as there were between two of these, beyond
+# which it leads.
+MOST_BESIDE, TIMES_BESIDE = 20, 3
 
 
 class Observer:
@@ -33,6 +38,7 @@ class Observer:
 
     def __init__(self) -> None:
         self._note_process: Callable[..., None] = lambda **_: None
+        self._job: str | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -43,6 +49,9 @@ class Observer:
         self._ended = False
         self._thread: int | None = None  # that trains
         self._lead: weakref.ref[Any] | None = None
+        self._led = weakref.WeakSet[Any]()  # that do no more: each leads once
+        self._beside: Counter[int] = Counter()  # updates since the lead's last one, by the optimizer's identity
+        self._most_beside = 0
         self._marked = False
         self._updates = self._backwards = 0  # that are open
         self._loading: int | None = None  # thread that waits for a batch
@@ -62,9 +71,9 @@ class Observer:
         self.batches = 0
         self._backward_in_step = self._exhausted = False
 
-    def begin(self, note_process: Callable[..., None]) -> None:
+    def begin(self, note_process: Callable[..., None], job: str) -> None:
         """Be ready for the first update."""
-        self._note_process = note_process
+        self._note_process, self._job = note_process, job
         self._leave_at_exit()
         os.register_at_fork(after_in_child=lambda: (self._forget(), self._leave_at_exit()))
 
@@ -106,7 +115,34 @@ class Observer:
         lead = self._lead() if self._lead else None
         if lead is None:
             lead, self._lead = optimizer, weakref.ref(optimizer)
-        return lead is optimizer
+        if lead is not optimizer:
+            return self._takes_over(lead, optimizer)
+        if self._beside:
+            self._most_beside = max(self._most_beside, *self._beside.values())
+            self._beside.clear()
+        return True
+
+    def _takes_over(self, lead: Any, optimizer: Any) -> bool:
+        """Whether another optimizer than the lead ends a step, as the first update of the new lead does.
+
+        Where it trains the same as the lead did, as in another fold, what was recorded stays, and the step that is open
+        begins only now.
+        """
+        self._beside[id(optimizer)] += 1
+        most = max(MOST_BESIDE, TIMES_BESIDE * self._most_beside)
+        if self._beside[id(optimizer)] <= most or optimizer in self._led or is_capturing():
+            return False
+        self._led.add(lead)
+        self._lead = weakref.ref(optimizer)
+        self._beside.clear()
+        self._most_beside = 0
+        if self._recording is not None and (self._recording.is_measured or _trains(lead) == _trains(optimizer)):
+            self._forget_batches()
+            self._begin_step()
+            self._recording.begin_pass(self)
+            return False
+        self._restart()
+        return True
 
     def _look_for_update(self) -> None:
         """Take note of an update that a compiled function made, in which there is nothing to watch."""
@@ -122,12 +158,16 @@ class Observer:
         self._force_exit()
         if not self._marked:
             self._marked = True
-            if self._recording is not None:
-                self._recording, self.step = None, 0
-                for each in self.passes:  # their iterators may go on
-                    each.batches[:] = [(0, contents) for _, contents in each.batches[-MOST_BATCHES:]]
-                self.passes.clear()
+            self._restart()
         self._end_step(None)
+
+    def _restart(self) -> None:
+        """Forget the steps that were recorded."""
+        if self._recording is not None:
+            self._recording, self.step = None, 0
+            for each in self.passes:  # their iterators may go on
+                each.batches[:] = [(0, contents) for _, contents in each.batches[-MOST_BATCHES:]]
+            self.passes.clear()
 
     def _force_exit(self) -> None:
         if self._ended and self._recording is not None:
@@ -164,12 +204,15 @@ class Observer:
 
         self._thread = threading.get_ident()
         self._leave_at_exit()  # multiprocessing drops it in a process that it forks
-        job = read_json(Path(os.environ[OBSERVE]))
+        job = self._read_job()
         if claim_rank(job):
             self._recording = Recording(job, optimizer)
         else:
             self._first = Path(job["scratch"]) / rank_file("rank.json", rank_of_process())
         self._note_process(steps=True, rank=rank_of_process())
+
+    def _read_job(self) -> dict[str, Any]:
+        return read_json(Path(os.environ.get(OBSERVE, self._job)))
 
     # Backward passes.
 
@@ -206,9 +249,7 @@ class Observer:
             return None
         self._loading = threading.get_ident()
         if self._exhausted:  # the batches of this step were a pass without a backward pass: a test
-            for each in self.passes:
-                each.batches = [batch for batch in each.batches if batch[0] != self.step]
-            self.passes = [each for each in self.passes if each.batches]
+            self._forget_batches()
             self._begin_step()
         is_first = getattr(iterator, "_num_yielded", None) == 0
         if is_first or not hasattr(iterator, "_multicard_pass"):
@@ -222,6 +263,12 @@ class Observer:
                 self._recording.begin_pass(self)
             self._recording.enter("data")
         return iterator._multicard_pass
+
+    def _forget_batches(self) -> None:
+        """Forget those of the current step."""
+        for each in self.passes:
+            each.batches = [batch for batch in each.batches if batch[0] != self.step]
+        self.passes = [each for each in self.passes if each.batches]
 
     def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
         """It gave a batch, or had none."""
@@ -272,7 +319,7 @@ class Observer:
             if self._recording is not None:
                 self._recording.write_early(error, self)
             else:
-                recording.write_failure(error, self._note_process)
+                recording.write_failure(error, self._note_process, self._read_job())
         raise SystemExit(1) from error
 
     def leave(self) -> None:
@@ -289,7 +336,13 @@ class Observer:
         elif error is not None:
             from multicard.record.observe import recording
 
-            recording.write_failure(error, self._note_process)
+            recording.write_failure(error, self._note_process, self._read_job())
+
+
+def _trains(optimizer: Any) -> tuple[type, int]:
+    """What an optimizer does: its type, and of how many numbers its parameters are."""
+    groups = getattr(optimizer, "param_groups", None) or []
+    return type(optimizer), sum(each.numel() for group in groups for each in group["params"])
 
 
 def is_capturing() -> bool:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from multicard.core.files import read_json, write_json
+from multicard.core.files import write_json
 from multicard.core.layout import PROGRESS, STEPS, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
@@ -26,7 +26,6 @@ from multicard.record.capture import LONGEST_WAIT, Capture, HostBarrier, RankLef
 from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
-from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.plan import Pace, Plan, place
@@ -91,6 +90,11 @@ class Recording:
         self._last_end: Any = None  # mark of the end of a backward pass or of another optimizer's update
         self._window: AbstractContextManager[Any] | None = None
         self._ranges: list[AbstractContextManager[Any]] = []  # of the step, and of its phase
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether all measured steps have ended."""
+        return self.steps >= self.plan.measured_end
 
     # Phases.
 
@@ -353,13 +357,12 @@ def facts_of_process(rank: int) -> dict[str, Any]:
     }
 
 
-def write_failure(error: BaseException, note_process: Callable[..., None]) -> None:
+def write_failure(error: BaseException, note_process: Callable[..., None], job: dict[str, Any]) -> None:
     """Leave word of an error before the first update: in rank.json of a rank, else in process.json.
 
     A process without a rank may be a launcher, whose error only says that a rank had one. A process that a rank started
     inherits its number, and may fail without the rank doing so.
     """
-    job = read_json(Path(os.environ[OBSERVE]))
     words = {Path(word).name for word in job["parameters"].get("command", ())}
     is_script = bool(words & _names_of_program()) and parent_process() is None and job["observe"]["devices"] == 1
     is_rank = is_script or dist.is_initialized() or told(RANKS) is not None

@@ -21,6 +21,8 @@ def judge_script(
 ) -> tuple[str, Reason | None]:
     """See `multicard.experiment.workload.Workload.judge`."""
     outcome, reason = _judged(p, outcome, reason, ranks, scratch)
+    if reason is not None and reason.code == "exited" and reason.exit_code == 0:
+        reason = replace(reason, message="it ended as by os._exit, before its windows were complete")
     if reason is not None and p.launched_by == "python" and OF_LAUNCHERS.search(reason.message or ""):
         hint = "a launcher sets it: state launcher: torchrun, which starts one device, too"
         reason = replace(reason, message=f"{reason.message}; {hint}")

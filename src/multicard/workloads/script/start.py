@@ -28,6 +28,7 @@ QUESTION = (
     "import sys, importlib.metadata as m, importlib.util as u; print(*sys.version_info[:2], sep='.'); "
     "print(m.version('torch') if u.find_spec('torch') else 'none')"
 )
+HAS_MODULE = "import importlib.util as u, sys; sys.path.insert(0, {!r}); print(u.find_spec({!r}) is not None)"
 # A folder of that name in the script's is no package without an __init__.py.
 HAS_PACKAGE = "import importlib.util as u; s = u.find_spec({!r}); print(bool(s and s.origin))"
 
@@ -134,12 +135,20 @@ def _has_package(python: str, package: str) -> bool:
     return ask([python, "-c", HAS_PACKAGE.format(package)], INTERPRETER_LIMIT_S).lines == ["True"]
 
 
+def _has_module(p: ScriptParameters, module: str) -> bool:
+    """Whether the interpreter finds a module, or the package that it is in, from the script's folder on."""
+    question = HAS_MODULE.format(str(Path(p.folder).absolute()), module.partition(".")[0])
+    return ask([interpreter(p), "-c", question], INTERPRETER_LIMIT_S).lines != ["False"]
+
+
 def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
     if not Path(p.folder).is_dir():
         return f"folder: no such folder: {Path(p.folder).absolute()}"
     first = p.arguments("")[0]
     if first.endswith(".py") and script_file(p) is None:
         return f"command: no such file: {first} (in {Path(p.folder).absolute()})"
+    if first == "-m" and len(p.arguments("")) > 1 and not _has_module(p, p.arguments("")[1]):
+        return f"command: {interpreter(p)} finds no module {p.arguments('')[1]} (in {Path(p.folder).absolute()})"
     program = _command(p, "")[0]
     found = shutil.which(program, path=_path(p))
     if program != interpreter(p) and found is None:

@@ -17,11 +17,13 @@ RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 # Variable by which Python processes that a rank starts know that they are not the rank itself; see there, too.
 OUTERMOST = "MULTICARD_OUTERMOST"
 LONGEST_MESSAGE = 300  # characters
+JOB = os.environ.get("MULTICARD_OBSERVE")  # the script may clear its environment
 
 
 def note_process(**facts):
     """Write process.json of this process, with what is known of it."""
-    scratch = json.loads(Path(os.environ["MULTICARD_OBSERVE"]).read_text(encoding="utf-8"))["scratch"]
+    job = os.environ.get("MULTICARD_OBSERVE", JOB)
+    scratch = json.loads(Path(job).read_text(encoding="utf-8"))["scratch"]
     torch = sys.modules.get("torch")
     record = {
         "pid": os.getpid(),
@@ -110,7 +112,7 @@ def watch():
 
     if not is_helper():
         note_process()
-    hooks.install(note_process)
+    hooks.install(note_process, JOB)
 
 
 def guarded(function):
@@ -158,6 +160,6 @@ def begin():
         sys.meta_path.insert(0, TorchFinder())
 
 
-if os.environ.get("MULTICARD_OBSERVE"):
+if JOB:
     guarded(begin)
 run_next()
