@@ -227,7 +227,7 @@ def test_an_error_is_the_reason_before_ranks_that_waited_for_the_one_that_had_it
 def test_where_nothing_was_reported_the_reason_is_what_was_printed_last(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text(
-        "usage: train.py\ntrain.py: error: the following arguments are required: --data\n\n"
+        "usage: train.py\ntrain.py: error: the following arguments are required: --data\nGenerated:\n\t/a\n"
         "E1123 10:00 7 torch/distributed/elastic/multiprocessing/api.py:988] failed (exitcode: 2) local_rank: 0\n"
     )
     _, found = judged(Ended(exit_code=2, timed_out=False, wall_time_s=1.0), [], 1, 60.0, log)

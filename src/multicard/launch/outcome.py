@@ -22,6 +22,8 @@ LOST_PEER = (
     "connection was likely closed", "remote process exited", "ncclremoteerror", "communicator was aborted",
 )  # fmt: skip
 
+ERROR = re.compile(r"error\b|no module named", re.IGNORECASE)
+OF_OTHERS = re.compile(rf"{PROGRESS}  |Generated:|\t")  # what this project prints, and nsys at its end
 TORCHRUN_ENDS = re.compile(r"torch[./]distributed[./]elastic|^Failures:|^Root Cause")
 LONGEST_MESSAGE = 300  # characters
 
@@ -85,11 +87,12 @@ def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason |
 
 
 def _last_words(log: Path) -> str | None:
-    """The last line that a job printed, but for what torchrun says of its end; None where there is none."""
+    """The last line that a job printed, of those that tell of an error if any do; None where there is none."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), text.splitlines())
-    said = [line.strip() for line in lines if line.strip() and not line.startswith(f"{PROGRESS}  ")]
-    return printable(said[-1], LONGEST_MESSAGE) if said else None
+    said = [line.strip() for line in lines if line.strip() and not OF_OTHERS.match(line)]
+    errors = [line for line in said if ERROR.search(line)]
+    return printable((errors or said)[-1], LONGEST_MESSAGE) if said else None
 
 
 def _lost_a_peer(reason: Reason) -> bool:
