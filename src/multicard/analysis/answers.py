@@ -115,7 +115,7 @@ def _with_deadline(job: Tradeoff, group: Sequence[Training], best: Sequence[Trai
         which, numbers = _devices(job, fastest), _numbers(job, fastest, demand)
         if may:
             return f"{limit}: none is sure to meet it; {which} ({numbers}) may miss it"
-        more = f". On more GPUs: multicard predict --devices {2 * max(each.devices for each in group)}"
+        more = f". On more GPUs: multicard predict RESULTS --devices {2 * max(each.devices for each in group)}"
         answer = f"{limit}: none that was measured meets it; the fastest, {which}, misses it ({numbers})"
         return answer + (more if job.device == "cuda" else "")
     chosen = min(met, key=lambda each: (each.device_hours, each.devices))

@@ -71,7 +71,7 @@ def short_names(found: Sequence[Series]) -> list[str]:
     for each in found:
         table = pd.DataFrame([dict(one.of.parameters) for one in found if one.headline == each.headline])
         own = each.of.naming(each.of.workload.varying(table, [name for name in table if name not in ALIKE_BUT_FOR]))
-        names.append(f"{each.headline}, {own}" if own else each.headline)
+        names.append(", ".join(filter(None, (each.headline, own))) or each.words)
     return names
 
 

@@ -26,6 +26,7 @@ from multicard.experiment.parameters import JobParameters, nested
 from multicard.experiment.workload import Traffic
 
 DEVIATES = 0.25  # of all-reduces from their α–β, from which on a caveat says so
+FAR = 8  # times the most devices that ran, beyond which a caveat says so
 ALIKE_BUT_FOR = ("devices", "nodes")
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()  # what is predicted need not run here
 
@@ -155,6 +156,10 @@ class Series:
         if nodes == 1 and (1, 1) not in self.configurations:
             why = "no run on one device: computing is the smallest run less the exposed communication of its trace"
             predicted = replace(predicted, caveats=(*predicted.caveats, why))
+        most = max(count for _, count in self.configurations)
+        if devices > FAR * most:
+            why = f"{devices / most:.0f} times as many devices as in any run: no law was seen to hold that far"
+            predicted = replace(predicted, caveats=(*predicted.caveats, why))
         if network and (deviation := max(each.residual for each in network.fits.values())) >= DEVIATES:
             why = f"all-reduces of this machine deviate by {percent(deviation)} from their α–β"
             predicted = replace(predicted, caveats=(*predicted.caveats, why))
@@ -232,7 +237,7 @@ class Series:
 
     def _refusal(self, devices: int, nodes: int) -> str | None:
         if devices % nodes:
-            return f"{devices} devices cannot be shared equally by {counted(nodes, 'node')}"
+            return f"{counted(devices, 'device')} cannot be shared equally by {counted(nodes, 'node')}"
         if (nodes, devices) in self.configurations:
             step = product_of([(1.0, self.configurations[nodes, devices].blocks("iteration_time_s"))])
             return f"measured: {1000 * step.value:.3g} ms per step" if step.value else "measured"

@@ -164,7 +164,9 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
     facts.append(for_markdown(where) if where else "machine unknown")
     lines += [", ".join(facts) + ".", ""]
     for rank, (bottleneck, advised) in enumerate(recommendation.advised, 1):
-        lines.append(f"{rank}. **{bottleneck.kind.capitalize()}**: {for_markdown(bottleneck.evidence)}.")
+        lines.append(
+            f"{rank}. **{bottleneck.kind[0].upper()}{bottleneck.kind[1:]}**: {for_markdown(bottleneck.evidence)}."
+        )
         lines += [f"   - {line}" for line in _advice_lines(bottleneck, advised)]
         if not advised:
             lines.append(f"   - {report.configuration.workload.no_option}")

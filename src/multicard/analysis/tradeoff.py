@@ -60,7 +60,7 @@ class Demand:
             most = 1.0 if name == "min_accuracy" else MOST
             if value is not None and not 0 < value <= most:
                 expected = "a share above 0 and up to 1, such as 0.98" if most == 1 else "a number above 0, up to 1e18"
-                raise UserError(f"{name.replace('_', ' ')}: found {value:g}, expected {expected}")
+                raise UserError(f"{name}: found {value:g}, expected {expected}")
         if self.samples and self.epochs:
             raise UserError("samples and epochs: found both, expected one length of the training")
 

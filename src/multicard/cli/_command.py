@@ -102,7 +102,7 @@ def numbers_of_devices(option: str, text: str) -> list[int]:
     """
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
-    return [int(number) for number in text.split(",")]
+    return list(dict.fromkeys(int(number) for number in text.split(",")))
 
 
 def duration_s(option: str, text: str) -> float:

@@ -135,7 +135,9 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         "time_limit_min": arguments.time_limit_min,
         "scenarios": {
             "scale": {
-                "question": f"What does another {what} gain {name}, and where does its time go?",
+                "question": f"What does another {what} gain {name}, and where does its time go?"
+                if len(devices) > 1
+                else f"Where does the time of {name} go?",
                 "fixed": fixed,
                 "vary": {"devices": devices} | ({"args": varied} if varied else {}),
                 "repeats": arguments.repeats,

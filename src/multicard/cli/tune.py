@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from multicard.search.core import Search
     from multicard.search.scenario import Result, ScenarioSpace
 
+LARGEST_SEED = 2**32 - 1  # that NumPy's generators take
 GOALS = ("throughput", "iteration_time", "energy")
 
 
@@ -50,6 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
     space = ScenarioSpace(experiment, arguments.scenario or names[0], arguments.goal)
     if not arguments.dry_run and arguments.profile is None:
         check_start(experiment)
+    if not 0 <= arguments.seed <= LARGEST_SEED:
+        raise UserError(f"--seed: found {arguments.seed}, expected a number from 0 to {LARGEST_SEED}")
     search = Search(space.space, space.maximize, space.possible_repeats, budget_s, arguments.seed)
     size, each = counted(len(search.all), "configuration"), counted(search.repeats, "repeat")
     print(f"{space.name}: {size}, {each} of each; goal: {'highest' if space.maximize else 'lowest'} {space.measure}")
@@ -125,7 +128,12 @@ def _line(search: "Search", space: "ScenarioSpace", key: str, repeat: int, resul
     line, best = f"tried {which}{space.named(key)}: {found}", search.best
     if best is None:
         return line
-    return f"{line}, the best so far" if best == key else f"{line}; best so far {space.in_words(search.mean(best))}"
+    runs = len(search.completed[best])
+    among = f" of those with {runs} runs" if runs > 1 else ""
+    mean = space.in_words(search.mean(best))
+    if best == key:
+        return f"{line}, the best so far{among}" + (f": {mean} in the mean" if runs > 1 else "")
+    return f"{line}; best so far{among} {mean}"
 
 
 def _row(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result: "Result") -> dict[str, Any]:

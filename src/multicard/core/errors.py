@@ -1,5 +1,6 @@
 """Errors that the user can fix: one line that names what, where and what was expected."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,10 @@ def reported() -> Iterator[None]:
     """End the program with the lines of a `UserError` and exit code 1; a traceback stays for bugs."""
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left when it exits
+        sys.exit(141)  # as a shell reports an end by SIGPIPE
     except UserError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from multicard.analysis.prediction_series import Forecast, Series
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.units import SECONDS, number, percent, unit_for
-from multicard.figures.scaling import IDEAL, OFFSET, ticks_of_devices
+from multicard.figures.scaling import IDEAL, LINEAR_TO, OFFSET, ticks_of_devices
 from multicard.figures.series import labels
 from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
 
@@ -48,14 +48,15 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     drawn = list(zip(panels.flat, quantities, (scale, 1.0), strict=False))
     for axes, name, factor in drawn:
         _limits(axes, data, name, factor)
-    shown = list(dict.fromkeys(data["series"]))
+    shown, largest = list(dict.fromkeys(data["series"])), data["devices"].max()
     for index, (name, colour) in enumerate(zip(shown, colours(len(shown)), strict=True)):
         own = data[data["series"] == name]
-        place = own["devices"] + OFFSET * (index - (len(shown) - 1) / 2) * own["devices"]
+        unit = own["devices"] if largest > LINEAR_TO else (largest - data["devices"].min()) / 4
+        place = own["devices"] + OFFSET * (index - (len(shown) - 1) / 2) * unit
         look = {"color": colour, "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
         left.plot(place, own["measured_s"] * scale, label=name, clip_on=False, **look)
         for axes, quantity, factor in drawn:
-            _predicted(axes, place, own, quantity, factor, look, index)
+            _predicted(axes, place + OFFSET * unit, own, quantity, factor, look, index)
     title = "Step time, measured and predicted" if checked else "Step time; predictions were never checked here"
     left.set(title=title, ylabel=f"Time per step ({seconds})")
     for right in panels[0, 1:]:
@@ -116,7 +117,6 @@ def _predicted(
         return
     values, low, high = (own[f"{name}{end}"].astype(float) * scale for end in ("", "_low", "_high"))
     reach = np.nan_to_num([values - low, high - values])
-    place = place + OFFSET * own["devices"]
     hollow = {"linestyle": "none", "capsize": 3, "markerfacecolor": "white"} | look
     axes.errorbar(place, values, yerr=np.abs(reach), **hollow)
     bottom, top = axes.get_ylim()

@@ -21,7 +21,8 @@ INTENSITY, PEAK = "operational_intensity_flop_per_byte", "peak_flop_per_s"
 BANDWIDTH, RATE = "memory_bandwidth_bytes_per_s", "hardware_flop_per_s"
 MEASURED = "multicard machine measures, on CPUs with 1 and with all usable threads"
 MISSING = {
-    INTENSITY: "no run has the bytes of a step counted, as those with torch.compile have not",
+    INTENSITY: "no run has the bytes of a step counted: those with torch.compile have not, scripts with "
+    "`count_operations: true` only",
     RATE: "the operations of these runs are not known",
     BANDWIDTH: f"the memory bandwidth of these devices is not known, which {MEASURED}",
     PEAK: f"the peak of these devices is not known, which {MEASURED}; or runs were faster than it",

@@ -37,6 +37,7 @@ THROUGHPUT = {
 IDEAL = {"color": "0.3", "linestyle": "-", "linewidth": 0.7, "label": "ideal", "zorder": 1}
 
 OFFSET = 0.035  # between neighbouring series, in devices
+LINEAR_TO = 8  # devices, beyond which their axis is logarithmic
 
 
 def iteration_time(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -176,7 +177,7 @@ def axis_of_devices(axes: Axes, data: pd.DataFrame) -> None:
 def ticks_of_devices(axes: Axes, data: pd.DataFrame) -> None:
     """Label the axis of devices with their kind."""
     devices = sorted(int(n) for n in data["devices"].unique())
-    if len(devices) > 1 and devices[-1] > 8:
+    if len(devices) > 1 and devices[-1] > LINEAR_TO:
         axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(devices))
     axes.xaxis.set_minor_locator(NullLocator())

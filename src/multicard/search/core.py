@@ -263,7 +263,7 @@ class Search:
             else optuna.distributions.CategoricalDistribution(range(len(values)))
             for name, values in self.space.parameters.items()
         }
-        sampler = optuna.samplers.GPSampler(seed=self._seed + len(self.tried), n_startup_trials=1)
+        sampler = optuna.samplers.GPSampler(seed=(self._seed + len(self.tried)) % 2**32, n_startup_trials=1)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for levels, key in self.space.configurations.items():
             if key in self.tried:
