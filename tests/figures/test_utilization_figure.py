@@ -61,6 +61,13 @@ def test_without_a_trace_phases_tell_and_without_a_peak_the_rate(tmp_path: Path)
     }  # fmt: skip
 
 
+def test_phases_do_not_tell_communication_of_several_devices(tmp_path: Path) -> None:
+    phases = {"data_s": 0.04, "forward_s": 0.06, "mean_iteration_time_s": 0.1, "devices": 2}
+    measures = measured("vision", {"device": "cpu"} | phases)
+    *_, axes = closed(draw("utilization", gathered(tmp_path, measures))[0]).axes
+    assert lengths(axes) == {"compute or communication": pytest.approx([60]), "data loading": pytest.approx([40])}
+
+
 def test_tables_of_an_earlier_version_show_the_parts_alone(tmp_path: Path) -> None:
     phases = {"data_s": 0.04, "forward_s": 0.06, "mean_iteration_time_s": 0.1}
     measures = measured("vision", {"device": "cpu"} | phases).drop(columns=[*UTILIZATION])

@@ -415,7 +415,7 @@ def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_pat
 
 @pytest.mark.parametrize("first", ["Adam", "SGD"])
 def test_steps_are_those_of_the_optimizer_that_is_all_that_updates(first: str, server: Server, tmp_path: Path) -> None:
-    """After another kind of optimizer they begin anew; after one that trained as much, as in a fold, they go on."""
+    """After another kind of optimizer they begin again; after one that trained as much, as in a fold, they go on."""
     script = f"""
     first, made = torch.optim.{first}(model.parameters(), lr=0.1), 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

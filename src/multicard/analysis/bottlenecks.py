@@ -123,8 +123,8 @@ def bounds_of(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> dict[s
 
 # Parts that a step is divided into, in the words of the bottlenecks.
 PARTS = (
-    "compute", "exposed communication", "waiting for other ranks", "memory operations", "launch overhead",
-    "data loading", "other",
+    "compute", "compute or communication", "exposed communication", "waiting for other ranks", "memory operations",
+    "launch overhead", "data loading", "other",
 )  # fmt: skip
 
 
@@ -132,8 +132,8 @@ def parts_of_steps(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> p
     """Shares of `PARTS` in the step of each run, named by the index; they add up to 1. Parameters as of `bounds_of`.
 
     By the trace they are of the profiled steps, where idle time counts as data loading as far as the wait for data
-    explains it; without one of the measured steps by their phases, where `compute` has all communication in it. A run
-    of which neither tells has no row.
+    explains it; without one of the measured steps by their phases, which tell computing from communication on one
+    device only. A run of which neither tells has no row.
     """
     shares = traces.to_dict("index")
     found = {row["run"]: _parts(_Numbers(_measured(row), shares.get(row["run"], {}))) for row in rows}
@@ -145,8 +145,9 @@ def _parts(numbers: _Numbers) -> dict[str, float] | None:
     compute = _compute([numbers])
     if compute is None:
         return None
-    idle = numbers.share("idle (host-bound)")
+    idle, of_compute = numbers.share("idle (host-bound)"), "compute"
     if idle is None:
+        of_compute = "compute or communication" if (numbers.run.number("devices") or 1) > 1 else "compute"
         step_s, data_s, transfer_s = map(numbers.run.number, ("mean_iteration_time_s", "data_s", "transfer_s"))
         found = {"data loading": (data_s or 0.0) / step_s, "memory operations": (transfer_s or 0.0) / step_s}
     else:
@@ -158,7 +159,7 @@ def _parts(numbers: _Numbers) -> dict[str, float] | None:
             "launch overhead": idle - data,
             "data loading": data,
         }
-    found = dict.fromkeys(PARTS, 0.0) | {"compute": compute.share} | found
+    found = dict.fromkeys(PARTS, 0.0) | {of_compute: compute.share} | found
     return found | {"other": max(0.0, 1.0 - sum(found.values()))}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from multicard.analysis.evidence import Configuration
 from multicard.experiment.workload import BATCH
 
+ROUNDING = 1e-4  # relative, of a rate times a time
 SAME_WORK = 0.05  # relative difference up to which a run has seen as many samples as the training
 
 Learning = Mapping[str, Any]
@@ -21,15 +22,21 @@ def learnings(configurations: Sequence[Configuration]) -> list[Learning]:
     """`Workload.learning` of each, measured batches that are equal but for the last ones of a pass having one value."""
     found = [each.workload.learning(values_of(each)) for each in configurations]
     measured = sorted({each[BATCH] for each in found if isinstance(each.get(BATCH), float)})
-    equal: dict[float, int] = {}
+    equal: dict[float, int | str] = {}
     for largest in reversed(measured):
         for batch in measured:
             if batch >= largest * (1 - SAME_WORK):
-                equal.setdefault(batch, round(largest))
+                equal.setdefault(batch, _in_words(largest))
     return [
         {**each, BATCH: equal[batch]} if isinstance(batch := each.get(BATCH), float) and batch in equal else each
         for each in found
     ]
+
+
+def _in_words(samples: float) -> int | str:
+    """A mean of samples per step as a number where it is one, as where all batches are full."""
+    whole = round(samples)
+    return whole if abs(samples - whole) < ROUNDING * whole else f"about {whole}"
 
 
 def key_of(learning: Learning) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from multicard.figures.timeline import LOOKS
 
 LOOK = {
     "compute": LOOKS["compute"],
+    "compute or communication": (LOOKS["compute"][0], HATCHES[2]),
     "exposed communication": LOOKS["exposed communication"],
     "waiting for other ranks": LOOKS["idle (before a collective)"],
     "memory operations": LOOKS["exposed memory operations"],

@@ -14,7 +14,7 @@ FIGURES = (
         "where operations were not counted, as of scripts without `count_operations`, nothing. "
         f"{BARS} Right: what the step consists of, in the words of the bottlenecks, medians over repeats: on GPUs by "
         "the trace of the profiled steps, where data loading is the idle time that the wait for data explains; else by "
-        "the phases of the measured steps, where compute includes communication.",
+        "the phases of the measured steps, which tell compute from communication on one device only.",
         limits="A GPU that computes all the time may be far from its peak: small or memory-bound kernels count as "
         "computing. What the measured peak is, [Limits of the machine](machine.md) says; a vendor's is higher.",
         drawing="multicard.figures.utilization:utilization",
