@@ -57,7 +57,7 @@ def test_a_figure_of_a_scenario(results: Results) -> None:
 def test_claims_and_recommendations(results: Results) -> None:
     assert len(results.claims()) == 12
     assert results.recommendations()._repr_markdown_().startswith("# Recommendations")
-    with pytest.raises(UserError, match="max memory bytes: found -1, expected a number above 0"):
+    with pytest.raises(UserError, match="max_memory_bytes: found -1, expected a number above 0"):
         results.recommendations(max_memory_bytes=-1)
 
 
