@@ -337,7 +337,8 @@ def _loader_alone(
 
     None where its rate is not known for the ranks of any of the nodes, or the runs contradict it.
     """
-    rates = {each: alone(each) for each in {local, *(each.local for each in waiting)}}
+    known = {each: alone(each) for each in {local, *(each.local for each in points)}}
+    rates = {each: known[each] for each in {local, *(each.local for each in waiting)}}
     if not all(rates.values()):
         return None
     scatter = {each: np.concatenate([[0.0], rng.standard_normal(DRAWS)]) for each in rates}
@@ -352,8 +353,11 @@ def _loader_alone(
             return None
     else:
         theta, fitted = np.ones(DRAWS + 1), Fitted(LOADER_ALONE, asked, np.array([]), 0)
-    known = [(each, rate.value) for each in points if (rate := alone(each.local))]
-    steps = [(theta[0] * each.local * each.samples / rate, float(np.mean(each.step_s))) for each, rate in known]
+    steps = [
+        (theta[0] * each.local * each.samples / rate.value, float(np.mean(each.step_s)))
+        for each in points
+        if (rate := known[each.local])
+    ]
     return None if any(loading > step * (1 + SAME) for loading, step in steps) else fitted
 
 

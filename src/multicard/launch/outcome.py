@@ -88,11 +88,14 @@ def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason |
 
 def _last_words(log: Path) -> str | None:
     """The last line that a job printed, of those that tell of an error if any do; None where there is none."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    lines = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), text.splitlines())
+    lines = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), _text(log).splitlines())
     said = [line.strip() for line in lines if line.strip() and not OF_OTHERS.match(line)]
     errors = [line for line in said if ERROR.search(line)]
     return printable((errors or said)[-1], LONGEST_MESSAGE) if said else None
+
+
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
 def _lost_a_peer(reason: Reason) -> bool:
@@ -105,8 +108,7 @@ def _first_killed(silent: list[int], ended: Ended, log: Path) -> tuple[int | Non
     torchrun ends by listing the ranks that failed, the first of them last. The others it ends itself. Without that
     list, the rank is not known where several did not report.
     """
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    listed = [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(text)]
+    listed = [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(_text(log))]
     ends: list[tuple[int | None, int]] = [end for end in listed[-1:] + listed[:-1] if end[0] in silent]
     if silent and not listed:
         ends = [(silent[0] if len(silent) == 1 else None, ended.exit_code)]

@@ -144,11 +144,11 @@ def _has_module(p: ScriptParameters, module: str) -> bool:
 def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
     if not Path(p.folder).is_dir():
         return f"folder: no such folder: {Path(p.folder).absolute()}"
-    first = p.arguments("")[0]
+    first, *rest = p.arguments("")
     if first.endswith(".py") and script_file(p) is None:
         return f"command: no such file: {first} (in {Path(p.folder).absolute()})"
-    if first == "-m" and len(p.arguments("")) > 1 and not _has_module(p, p.arguments("")[1]):
-        return f"command: {interpreter(p)} finds no module {p.arguments('')[1]} (in {Path(p.folder).absolute()})"
+    if first == "-m" and rest and not _has_module(p, rest[0]):
+        return f"command: {interpreter(p)} finds no module {rest[0]} (in {Path(p.folder).absolute()})"
     program = _command(p, "")[0]
     found = shutil.which(program, path=_path(p))
     if program != interpreter(p) and found is None:
