@@ -22,7 +22,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from multicard.record.observe.batches import Pass, used_by_step
-from multicard.record.observe.contents import Contents, tokens_in
+from multicard.record.observe.contents import Contents
 from multicard.record.observe.loaders import Loader, loader_of, note_index, samples_asked
 from multicard.record.observe.plan import Pace, Plan, place
 
@@ -195,7 +195,9 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     ],
 )
 def test_tokens_are_counted_in_batches_of_texts(batch: Any, tokens: int | None) -> None:
-    assert tokens_in(batch) == tokens
+    found = Pass(Loader({}, None, None, 0, False))
+    found.add(0, batch, None)
+    assert found.batches[0][1].tokens == tokens
 
 
 def test_a_batch_that_cannot_be_read_has_neither_samples_nor_tokens() -> None:

@@ -77,14 +77,12 @@ def later_samples(batch: Any, batch_size: int | None, drop_last: bool, first: Re
     return smaller.pop() if len(smaller) == 1 else None
 
 
-def tokens_in(batch: Any) -> int | None:
+def tokens_in(batch: Mapping[str, Any]) -> int | None:
     """Tokens of a batch of texts; None of any other.
 
     They are the elements of its integers of shape (samples, length), less those that its mask of the same shape leaves
     out. A mask on a GPU is not read, since that would wait for it.
     """
-    if not isinstance(batch, Mapping):
-        return None
     ids = next((batch[name] for name in TOKENS if name in batch), None)
     if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or not _is_integer(ids):
         return None

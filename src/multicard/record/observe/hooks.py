@@ -23,7 +23,7 @@ from multicard.record.observe.ranks import world_size
 
 SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 # True where torch.compile traces what follows: there what it replaces here must be as if it were not.
-is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
+is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling
 
 
 def install(note_process: Callable[..., None], job: str) -> None:
@@ -45,6 +45,8 @@ def apart(method: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         compiler = set_compiler(None)
+        if compiler is None:
+            return method(*arguments)
         try:
             return method(*arguments)
         finally:

@@ -11,7 +11,6 @@ from multicard.core.system import read_or_none
 SAMPLERS, DATA_SETS = ("batch_sampler", "sampler"), ("dataset", "datasets")  # attributes that lead to those within
 MOST_LINKS = 64  # samplers around samplers, or data sets around data sets, that are looked at
 MOST_AHEAD = 10_000  # batches that a loader may have asked for and not given
-NONE_ASKED = None, (), False
 
 # Attributes of samplers, batch samplers and data sets that give each rank its own samples: those of PyTorch, torchdata,
 # Lightning and Hugging Face; of Accelerate; of OpenMMLab; of YOLOX and Detectron2; of Megatron and NeMo.
@@ -121,18 +120,25 @@ def _may_be_share(data: Any) -> bool:
     return isinstance(data, IterableDataset | Subset) or callable(getattr(data, "shard", None))
 
 
+class _Asked:
+    """How many samples a loader's iterator has asked for in a pass, by batch that it has not given."""
+
+    def __init__(self, iterator: Any):
+        self.of = iterator._sampler_iter
+        self.is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
+        self.sizes: deque[int | None] = deque(maxlen=MOST_AHEAD)
+
+
 def note_index(iterator: Any, index: Any) -> None:
     """Keep how many samples a loader's iterator asks the data set for, until it gives their batch."""
-    of, sizes, is_counted = getattr(iterator, "_multicard_asked", NONE_ASKED)
-    if of is not iterator._sampler_iter:  # a pass begins
-        of, sizes = iterator._sampler_iter, deque(maxlen=MOST_AHEAD)
-        is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
-        iterator._multicard_asked = of, sizes, is_counted
+    asked: _Asked | None = getattr(iterator, "_multicard_asked", None)
+    if asked is None or asked.of is not iterator._sampler_iter:  # a pass begins
+        asked = iterator._multicard_asked = _Asked(iterator)
     asks_several = isinstance(index, list) or (iterator._auto_collation and hasattr(index, "__len__"))
-    sizes.append(len(index) if is_counted and asks_several else None)
+    asked.sizes.append(len(index) if asks_several and asked.is_counted else None)
 
 
 def samples_asked(iterator: Any) -> int | None:
     """Samples that it asked for to make the batch that it gives now; None where it does not say."""
-    _, sizes, _ = getattr(iterator, "_multicard_asked", NONE_ASKED)
-    return sizes.popleft() if sizes else None
+    asked: _Asked | None = getattr(iterator, "_multicard_asked", None)
+    return asked.sizes.popleft() if asked is not None and asked.sizes else None

@@ -9,21 +9,23 @@ between passes are in no step.
 import contextlib
 import os
 import sys
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
+from threading import Timer, get_ident
 from typing import Any, NoReturn
 
 import torch
+from torch import is_grad_enabled
 
 from multicard.core.files import read_json
 from multicard.core.layout import rank_file
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import Pass
 from multicard.record.observe.loaders import Loader, samples_asked
+from multicard.record.observe.phases import DATA, FORWARD, LEFT, OPTIMIZER, PASSED
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 from multicard.record.tear_down import LIMIT_S, leave_now
 
@@ -90,7 +92,7 @@ class Observer:
         # A closure begins with a forward pass.
         has_closure = callable(options.get("closure", arguments[0] if arguments else None))
         if self._recording is not None and self._updates == 1 and not self._backwards and not has_closure:
-            self._recording.enter("optimizer")
+            self._recording.enter(OPTIMIZER)
 
     def update_ends(self, optimizer: Any) -> None:
         """An optimizer has updated, or failed to (None)."""
@@ -104,7 +106,7 @@ class Observer:
             self._boundary_due |= is_lead
             return
         if self._recording is not None:
-            self._recording.leave(is_end=not is_lead)
+            self._recording.leave(LEFT if is_lead else PASSED)
         # Optimizers of DeepSpeed update several times, for parts of the parameters.
         if is_lead and (self._backward_in_step or self.batches or not self._saw_backward):
             self._end_step(optimizer)
@@ -148,7 +150,7 @@ class Observer:
         """Take note of an update that a compiled function made, in which there is nothing to watch."""
         if self.updated_in_graph is None or self._updates or self._backwards:
             return
-        if self._recording is None or threading.get_ident() == self._thread:  # a thread may draw batches
+        if self._recording is None or get_ident() == self._thread:  # a thread may draw batches
             optimizer, self.updated_in_graph = self.updated_in_graph, None
             self.update_begins((), {})
             self.update_ends(optimizer)
@@ -202,7 +204,7 @@ class Observer:
     def _set_up(self, optimizer: Any) -> None:
         from multicard.record.observe.recording import Recording
 
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._leave_at_exit()  # multiprocessing drops it in a process that it forks
         job = self._read_job()
         if claim_rank(job):
@@ -218,10 +220,11 @@ class Observer:
 
     def backward_begins(self) -> None:
         """A backward pass is about to begin."""
-        self._look_for_update()
+        if self.updated_in_graph is not None:
+            self._look_for_update()
         self._backwards += 1
         if self._backwards == 1 and self._recording is not None and not self._ended:
-            self._recording.enter_backward(self)
+            self._recording.enter_backward(self.batches > 0)
 
     def backward_ends(self, done: bool) -> None:
         """It has ended, or failed."""
@@ -232,9 +235,9 @@ class Observer:
         self._exhausted = False
         if self._recording is not None:
             if self._updates:
-                self._recording.enter("optimizer")
+                self._recording.enter(OPTIMIZER)
             else:
-                self._recording.leave(is_end=True)
+                self._recording.leave(PASSED)
         if self._boundary_due:
             self._boundary_due = False
             self._end_step(self._lead() if self._lead else None)
@@ -243,26 +246,28 @@ class Observer:
 
     def batch_asked(self, iterator: Any) -> Pass | None:
         """A loader is asked for a batch; give the pass over it, None unless it is one of training."""
-        self._look_for_update()
+        if self.updated_in_graph is not None:
+            self._look_for_update()
         loader = getattr(iterator, "_multicard_loader", None)
-        if loader is None or self._loading is not None or self._ended or not torch.is_grad_enabled():
+        if loader is None or self._loading is not None or self._ended or not is_grad_enabled():
             return None
-        self._loading = threading.get_ident()
+        self._loading = thread = get_ident()
         if self._exhausted:  # the batches of this step were a pass without a backward pass: a test
             self._forget_batches()
             self._begin_step()
+        drawn: Pass | None = getattr(iterator, "_multicard_pass", None)
         is_first = getattr(iterator, "_num_yielded", None) == 0
-        if is_first or not hasattr(iterator, "_multicard_pass"):
-            iterator._multicard_pass = Pass(loader)
-        begins_pass = is_first and not self._backward_in_step and not self.batches
-        if begins_pass:
+        if is_first or drawn is None:
+            drawn = iterator._multicard_pass = Pass(loader)
+        recording = self._recording if thread == self._thread else None
+        if is_first and not self._backward_in_step and not self.batches:
             self.epoch += self.steps_in_pass > 0
             self.steps_in_pass = self.batches_in_pass = 0
-        if self._recording is not None and self._loading == self._thread:
-            if begins_pass:
-                self._recording.begin_pass(self)
-            self._recording.enter("data")
-        return iterator._multicard_pass
+            if recording is not None:
+                recording.begin_pass(self)
+        if recording is not None:
+            recording.enter(DATA)
+        return drawn
 
     def _forget_batches(self) -> None:
         """Forget those of the current step."""
@@ -272,22 +277,21 @@ class Observer:
 
     def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
         """It gave a batch, or had none."""
-        loader = drawn.loader
-        thread, self._loading = self._loading, None
-        timed = self._recording is not None and thread == self._thread
+        recording = self._recording if self._loading == self._thread else None
+        self._loading = None
         if not given:
-            if timed:
-                self._recording.leave()
+            if recording is not None:
+                recording.leave()
                 if not self.batches:
-                    self._recording.end_pass()
+                    recording.end_pass()
             drawn.ended = self.step
-            self._exhausted = loader is self.loader and self.batches > 0 and not self._backward_in_step
+            self._exhausted = drawn.loader is self.loader and self.batches > 0 and not self._backward_in_step
             return
-        if timed:
-            self._recording.enter("forward")
+        if recording is not None:
+            recording.enter(FORWARD)
         self.batches += 1
         self.batches_in_pass += 1
-        self.loader = loader
+        self.loader = drawn.loader
         if drawn not in self.passes:
             self.passes.append(drawn)
         drawn.add(self.step, batch, samples_asked(iterator))
@@ -304,7 +308,7 @@ class Observer:
         if not first.exists():
             return
         self._ended = True
-        timer = threading.Timer(LIMIT_S, leave_now, [0])
+        timer = Timer(LIMIT_S, leave_now, [0])
         timer.daemon = True
         timer.start()
         raise SystemExit(0)

@@ -28,6 +28,7 @@ from multicard.record.compilation import limits_hit
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.observer import Observer, is_capturing
+from multicard.record.observe.phases import BACKWARD, LEFT, UNFED_BACKWARD, Event, phases_of
 from multicard.record.observe.plan import Pace, Plan, place
 from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
 from multicard.record.others import OthersMeter
@@ -74,6 +75,7 @@ class Recording:
             self.rank, device, self.capture, self.devices, clock, reset_peaks=False, counted_step=counted
         )
         self._mark = self.recorder.clock.mark
+        self._on_gpu = device.type == "cuda"
         self.plan = Plan(self.stated)
         self.meters = [EnergyMeter(each) for each in self.devices]
         self.thread = ThreadTime()
@@ -86,8 +88,8 @@ class Recording:
         self._between_passes = False
         self._step: Any = None
         self._start: Any = None  # mark of the end of the step before
-        self._phase: tuple[str, Any] | None = None
-        self._last_end: Any = None  # mark of the end of a backward pass or of another optimizer's update
+        self._events: list[Event] = []  # of the step
+        self._seen: list[tuple[Any, list[Event]]] = []  # steps, and their events, whose phases are not worked out
         self._window: AbstractContextManager[Any] | None = None
         self._ranges: list[AbstractContextManager[Any]] = []  # of the step, and of its phase
 
@@ -98,42 +100,30 @@ class Recording:
 
     # Phases.
 
-    def enter(self, name: str) -> None:
+    def enter(self, phase: str) -> None:
         """A phase begins, and with it the one before ends."""
-        if self._step is None or is_capturing():
+        if self._step is None or (self._on_gpu and is_capturing()):
             return
-        self._close(name)
+        self._events.append((phase, self._mark()))
         if self._window is not None:
+            self._close_ranges(1)
             self._show_step()
             if self._step.window != "warmup":
-                self._open_range(name, 1)
+                self._open_range(BACKWARD if phase == UNFED_BACKWARD else phase, 1)
 
-    def leave(self, is_end: bool = False) -> None:
-        """The phase ends; `is_end`: what comes next may be a forward pass, if a backward pass follows."""
-        if self._step is not None and not is_capturing():
-            mark = self._close(None)
-            self._last_end = mark if is_end else None
-
-    def enter_backward(self, observer: Observer) -> None:
-        """A backward pass begins."""
-        if self._step is None or is_capturing():
+    def leave(self, event: str | None = LEFT) -> None:
+        """The phase ends: `LEFT` or `PASSED`."""
+        if self._step is None or (self._on_gpu and is_capturing()):
             return
-        if self._between_passes:  # an exhausted loader may have given this step's batch before
-            self._resume_meters()
-        if self._phase is None and self._last_end is not None and observer.batches:
-            self._phase = ("forward", self._last_end)
-        self.enter("backward")
-
-    def _close(self, following: str | None) -> Any:
-        mark = self._mark()
-        if self._phase is not None:
-            name, start = self._phase
-            if name != "forward" or following == "backward":
-                self._step.phases.append((name, start, mark))
-        self._phase, self._last_end = following and (following, mark), None
+        self._events.append((event, self._mark()))
         if self._ranges:
             self._close_ranges(1)
-        return mark
+
+    def enter_backward(self, is_fed: bool) -> None:
+        """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
+        if self._between_passes and self._step is not None:  # an exhausted loader may have given the batch before
+            self._resume_meters()
+        self.enter(BACKWARD if is_fed else UNFED_BACKWARD)
 
     def _show_step(self) -> None:
         self._open_range("warmup" if self._step.window == "warmup" else "step", 0)
@@ -158,7 +148,8 @@ class Recording:
         self._resume_meters()
         window = self.plan.window(step)
         self._step = self.recorder.begin(observer.epoch, window, self._start)
-        self._start = self._step.start
+        self._start, self._events = self._step.start, []
+        self._seen.append((self._step, self._events))
         length = observer.loader.length if observer.loader else None
         is_within = length is None or observer.batches_in_pass < length  # else a pass ends here, and a test may follow
         if self._window is not None and is_within:
@@ -166,7 +157,8 @@ class Recording:
 
     def end_step(self, observer: Observer) -> None:
         """End the current step; after the last one, close the profiled window."""
-        self._start = self._step.end = self._close(None)
+        self.leave()
+        self._start = self._step.end = self._events[-1][1]
         self._close_ranges(0)
         self.recorder.end()
         self._step = None
@@ -178,13 +170,19 @@ class Recording:
             if self.capture.problem:
                 print(f"{PROGRESS}  no trace of rank {self.rank}: {self.capture.problem}", file=sys.stderr, flush=True)
 
+    def _settle(self) -> None:
+        """Read the marks of the steps that have ended."""
+        for step, events in self._seen:
+            step.phases = phases_of(events)
+        self._seen.clear()
+        self.recorder.settle()
+
     def begin_pass(self, observer: Observer) -> None:
         """A pass over the data begins: the step that is open begins only now."""
         if self._step is None:
             return
         self._close_ranges(0)
-        self._phase = self._last_end = None
-        self._step.phases.clear()
+        self._events.clear()
         self._step.epoch = observer.epoch
         self._resume_meters()
         self._step.start = self._mark()
@@ -212,7 +210,7 @@ class Recording:
             for meter in (*self.meters, self.thread):
                 meter.start()
         if step == plan.measured_end + 1:
-            self.recorder.settle()
+            self._settle()
             for meter in (*self.meters, self.thread):
                 meter.stop()
             self.others.stop()
@@ -246,7 +244,7 @@ class Recording:
 
     def finish(self, observer: Observer) -> NoReturn:
         """Leave the record of a rank that has made all its steps, and ask the script to end."""
-        self.recorder.settle()
+        self._settle()
         self._write({"outcome": "completed", "reason": None}, observer)
         if self.barrier is not None:
             with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
@@ -280,7 +278,7 @@ class Recording:
         timer.daemon = True
         timer.start()
         with contextlib.suppress(Exception):  # a GPU that failed gives no times
-            self.recorder.settle()
+            self._settle()
         timer.cancel()
         self._write(ended, observer)
         self._tell_others()
