@@ -306,3 +306,50 @@ def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(launched: Pa
     # Slurm's daemon started the ranks, not multicard: which CPU time is that of others is not known.
     assert record(launched, runs["srun", 1].name)["conditions"] == [None]
     assert record(launched, runs["torchrun", 1].name)["conditions"][0]["others_cpu_s"] >= 0
+
+
+def test_the_limits_of_nodes_are_measured_there(slurm: Path, digits: Path, tmp_path: Path) -> None:
+    many = LAUNCHED["scenarios"]["many"]
+    experiment = LAUNCHED | {"scenarios": {"one": many | {"fixed": many["fixed"] | {"devices": 1, "nodes": 1}}}}
+    folder = project(tmp_path / "project", experiment, "scripts", digits)
+    script = folder / "workflow/scripts/measure_machine.py"
+    text = script.read_text()
+    for stated, short in (
+        ("default=1.0", "default=0.02"),
+        ("default=10.0", "default=0.1"),
+        ("say=print", "counts=[2]"),
+    ):
+        assert text.count(stated) == 1
+        text = text.replace(stated, short)
+    script.write_text(text)
+    named = f"results/machine/{FOR_SCRIPTS[1]}-cpu.json"
+    done = snakemake(folder, "machine", named)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    for place in ("results/machine/cluster-cpu.json", named):
+        found = json.loads((folder / place).read_text())
+        assert found["host"]["name"] and found["parts"]
+    of_any, of_named = sorted(
+        (line for line in (folder / "asked").read_text().splitlines() if "measure_machine" in line),
+        key=lambda line: "--nodelist" in line,
+    )
+    assert "--exclusive" in of_any and "--nodelist" not in of_any
+    assert "--exclusive" in of_named and f"--nodelist={FOR_SCRIPTS[1]}" in of_named
+
+
+def test_a_search_of_a_script_lets_slurm_run_what_it_tries(slurm: Path, tmp_path: Path) -> None:
+    values = {"command": [["ddp.py", "--batch-size", "4"], ["ddp.py", "--batch-size", "8"]]}
+    scenario = {"question": "Which is faster?", "vary": values, "figures": ["step_breakdown"]}
+    fixed = SHORT_SCRIPT | {"workload": "script", "launcher": "python", "profiler": "none"}
+    experiment = {"time_limit_min": 15, "timing": "shared", "fixed": fixed, "scenarios": {"batches": scenario}}
+    folder = project(tmp_path / "project", experiment, "scripts")
+    multicard = [str(Path(sys.prefix) / "bin/multicard"), "tune", CONFIG, "--profile", "profiles/slurm"]
+    done = subprocess.run(
+        [*multicard, "--budget", "1h", "--parallel", "2"],
+        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    tried = pd.read_csv(folder / "results/search/batches.csv")
+    assert len(tried) == 2 and set(tried["outcome"]) == {"completed"}
+    for run in tried["run"]:
+        assert asked_for(folder, run)
+    assert "best: " in done.stdout

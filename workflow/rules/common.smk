@@ -13,6 +13,7 @@ from multicard.archive.recorded import archives_in
 from multicard.core.errors import UserError, reported
 from multicard.core.files import sha256
 from multicard.core.layout import (
+    ANY_NODE,
     SCENARIO_INDEX,
     machine_file,
     machine_records,
@@ -201,10 +202,18 @@ def runnable_runs():
     return [MATRIX.runs[run] for run in MATRIX.planned()]
 
 
-def limits_of_this_machine(wildcards):
-    """Records of the limits of the kinds of devices that runs use."""
+def limits_of_machine(wildcards):
+    """Records of the limits of the kinds of devices that runs use, of this machine or of one node of the cluster."""
     devices = sorted({run.parameters.device for run in runnable_runs()})
-    return [str(machine_file(Path(RESULTS), device)) for device in devices]
+    host = ANY_NODE if ON_CLUSTER else None
+    return [str(machine_file(Path(RESULTS), device, host)) for device in devices]
+
+
+def machine_minutes(wildcards):
+    """Minutes that measuring a machine takes at most: one for each number of workers of a loader, and for each step."""
+    runs, device = runnable_runs(), wildcards.device
+    workers = sum(len(job["workers"]) for job in loaders(runs, device))
+    return 30 + workers + len(steps(runs, device))
 
 
 def run_memory(wildcards, attempt):

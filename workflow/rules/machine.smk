@@ -1,10 +1,10 @@
-# The limits of a machine, measured only when asked for: `machine` for the one that Snakemake runs on, or by the name of
-# a record, such as results/machine/node07-cuda.json, for a node of the cluster.
+# The limits of a machine, measured only when asked for: `machine` for the one that Snakemake runs on, or for a node that
+# the cluster chooses; by the name of a record, such as results/machine/node07-cuda.json, for that node.
 
 
 rule machine:
     input:
-        limits_of_this_machine,
+        limits_of_machine,
     localrule: True
 
 
@@ -27,20 +27,28 @@ rule measure_machine:
     threads: node_threads
     resources:
         mem_mb=16000,
-        runtime=240,
+        runtime=machine_minutes,
         gpu=lambda wildcards: (
             EXPERIMENT.cluster.gpus_per_node
             if ON_CLUSTER and wildcards.device == "cuda"
             else None
         ),
         slurm_extra=lambda wildcards: (
-            f"--exclusive --nodelist={wildcards.host}" if ON_CLUSTER else None
+            "--exclusive"
+            + ("" if wildcards.host == ANY_NODE else f" --nodelist={wildcards.host}")
+            if ON_CLUSTER
+            else None
         ),
     params:
+        host=lambda wildcards: (
+            ""
+            if ON_CLUSTER and wildcards.host == ANY_NODE
+            else f"--host {wildcards.host}"
+        ),
         loaders=lambda wildcards: json.dumps(loaders(runnable_runs(), wildcards.device)),
         steps=lambda wildcards: json.dumps(steps(runnable_runs(), wildcards.device)),
     message:
         "measure the limits of {wildcards.host} ({wildcards.device})"
     shell:
-        'python "$SCRIPTS/measure_machine.py" --device {wildcards.device:q} --host {wildcards.host:q}'
+        'python "$SCRIPTS/measure_machine.py" --device {wildcards.device:q} {params.host}'
         " --loaders {params.loaders:q} --steps {params.steps:q} --out {output:q} > {log:q} 2>&1"

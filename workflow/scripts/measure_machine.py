@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 from multicard.core.errors import UserError, reported
@@ -11,17 +12,19 @@ from multicard.limits.measure import measure_machine
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", choices=["cpu", "cuda"], required=True, help="kind of device")
-parser.add_argument("--host", required=True, help="name of the machine that is to be measured")
+parser.add_argument("--host", help="name of the machine that is to be measured (default: whichever this is)")
 parser.add_argument("--loaders", type=json.loads, default=[], help="loaders, as multicard.limits.jobs gives them")
 parser.add_argument("--steps", type=json.loads, default=[], help="steps without a loader, likewise")
 parser.add_argument("--seconds", type=float, default=1.0, help="time of each measurement")
 parser.add_argument("--loader-seconds", type=float, default=10.0, help="time of each number of loader workers")
 parser.add_argument("--out", type=Path, required=True, help="record to write")
 arguments = parser.parse_args()
-here = machine_name()
+here = {os.environ.get("SLURMD_NODENAME", machine_name()), machine_name()}  # Slurm may have a name of its own for it
 with reported():
-    if here.partition(".")[0] != arguments.host.partition(".")[0]:
-        raise UserError(f"{arguments.out}: is to be of {arguments.host}, but this machine is {here}")
+    if arguments.host and arguments.host.partition(".")[0] not in {name.partition(".")[0] for name in here}:
+        raise UserError(
+            f"{arguments.out}: is to be of {arguments.host}, but this machine is {' or '.join(sorted(here))}"
+        )
     record = measure_machine(
         arguments.device,
         loaders=arguments.loaders,

@@ -33,6 +33,7 @@ SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
 WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
 
 MACHINES = "machine"  # folder of the machines' limits in the results
+ANY_NODE = "cluster"  # in the name of a record of limits: of a node that the cluster chose
 SEARCHES = "search"  # folder of the searches in the results
 
 JOB = "job.json"  # in the scratch folder only
@@ -74,9 +75,9 @@ def rank_file(kind: str, rank: int) -> str:
     return f"{kind}.rank{rank}"
 
 
-def machine_file(results: Path, device: str) -> Path:
-    """Where the limits of a kind of device (cpu, cuda) of this machine are kept in the results."""
-    return results / MACHINES / f"{machine_name()}-{device}.json"
+def machine_file(results: Path, device: str, host: str | None = None) -> Path:
+    """Where the limits of a kind of device (cpu, cuda) of a machine, by default this one, are kept in the results."""
+    return results / MACHINES / f"{host or machine_name()}-{device}.json"
 
 
 def machine_name() -> str:

@@ -17,7 +17,7 @@ from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EPOCH_COLUMNS, EPOCHS, RUN, machine_file
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ANY_NODE, EPOCH_COLUMNS, EPOCHS, RUN, machine_file
 from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import as_columns, nested
@@ -167,14 +167,14 @@ class ScenarioSpace:
         }
 
     def bounds(self) -> dict[str, float]:
-        """Best value that a configuration's loader allows, where `multicard machine` has measured it alone here.
+        """Best value that a configuration's loader allows, where it was measured alone on the machine that runs are on.
 
-        None of a cluster or of recorded runs, which ran elsewhere.
+        None of recorded runs, which ran elsewhere.
         """
         found = {}
         for key, [run, *_] in self.repeats.items():
             p = run.parameters
-            elsewhere = self.experiment.cluster or run.id in self.matrix.recorded.archives
+            elsewhere = run.id in self.matrix.recorded.archives
             if self.goal == "energy" or elsewhere or not (rate := self._loader_rate(run)):
                 continue
             found[key] = rate * p.ranks if self.maximize else p.batch_of_rank / rate
@@ -215,9 +215,13 @@ class ScenarioSpace:
 
     @cached_property
     def _loader_rates(self) -> list[tuple[dict[str, Any], int, float]]:
-        """Parameters of a loader, number of workers, and samples per second at most, as measured on this machine."""
+        """Parameters of a loader, number of workers, and samples per second at most, as measured where runs are.
+
+        On a cluster that is a node that it chose.
+        """
         devices = {runs[0].parameters.device for runs in self.repeats.values()}
-        paths = [machine_file(self.results, device) for device in devices]
+        host = ANY_NODE if self.experiment.cluster else None
+        paths = [machine_file(self.results, device, host) for device in devices]
         return [
             (part.parameters, (row.model_extra or {})["num_workers"], READ_AHEAD * (row.rate.high or row.rate.value))
             for path in paths
