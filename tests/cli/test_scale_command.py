@@ -115,6 +115,7 @@ def test_any_text_of_the_command_stays_as_it_is(folder: Path) -> None:
     [
         ("train.py -b 8", None, "train.py -b 8"),
         ("python train.py -b 8", None, "train.py -b 8"),
+        ("python -u train.py", None, "train.py"),
         ("python3.12 -m pkg.train", None, "-m pkg.train"),
         ("-m pkg.train --x", None, "-m pkg.train --x"),
         (".venv/bin/python train.py", ".venv/bin/python", "train.py"),
@@ -138,7 +139,7 @@ def test_a_command_is_understood_with_and_without_its_interpreter(typed: str, py
             "expected SCRIPT.py or -m MODULE; a program that starts its ranks itself needs --launcher command",
         ),
         ("python", "expected SCRIPT.py or -m MODULE"),
-        ("python -u train.py", "expected SCRIPT.py or -m MODULE"),
+        ("python -O train.py", "options of Python are not passed on"),
     ],
 )
 def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) -> None:

@@ -13,13 +13,13 @@ import torch.distributed as dist
 from conftest import TINY
 from forked_ranks import forked_ranks
 from multicard.core.errors import UserError
-from multicard.core.reasons import Reason, describe_reason
+from multicard.core.reasons import LONGEST_MESSAGE, Reason, describe_reason
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
 from multicard.launch.outcome import judge, judge_gpus
 from multicard.launch.process import Ended
 from multicard.record.out_of_memory import is_out_of_memory
-from multicard.record.rank import LONGEST_MESSAGE, _message
+from multicard.record.rank import _message
 from multicard.workloads.vision.parameters import VisionParameters
 
 pytestmark = pytest.mark.slow

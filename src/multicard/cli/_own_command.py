@@ -32,6 +32,8 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
     python, first = None, Path(command[0]).name
     if PYTHON.fullmatch(first):
         python, command = (command[0] if "/" in command[0] else None), command[1:]
+        if command[:1] == ["-u"]:  # when its output is written makes no difference to what is measured
+            command = command[1:]
     by_module = command[:1] == ["-m"] and len(command) > 1
     is_script = by_module or (command[:1] != [] and command[0].endswith(".py"))
     launchers = LAUNCHERS.values()
@@ -45,6 +47,11 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
         raise UserError(f"-- {first}: multicard starts the ranks itself; write --launcher {started_by} -- {rest}")
     if first in RUNNERS:
         raise UserError(f"-- {first}: name the interpreter of that environment; write --python FILE -- {rest}")
+    if command and PYTHON.fullmatch(first) and command[0].startswith("-"):
+        raise UserError(
+            f"-- {first} {command[0]}: options of Python are not passed on; leave it out, or set its variable and pass "
+            "that on, such as --pass PYTHONOPTIMIZE"
+        )
     raise UserError(
         f"-- {shlex.join(command[:1]) or first}: is no Python script, expected SCRIPT.py or -m MODULE; a program that "
         "starts its ranks itself needs --launcher command"

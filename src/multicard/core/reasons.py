@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+LONGEST_MESSAGE = 300  # characters that a reason quotes
+
 # Text of each code; a field that a reason does not have shows as "?".
 WORDINGS = {
     "out_of_memory": "{message}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.layout import PROGRESS
-from multicard.core.reasons import Reason
+from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.core.system import ranks_may_share_gpus
 from multicard.core.text import printable
 from multicard.launch.process import Ended
@@ -25,7 +25,6 @@ LOST_PEER = (
 ERROR = re.compile(r"error\b|no module named", re.IGNORECASE)
 OF_OTHERS = re.compile(rf"{PROGRESS}  |Generated:|\t")  # what this project prints, and nsys at its end
 TORCHRUN_ENDS = re.compile(r"torch[./]distributed[./]elastic|^Failures:|^Root Cause")
-LONGEST_MESSAGE = 300  # characters
 
 
 def judge(

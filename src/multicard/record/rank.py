@@ -14,7 +14,7 @@ import torch.distributed as dist
 from multicard.core.errors import UserError
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import PROGRESS, rank_file
-from multicard.core.reasons import Reason
+from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.record import environment, visible
 from multicard.record.binding import bind, bound
 from multicard.record.compilation import limits_hit
@@ -28,7 +28,6 @@ P = TypeVar("P")
 Training = Callable[[dict[str, Any], P, dict[str, Any]], dict[str, Any]]
 
 KNOWN = (Diverged, UserError)  # errors whose message is enough, without their type and traceback
-LONGEST_MESSAGE = 300  # characters
 
 
 def run_rank(parse: Callable[[dict[str, Any]], P], training: Training[P]) -> None:
