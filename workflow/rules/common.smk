@@ -209,6 +209,11 @@ def limits_of_machine(wildcards):
     return [str(machine_file(Path(RESULTS), device, host)) for device in devices]
 
 
+def named_node(wildcards):
+    """The machine that a record of limits is to be of; empty where the cluster chooses one."""
+    return "" if ON_CLUSTER and wildcards.host == ANY_NODE else wildcards.host
+
+
 def machine_minutes(wildcards):
     """Minutes that measuring a machine takes at most: one for each number of workers of a loader, and for each step."""
     runs, device = runnable_runs(), wildcards.device

@@ -34,21 +34,16 @@ rule measure_machine:
             else None
         ),
         slurm_extra=lambda wildcards: (
-            "--exclusive"
-            + ("" if wildcards.host == ANY_NODE else f" --nodelist={wildcards.host}")
+            " --nodelist=".join(filter(None, ["--exclusive", named_node(wildcards)]))
             if ON_CLUSTER
             else None
         ),
     params:
-        host=lambda wildcards: (
-            ""
-            if ON_CLUSTER and wildcards.host == ANY_NODE
-            else f"--host {wildcards.host}"
-        ),
+        host=named_node,
         loaders=lambda wildcards: json.dumps(loaders(runnable_runs(), wildcards.device)),
         steps=lambda wildcards: json.dumps(steps(runnable_runs(), wildcards.device)),
     message:
         "measure the limits of {wildcards.host} ({wildcards.device})"
     shell:
-        'python "$SCRIPTS/measure_machine.py" --device {wildcards.device:q} {params.host}'
+        'python "$SCRIPTS/measure_machine.py" --device {wildcards.device:q} --host={params.host:q}'
         " --loaders {params.loaders:q} --steps {params.steps:q} --out {output:q} > {log:q} 2>&1"

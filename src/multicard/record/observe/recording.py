@@ -121,8 +121,8 @@ class Recording:
 
     def enter_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
-        if self._between_passes and self._step is not None:  # an exhausted loader may have given the batch before
-            self._resume_meters()
+        if self._between_passes and self._step is not None and not (self._on_gpu and is_capturing()):
+            self._resume_meters()  # an exhausted loader may have given the batch before
         self.enter(BACKWARD if is_fed else UNFED_BACKWARD)
 
     def _show_step(self) -> None:
