@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from limits.machine_record import record as machine_record
+from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.measures import measure_run
 from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest, unpack
 from multicard.core.errors import UserError
+from multicard.core.files import write_json
 from recorded_runs import add_run, experiment
 
 HOST, USER, TOKEN, VARIABLE = "zeta9.planted.example", "uplanted", "hf_PlantedPlantedPlanted1", "planted-by-variable"
@@ -75,6 +78,33 @@ def test_planted_secrets_are_in_no_member(extracted_run: Path, tmp_path: Path, m
         assert record["reason"] == {"code": "error", "rank": 0, "message": "ValueError: text removed"}
         assert record["hardware"] == json.loads((folder / "run.json").read_text())["hardware"]
         assert record["versions"] == json.loads((folder / "run.json").read_text())["versions"]
+
+
+def test_limits_of_machines_come_along_without_names(
+    extracted_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_SECRET", VARIABLE)
+    add_run(extracted_run, tmp_path / "results", change=plant)
+    limits = machine_record(HOST)
+    limits["parts"][0]["problem"] = f"no end of /home/{USER}/x on {HOST}"
+    limits["links"]["problem"] = f"{USER} may not ask"
+    limits["variables"] = {"NCCL_TOPO_FILE": f"/home/{USER}/topology.xml", "NCCL_NET": VARIABLE}
+    write_json(tmp_path / "results/machine/zeta9-cuda.json", limits)
+    pack(experiment(tmp_path / "results"), tmp_path / "out.tar.gz")
+    content = contents(tmp_path / "out.tar.gz")["machine/1-cuda.json"]
+    for word in PLANTED:
+        assert word.encode() not in content.lower(), word
+    kept, without = json.loads(content), ("host", "links", "numa", "variables", "parts")
+    assert kept["host"]["name"] == "host-1"
+    assert kept["links"]["nvidia_smi"] == limits["links"]["nvidia_smi"]
+    assert [part["rows"] for part in kept["parts"]] == [part["rows"] for part in _as_read(limits)["parts"]]
+    assert {key: kept[key] for key in limits if key not in without} == {
+        key: value for key, value in limits.items() if key not in without
+    }
+
+
+def _as_read(limits: dict[str, Any]) -> dict[str, Any]:
+    return MachineLimits.model_validate(limits).model_dump(mode="json")
 
 
 def test_equal_runs_give_equal_bytes(recorded_results: Path, tmp_path: Path) -> None:

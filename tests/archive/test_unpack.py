@@ -153,6 +153,7 @@ def test_an_altered_member_is_named(write: Callable, suffix: str, tmp_path: Path
     [
         "/etc/passwd", "../x", f"runs/{RUN}/../../x", f"runs/{RUN}/activity/../steps.csv", f"runs/{RUN}/log.txt",
         f"runs\\{RUN}\\steps.csv", f"runs/{RUN}/steps.csv\x1b[31m", "runs/../steps.csv", f"./runs/{RUN}/steps.csv",
+        "machine/../1-cuda.json", "machine/node07-cuda.json",
     ],
 )  # fmt: skip
 def test_no_other_names_than_those_of_runs_are_read(write: Callable, suffix: str, name: str, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_a_manifest_that_promises_more_than_there_is_room_for_is_refused(tmp_pat
         (b"[" * 100_000, "manifest.json: does not parse as JSON"),
         (b"[]", "manifest.json: "),
         (b"{}", "manifest.json: format: Field required"),
-        (manifest(sound(), format=2), "manifest.json: format: Input should be 1"),
+        (manifest(sound(), format=3), "manifest.json: format: Input should be 1 or 2"),
         (manifest({}), f"manifest.json: Value error, it lists no runs/{RUN}/steps.csv"),
         (manifest(sound(), runs=[]), "which is no file of a run"),
         (manifest(sound(), runs=[{"run": "../x", "outcome": "", "parameters": {}}]), "manifest.json: runs.0.run: "),

@@ -30,7 +30,7 @@ from multicard.api.display import Markdown, summary_html, unmanaged
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
 from multicard.core.errors import UserError
-from multicard.core.layout import RUN, SCENARIO_TABLES, machine_records
+from multicard.core.layout import MACHINES, RUN, SCENARIO_TABLES, machine_records
 from multicard.core.text import counted
 from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.figures import FIGURES
@@ -72,10 +72,11 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
         if config is not None:
             raise UserError(f"{config}: {path} has its own configuration, expected no other")
         scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        runs = Path(scratch.name) / "unpacked"
-        runs.mkdir()
+        unpacked = Path(scratch.name) / "unpacked"
+        runs = unpacked / "runs"
+        runs.mkdir(parents=True)
         manifest = read_manifest(path)
-        place_runs(path, runs, [each.run for each in manifest.runs])
+        place_runs(path, runs, [each.run for each in manifest.runs], unpacked / MACHINES)
         return Results(path, runs, lambda: experiment_of(manifest, path), scratch)
     if not path.is_dir():
         raise UserError(f"{path}: no such folder, expected the results of an experiment")
@@ -261,7 +262,9 @@ class Results:
         UserError
             If nothing was measured, or a record of the machine is damaged.
         """
-        return Predictions(self._evidence, [read_machine(path) for path in machine_records(self.path)], devices, nodes)
+        return Predictions(
+            self._evidence, [read_machine(path) for path in machine_records(self._runs.parent)], devices, nodes
+        )
 
     def compare(self, other: "Results") -> "ResultsComparison":
         """Compare with other results, configuration by configuration.

@@ -7,19 +7,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ACTIVITY_TABLES, EPOCHS, RUN, STEPS
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ACTIVITY_TABLES, EPOCHS, MACHINES, RUN, STEPS
 from multicard.core.text import printable
 from multicard.experiment.config import ARCHIVES
 
 MANIFEST = "manifest.json"
-FORMAT = 1  # of the manifest and of the members' names; a change that a reader must know of counts it up
+FORMAT = 2  # of the manifest and of the members' names; a change that a reader must know of counts it up
 
 RUN_ID = r"[a-z0-9][A-Za-z0-9_.+-]{0,199}"
 # The files of a run, its record last as when it was made.
 FILES = (
     STEPS, EPOCHS, *(f"{ACTIVITY}/{table}.parquet" for table in ACTIVITY_TABLES), f"{ACTIVITY}/{ACTIVITY_INDEX}", RUN,
 )  # fmt: skip
-MEMBER = re.compile(rf"runs/(?P<run>{RUN_ID})/(?P<file>{'|'.join(map(re.escape, FILES))})")
+MEMBER = re.compile(
+    rf"runs/(?P<run>{RUN_ID})/(?P<file>{'|'.join(map(re.escape, FILES))})"
+    rf"|{MACHINES}/(?P<machine>[0-9]{{1,4}}-(?:cpu|cuda)\.json)"
+)
 
 LONGEST = 200  # characters of a name from an archive in a message
 LARGEST_BYTES = 1 << 30  # of one member: activity tables and records are far smaller
@@ -48,10 +51,11 @@ class RecordedRun(_StrictModel):
 class Manifest(_StrictModel):
     """The first member of an archive.
 
-    `experiment` is the configuration that was run, without the places of data, models and results.
+    `experiment` is the configuration that was run, without the places of data, models and results. Archives of format 1
+    hold no limits of machines.
     """
 
-    format: Literal[1]
+    format: Literal[1, 2]
     multicard: str
     experiment: dict[str, Any]
     runs: list[RecordedRun]
@@ -67,7 +71,7 @@ class Manifest(_StrictModel):
             raise ValueError("it lists a file twice")
         for name in names:
             place = MEMBER.fullmatch(name)
-            if place is None or place["run"] not in runs:
+            if place is None or not (place["machine"] or place["run"] in runs):
                 raise ValueError(f"it lists {printable(name, LONGEST)}, which is no file of a run")
         for run in runs:
             for record in FILES:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from multicard import __version__
+from multicard.analysis.machine_limits import read_machine
 from multicard.archive.configuration import configuration_of
 from multicard.archive.manifest import FILES, FORMAT, MANIFEST, check_suffix
 from multicard.archive.scrub import Scrubber
@@ -29,9 +30,11 @@ from multicard.core.layout import (
     ACTIVITY_TABLES,
     EPOCH_COLUMNS,
     EPOCHS,
+    MACHINES,
     RUN,
     STEP_COLUMNS,
     STEPS,
+    machine_records,
 )
 from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import run_id
@@ -55,10 +58,10 @@ class Packed:
 
 
 def pack(experiment: Experiment, out: Path) -> Packed:
-    """Write the runs of an experiment that are there to `out`: .tar.gz or .zip.
+    """Write the runs of an experiment that are there, and the limits of machines in its results, to `out`.
 
-    Left out are traces, logs and saved weights; replaced is what names people, machines and places. Equal runs give
-    equal bytes.
+    That is a .tar.gz or a .zip. Left out are traces, logs and saved weights; replaced is what names people, machines
+    and places. Equal runs give equal bytes.
 
     Raises
     ------
@@ -78,7 +81,8 @@ def pack(experiment: Experiment, out: Path) -> Packed:
     if not packed.runs:
         raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
     records = [_read_record(runs / run) for run in packed.runs]
-    scrubber = Scrubber.of(records)
+    machines = [read_machine(path).model_dump(mode="json") for path in machine_records(Path(experiment.results))]
+    scrubber = Scrubber.of([*records, *machines])
     renamed = [_without_names(record, scrubber) for record in records]
     ids = [record["run"] for record in renamed]
     if twice := [old for old, new in zip(packed.runs, ids, strict=True) if ids.count(new) > 1]:
@@ -91,11 +95,16 @@ def pack(experiment: Experiment, out: Path) -> Packed:
 
     with tempfile.SpooledTemporaryFile(SPOOLED_BYTES) as spool:
         files, known = [], {}
+
+        def add(name: str, content: bytes) -> None:
+            spool.write(content)
+            files.append({"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+
+        for number, limits in enumerate(machines, start=1):
+            add(f"{MACHINES}/{number}-{limits['device']}.json", _json(scrubber.machine(limits)))
         for folder, record in zip((runs / run for run in packed.runs), renamed, strict=True):
             for name, content in _members(folder, record, scrubber, known):
-                spool.write(content)
-                digest = hashlib.sha256(content).hexdigest()
-                files.append({"name": f"runs/{record['run']}/{name}", "bytes": len(content), "sha256": digest})
+                add(f"runs/{record['run']}/{name}", content)
         manifest = {
             "format": FORMAT,
             "multicard": __version__,

@@ -97,7 +97,7 @@ class Scrubber:
 
     @classmethod
     def of(cls, records: Sequence[dict[str, Any]]) -> "Scrubber":
-        """Gather what is to be replaced from the records of runs and from this process."""
+        """Gather what is to be replaced from the records of runs and machines, and from this process."""
         hosts = [host["name"] for record in records if (host := record.get("host")) and host.get("name")]
         nodes = [node for record in records for node in record.get("nodes") or []]
         hosts += [name for node in nodes for name in (node.get("name"), (node.get("host") or {}).get("name")) if name]
@@ -162,6 +162,17 @@ class Scrubber:
         """What run.json may say of a run."""
         scrubbed = self.value(record)
         return scrubbed | {key: record[key] for key in KEPT} | {"reason": self.reason(record.get("reason"))}
+
+    def machine(self, record: dict[str, Any]) -> dict[str, Any]:
+        """What the record of a machine's limits may say; of what could not be measured, only the kind of the error."""
+        links = record.get("links")
+        scrubbed = self.value(record)
+        parts = [
+            found | {"problem": self.message(part.get("problem"))}
+            for found, part in zip(scrubbed["parts"], record["parts"], strict=True)
+        ]
+        known = {"links": scrubbed["links"] | {"problem": self.message(links.get("problem"))}} if links else {}
+        return scrubbed | {"parts": parts} | known
 
     def value(self, value: Any, scrub: Callable[[str], str] | None = None) -> Any:
         """A value from JSON with every text in it scrubbed, keys included."""

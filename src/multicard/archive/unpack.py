@@ -87,8 +87,10 @@ def read_manifest(path: Path) -> Manifest:
         return manifest
 
 
-def unpack(path: Path, folder: Path, runs: Collection[str] | None = None) -> Manifest:
+def unpack(path: Path, folder: Path, runs: Collection[str] | None = None, machines: Path | None = None) -> Manifest:
     """Check a whole archive, and write the files of `runs`, or of all its runs, to `folder`/<run>/.
+
+    The limits of machines that are in it are written to the folder `machines`, if any.
 
     Raises
     ------
@@ -110,16 +112,21 @@ def unpack(path: Path, folder: Path, runs: Collection[str] | None = None) -> Man
             if not entry.plain:
                 raise UserError(f"{path}: {place.member}: a link, a device or encrypted, expected a plain file")
             where = MEMBER.fullmatch(file.name)
-            taken = runs is None or where["run"] in runs
-            _take(path, entry, file, folder / where["run"] / where["file"] if taken else None)
+            if where["machine"]:
+                target = machines / where["machine"] if machines else None
+            else:
+                target = folder / where["run"] / where["file"] if runs is None or where["run"] in runs else None
+            _take(path, entry, file, target)
             place.member = next(iter(left), "its end")
         if left:
             raise UserError(f"{path}: {next(iter(left))}: missing, the archive was cut or altered")
     return manifest
 
 
-def place_runs(path: Path, folder: Path, runs: Collection[str]) -> None:
+def place_runs(path: Path, folder: Path, runs: Collection[str], machines: Path | None = None) -> None:
     """Put runs of an archive into the folder of run directories, each whole, its record naming the archive.
+
+    The limits of machines that are in it are written to the empty folder `machines`, if any.
 
     Raises
     ------
@@ -131,7 +138,7 @@ def place_runs(path: Path, folder: Path, runs: Collection[str]) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
     try:
-        manifest = unpack(path, scratch, runs)
+        manifest = unpack(path, scratch, runs, machines)
         known = {run.run: run for run in manifest.runs}
         origin = {"archive": path.name, "sha256": sha256(path)}
         for run in runs:

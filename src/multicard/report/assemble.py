@@ -9,6 +9,7 @@ from pathlib import Path
 
 from multicard.analysis.claims import SHIPPED
 from multicard.analysis.outputs import write_claims, write_recommendations, write_scenario
+from multicard.analysis.run_files import read_object
 from multicard.archive.manifest import FILES
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
@@ -16,6 +17,7 @@ from multicard.core.layout import MACHINES, RUN, machine_records
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
+from multicard.limits.keep import keep
 from multicard.report.page import write_report
 from multicard.report.results import CLAIM_TESTS, CLAIMS, RECOMMENDATIONS, REPORT, Plan
 
@@ -37,7 +39,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
     experiment
         What was asked. No data, models or devices are looked for.
     runs
-        Holds the run directories.
+        Holds the run directories; limits of machines are beside it.
     source
         Archive or folder that these are from, for messages.
     folder
@@ -54,7 +56,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
         If none of the runs is the experiment's and complete, or a file of a run is damaged.
     """
     plans: dict[str, Plan] = {}
-    machines = machine_records(source)
+    machines = machine_records(runs.parent)
     for name, expanded in expand(experiment).items():
         missing = {run.id: _missing(runs / run.id, source) for run in expanded}
         folders = [runs / run for run, reason in missing.items() if reason is None]
@@ -67,7 +69,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
             record.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(run / RUN, record)
     if machines:
-        shutil.copytree(source / MACHINES, folder / MACHINES, dirs_exist_ok=True)
+        shutil.copytree(runs.parent / MACHINES, folder / MACHINES, dirs_exist_ok=True)
     if not (folder / "runs").exists():
         raise UserError(f"{source}: found no complete run of the experiment, expected one or more")
     return plans
@@ -87,6 +89,8 @@ def draw(measured: Path, plans: Mapping[str, Plan], out: Path, claims: Path = SH
         for name, plan in plans.items():
             draw_scenario(plan.figures, made / "scenarios" / name, made / "figures" / name)
         tables = (made / name for name in (CLAIMS, CLAIM_TESTS, "claims_comparisons.csv"))
+        for path in machine_records(made):  # of archives they have no figures yet
+            keep(read_object(path), path)
         write_claims(claims, made, list(plans), *tables)
         write_recommendations(made, list(plans), made / RECOMMENDATIONS)
         write_report(made, made / REPORT, plans)
