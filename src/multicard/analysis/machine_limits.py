@@ -182,12 +182,15 @@ def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:
     return found
 
 
-def loader_rates(limits: MachineLimits, job: dict[str, Any]) -> dict[int, Interval]:
-    """Samples per second of the loader of a `Workload.loader_job` alone, by its number of workers."""
+def loader_rates(limits: MachineLimits, job: dict[str, Any], undisturbed: bool = False) -> dict[int, Interval]:
+    """Samples per second of the loader of a `Workload.loader_job` alone, by its number of workers.
+
+    `undisturbed`: only where nothing else ran then.
+    """
     return {
         (row.model_extra or {})["num_workers"]: row.rate
         for part in limits.parts
-        if part.parameters == job
+        if part.parameters == job and not (undisturbed and part.disturbance)
         for row in part.rows
         if row.measure == "loader"
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from multicard.analysis.best import per_distinct
 from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
-from multicard.analysis.machine_limits import read_machine
+from multicard.analysis.machine_limits import MachineLimits, loader_rates, read_machine
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import disturbance_notice
 from multicard.analysis.run_files import RunFiles, read_table
@@ -214,27 +214,18 @@ class ScenarioSpace:
         )
 
     @cached_property
-    def _loader_rates(self) -> list[tuple[dict[str, Any], int, float]]:
-        """Parameters of a loader, number of workers, and samples per second at most, as measured where runs are.
-
-        On a cluster that is a node that it chose.
-        """
+    def _limits(self) -> list[MachineLimits]:
+        """Of the machine where the runs are; on a cluster of a node that it chose."""
         devices = {runs[0].parameters.device for runs in self.repeats.values()}
         host = ANY_NODE if self.experiment.cluster else None
         paths = [machine_file(self.results, device, host) for device in devices]
-        return [
-            (part.parameters, (row.model_extra or {})["num_workers"], READ_AHEAD * (row.rate.high or row.rate.value))
-            for path in paths
-            if path.is_file()
-            for part in read_machine(path).parts
-            if not part.disturbance
-            for row in part.rows
-            if row.measure == "loader"
-        ]
+        return [read_machine(path) for path in paths if path.is_file()]
 
     def _loader_rate(self, run: Run) -> float | None:
+        """Samples per second that a run's loader gives at most, where that was measured undisturbed."""
         for job in loaders([run], run.parameters.device):
-            for parameters, workers, rate in self._loader_rates:
-                if parameters == job["parameters"] and workers in job["workers"]:
-                    return rate
+            for limits in self._limits:
+                rate = loader_rates(limits, job["parameters"], undisturbed=True).get(run.parameters.workers_of_rank)
+                if rate is not None:
+                    return READ_AHEAD * (rate.high or rate.value)
         return None
