@@ -17,8 +17,9 @@ from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.evidence import Evidence
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.prediction import checks, predict
+from multicard.analysis.prediction_fits import Point
 from multicard.analysis.prediction_groups import series
-from multicard.analysis.prediction_laws import Network, Point, communication_s
+from multicard.analysis.prediction_laws import Network, communication_s
 from multicard.analysis.prediction_series import Series, checked_line
 from multicard.analysis.prediction_tables import checks_table, predictions_table
 from multicard.analysis.statistics import Interval

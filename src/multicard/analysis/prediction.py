@@ -29,7 +29,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from multicard.analysis.prediction_laws import SAME, Alone, Network, Point, admitted, busy_laws, drawn, loader_laws
+from multicard.analysis.prediction_fits import SAME, Point, admitted, drawn
+from multicard.analysis.prediction_laws import Network, busy_laws
+from multicard.analysis.prediction_loader import Alone, loader_laws
 from multicard.analysis.statistics import LEVEL, Interval, product_of
 
 

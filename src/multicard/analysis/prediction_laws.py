@@ -1,68 +1,21 @@
-"""Laws that the time of a step may follow with the number of devices, fitted to runs; see `prediction`.
-
-A law is fitted to every draw of the measured means at once: arrays are draws × points, or draws × points × parameters.
-"""
+"""Laws that the busy time of a step, all but the wait for data, may follow with the devices; see `prediction`."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import fdtrc
 
 from multicard.analysis.alpha_beta import AlphaBeta
+from multicard.analysis.prediction_fits import DRAWS, SAME, Array, Fitted, Point, least_squares, standard_error
 from multicard.analysis.scaling_models import COMMUNICATION
-from multicard.analysis.statistics import ROUNDING, Interval
 from multicard.core.text import listed
 from multicard.experiment.workload import Traffic
 from multicard.trace.collectives import bus_bytes
 
-DRAWS = 1000  # in pairs, errors of both signs, so that few give steady ends
-WAITS = 0.05  # share of a step that waits for data from which on the loader sets its pace
-SAME = 0.05  # relative difference of samples or times up to which they are the same
-REJECTED = 0.01  # p-value up to which runs contradict a law; at 5% the true one would be lost as often as that
-LOADER_ALONE = "the loader as fast as alone with the workers of all ranks of a node"
 NOTHING = "no exposed communication"
 GROWING = "communication growing as "
 KNOWN = "communication by α–β"
-TWO_SIDED = 1.96  # standard errors of a 95% interval
-
-Array = np.ndarray
-# Samples per second of the loaders of so many devices of a node, measured alone; None where that is not known.
-Alone = Callable[[int], Interval | None]
-
-
-@dataclass(frozen=True)
-class Point:
-    """Runs of one configuration on one number of devices.
-
-    Attributes
-    ----------
-    count
-        What is predicted over: devices of a node, or nodes with equally many devices.
-    local
-        Devices of a node.
-    samples
-        Of a device and step.
-    step_s, waited_s
-        Of each repeat: seconds of a step, and of them the wait for data, unless loading is a part of the step itself.
-    """
-
-    count: int
-    local: int
-    samples: float
-    step_s: tuple[float, ...]
-    waited_s: tuple[float, ...]
-
-    @property
-    def busy_s(self) -> Array:
-        """Seconds of a step without the wait, by repeat."""
-        return np.array(self.step_s) - np.array(self.waited_s)
-
-    @property
-    def waits(self) -> bool:
-        """Whether the loader sets the pace."""
-        return float(np.mean(self.waited_s)) >= WAITS * float(np.mean(self.step_s))
 
 
 @dataclass(frozen=True)
@@ -95,7 +48,7 @@ def communication_s(
     grown = (devices - 1) / (largest - 1) if by_ring else np.log2(devices) / np.log2(largest)
     alpha, beta = (
         np.exp(
-            [np.log(own.value) + _error(own) * scatter[:, place, kind] for place, own in enumerate(intervals)]
+            [np.log(own.value) + standard_error(own) * scatter[:, place, kind] for place, own in enumerate(intervals)]
         )  # counts × draws
         for kind, intervals in enumerate(
             ([fits[each].alpha_s for each in counts], [fits[each].beta_bytes_per_s for each in counts])
@@ -110,36 +63,7 @@ def communication_s(
     return sum(each.messages for each in traffic) * alpha_s * max(1.0, grown) + bus / bytes_per_s
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A law fitted to every draw: seconds at what is asked for (draws), at the points (of the first draw)."""
-
-    words: str
-    target: Array
-    at_points: Array
-    parameters: int
-    compute: float = 0.0
-    uncertain: Array | float = 0.0  # standard error at the points, beside that of the runs
-    deviation: float = 0.0  # the largest from the runs, relative, of a law that they contradict
-
-
 Law = Callable[[Array], Fitted]
-
-
-def drawn(values: Sequence[Array], rng: np.random.Generator) -> tuple[Array, float | None]:
-    """Means of each point (draws × points), the first draw as measured; and the relative scatter of repeats.
-
-    The scatter is None without repeats; then all draws are as measured.
-    """
-    means = np.array([each.mean() for each in values])
-    freedom = sum(len(each) - 1 for each in values)
-    if freedom == 0:
-        return np.tile(means, (DRAWS + 1, 1)), None
-    squares = sum(((each / mean - 1) ** 2).sum() for each, mean in zip(values, means, strict=True))
-    noise = float(np.sqrt(squares / freedom))
-    spread = noise * np.sqrt(freedom / rng.chisquare(freedom, (DRAWS // 2, 1)))
-    errors = spread * rng.standard_normal((DRAWS // 2, len(values))) / np.sqrt([len(each) for each in values])
-    return means * np.vstack([np.ones(len(values)), 1 + errors, 1 - errors]), noise
 
 
 def busy_laws(
@@ -214,7 +138,7 @@ def _shape_law(name: str, compute: Array, asked: Array, column: Array, target: f
 
     def law(busy: Array) -> Fitted:
         matrix = np.column_stack([compute, column])
-        theta = _least_squares(np.broadcast_to(matrix, (len(busy), *matrix.shape)), busy, weights)
+        theta = least_squares(np.broadcast_to(matrix, (len(busy), *matrix.shape)), busy, weights)
         own = float(theta[0, :-1] @ asked)
         return Fitted(name, theta @ np.append(asked, target), matrix @ theta[0], matrix.shape[1], own)
 
@@ -226,7 +150,7 @@ def _share_law(name: str, compute: Array, asked: Array, alone: Array, target: Ar
 
     def law(busy: Array) -> Fitted:
         matrix = np.concatenate([np.broadcast_to(compute, (len(busy), *compute.shape)), alone[:, :, None]], axis=2)
-        theta = _least_squares(matrix, busy, weights)
+        theta = least_squares(matrix, busy, weights)
         own = theta[:, :-1] @ asked
         uncertain = theta[0, -1] * alone.std(axis=0)
         return Fitted(
@@ -240,7 +164,7 @@ def _offset_law(name: str, compute: Array, asked: Array, alone: Array, target: A
     """Compute, and all of the communication."""
 
     def law(busy: Array) -> Fitted:
-        theta = _least_squares(np.broadcast_to(compute, (len(busy), *compute.shape)), busy - alone, weights)
+        theta = least_squares(np.broadcast_to(compute, (len(busy), *compute.shape)), busy - alone, weights)
         own = theta @ asked
         at_points = compute @ theta[0] + alone[0]
         return Fitted(name, own + target, at_points, compute.shape[1], float(own[0]), alone.std(axis=0))
@@ -252,7 +176,7 @@ def _known_law(name: str, compute: Array, asked: Array, exposed: Array, weights:
     """Compute alone is fitted."""
 
     def law(busy: Array) -> Fitted:
-        theta = _least_squares(np.broadcast_to(compute, (len(busy), *compute.shape)), busy, weights)
+        theta = least_squares(np.broadcast_to(compute, (len(busy), *compute.shape)), busy, weights)
         own = theta @ asked
         return Fitted(name, own + exposed, compute @ theta[0], compute.shape[1], float(own[0]))
 
@@ -279,11 +203,11 @@ def _hidden_law(name: str, compute: Array, asked: Array, alone: Array, target: A
             stack = np.broadcast_to(compute, (draws, *compute.shape))
             if shown.any():
                 column = np.broadcast_to(-shown.astype(float)[:, None], (draws, len(order), 1))
-                theta = _least_squares(np.concatenate([stack, column], axis=2), busy - alone * shown, weights)
+                theta = least_squares(np.concatenate([stack, column], axis=2), busy - alone * shown, weights)
                 off = theta[:, -1]
                 theta = theta[:, :-1]
             else:
-                theta = _least_squares(stack, busy, weights)
+                theta = least_squares(stack, busy, weights)
                 off = alone.max(axis=1)
             times = theta @ compute.T + np.maximum(0, alone - off[:, None])
             left = ((weights * (times / busy - 1)) ** 2).sum(axis=1)
@@ -295,120 +219,3 @@ def _hidden_law(name: str, compute: Array, asked: Array, alone: Array, target: A
         return Fitted(name, own + exposed, fitted, compute.shape[1] + 1, float(own[0]), alone.std(axis=0))
 
     return law
-
-
-def loader_laws(
-    points: Sequence[Point], count: int, local: int, samples: float, rng: np.random.Generator, alone: Alone | None
-) -> tuple[list[Fitted], tuple[str, ...]]:
-    """The loader's laws, fitted where it made ranks wait, else as fast as `alone`; and what is not known of it."""
-    waiting = [each for each in points if each.waits]
-    if alone is not None and (law := _loader_alone(points, waiting, local, samples, rng, alone)):
-        return [law], () if waiting else ("the loader never made a rank wait: it is taken to be as fast as alone",)
-    if not waiting:
-        return [], ("the loader never made a rank wait, so its limit is not known",)
-    times, noise = drawn([np.array(each.step_s) for each in waiting], rng)
-    weights = np.sqrt([len(each.step_s) for each in waiting])
-    kinds = {"each rank loads for itself": lambda n, s: s, "ranks of a node share what it loads": lambda n, s: n * s}
-    found = []
-    for words, work in kinds.items():
-        column = np.array([work(each.local, each.samples) for each in waiting])[:, None]
-        theta = _least_squares(np.broadcast_to(column, (len(times), *column.shape)), times, weights)
-        rate = float(theta[0, 0])
-        if any(rate * work(each.local, each.samples) > np.mean(each.step_s) * (1 + SAME) for each in points):
-            continue
-        found.append(Fitted(words, theta[:, 0] * work(local, samples), column @ theta[0], 1))
-    if found:
-        return admitted(found, waiting, times[0], noise), ()
-    both = np.array([[each.samples, each.local * each.samples] for each in waiting])
-    theta = _least_squares(np.broadcast_to(both, (len(times), *both.shape)), times, weights)
-    target = theta @ np.array([samples, local * samples])
-    return [Fitted("loading partly shared by the ranks of a node", target, both @ theta[0], 2)], ()
-
-
-def _loader_alone(
-    points: Sequence[Point],
-    waiting: Sequence[Point],
-    local: int,
-    samples: float,
-    rng: np.random.Generator,
-    alone: Alone,
-) -> Fitted | None:
-    """A loader as fast as alone with the workers of all ranks of a node, or where ranks waited slower by a factor.
-
-    None where its rate is not known for the ranks of any of the nodes, or the runs contradict it.
-    """
-    known = {each: alone(each) for each in {local, *(each.local for each in points)}}
-    rates = {each: known[each] for each in {local, *(each.local for each in waiting)}}
-    if not all(rates.values()):
-        return None
-    scatter = {each: np.concatenate([[0.0], rng.standard_normal(DRAWS)]) for each in rates}
-    seconds = {each: np.exp(-_error(rate) * scatter[each]) / rate.value for each, rate in rates.items()}  # of a sample
-    asked = local * samples * seconds[local]
-    if waiting:
-        times, noise = drawn([np.array(each.step_s) for each in waiting], rng)
-        column = np.column_stack([each.local * each.samples * seconds[each.local] for each in waiting])
-        theta = _least_squares(column[:, :, None], times, np.sqrt([len(each.step_s) for each in waiting]))[:, 0]
-        fitted = Fitted(LOADER_ALONE, theta * asked, column[0] * theta[0], 1)
-        if admitted([fitted], waiting, times[0], noise)[0].deviation:
-            return None
-    else:
-        theta, fitted = np.ones(DRAWS + 1), Fitted(LOADER_ALONE, asked, np.array([]), 0)
-    steps = [
-        (theta[0] * each.local * each.samples / rate.value, float(np.mean(each.step_s)))
-        for each in points
-        if (rate := known[each.local])
-    ]
-    return None if any(loading > step * (1 + SAME) for loading, step in steps) else fitted
-
-
-def admitted(fitted: Sequence[Fitted], points: Sequence[Point], means: Array, noise: float | None) -> list[Fitted]:
-    """Those laws that deviate from the means no more than repeats scatter; without repeats, or of none, the nearest."""
-    counts = np.array([len(each.step_s) for each in points])
-    deviations = [(each.at_points / means - 1) ** 2 for each in fitted]
-    left = [float((counts * each).sum()) for each in deviations]
-    repeats = int((counts - 1).sum())
-    if noise is None or repeats == 0:
-        tested = all(each.parameters < len(points) for each in fitted)
-        return [fitted[int(np.argmin(left))]] if tested else list(fitted)
-    found = []
-    for each, squares in zip(fitted, deviations, strict=True):
-        free = len(points) - each.parameters
-        variances = max(noise, ROUNDING) ** 2 / counts + (each.uncertain / means) ** 2
-        if free < 1 or float(fdtrc(free, repeats, (squares / variances).sum() / free)) > REJECTED:
-            found.append(each)
-    if found:
-        return found
-    nearest = fitted[int(np.argmin(left))]
-    deviation = float(np.sqrt(max(deviations[int(np.argmin(left))])))
-    return [replace(nearest, words=f"{nearest.words} (deviates from the runs)", deviation=deviation)]
-
-
-def _least_squares(matrix: Array, values: Array, weights: Array) -> Array:
-    """Coefficients ≥ 0 with the least squares of relative errors: of each draw, draws × parameters.
-
-    Of the few parameters every subset is fitted, and the best without negative ones taken: Charles Lawson and Richard
-    Hanson, Solving Least Squares Problems, chapter 23.
-    """
-    scale = weights / values[0]
-    alike = matrix.strides[0] == 0  # one matrix for all draws, inverted once
-    a, y = (matrix[:1] if alike else matrix) * scale[:, None], values * scale
-    draws, parameters = len(y), a.shape[2]
-    best, found = np.full(draws, np.inf), np.zeros((draws, parameters))
-    for size in range(parameters, 0, -1):
-        for chosen in itertools.combinations(range(parameters), size):
-            part = a[:, :, chosen]
-            theta = (np.linalg.pinv(part) @ y[:, :, None])[:, :, 0]
-            left = ((y - (part @ theta[:, :, None])[:, :, 0]) ** 2).sum(axis=1)
-            better = (theta >= 0).all(axis=1) & (left < best - 1e-12)
-            best = np.where(better, left, best)
-            whole = np.zeros((draws, parameters))
-            whole[:, chosen] = theta
-            found = np.where(better[:, None], whole, found)
-    return found
-
-
-def _error(interval: Interval) -> float:
-    """Standard error of the logarithm; 0 where the interval has no ends."""
-    if interval.low is None or not 0 < interval.low < interval.high < np.inf:
-        return 0.0
-    return float(np.log(interval.high / interval.low)) / (2 * TWO_SIDED)

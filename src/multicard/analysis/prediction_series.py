@@ -16,7 +16,8 @@ from multicard.analysis.evidence import Configuration
 from multicard.analysis.learning import values_of
 from multicard.analysis.machine_limits import MachineLimits, loader_rates
 from multicard.analysis.prediction import Check, Prediction, checks, missed, predict
-from multicard.analysis.prediction_laws import Network, Point
+from multicard.analysis.prediction_fits import Point
+from multicard.analysis.prediction_laws import Network
 from multicard.analysis.scaling import SAME_WORK
 from multicard.analysis.statistics import Interval, product_of, scaled
 from multicard.core.text import counted
