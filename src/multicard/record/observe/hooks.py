@@ -22,6 +22,7 @@ from multicard.record.observe.observer import OBSERVER
 from multicard.record.observe.ranks import world_size
 
 SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
+COMPILER = torch._C._dynamo.eval_frame
 # True where torch.compile traces what follows: there what it replaces here must be as if it were not.
 is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling
 
@@ -29,19 +30,23 @@ is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._ut
 def install(note_process: Callable[..., None], job: str) -> None:
     """Watch this process from now on; `note_process` adds facts to its process.json, `job` is the path of job.json."""
     OBSERVER.begin(note_process, job)
+    _hide_from_compiler()  # first: of a function of this module, what `apart` says counts
     _watch_optimizers()
     _watch_scalers()
     _watch_backward()
     _watch_loaders()
-    _hide_from_compiler()
 
 
 def apart(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function that calls a method of the observer with torch.compile off, and on again after it.
+    """Give a function that calls a method of the observer, and have torch.compile leave alone what that calls.
 
     As `torch.compiler.disable` does, which would import torch._dynamo into every script.
     """
-    set_compiler = getattr(torch._C._dynamo.eval_frame, "set_eval_frame", lambda _: None)
+    if hasattr(COMPILER, "set_code_exec_strategy"):
+        skip = COMPILER._FrameAction.SKIP
+        COMPILER.set_code_exec_strategy(method.__code__, COMPILER._FrameExecStrategy(skip, skip))
+        return method
+    set_compiler = getattr(COMPILER, "set_eval_frame", lambda _: None)
 
     def call(*arguments: Any) -> Any:
         compiler = set_compiler(None)
@@ -192,11 +197,10 @@ def _watch_indices(base: Any) -> None:
 
 def _hide_from_compiler() -> None:
     """Have torch.compile leave the functions of this module alone, but not what they call."""
-    compiler = torch._C._dynamo.eval_frame
-    skip = getattr(compiler, "skip_code", None)
+    skip = getattr(COMPILER, "skip_code", None)
     if skip is None:  # newer releases have it in torch._dynamo, whose import takes seconds
-        leave_alone = compiler._FrameExecStrategy(compiler._FrameAction.SKIP, compiler._FrameAction.DEFAULT)
-        skip = lambda code: compiler.set_code_exec_strategy(code, leave_alone)  # noqa: E731
+        leave_alone = COMPILER._FrameExecStrategy(COMPILER._FrameAction.SKIP, COMPILER._FrameAction.DEFAULT)
+        skip = lambda code: COMPILER.set_code_exec_strategy(code, leave_alone)  # noqa: E731
     found: list[Any] = [each.__code__ for each in globals().values() if isinstance(each, FunctionType)]
     while found:
         each = found.pop()

@@ -92,7 +92,7 @@ class Observer:
         # A closure begins with a forward pass.
         has_closure = callable(options.get("closure", arguments[0] if arguments else None))
         if self._recording is not None and self._updates == 1 and not self._backwards and not has_closure:
-            self._recording.enter(OPTIMIZER)
+            self._recording.note(OPTIMIZER)
 
     def update_ends(self, optimizer: Any) -> None:
         """An optimizer has updated, or failed to (None)."""
@@ -106,7 +106,7 @@ class Observer:
             self._boundary_due |= is_lead
             return
         if self._recording is not None:
-            self._recording.leave(LEFT if is_lead else PASSED)
+            self._recording.note(LEFT if is_lead else PASSED)
         # Optimizers of DeepSpeed update several times, for parts of the parameters.
         if is_lead and (self._backward_in_step or self.batches or not self._saw_backward):
             self._end_step(optimizer)
@@ -224,7 +224,7 @@ class Observer:
             self._look_for_update()
         self._backwards += 1
         if self._backwards == 1 and self._recording is not None and not self._ended:
-            self._recording.enter_backward(self.batches > 0)
+            self._recording.note_backward(self.batches > 0)
 
     def backward_ends(self, done: bool) -> None:
         """It has ended, or failed."""
@@ -234,10 +234,7 @@ class Observer:
         self._backward_in_step = self._saw_backward = True
         self._exhausted = False
         if self._recording is not None:
-            if self._updates:
-                self._recording.enter(OPTIMIZER)
-            else:
-                self._recording.leave(PASSED)
+            self._recording.note(OPTIMIZER if self._updates else PASSED)
         if self._boundary_due:
             self._boundary_due = False
             self._end_step(self._lead() if self._lead else None)
@@ -266,7 +263,7 @@ class Observer:
             if recording is not None:
                 recording.begin_pass(self)
         if recording is not None:
-            recording.enter(DATA)
+            recording.note(DATA)
         return drawn
 
     def _forget_batches(self) -> None:
@@ -281,14 +278,14 @@ class Observer:
         self._loading = None
         if not given:
             if recording is not None:
-                recording.leave()
+                recording.note(LEFT)
                 if not self.batches:
                     recording.end_pass()
             drawn.ended = self.step
             self._exhausted = drawn.loader is self.loader and self.batches > 0 and not self._backward_in_step
             return
         if recording is not None:
-            recording.enter(FORWARD)
+            recording.note(FORWARD)
         self.batches += 1
         self.batches_in_pass += 1
         self.loader = drawn.loader

@@ -28,7 +28,7 @@ from multicard.record.compilation import limits_hit
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.observer import Observer, is_capturing
-from multicard.record.observe.phases import BACKWARD, LEFT, UNFED_BACKWARD, Event, phases_of
+from multicard.record.observe.phases import BACKWARD, LEFT, PASSED, UNFED_BACKWARD, Event, phases_of
 from multicard.record.observe.plan import Pace, Plan, place
 from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
 from multicard.record.others import OthersMeter
@@ -100,30 +100,27 @@ class Recording:
 
     # Phases.
 
-    def enter(self, phase: str) -> None:
-        """A phase begins, and with it the one before ends."""
-        if self._step is None or (self._on_gpu and is_capturing()):
-            return
-        self._events.append((phase, self._mark()))
-        if self._window is not None:
-            self._close_ranges(1)
-            self._show_step()
-            if self._step.window != "warmup":
-                self._open_range(BACKWARD if phase == UNFED_BACKWARD else phase, 1)
-
-    def leave(self, event: str | None = LEFT) -> None:
-        """The phase ends: `LEFT` or `PASSED`."""
+    def note(self, event: str | None) -> None:
+        """A phase begins, and the one before ends; or that one ends: `LEFT` or `PASSED`."""
         if self._step is None or (self._on_gpu and is_capturing()):
             return
         self._events.append((event, self._mark()))
-        if self._ranges:
-            self._close_ranges(1)
+        if self._window is not None:
+            self._show(event)
 
-    def enter_backward(self, is_fed: bool) -> None:
+    def note_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
         if self._between_passes and self._step is not None and not (self._on_gpu and is_capturing()):
             self._resume_meters()  # an exhausted loader may have given the batch before
-        self.enter(BACKWARD if is_fed else UNFED_BACKWARD)
+        self.note(BACKWARD if is_fed else UNFED_BACKWARD)
+
+    def _show(self, event: str | None) -> None:
+        self._close_ranges(1)
+        if event in (LEFT, PASSED):
+            return
+        self._show_step()
+        if self._step.window != "warmup":
+            self._open_range(BACKWARD if event == UNFED_BACKWARD else event, 1)
 
     def _show_step(self) -> None:
         self._open_range("warmup" if self._step.window == "warmup" else "step", 0)
@@ -157,7 +154,7 @@ class Recording:
 
     def end_step(self, observer: Observer) -> None:
         """End the current step; after the last one, close the profiled window."""
-        self.leave()
+        self.note(LEFT)
         self._start = self._step.end = self._events[-1][1]
         self._close_ranges(0)
         self.recorder.end()
