@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`) over all ranks."""
+"""FSDP2 (`fully_shard`), or FSDP1 (`FullyShardedDataParallel`), over all ranks."""
 
 import argparse
 import os
@@ -7,13 +7,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--version", type=int, choices=[1, 2], default=2)
     args = parser.parse_args()
 
     device = torch.device("cpu")
@@ -25,9 +27,13 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(3)), nn.Linear(32, 10))
     model.to(device)
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    if args.version == 1:
+        policy = ModuleWrapPolicy([nn.Sequential])
+        model = FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=device, use_orig_params=True)
+    else:
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = TensorDataset(torch.randn(256, 32), torch.randint(10, (256,)))
     sampler = DistributedSampler(data)
