@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from limits.machine_record import IDLE
 from multicard.analysis.bottlenecks import bounds_of
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.measures import measure_run
@@ -64,6 +65,12 @@ def test_mfu_is_the_share_of_the_measured_rate_of_products_in_the_same_precision
     assert without["peak_flop_per_s"] == 1e12
     text = of(gpus(OTHER), limits(gpus(OTHER)), workload="llm", precision="fp32")
     assert text["peak_flop_per_s"] == 1e12  # PyTorch's matrix products are not in TF32
+
+
+def test_a_peak_that_something_disturbed_is_said_to_be_so() -> None:
+    part = limits(CPUS).model_dump()["parts"][0] | {"conditions": [IDLE | {"others_cpu_s": 150.0}]}
+    found = of(CPUS, limits(CPUS, parts=[part]), device="cpu", threads=8)
+    assert (found["peak_flop_per_s"], found["mfu_of"]) == (9e12, "measured, disturbed")
 
 
 def test_bytes_are_those_of_a_device_and_the_memory_is_the_faster_of_copy_and_triad() -> None:

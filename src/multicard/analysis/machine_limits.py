@@ -287,6 +287,11 @@ def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int)
     return next((products[each, threads] for each in precisions if (each, threads) in products), None)
 
 
+def products_disturbed(limits: MachineLimits) -> bool:
+    """Whether something disturbed the matrix products, whose rate may then be below the machine's."""
+    return any(part.disturbance and any(row.measure == "matmul" for row in part.rows) for part in limits.parts)
+
+
 def memory_rate(limits: MachineLimits, threads: int) -> float | None:
     """Bytes per second of STREAM's Copy or Triad, whichever is faster; None if neither was measured."""
     rows = [row for part in limits.parts for row in part.rows if row.measure in ("memory_copy", "memory_triad")]

@@ -5,7 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.machine_limits import MachineLimits, loader_rates, memory_rate, product_rate
+from multicard.analysis.machine_limits import (
+    MachineLimits,
+    loader_rates,
+    memory_rate,
+    product_rate,
+    products_disturbed,
+)
 from multicard.analysis.peaks import PEAKS
 from multicard.analysis.run_files import RunFiles
 from multicard.analysis.scaling import configurations
@@ -21,7 +27,8 @@ MEASURES: dict[str, str] = {
     "for all repeats of a configuration of which one was faster than that, which is then not its limit",
     "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
     "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
-    "mfu_of": "whose peak that is: `measured` by multicard machine on such a device, or stated by the `vendor`",
+    "mfu_of": "whose peak that is: `measured` by multicard machine on such a device (`measured, disturbed` where "
+    "something else ran then, so that it may be too low), or stated by the `vendor`",
     "eager_bytes_per_step": "bytes of the tensors that PyTorch's operators read and write in a step on a device, each "
     "once per operator: counted in a step of the warm-up",
     "operational_intensity_flop_per_byte": "operations of that step, with those computed again, over these bytes",
@@ -107,11 +114,11 @@ def _kind(hardware: Mapping[str, Any] | None, device: str) -> tuple[Any, ...] | 
 def peak_rate(
     record: Mapping[str, Any], p: Any, precisions: Sequence[str], limits: MachineLimits | None
 ) -> tuple[float | None, str | None]:
-    """Operations per second that a device computes at most, and whether that was `measured` or is the `vendor`'s."""
+    """Operations per second that a device computes at most, and `mfu_of`: whose peak that is."""
     precisions = _computed_in(record, precisions)
     measured = limits and product_rate(limits, precisions, p.threads if p.device == "cpu" else 1)
     if measured:
-        return measured, "measured"
+        return measured, "measured, disturbed" if products_disturbed(limits) else "measured"
     name = p.device == "cuda" and _kind(record.get("hardware"), p.device)
     stated = PEAKS.get(name[0], {}) if name else {}
     return next(((stated[each], "vendor") for each in precisions if each in stated), (None, None))
