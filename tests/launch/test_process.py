@@ -140,6 +140,21 @@ def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path, second: 
     assert lines == ["ready", "ending", "ended"]
 
 
+def test_a_signal_that_ends_the_job_first_and_then_its_launcher_is_no_failure_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "TOLD_S", 120.0)
+    job = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGTERM)"
+
+    def follow(line: str) -> None:
+        while not gone(int(line)):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        process.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, follow)
+
+
 # Starts a process that is nobody's child any more, as a profiler starts its agent, and ends when that has computed for
 # half a second.
 ORPHAN = """

@@ -23,6 +23,7 @@ GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
 READ_LIMIT_S = 60.0  # that the last output of a job may take to be read once its processes have ended
 LOOK_S = 1.0
+TOLD_S = 2.0  # by which a signal to a whole job, as Slurm sends it, may reach this process after it ended the job
 STARTS = 5  # of a profiler that ends before it has started the job
 JOB_MARK = "MULTICARD_JOB"
 # Set for a job that runs as the child of a profiler, and not for the profiler.
@@ -151,6 +152,8 @@ def _run_once(
                     process.wait(timeout=time_limit_s)
                 else:
                     lingered, orphaned = _wait_for_wrapped(process, mark, started + time_limit_s, wrapped)
+                if process.returncode:
+                    time.sleep(TOLD_S)
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
