@@ -1,4 +1,4 @@
-"""How well and at what cost `multicard tune` searches, on spaces whose truth is known: against random search and TPE.
+"""How well and at what cost `multicard tune` searches, on spaces whose truth is known: against other methods.
 
 Two spaces of 240 configurations, others for each seed, with three repeats each in the full matrix. `loader`: a
 training step as on a GPU, bound by the loader or by compute, with 240 combinations of batch size, loader workers,
@@ -7,8 +7,8 @@ interactions of all pairs. In both a run that does not fit into memory fails aft
 and one in twenty is disturbed by 5 to 15 %. A run costs 20 s and 100 steps.
 
 The search has 15 % of the cost of the full matrix, and may stop before. Random search (without putting back) and
-Optuna's TPE sampler with its defaults, where runs that fail are failed trials, spend once what it spent, and once all
-of the 15 %; they take what gave the highest value.
+Optuna's TPE and Gaussian-process samplers with their defaults, where runs that fail are failed trials, spend once what
+it spent, and once all of the 15 %; they take what gave the highest value.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,11 @@ def random_search(world: World, seed: int, budget: float) -> tuple[int | None, f
     return _spend(world, budget, lambda: int(next(order)), lambda _value: None)
 
 
-def tpe(world: World, seed: int, budget: float) -> tuple[int | None, float, int]:
-    """Optuna's default sampler."""
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+def optuna_alone(
+    sampler: type[optuna.samplers.BaseSampler], world: World, seed: int, budget: float
+) -> tuple[int | None, float, int]:
+    """A sampler of Optuna's with its defaults."""
+    study = optuna.create_study(direction="maximize", sampler=sampler(seed=seed))
     numbers, trials = {levels: number for number, levels in enumerate(world.levels)}, []
 
     def propose() -> int:
@@ -163,7 +166,11 @@ def searched(
     return 0.0 if best is None else float(world.truth[best] / world.best), spent / world.matrix_cost, runs
 
 
-OTHERS = {"random search": random_search, "Optuna TPE": tpe}
+OTHERS = {
+    "random search": random_search,
+    "Optuna TPE": partial(optuna_alone, optuna.samplers.TPESampler),
+    "Optuna GP": partial(optuna_alone, optuna.samplers.GPSampler),
+}
 
 
 def main() -> None:
