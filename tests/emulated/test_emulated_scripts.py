@@ -32,6 +32,7 @@ OTHERS = Path(os.environ.get("MULTICARD_SCRIPTS", "none"))
 others = pytest.mark.skipif(not OTHERS.is_dir(), reason="needs scripts of others (MULTICARD_SCRIPTS)")
 SMALLEST_BLOCK = 512  # bytes, of PyTorch's allocator; what it reserves are whole segments
 SEGMENT = 2 << 20
+PHASES = ("data", "transfer", "forward", "backward", "optimizer")
 
 FAULTY = """
 import os, signal, sys, time
@@ -117,7 +118,7 @@ def test_imagenet_of_pytorchs_examples(devices: int, emulated: EmulatedGpus, tmp
     launcher, folder = "python" if devices == 1 else "command", str(OTHERS / "pytorch-examples" / "imagenet")
     run = started(emulated, tmp_path, *command, launcher=launcher, devices=devices, folder=folder).completed()
     ran_on_its_gpus(run, emulated)
-    has_memory_and_phases(run.steps, least_bytes=0)
+    has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {str(4 // devices)}
     # Each rank prints its losses after its updates; the first update ends no step, and the last one is not printed.
     assert len(re.findall(r"Epoch: \[0\].*?Loss \S+", run.log)) == len(run.steps) == 8 * devices
@@ -174,7 +175,7 @@ def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) ->
         launcher="command", devices=2,
     ).completed()  # fmt: skip
     ran_on_its_gpus(run, emulated)
-    has_memory_and_phases(run.steps, least_bytes=0)
+    has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step
     assert [rank["observed"]["optimizers"] for rank in run.record["ranks"]] == [["AdamW"]] * 2
     assert len(losses(run.log)) == len(run.of_rank(0)) == len(run.of_rank(1)) == 8

@@ -74,6 +74,12 @@ def used_by_step(passes: Sequence[Pass]) -> dict[int, list[Contents]]:
     return found
 
 
+def asks_ahead(passes: Sequence[Pass]) -> bool:
+    """Whether a script asks for batches before it uses the last, in any pass that is long enough to tell."""
+    begins = {each.batches[0][0] for each in passes}
+    return any(pace is not None and pace[0] > 0 for pace in (_pace(each, begins) for each in passes))
+
+
 def _using_steps(one: Pass, ahead: int, per_step: int, again: Container[int]) -> list[int]:
     """Steps that use the batches of a pass, one after another; `again`: those in which passes of its loader begin."""
     steps = [step for step, _ in one.batches][ahead:]

@@ -25,7 +25,7 @@ from multicard.core.layout import rank_file
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import Pass
 from multicard.record.observe.loaders import Loader, samples_asked
-from multicard.record.observe.phases import DATA, FORWARD, LEFT, OPTIMIZER, PASSED
+from multicard.record.observe.phases import DATA, LEFT, OPTIMIZER, PASSED
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 from multicard.record.tear_down import LIMIT_S, leave_now
 
@@ -285,7 +285,7 @@ class Observer:
             self._exhausted = drawn.loader is self.loader and self.batches > 0 and not self._backward_in_step
             return
         if recording is not None:
-            recording.note(FORWARD)
+            recording.note_batch()
         self.batches += 1
         self.batches_in_pass += 1
         self.loader = drawn.loader

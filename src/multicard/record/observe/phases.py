@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-DATA, FORWARD, BACKWARD, OPTIMIZER = "data", "forward", "backward", "optimizer"  # phases that begin
+# Phases that begin. A transfer does where a loader gave a batch, if the start of the forward pass is seen too.
+DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = "data", "transfer", "forward", "backward", "optimizer"
 UNFED_BACKWARD = "backward without a loader"  # before which nothing tells where a forward pass began
 LEFT = None  # a phase ends
 PASSED = "passed"  # one ends, and what comes next may be a forward pass, if a backward pass follows
@@ -11,22 +12,37 @@ PASSED = "passed"  # one ends, and what comes next may be a forward pass, if a b
 Event = tuple[str | None, Any]  # one of those above, and the mark of a clock
 
 
-def phases_of(events: Iterable[Event]) -> list[tuple[str, Any, Any]]:
+def phases_of(events: Iterable[Event], has_transfers: bool = True) -> list[tuple[str, Any, Any]]:
     """Phases of a step with the marks of their start and end, each of which ends the one before.
+
+    Parameters
+    ----------
+    has_transfers
+        Whether what lies between a batch and a forward pass is the transfer of that batch; else it is of the latter.
 
     >>> phases_of([(DATA, 0), (FORWARD, 1), (BACKWARD, 3), (PASSED, 4), (DATA, 5), (FORWARD, 6), (LEFT, 8)])
     [('data', 0, 1), ('forward', 1, 3), ('backward', 3, 4), ('data', 5, 6)]
     >>> phases_of([(DATA, 0), (FORWARD, 1), (BACKWARD, 3), (PASSED, 4), (BACKWARD, 6), (PASSED, 7)])[2:]
     [('backward', 3, 4), ('forward', 4, 6), ('backward', 6, 7)]
+    >>> phases_of([(DATA, 0), (TRANSFER, 1), (FORWARD, 2), (BACKWARD, 3), (TRANSFER, 5), (BACKWARD, 7)])[1:]
+    [('transfer', 1, 2), ('forward', 2, 3), ('backward', 3, 5), ('forward', 5, 7)]
     """
     phases: list[tuple[str, Any, Any]] = []
     phase = start = passed = None  # passed: mark of the end of a backward pass or of another optimizer's update
+    arrived = None  # mark of the batch before a forward pass, where its transfer ended
     for event, mark in events:
         if event == BACKWARD and phase is None and passed is not None:
             phase, start = FORWARD, passed
+        if phase == TRANSFER and event == FORWARD:
+            arrived, start = (start, mark) if has_transfers else (None, start)
+            phase = FORWARD
+            continue
         # What no backward pass follows was no forward pass.
-        if phase is not None and (phase != FORWARD or event in (BACKWARD, UNFED_BACKWARD)):
+        if phase in (TRANSFER, FORWARD) and event in (BACKWARD, UNFED_BACKWARD):
+            phases += [] if arrived is None else [(TRANSFER, arrived, start)]
+            phases.append((FORWARD, start, mark))
+        elif phase not in (None, TRANSFER, FORWARD):
             phases.append((phase, start, mark))
         phase, start = {UNFED_BACKWARD: BACKWARD, PASSED: None}.get(event, event), mark
-        passed = mark if event == PASSED else None
+        passed, arrived = mark if event == PASSED else None, None
     return phases

@@ -26,11 +26,21 @@ from multicard.record.capture import LONGEST_WAIT, Capture, HostBarrier, RankLef
 from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
-from multicard.record.observe.batches import used_by_step
+from multicard.record.observe.batches import asks_ahead, used_by_step
 from multicard.record.observe.observer import Observer, is_capturing
-from multicard.record.observe.phases import BACKWARD, LEFT, PASSED, UNFED_BACKWARD, Event, phases_of
+from multicard.record.observe.phases import (
+    BACKWARD,
+    FORWARD,
+    LEFT,
+    PASSED,
+    TRANSFER,
+    UNFED_BACKWARD,
+    Event,
+    phases_of,
+)
 from multicard.record.observe.plan import Pace, Plan, place
 from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
+from multicard.record.observe.transfer import FirstCall, has_compiled
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.rank import describe_failure
@@ -49,7 +59,8 @@ class Recording:
 
     Phases follow each other without overlap: what lies inside an update but belongs to another phase, such as the
     passes of a closure, is of that one. `forward` is what lies before a backward pass since a batch, a backward pass or
-    another optimizer's update, so the transfer of the batch is in it; without a loader it is unknown.
+    another optimizer's update; without a loader it is unknown. On a GPU the first part of it is `transfer`: until the
+    script calls a module that has parameters, unless torch.compile is used or the batch is not the one computed on.
 
     Parameters
     ----------
@@ -90,6 +101,7 @@ class Recording:
         self._start: Any = None  # mark of the end of the step before
         self._events: list[Event] = []  # of the step
         self._seen: list[tuple[Any, list[Event]]] = []  # steps, and their events, whose phases are not worked out
+        self._arrival = FirstCall(lambda: self.note(FORWARD)) if self._on_gpu else None  # of a batch on the GPU
         self._window: AbstractContextManager[Any] | None = None
         self._ranges: list[AbstractContextManager[Any]] = []  # of the step, and of its phase
 
@@ -102,11 +114,21 @@ class Recording:
 
     def note(self, event: str | None) -> None:
         """A phase begins, and the one before ends; or that one ends: `LEFT` or `PASSED`."""
+        if self._arrival is not None:
+            self._arrival.stop()
         if self._step is None or (self._on_gpu and is_capturing()):
             return
         self._events.append((event, self._mark()))
         if self._window is not None:
             self._show(event)
+
+    def note_batch(self) -> None:
+        """A loader gave a batch: its transfer begins, or the forward pass does."""
+        if self._arrival is None or has_compiled():
+            self.note(FORWARD)
+        else:
+            self.note(TRANSFER)
+            self._arrival.wait()
 
     def note_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
@@ -167,10 +189,12 @@ class Recording:
             if self.capture.problem:
                 print(f"{PROGRESS}  no trace of rank {self.rank}: {self.capture.problem}", file=sys.stderr, flush=True)
 
-    def _settle(self) -> None:
+    def _settle(self, observer: Observer) -> None:
         """Read the marks of the steps that have ended."""
+        if asks_ahead(observer.passes):  # it may have moved the batch before it asked for the next one
+            self._arrival = None
         for step, events in self._seen:
-            step.phases = phases_of(events)
+            step.phases = phases_of(events, has_transfers=self._arrival is not None)
         self._seen.clear()
         self.recorder.settle()
 
@@ -207,7 +231,7 @@ class Recording:
             for meter in (*self.meters, self.thread):
                 meter.start()
         if step == plan.measured_end + 1:
-            self._settle()
+            self._settle(observer)
             for meter in (*self.meters, self.thread):
                 meter.stop()
             self.others.stop()
@@ -241,7 +265,7 @@ class Recording:
 
     def finish(self, observer: Observer) -> NoReturn:
         """Leave the record of a rank that has made all its steps, and ask the script to end."""
-        self._settle()
+        self._settle(observer)
         self._write({"outcome": "completed", "reason": None}, observer)
         if self.barrier is not None:
             with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
@@ -275,7 +299,7 @@ class Recording:
         timer.daemon = True
         timer.start()
         with contextlib.suppress(Exception):  # a GPU that failed gives no times
-            self._settle()
+            self._settle(observer)
         timer.cancel()
         self._write(ended, observer)
         self._tell_others()
