@@ -102,6 +102,8 @@ def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp
     every_step_is_seen(run, case, least_bytes=0)
     ran_on_its_gpus(run, emulated)
     assert {"host_to_device", "device_to_host"} <= copies_of(run)
+    in_trace = set(pd.read_parquet(run.folder / "activity" / "phases.parquet")["phase"])
+    assert in_trace == {"step", *PHASES} - ({"transfer"} if case.asks_ahead else set())
     if name == "DDP, torchrun":
         printed = losses(run.log)
         assert printed == losses(run.log_without_observer())[: len(printed)]
