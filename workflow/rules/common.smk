@@ -197,6 +197,12 @@ def node_threads(wildcards):
     return EXPERIMENT.cluster.cpus_per_node if ON_CLUSTER else workflow.cores
 
 
+def node_memory(wildcards):
+    """Megabytes that measuring a node needs at most, or all of the node if it has less."""
+    stated_gb = EXPERIMENT.cluster.memory_per_node_gb if ON_CLUSTER else None
+    return min(16000, int(1000 * (stated_gb or 16)))
+
+
 def runnable_runs():
     """Runs that are to be launched."""
     return [MATRIX.runs[run] for run in MATRIX.planned()]

@@ -26,7 +26,7 @@ rule measure_machine:
         *EXPERIMENT.modules,
     threads: node_threads
     resources:
-        mem_mb=16000,
+        mem_mb=node_memory,
         runtime=machine_minutes,
         gpu=lambda wildcards: (
             EXPERIMENT.cluster.gpus_per_node
