@@ -63,18 +63,19 @@ def started(emulated: EmulatedGpus, run: Path, /, *command: str, **given: Any) -
 
 
 def ran_on_its_gpus(run: Script, emulated: EmulatedGpus) -> pd.DataFrame:
-    """Each rank had a GPU of its own, and no other GPU was touched; gives the kernels of the trace.
+    """Each rank had a GPU of its own, or the only one had all, and no other was touched; gives the trace's kernels.
 
     Measured steps have the memory of PyTorch's allocator, and the trace has kernels and copies of every rank.
     """
-    devices = run.record["parameters"]["devices"]
-    gpus = [rank["gpus"] for rank in run.record["ranks"]]
-    assert [[gpu["name"] for gpu in of_rank] for of_rank in gpus] == [[GPU_NAME]] * devices
-    assert [of_rank[0]["uuid"][-1] for of_rank in gpus] == [str(rank) for rank in range(devices)]
+    devices, ranks = run.record["parameters"]["devices"], len(run.record["ranks"])
+    assert ranks in (1, devices)
+    gpus = [gpu for rank in run.record["ranks"] for gpu in rank["gpus"]]
+    assert [gpu["name"] for gpu in gpus] == [GPU_NAME] * devices
+    assert [gpu["uuid"][-1] for gpu in gpus] == [str(rank) for rank in range(devices)]
     contexts = {re.search(r"GPU (\d+)", line)[1] for line in emulated.logged("context on device")}
     assert contexts == {str(gpu) for gpu in range(devices)}
     for rank in run.record["ranks"]:
-        assert [meter["reason"] for meter in rank["energy"]] == [None]
+        assert [meter["reason"] for meter in rank["energy"]] == [None] * (devices // ranks)
     for step in run.steps:
         peak, reserved = int(step["peak_memory_bytes"]), int(step["peak_reserved_bytes"])
         assert peak <= reserved
@@ -84,9 +85,10 @@ def ran_on_its_gpus(run: Script, emulated: EmulatedGpus) -> pd.DataFrame:
     extract_run(run.folder)
     tables = {name: pd.read_parquet(run.folder / "activity" / f"{name}.parquet") for name in ("kernels", "phases")}
     for table in tables.values():
-        assert table["rank"].nunique() == devices
+        assert table["rank"].nunique() == ranks
+    assert len(tables["kernels"][["rank", "device"]].drop_duplicates()) == devices
     collectives = pd.read_parquet(run.folder / "activity" / "collectives.parquet")
-    assert collectives["rank"].nunique() == (devices if devices > 1 else 0)
+    assert collectives["rank"].nunique() == (ranks if devices > 1 else 0)
     return tables["kernels"]
 
 
@@ -109,21 +111,42 @@ def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp
         assert printed == losses(run.log_without_observer())[: len(printed)]
 
 
+def test_one_process_on_several_gpus(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    """By nn.DataParallel, whose replicas have no parameters after the forward pass."""
+    run = started(emulated, tmp_path, "data_parallel.py", launcher="python", devices=2).completed()
+    [rank] = run.record["ranks"]
+    kernels = ran_on_its_gpus(run, emulated)
+    assert set(kernels["device"]) == {0, 1}
+    has_memory_and_phases(run.steps, PHASES, least_bytes=0)
+    assert {step["samples"] for step in run.steps} == {"8"}  # of both GPUs
+    assert len(rank["energy"]) == len(rank["device_memory_used_bytes"]) == 2
+    printed = losses(run.log)
+    assert printed == losses(run.log_without_observer())[: len(printed)]
+
+
+def test_one_process_that_leaves_a_gpu_unused_has_failed(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    run = started(emulated, tmp_path, "data_parallel.py", "--gpus", "1", launcher="python", devices=2)
+    assert run.record["outcome"] == "failed"
+    assert describe_reason(run.record["reason"]).startswith("its process trained on 1 of 2 GPUs; have the script use")
+
+
 @others
-@pytest.mark.parametrize("devices", [1, 2])
-def test_imagenet_of_pytorchs_examples(devices: int, emulated: EmulatedGpus, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("devices", "launcher"), [(1, "python"), (2, "python"), (2, "command")])
+def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
     """It takes all GPUs that it sees: one process by nn.DataParallel, or one for each that it starts itself."""
     command = ["main.py", "-a", "shufflenet_v2_x0_5", "--dummy", "-b", "4", "-j", "0", "-p", "1", "--seed", "1"]
-    if devices > 1:
+    if launcher == "command":
         command += ["--multiprocessing-distributed", "--world-size", "1", "--rank", "0"]
         command += ["--dist-url", "file://{run_dir}/meeting"]
-    launcher, folder = "python" if devices == 1 else "command", str(OTHERS / "pytorch-examples" / "imagenet")
+    folder = str(OTHERS / "pytorch-examples" / "imagenet")
     run = started(emulated, tmp_path, *command, launcher=launcher, devices=devices, folder=folder).completed()
     ran_on_its_gpus(run, emulated)
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
-    assert {step["samples"] for step in run.steps} == {str(4 // devices)}
+    ranks = len(run.record["ranks"])
+    assert ranks == (devices if launcher == "command" else 1)
+    assert {step["samples"] for step in run.steps} == {str(4 // ranks)}
     # Each rank prints its losses after its updates; the first update ends no step, and the last one is not printed.
-    assert len(re.findall(r"Epoch: \[0\].*?Loss \S+", run.log)) == len(run.steps) == 8 * devices
+    assert len(re.findall(r"Epoch: \[0\].*?Loss \S+", run.log)) == len(run.steps) == 8 * ranks
     assert run.record["ranks"][0]["observed"]["loaders"][0]["distinct"] is True
 
 

@@ -242,7 +242,9 @@ def test_too_few_steps_are_counted(forked: None, tmp_path: Path) -> None:
 def test_fewer_processes_than_devices_are_said(forked: None, tmp_path: Path) -> None:
     record = job(tmp_path, devices=2, launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
-    assert why(record).startswith("1 of its processes trained, and `devices` is 2; have the script start as many")
+    assert why(record).startswith(
+        "1 of its processes trained, where `launcher` and `devices` ask for 2; have the script start"
+    )
     assert "({devices} in its command)" in why(record)
 
 
@@ -255,14 +257,14 @@ def test_a_script_that_trains_on_a_cpu_where_gpus_were_asked_for_is_told_so(fork
 def test_more_processes_than_devices_are_said_too(tmp_path: Path) -> None:
     record = job(tmp_path, "--spawn", "2", "--start-method", "fork", launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
-    assert why(record).startswith("2 of its processes trained, and `devices` is 1")
+    assert why(record).startswith("2 of its processes trained, where `launcher` and `devices` ask for 1")
 
 
 def test_ranks_that_do_not_know_of_each_other_are_counted(tmp_path: Path) -> None:
     program = ["bash", "-c", f"{sys.executable} timed.py --steps 60 & {sys.executable} timed.py --steps 60; wait"]
     record = job(tmp_path, *program[1:], script=program[0], launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
-    assert why(record).startswith("2 of its processes trained, and `devices` is 1")
+    assert why(record).startswith("2 of its processes trained, where `launcher` and `devices` ask for 1")
 
 
 @pytest.mark.parametrize(
@@ -288,6 +290,15 @@ def test_ranks_that_are_hidden_are_named_before_what_they_bring_about(
     reason = Reason(ended, exit_code=0) if ended == "exited" else Reason(ended)
     found = judge_script(p, outcome, reason, ranks, tmp_path)
     assert found == ("timed_out" if expected.code == "timed_out" else "failed", expected)
+
+
+def test_one_process_that_uses_fewer_gpus_than_it_has_is_told_so(tmp_path: Path) -> None:
+    p = ScriptParameters(command=["train.py"], device="cuda", devices=4, launcher="python")
+    write_json(tmp_path / "process.json.1", {"rank": 0, "steps": True, "program": "train.py"})
+    ranks = [{"rank": 0, "outcome": "completed"}]
+    found = judge_script(p, "failed", Reason("wrong_gpus", devices=4, gpus=3), ranks, tmp_path)
+    assert found == ("failed", Reason("unused_gpus", devices=4, gpus=3))
+    assert judge_script(p, "completed", None, ranks, tmp_path) == ("completed", None)
 
 
 @pytest.mark.parametrize(("devices", "hinted"), [(1, True), (2, False)])

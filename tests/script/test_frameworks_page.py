@@ -24,6 +24,8 @@ ON_CPUS = {
 # Skipped where its package is not installed, and the lock does not have it.
 BY_HAND = {name for name, case in CASES.items() if case.launcher == "deepspeed"}
 OF_EMULATED = {
+    "nn.DataParallel, python": "test_one_process_on_several_gpus",
+    "pytorch/examples imagenet by nn.DataParallel, python": "test_imagenet_of_pytorchs_examples",
     "pytorch/examples imagenet, python": "test_imagenet_of_pytorchs_examples",
     "pytorch/examples imagenet, command": "test_imagenet_of_pytorchs_examples",
     "pytorch/examples FSDP2, torchrun": "test_fsdp2_of_pytorchs_examples",

@@ -92,7 +92,8 @@ def test_a_command_stands_as_it_is_but_for_scripts_of_python() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"launcher": "python"}, "launcher: python starts one rank, and devices is 2"),
+        ({"launcher": "python"}, "launcher: python starts one process, and on CPUs devices: 2 are as many"),
+        ({"launcher": "python", "device": "cuda", "nodes": 2}, "launcher: python starts the ranks of one node"),
         *(
             ({"launcher": name, "nodes": 2}, f"launcher: {name} starts the ranks of one node, and nodes is 2")
             for name in ("command", "deepspeed", "mpirun", "srun")

@@ -312,7 +312,7 @@ class Observer:
 
     def _give_up(self, error: Exception) -> NoReturn:
         """End the script because of an error of the observer, or of ranks that do not agree: it has no numbers."""
-        from multicard.record.observe import recording
+        from multicard.record.observe.failure import write_failure
 
         self._ended = True
         print(f"multicard: cannot go on observing: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -320,7 +320,7 @@ class Observer:
             if self._recording is not None:
                 self._recording.write_early(error, self)
             else:
-                recording.write_failure(error, self._note_process, self._read_job())
+                write_failure(error, self._note_process, self._read_job())
         raise SystemExit(1) from error
 
     def leave(self) -> None:
@@ -335,9 +335,9 @@ class Observer:
             self._ended = True
             self._recording.write_early(error, self)
         elif error is not None:
-            from multicard.record.observe import recording
+            from multicard.record.observe.failure import write_failure
 
-            recording.write_failure(error, self._note_process, self._read_job())
+            write_failure(error, self._note_process, self._read_job())
 
 
 def _trains(optimizer: Any) -> tuple[type, int]:

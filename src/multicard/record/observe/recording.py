@@ -2,13 +2,11 @@
 
 import contextlib
 import json
-import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,13 +18,15 @@ from multicard.core.files import write_json
 from multicard.core.layout import PROGRESS, STEPS, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
-from multicard.record import environment, visible
+from multicard.record import visible
 from multicard.record.binding import bound
 from multicard.record.capture import LONGEST_WAIT, Capture, HostBarrier, RankLeft
 from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
+from multicard.record.memory import peak_memory
 from multicard.record.observe.batches import asks_ahead, used_by_step
+from multicard.record.observe.failure import facts_of_process
 from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.phases import (
     BACKWARD,
@@ -39,7 +39,7 @@ from multicard.record.observe.phases import (
     phases_of,
 )
 from multicard.record.observe.plan import Pace, Plan, place
-from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
+from multicard.record.observe.ranks import rank_of_process
 from multicard.record.observe.transfer import FirstCall, has_compiled
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import ProfiledWindow
@@ -73,7 +73,7 @@ class Recording:
     def __init__(self, job: dict[str, Any], optimizer: Any):
         self.stated, self.scratch = job["observe"], Path(job["scratch"])
         self.rank = rank_of_process()
-        self.devices = devices_of(optimizer, self.stated["device"])
+        self.devices = devices_of(optimizer, self.stated)
         device = self.devices[0]
         self.barrier = make_barrier()
         self.capture = Capture(
@@ -365,45 +365,20 @@ class Recording:
         return self.scratch / rank_file("rank.json", self.rank)
 
 
-def facts_of_process(rank: int) -> dict[str, Any]:
-    """What rank.json says of every process."""
-    return {
-        "pid": os.getpid(),
-        "rank": rank,
-        "host": environment.host(),
-        "hardware": environment.hardware(),
-        "versions": environment.versions(),
-    }
+def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
+    """Devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere.
 
-
-def write_failure(error: BaseException, note_process: Callable[..., None], job: dict[str, Any]) -> None:
-    """Leave word of an error before the first update: in rank.json of a rank, else in process.json.
-
-    A process without a rank may be a launcher, whose error only says that a rank had one. A process that a rank started
-    inherits its number, and may fail without the rank doing so.
+    The only rank of a job on several GPUs computes on all that it has had memory on: replicas of its parameters come
+    and go in every step.
     """
-    words = {Path(word).name for word in job["parameters"].get("command", ())}
-    is_script = bool(words & _names_of_program()) and parent_process() is None and job["observe"]["devices"] == 1
-    is_rank = is_script or dist.is_initialized() or told(RANKS) is not None
-    rank = rank_of_process() if is_rank else None
-    ended = describe_failure(error, rank)
-    note_process(error=ended)
-    if rank is not None and is_outermost() and claim_rank(job):
-        write_json(Path(job["scratch"]) / rank_file("rank.json", rank), {**ended, **facts_of_process(rank)})
-
-
-def _names_of_program() -> set[str]:
-    """File that this process runs, and its module if Python was told one (-m)."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return {Path(sys.argv[0]).name} | ({spec.name.removesuffix(".__main__")} if spec else set())
-
-
-def devices_of(optimizer: Any, device: str) -> list[torch.device]:
-    """Devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere."""
     groups = getattr(optimizer, "param_groups", None) or []
     used = [parameter.device for group in groups for parameter in group["params"] if parameter.device.type == "cuda"]
-    if not used and device == "cuda" and torch.cuda.is_initialized():
+    on_gpus = stated["device"] == "cuda" and torch.cuda.is_initialized()
+    if not used and on_gpus:
         used = [torch.device("cuda", torch.cuda.current_device())]
+    if on_gpus and stated["ranks"] == 1 < stated["devices"]:
+        gpus = [torch.device("cuda", number) for number in range(len(visible.visible_gpus()))]
+        used += [gpu for gpu in gpus if peak_memory(gpu, reset=False).allocated]
     return list(dict.fromkeys(used)) or [torch.device("cpu")]
 
 

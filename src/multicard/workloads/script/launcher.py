@@ -43,6 +43,10 @@ class Launcher:
         """Further sentences for the documentation."""
         return [] if self.several_nodes else ["One node."]
 
+    def ranks(self, devices: int) -> int:
+        """Processes that train on so many devices."""
+        return devices
+
     def unsupported_reason(self, p: Any) -> str | None:
         """What of a run (ScriptParameters) it cannot start on any machine."""
         if p.nodes > 1 and not self.several_nodes:

@@ -34,6 +34,8 @@ def _judged(
 ) -> tuple[str, Reason | None]:
     if reason is not None and reason.code == "wrong_gpus" and not reason.gpus:
         return "failed", Reason("trained_on_cpu")
+    if reason is not None and reason.code == "wrong_gpus" and p.ranks == 1:
+        return "failed", replace(reason, code="unused_gpus")
     processes = _processes(scratch)
     # Processes that take themselves for the same rank leave one record.
     seen = Counter(each.get("rank") for each in processes if each.get("steps"))
@@ -43,8 +45,8 @@ def _judged(
         return "failed", _no_steps(processes)
     if (ended or outcome == "timed_out") and all(rank["outcome"] == "completed" for rank in ranks):
         # At the time limit, those that did not train may have been about to.
-        if trained > p.devices or (ended and trained < p.devices):
-            return "failed", Reason("hidden_ranks", ranks=trained, devices=p.devices)
+        if trained > p.ranks or (ended and trained < p.ranks):
+            return "failed", Reason("hidden_ranks", ranks=trained, devices=p.ranks)
         [(rank, count)] = seen.most_common(1) or [(None, 0)]
         if count > 1:
             return "failed", Reason("same_rank", rank=rank, ranks=count)

@@ -136,9 +136,14 @@ class ScriptParameters(JobParameters):
         return "torchrun" if self.devices > 1 else "python"
 
     @property
+    def ranks(self) -> int:
+        """Processes that train."""
+        return LAUNCHERS[self.launched_by].ranks(self.devices)
+
+    @property
     def distributed(self) -> bool:
         """Whether several ranks form a process group."""
-        return self.devices > 1
+        return self.ranks > 1
 
     @property
     def loader_workers(self) -> int:

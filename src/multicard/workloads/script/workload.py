@@ -78,6 +78,7 @@ class Script(Workload):
         return {
             "device": p.device,
             "devices": p.devices,
+            "ranks": p.ranks,
             "ranks_per_node": p.ranks_per_node,
             "warmup_steps": p.least_warmup_steps,
             "measured_steps": p.steps,

@@ -10,17 +10,23 @@ class Python(Launcher):
     """Starts the script once, as the only rank."""
 
     name, order = "python", 10
-    description = "The interpreter runs the script, on one device."
+    description = (
+        "The interpreter runs the script, one process on one device or on several GPUs, as with `nn.DataParallel`."
+    )
     several_nodes = False
 
+    def ranks(self, devices: int) -> int:
+        """One, whatever it computes on."""
+        return 1
+
     def unsupported_reason(self, p: Any) -> str | None:
-        """Refuse several devices."""
-        if p.devices > 1:
+        """Refuse several CPU devices, which are processes."""
+        if p.devices > 1 and p.device == "cpu":
             return (
-                f"launcher: python starts one rank, and devices is {p.devices}; use torchrun, or command for a script "
-                "that starts its ranks itself"
+                f"launcher: python starts one process, and on CPUs devices: {p.devices} are as many; use torchrun, or "
+                "command for a script that starts its ranks itself"
             )
-        return None
+        return super().unsupported_reason(p)
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script."""
