@@ -23,8 +23,9 @@ WORDINGS = {
     "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; have it train longer, or "
     "lower `steps`, `warmup_steps` or `profiled_steps`",
     "steps_disagree": "another rank ended before step {step}; every rank has to make the same number of steps",
-    "hidden_ranks": "{ranks} of its processes trained, where `launcher` and `devices` ask for {devices}; have the "
-    "script start as many ({{devices}} in its command), or use another `launcher` (`python`: one process, several GPUs)",
+    "hidden_ranks": "{ranks} of its processes trained, where `launcher` and `devices` ask for {devices}; have "
+    "the script start as many ({{devices}} in its command), or use another `launcher` (`python`: one process, all "
+    "GPUs)",
     "unused_gpus": "its process trained on {gpus} of {devices} GPUs; have the script use all that it sees, or use "
     "another `launcher`",
     "same_rank": "{ranks} processes take themselves for it; have them form a process group, give each a RANK of its "
