@@ -5,6 +5,7 @@ CONFIG ?= config/config.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+DEEPSPEED := $(VENV)/deepspeed/ready
 # A worker for each of two cores, and one for while tests wait, as those on Slurm do. Files run in the order of
 # tests/conftest.py, where the plugin would put those with the most tests first.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
@@ -22,7 +23,7 @@ demo: $(READY)
 	$(BIN)/multicard status --config '$(CONFIG)' && \
 	echo "Report: $$results/report.html  Figures: $$results/figures/  How each file was made: $$results/snakemake-report.html"
 
-test: $(READY)
+test: $(READY) $(DEEPSPEED)
 	$(PYTEST)
 
 # The daily round: what trains nothing and takes no seconds.
@@ -49,10 +50,16 @@ $(READY): envs/requirements.lock pyproject.toml
 	envs/make-venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
+# Within the environment, and gone with it.
+$(DEEPSPEED): envs/deepspeed.lock | $(READY)
+	envs/install-deepspeed.sh $(VENV)
+
 # Resolve the dependencies again (needs uv); commit the result. `make lock UPGRADE=--upgrade` takes newer versions.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --group docs \
 	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml
+	uv pip compile --quiet --universal --python-version 3.11 --no-deps \
+	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/deepspeed.lock envs/deepspeed.in
 
 clean:
 	rm -rf results data site .snakemake .emulated
