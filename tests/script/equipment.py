@@ -23,6 +23,7 @@ from multicard.workloads.script.parameters import ScriptParameters
 from observed_scripts import has_memory_and_phases
 
 SCRIPTS = Path(__file__).parent / "scripts"
+DEEPSPEED = Path(sys.prefix) / "deepspeed"  # an environment of envs/install-deepspeed.sh
 LIMIT_S = 1800
 # As short as it can be: each of its windows.
 SHORT: dict[str, Any] = {
@@ -113,13 +114,19 @@ ON_GPUS = (
 )  # fmt: skip
 
 
+def packages_of(environment: Path) -> Path:
+    """Where the packages of a virtual environment lie."""
+    [packages] = environment.glob("lib/python*/site-packages")
+    return packages
+
+
 def lend_packages(folder: Path, hidden: Sequence[str] = ()) -> None:
     """Have a virtual environment find the packages of this one, but for those that are `hidden`.
 
     Path files of a folder that a path file names are not read, nor linked, so an editable install of multicard is left
     out.
     """
-    [site] = folder.glob("lib/python*/site-packages")
+    site = packages_of(folder)
     packages = [path for path in sys.path if path.endswith("site-packages")]
     if not hidden:
         (site / "packages.pth").write_text("\n".join(packages))
@@ -196,7 +203,8 @@ class Script:
         p = ScriptParameters(**self.record["parameters"])
         starts_its_own = p.launched_by == "command"
         log = self.folder.with_name("plain.txt")
-        arguments = (p.arguments(str(self.folder)), 1 if starts_its_own else p.devices, free_port(), p.folder, str(log))
+        ranks, packages = 1 if starts_its_own else p.devices, packages_of(Path(p.python).parents[1])
+        arguments = (p.arguments(str(self.folder)), ranks, free_port(), p.folder, str(log), str(packages))
         start_ranks(be_plain_rank, arguments, arguments[1], (*PRELOADED, *FRAMEWORKS))
         return log.read_text()
 
@@ -218,8 +226,11 @@ class Script:
         return ended.stdout
 
 
-def be_plain_rank(rank: int, command: list[str], ranks: int, port: int, folder: str, log: str) -> None:
-    """Run a script as one of so many ranks on CPUs, told of them as torchrun does; a single one is told nothing."""
+def be_plain_rank(rank: int, command: list[str], ranks: int, port: int, folder: str, log: str, *packages: str) -> None:
+    """Run a script as one of so many ranks on CPUs, told of them as torchrun does; a single one is told nothing.
+
+    `packages`: folders of those that its environment has, and this one may lack.
+    """
     import torch
 
     for name in set(os.environ) - set(_plain(os.environ)):
@@ -233,6 +244,7 @@ def be_plain_rank(rank: int, command: list[str], ranks: int, port: int, folder: 
     multiprocessing.set_start_method("fork", force=True)  # of a loader's workers; it is not the script's main program
     os.chdir(folder)
     sys.path.insert(0, folder)
+    sys.path += packages
     print_to(log)
     sys.stdout.reconfigure(line_buffering=True)
     sys.argv = command[command[0] == "-m" :]

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from multicard.record.binding import bound
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.script.launchers.mpirun import AS_ROOT
 from observed_scripts import has_memory_and_phases
-from script.equipment import CASES, Script, every_step_is_seen, losses
+from script.equipment import CASES, DEEPSPEED, Script, every_step_is_seen, losses
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +30,8 @@ def skip_without(launcher: str) -> None:
     """Skip the test where a launcher is not here that no package for development brings."""
     if launcher == "mpirun" and shutil.which("mpirun") is None:
         pytest.skip("needs mpirun (envs/install-mpi.sh)")
-    if launcher == "deepspeed" and find_spec("deepspeed") is None:
-        pytest.skip("needs the package deepspeed")
+    if launcher == "deepspeed" and not (DEEPSPEED / "ready").exists():
+        pytest.skip("needs DeepSpeed (make .venv/deepspeed/ready)")
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +48,12 @@ def run_of(user_python: str, lean_python: str, tmp_path_factory: pytest.TempPath
     def run(name: str) -> Script:
         case = CASES[name]
         skip_without(case.launcher)
+        python = lean_python if case.lean else user_python
         return Script(
             tmp_path_factory.mktemp("case") / "run",
             os.environ | (VECTORS if name == COMPILES else {}),
             command=tuple(case.command.split()),
-            python=lean_python if case.lean else user_python,
+            python=str(DEEPSPEED / "bin" / "python") if case.launcher == "deepspeed" else python,
             launcher=case.launcher,
             devices=case.devices,
             steps=case.steps,

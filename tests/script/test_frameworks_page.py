@@ -21,8 +21,6 @@ ON_CPUS = {
     "DDP, srun": ON_SLURM,
     "DDP on two nodes, torchrun": ON_SLURM,
 }
-# Skipped where its package is not installed, and the lock does not have it.
-BY_HAND = {name for name, case in CASES.items() if case.launcher == "deepspeed"}
 OF_EMULATED = {
     "nn.DataParallel, python": "test_one_process_on_several_gpus",
     "pytorch/examples imagenet by nn.DataParallel, python": "test_imagenet_of_pytorchs_examples",
@@ -53,11 +51,7 @@ def test_what_the_table_says_is_tested_or_untried() -> None:
     on_cpus = CASES.keys() | {name for name, is_tested in ON_CPUS.items() if is_tested}
     on_gpus = {*ON_GPUS} | {name for name, test in OF_EMULATED.items() if f"def {test}(" in EMULATED}
     for row, (_, tested_on, *cells) in rows().items():
-        where = [
-            place
-            for place, names in (("CPU", on_cpus), ("by hand", BY_HAND), ("emulated GPU", on_gpus))
-            if row in names
-        ]
+        where = [place for place, names in (("CPU", on_cpus), ("emulated GPU", on_gpus)) if row in names]
         assert tested_on == (", ".join(where) or "untried"), row
         assert cells == (WITHOUT_A_LOADER.get(row, ALL) if where else ["untried"] * 4), row
     assert on_cpus | on_gpus <= rows().keys()
