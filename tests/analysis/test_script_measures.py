@@ -96,20 +96,24 @@ def test_more_threads_than_cpus_are_told_of(tmp_path: Path) -> None:
 
 
 def test_a_bottleneck_of_ranks_on_cpus_is_what_their_threads_waited_for(tmp_path: Path) -> None:
-    """One process computes all the time; two wait for each other for half of it, and for a CPU for a fifth."""
+    """One process sleeps for a tenth of a step; two are blocked for half of it, and wait for a CPU for a fifth."""
     fixed = {"workload": "script", "command": ["train.py"], "device": "cpu"}
     both = parameters_of_all(configuration(**UNSCALED, fixed=fixed, vary={"devices": [1, 2]}))
-    times = of_threads([9.8], [0.2]), of_threads([3.0, 3.0], [2.0, 2.0])
+    times = of_threads([8.8], [0.2]), of_threads([3.0, 3.0], [2.0, 2.0])
     folders = [write_run(tmp_path, each, 0.05, **own) for each, own in zip(both, times, strict=True)]
     write_scenario(folders, {}, tmp_path / "scenarios" / "ours")
     evidence = read_evidence(tmp_path, ["ours"])
     [two] = gains(evidence)  # of one process there is nothing to say
     assert two.startswith("2 CPU processes: ")
-    assert "bottleneck: waiting for other ranks, as for 50% of the step a rank neither runs nor waits for a CPU" in two
+    assert "bottleneck: waiting for other ranks, as for 40% of the step, more than on one device, a rank neither" in two
     _, found = bottlenecks(evidence)
     assert [(each.kind, pytest.approx(each.share)) for each in found.bottlenecks] == [
-        ("waiting for other ranks", 0.5), ("waiting for a CPU", 0.2),
+        ("waiting for other ranks", 0.4), ("waiting for a CPU", 0.2),
     ]  # fmt: skip
+    write_scenario(folders[1:], {}, tmp_path / "scenarios" / "two")
+    [found] = bottlenecks(read_evidence(tmp_path, ["two"]))
+    assert (found.bottlenecks[0].kind, pytest.approx(found.bottlenecks[0].share)) == ("waiting", 0.5)
+    assert "it may wait for others, or sleep, which a run on one device would tell" in found.bottlenecks[0].evidence
 
 
 def test_where_ranks_may_draw_the_same_samples_a_notice_says_so(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ REASONS = [
     Reason("too_few_steps", rank=0, steps=3, needed_steps=71),
     Reason("steps_disagree", rank=1, step=12),
     Reason("hidden_ranks", ranks=1, devices=2),
+    Reason("unused_gpus", devices=4, gpus=1),
     Reason("same_rank", rank=0, ranks=2),
     Reason("trained_on_cpu"),
 ]

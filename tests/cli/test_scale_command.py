@@ -21,6 +21,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a script in it, in which nothing is run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
     monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_: None)
     return tmp_path
 
@@ -160,6 +162,7 @@ def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
         ("--devices 0 -- train.py", "--devices: found '0'"),
         ("--devices 1 -- other.py", "command: no such file: other.py (in "),
         ("--devices 1 -- -m no_such.train", "finds no module no_such.train (in "),
+        ("--devices 1 -- -m package.no_such", "finds no module package.no_such (in "),
         ("--devices 1 --vary d=[1,2] -- train.py {d}", "--vary: found 'd=[1,2]', whose commas part values"),
         ("--devices 1 --vary b -- train.py {b}", "--vary: found 'b', expected NAME=VALUE,..."),
         ("--devices 1 --vary b=1,,2 -- train.py {b}", "--vary: found 'b=1,,2'"),
@@ -216,6 +219,19 @@ def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Pa
     assert written("--overwrite", *asked)["scenarios"] == other["scenarios"]
 
 
+def test_a_folder_of_the_users_is_not_taken_for_results(folder: Path) -> None:
+    report = folder / "results" / "report.html"
+    report.parent.mkdir()
+    report.write_text("my own")
+    asked = "--devices", "1", "--", "train.py"
+    assert "results: holds something else than results of multicard; --results FOLDER names another" in refused(*asked)
+    assert report.read_text() == "my own" and not (folder / "multicard.yaml").exists()
+    run = folder / "results" / "runs" / "script_train_cpu1_r1" / "run.json"
+    run.parent.mkdir(parents=True)
+    run.touch()
+    assert written(*asked)["results"] == "results"
+
+
 def test_an_environment_that_is_active_and_not_used_is_told_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,7 +267,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(folder: Path, capsys: pytes
     listed = capsys.readouterr().out
     assert all(f"cpu{devices}_b-{batch}_" in listed for devices in (1, 2) for batch in (4, 8))
     assert "4 runs, " in listed
-    assert [path.name for path in folder.iterdir()] == ["train.py"]
+    assert sorted(path.name for path in folder.iterdir()) == ["package", "train.py"]
 
 
 def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(

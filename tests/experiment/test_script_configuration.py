@@ -114,6 +114,14 @@ def test_every_parameter_makes_another_run(changes: dict[str, Any]) -> None:
     assert other[0].isalnum() and all(character.isalnum() or character in "_.+-" for character in other)
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [(["tools/train.py", "-v"], "train"), (["-m", "package.train", "own.py"], "train"), (["tune", "run"], "tune")],
+)
+def test_a_run_is_named_after_what_it_runs(command: list[str], name: str) -> None:
+    assert run_id(base(command=command, args={})).startswith(f"script_{name}-")
+
+
 def test_values_with_the_same_letters_make_other_runs() -> None:
     values = ["a/b", "a b", "a-b", "a_b", "a:b", "ä", "b", "a/b/", "x" * 100, "x" * 101, "1_y-2"]
     assert len({run_id(base(args={"x": value})) for value in values}) == len(values)

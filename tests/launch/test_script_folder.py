@@ -43,6 +43,14 @@ def test_files_that_appear_change_or_disappear_are_named(own: Path) -> None:
     assert watched.record()["folder_changes"] == {"count": 3, "names": ["data/part.bin", "new/model.pt", "old.txt"]}
 
 
+def test_only_the_results_are_left_out_of_the_folder_that_they_lie_in(own: Path) -> None:
+    watched = ScriptFolder(own, None, own / "out" / "results" / "runs" / "b")
+    for name in ("out/results/report.html", "out/model.pt", "runs/events"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).touch()
+    assert watched.record()["folder_changes"]["names"] == ["out/model.pt", "runs/events"]
+
+
 def test_many_changes_are_counted_and_few_of_them_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = ScriptFolder(own, None, own / "results" / "runs" / "b")
     for number in range(25):

@@ -299,6 +299,9 @@ def test_one_process_that_uses_fewer_gpus_than_it_has_is_told_so(tmp_path: Path)
     found = judge_script(p, "failed", Reason("wrong_gpus", devices=4, gpus=3), ranks, tmp_path)
     assert found == ("failed", Reason("unused_gpus", devices=4, gpus=3))
     assert judge_script(p, "completed", None, ranks, tmp_path) == ("completed", None)
+    write_json(tmp_path / "process.json.2", {"rank": 1, "steps": True, "program": "train.py"})  # by mp.spawn
+    found = judge_script(p, "failed", Reason("wrong_gpus", devices=4, gpus=1), ranks, tmp_path)
+    assert found == ("failed", Reason("hidden_ranks", ranks=2, devices=1))
 
 
 @pytest.mark.parametrize(("devices", "hinted"), [(1, True), (2, False)])

@@ -248,6 +248,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[[str],
     ("line", "problem"),
     [
         ("echo 3.10; echo 2.5.0", None),
+        ("echo hello from sitecustomize; echo 3.10; echo 2.5.0", None),
         ("echo 3.12; echo none", "python: PYTHON has no torch"),
         ("echo 3.9; echo 2.8.0", "python: PYTHON is Python 3.9, at least 3.10 is needed"),
         ("echo 3.11; echo 2.0.1+cu118", "python: PYTHON has torch 2.0.1+cu118, at least 2.1 is needed"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any, Literal
 
@@ -10,12 +11,13 @@ import pandas as pd
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun, Provenance
 from multicard.analysis.notices import NOTICES
 from multicard.analysis.per_run import trace_shares
+from multicard.analysis.scaling import BASELINE_DIFFERS
 from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 Kind = Literal[
     "data loading", "launch overhead", "exposed communication", "waiting for other ranks", "memory operations",
-    "waiting for a CPU", "padding", "memory", "compute",
+    "waiting for a CPU", "waiting", "padding", "memory", "compute",
 ]  # fmt: skip
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
@@ -88,12 +90,18 @@ class _Numbers:
 def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
     """Give the bottlenecks of each configuration, in their order; those without a run that ended are left out."""
     traces = evidence.per_run(trace_shares).to_dict("index")
+    alone = {
+        each.rest(BASELINE_DIFFERS): blocked_s
+        for each in evidence.configurations
+        if each["devices"] == 1 and (blocked_s := _median([_Numbers(run, {}) for run in each.completed], _blocked_s))
+    }
     reports = []
     for configuration in evidence.configurations:
         numbers = [_Numbers(run, traces.get(run.run, {})) for run in configuration.completed]
+        ranks = partial(_ranks, blocked_alone_s=alone.get(configuration.rest(BASELINE_DIFFERS)))
         found = [
             bottleneck
-            for look in (_data, _launches, _communication, _ranks, _cpus, _memory_operations, _padding)
+            for look in (_data, _launches, _communication, ranks, _cpus, _memory_operations, _padding)
             if (bottleneck := look(numbers)) is not None and bottleneck.share >= LEAST
         ]
         found.sort(key=lambda each: each.share, reverse=True)
@@ -238,17 +246,31 @@ def _communication(numbers: list[_Numbers]) -> Bottleneck | None:
     return Bottleneck("exposed communication", share, text)
 
 
-def _ranks(numbers: list[_Numbers]) -> Bottleneck | None:
+def _blocked_s(each: _Numbers) -> float | None:
+    """Seconds of a step in which a rank neither runs nor waits for a CPU or for data."""
+    share, step_s = each.run.number("blocked_share"), each.run.number("mean_iteration_time_s")
+    return None if share is None or step_s is None else share * step_s
+
+
+def _ranks(numbers: list[_Numbers], blocked_alone_s: float | None = None) -> Bottleneck | None:
+    """Waits for other ranks; on CPUs what a rank is blocked for beyond what it is on one device.
+
+    `blocked_alone_s`: `_blocked_s` on one device with the same parameters; None where that is not known.
+    """
     share = _share(numbers, "idle (before a collective)")
     if share is not None:
         text = f"for {percent(share)} of {_scope(numbers)} the GPU is idle until a collective starts (timeline)"
         return Bottleneck("waiting for other ranks", share, text)
     several = [each for each in numbers if each.is_on_cpus and each.run.number("devices") > 1]
-    share = _measure(several, "blocked_share")
-    if share is None:
+    share, step_s = _measure(several, "blocked_share"), _measure(several, "mean_iteration_time_s")
+    if share is None or not step_s:
         return None
-    text = f"for {percent(share)} of the step a rank neither runs nor waits for a CPU or for data, as while it "
-    return Bottleneck("waiting for other ranks", share, f"{text}exchanges data with others (measures.csv)")
+    if blocked_alone_s is None:
+        text = f"for {percent(share)} of the step a rank neither runs nor waits for a CPU or for data: it may wait for "
+        return Bottleneck("waiting", share, f"{text}others, or sleep, which a run on one device would tell (measures.csv)")
+    more = max(0.0, share - blocked_alone_s / step_s)
+    text = f"for {percent(more)} of the step, more than on one device, a rank neither runs nor waits for a CPU or for "
+    return Bottleneck("waiting for other ranks", more, f"{text}data, as while it exchanges data (measures.csv)")
 
 
 def _cpus(numbers: list[_Numbers]) -> Bottleneck | None:

@@ -75,6 +75,7 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
         TuningOption({"binding": "numa"}),
     ),
     "waiting for a CPU": (),  # known of scripts only, whose options are their own
+    "waiting": (),  # likewise
     "memory operations": (
         TuningOption(
             {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and overlaps with computation", "cuda"

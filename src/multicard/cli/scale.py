@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
     experiment, path = check(config, "multicard scale"), arguments.config_out
     if warning := _same_samples(config):
         print(warning, flush=True)
+    if not path.exists():
+        _refuse_others(Path(config["results"]))
     if not arguments.write_only:
         check_start(experiment, planning=arguments.dry_run)
     if arguments.dry_run:
@@ -90,6 +92,12 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile, such as {profile}")
         return
     run_and_print(experiment, path)
+
+
+def _refuse_others(results: Path) -> None:
+    """Refuse a folder for results that holds files of something else, which could be replaced."""
+    if results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
+        raise UserError(f"{results}: holds something else than results of multicard; --results FOLDER names another one")
 
 
 def _write(path: Path, text: str, overwrite: bool) -> None:

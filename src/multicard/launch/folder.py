@@ -24,12 +24,11 @@ class ScriptFolder:
     script
         Its file, if that is known.
     run
-        The run directory. If it lies in the folder, what it lies in there is left out.
+        The run directory, `<results>/runs/<run>`. If the results lie in the folder, they are left out.
     """
 
     def __init__(self, folder: Path, script: Path | None, run: Path):
-        self._folder, own = folder.absolute(), run.absolute()
-        self._results = own.relative_to(self._folder).parts[0] if own.is_relative_to(self._folder) else None
+        self._folder, self._results = folder.absolute(), str(run.absolute().parents[1])
         self._version = _version(script, folder)
         self._before = self._files()
 
@@ -60,8 +59,7 @@ class ScriptFolder:
 
     def _walk(self, folder: Path | str) -> Iterator[os.DirEntry[str]]:
         for entry in read_or_none(lambda: list(os.scandir(folder))) or ():
-            at_top = folder == self._folder
-            if entry.name in NOT_THE_SCRIPTS or (at_top and entry.name == self._results):
+            if entry.name in NOT_THE_SCRIPTS or entry.path == self._results:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(entry.path)

@@ -378,7 +378,7 @@ def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
         used = [torch.device("cuda", torch.cuda.current_device())]
     if on_gpus and stated["ranks"] == 1 < stated["devices"]:
         gpus = [torch.device("cuda", number) for number in range(len(visible.visible_gpus()))]
-        used += [gpu for gpu in gpus if peak_memory(gpu, reset=False).allocated]
+        used += [gpu for gpu in gpus if peak_memory(gpu, reset=False).reserved]
     return list(dict.fromkeys(used)) or [torch.device("cpu")]
 
 

@@ -34,13 +34,12 @@ def _judged(
 ) -> tuple[str, Reason | None]:
     if reason is not None and reason.code == "wrong_gpus" and not reason.gpus:
         return "failed", Reason("trained_on_cpu")
-    if reason is not None and reason.code == "wrong_gpus" and p.ranks == 1:
-        return "failed", replace(reason, code="unused_gpus")
     processes = _processes(scratch)
     # Processes that take themselves for the same rank leave one record.
     seen = Counter(each.get("rank") for each in processes if each.get("steps"))
     trained = max(len(list(scratch.glob("rank.json.rank*[0-9]"))), seen.total())
-    ended = outcome == "completed" or (reason.code == "exited" and reason.exit_code == 0)
+    leaves_gpus = reason is not None and reason.code == "wrong_gpus" and p.ranks < p.devices
+    ended = outcome == "completed" or leaves_gpus or (reason.code == "exited" and reason.exit_code == 0)
     if ended and trained == 0:
         return "failed", _no_steps(processes)
     if (ended or outcome == "timed_out") and all(rank["outcome"] == "completed" for rank in ranks):
@@ -50,6 +49,8 @@ def _judged(
         [(rank, count)] = seen.most_common(1) or [(None, 0)]
         if count > 1:
             return "failed", Reason("same_rank", rank=rank, ranks=count)
+    if leaves_gpus:
+        return outcome, replace(reason, code="unused_gpus")
     if ended:
         return outcome, reason
     if reason.code == "exited" and (raised := [each for each in processes if each.get("error")]):

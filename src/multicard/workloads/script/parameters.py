@@ -117,10 +117,11 @@ class ScriptParameters(JobParameters):
     def script(self) -> str:
         """Name of the script in a run id: its stem, and a digest of what is run."""
         first, *others = self.command
-        named = next(
-            (part for part in self.command if part.endswith(".py")), others[0] if first == "-m" and others else first
-        )
-        stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", PurePath(named).stem).strip("-.")[:40] or "script"
+        if first == "-m" and others:
+            name = others[0].rpartition(".")[2]
+        else:
+            name = PurePath(next((part for part in self.command if part.endswith(".py")), first)).stem
+        stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", name).strip("-.")[:40] or "script"
         return f"{stem}-{_digest([self.command, self.folder, self.python, sorted(self.environment)])}"
 
     @property

@@ -132,13 +132,19 @@ def refusal(p: ScriptParameters, source: Mapping[str, str] = os.environ) -> Reas
 @cache
 def _has_package(python: str, package: str) -> bool:
     """Whether an interpreter that answers finds a package."""
-    return ask([python, "-c", HAS_PACKAGE.format(package)], INTERPRETER_LIMIT_S).lines == ["True"]
+    return ask([python, "-c", HAS_PACKAGE.format(package)], INTERPRETER_LIMIT_S).lines[-1:] == ["True"]
 
 
 def _has_module(p: ScriptParameters, module: str) -> bool:
     """Whether the interpreter finds a module, or the package that it is in, from the script's folder on."""
     question = HAS_MODULE.format(str(Path(p.folder).absolute()), module.partition(".")[0])
-    return ask([interpreter(p), "-c", question], INTERPRETER_LIMIT_S).lines != ["False"]
+    return ask([interpreter(p), "-c", question], INTERPRETER_LIMIT_S).lines[-1:] != ["False"]
+
+
+def _has_file(p: ScriptParameters, module: str) -> bool:
+    """Whether a module is there if its package is one of the script's folder; of others nobody asks without importing."""
+    is_own = "." in module and Path(p.folder, module.partition(".")[0], "__init__.py").is_file()
+    return not is_own or script_file(p) is not None
 
 
 def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
@@ -147,7 +153,7 @@ def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
     first, *rest = p.arguments("")
     if first.endswith(".py") and script_file(p) is None:
         return f"command: no such file: {first} (in {Path(p.folder).absolute()})"
-    if first == "-m" and rest and not _has_module(p, rest[0]):
+    if first == "-m" and rest and not (_has_module(p, rest[0]) and _has_file(p, rest[0])):
         return f"command: {interpreter(p)} finds no module {rest[0]} (in {Path(p.folder).absolute()})"
     program = _command(p, "")[0]
     found = shutil.which(program, path=_path(p))
@@ -169,9 +175,9 @@ def _interpreter_problem(python: str) -> str | None:
     if shutil.which(python) is None:
         return f"python: no such interpreter: {python}"
     answer = ask([python, "-c", QUESTION], INTERPRETER_LIMIT_S)
-    if answer.problem or len(answer.lines) != 2:
+    if answer.problem or len(answer.lines) < 2:
         return f"python: {(answer.problem or f'{python} does not answer as Python does')[:LONGEST_ANSWER]}"
-    version, torch = answer.lines
+    version, torch = answer.lines[-2:]  # a sitecustomize of the user may print, too
     if (version_of(version) or ()) < LEAST_PYTHON:
         return f"python: {python} is Python {version}, at least {_dotted(LEAST_PYTHON)} is needed"
     if torch == "none":
