@@ -43,6 +43,13 @@ def test_srun_starts_one_task_on_each_node_and_ends_all_when_one_fails() -> None
     assert not any(part.startswith("--gres") for part in srun_command(["program"], nodes=2, cpus=8, gpus=0))
 
 
+def test_srun_starts_as_many_tasks_on_each_node_as_are_asked_for() -> None:
+    command = srun_command(["program"], nodes=2, cpus=8, gpus=4, tasks=4)
+    assert {
+        "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--distribution=block", "--cpus-per-task=2", "--gres=gpu:4"
+    } <= set(command)  # fmt: skip
+
+
 def test_srun_gets_the_variables_of_slurm_that_it_needs_and_a_job_none() -> None:
     there = {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x", "SLURM_NTASKS": "2", "SLURM_JWT": "secret", "PATH": "/bin"}
     assert srun_environment(there) == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x"}

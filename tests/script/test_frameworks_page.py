@@ -20,6 +20,7 @@ ON_CPUS = {
     "nanoGPT, python": "def test_nanogpt(" in PUBLISHED,
     "DDP, srun": ON_SLURM,
     "DDP on two nodes, torchrun": ON_SLURM,
+    "DDP on two nodes, srun": ON_SLURM,
 }
 OF_EMULATED = {
     "nn.DataParallel, python": "test_one_process_on_several_gpus",

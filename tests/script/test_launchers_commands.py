@@ -72,6 +72,20 @@ def test_srun_starts_a_task_for_each_rank() -> None:
     assert not any(part.startswith("--gres") for part in started(launcher="srun"))
 
 
+def test_on_several_nodes_each_task_of_slurm_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = parameters(launcher="srun", devices=8, nodes=2)
+    assert LAUNCHERS["srun"].tasks_per_node(p) == 4
+    assert started(SECOND, launcher="srun", devices=8, nodes=2) == ["/env/bin/python", *SCRIPT]
+    for name, value in {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_AUTH_KEY": "x", "OTHER": "y"}.items():
+        monkeypatch.setenv(name, value)
+    told = LAUNCHERS["srun"].environment(SECOND)
+    assert told.items() >= {"SLURM_PROCID": "5", "SLURM_LOCALID": "1"}.items()
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("10.0.0.1", "4321")
+    assert not {"SLURM_AUTH_KEY", "OTHER"} & told.keys()
+    # Of a step on one node Slurm sets them, whatever the job around it has.
+    assert "SLURM_PROCID" not in LAUNCHERS["srun"].environment()
+
+
 def test_mpirun_gets_what_every_mpi_takes() -> None:
     assert started(launcher="mpirun") == ["mpirun", "-n", "2", "/env/bin/python", *SCRIPT]
 
@@ -96,14 +110,15 @@ def test_a_command_stands_as_it_is_but_for_scripts_of_python() -> None:
         ({"launcher": "python", "device": "cuda", "nodes": 2}, "launcher: python starts the ranks of one node"),
         *(
             ({"launcher": name, "nodes": 2}, f"launcher: {name} starts the ranks of one node, and nodes is 2")
-            for name in ("command", "deepspeed", "mpirun", "srun")
+            for name in ("command", "deepspeed", "mpirun")
         ),
     ],
 )
 def test_what_a_launcher_cannot_start_is_refused(changes: dict[str, Any], reason: str) -> None:
     p = parameters(**changes)
     assert LAUNCHERS[p.launched_by].unsupported_reason(p).startswith(reason)
-    assert all(LAUNCHERS[name].unsupported_reason(parameters(nodes=2)) is None for name in ("torchrun", "accelerate"))
+    of_several = ("torchrun", "accelerate", "srun")
+    assert all(LAUNCHERS[name].unsupported_reason(parameters(nodes=2)) is None for name in of_several)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,11 @@ LAUNCHED: dict[str, Any] = {
             "vary": {"launcher": ["torchrun", "srun"], "nodes": [1, 2]},
             "figures": ["step_breakdown"],
         },
+        "tasks": {
+            "question": "Do two tasks on each of two nodes?",
+            "fixed": {"devices": 4, "nodes": 2, "launcher": "srun"},
+            "figures": ["step_breakdown"],
+        },
         "many": {
             "question": "Do eight processes on two nodes train?",
             "fixed": EXPERIMENT["fixed"]
@@ -287,25 +292,39 @@ def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(launched: Pa
         if written["run"] == EIGHT:
             continue
         assert written["outcome"] == "completed", written["reason"]
-        runs[written["parameters"]["launcher"], written["parameters"]["nodes"]] = path.parent
-    assert runs.keys() == {("torchrun", 1), ("torchrun", 2), ("srun", 1)}  # srun starts the ranks of one node
-    printed = []
-    for run in runs.values():
+        p = written["parameters"]
+        runs[p["launcher"], p["nodes"], p["devices"]] = path.parent
+    assert runs.keys() == {
+        ("torchrun", 1, 2), ("torchrun", 2, 2), ("srun", 1, 2), ("srun", 2, 2), ("srun", 2, 4)
+    }  # fmt: skip
+    printed = {}
+    for name, run in runs.items():
         with (run / "steps.csv").open() as file:
             steps = list(csv.DictReader(file))
-        for rank in "01":
+        for rank in "0123"[: name[2]]:
             of_rank = [step for step in steps if step["rank"] == rank]
             assert [step["window"] for step in of_rank[:6]] == ["warmup"] * 2 + ["measured"] * 4
             assert {step["samples"] for step in of_rank} == {"4"}
             has_memory_and_phases(of_rank[2:6])
-        printed.append(losses_printed((run / "log.txt").read_text())[:7])
-    assert len(printed[0]) == 7
-    assert printed[0] == printed[1] == printed[2]
-    on_two = record(launched, runs["torchrun", 2].name)
-    assert [(node["name"], node["ranks"]) for node in on_two["nodes"]] == [(FOR_SCRIPTS[0], [0]), (FOR_SCRIPTS[1], [1])]
+        printed[name] = losses_printed((run / "log.txt").read_text())[:7]
+    of_two = [losses for (_, _, devices), losses in printed.items() if devices == 2]
+    assert len(of_two[0]) == 7
+    assert all(losses == of_two[0] for losses in of_two)
+    first, second = FOR_SCRIPTS
+    for name, ranks in (
+        (("torchrun", 2, 2), [[0], [1]]),
+        (("srun", 2, 2), [[0], [1]]),
+        (("srun", 2, 4), [[0, 1], [2, 3]]),
+    ):
+        nodes = record(launched, runs[name].name)["nodes"]
+        assert [(node["name"], node["ranks"]) for node in nodes] == [(first, ranks[0]), (second, ranks[1])]
+        assert all(node["host"]["name"] for node in nodes)
+        traces = (runs[name] / "trace").glob("rank*")
+        assert {int(re.findall(r"\d+", trace.name)[0]) for trace in traces} == {*range(name[2])}
     # Slurm's daemon started the ranks, not multicard: which CPU time is that of others is not known.
-    assert record(launched, runs["srun", 1].name)["conditions"] == [None]
-    assert record(launched, runs["torchrun", 1].name)["conditions"][0]["others_cpu_s"] >= 0
+    assert record(launched, runs["srun", 1, 2].name)["conditions"] == [None]
+    assert record(launched, runs["srun", 2, 4].name)["conditions"] == [None, None]
+    assert record(launched, runs["torchrun", 1, 2].name)["conditions"][0]["others_cpu_s"] >= 0
 
 
 def test_the_limits_of_nodes_are_measured_there(slurm: Path, digits: Path, tmp_path: Path) -> None:

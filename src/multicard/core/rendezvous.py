@@ -27,9 +27,14 @@ def torchrun_options(ranks: int, rendezvous: Rendezvous | None = None) -> list[s
     return [*options, f"--master-addr={rendezvous.address}", f"--master-port={rendezvous.port}"]
 
 
-def env_variables() -> dict[str, str]:
-    """Variables by which ranks of this machine that no torchrun starts find each other: PyTorch's `env://`."""
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+def env_variables(rendezvous: Rendezvous | None = None) -> dict[str, str]:
+    """Variables by which ranks that no torchrun starts find each other: PyTorch's `env://`.
+
+    `rendezvous`: of a job on several nodes; else all ranks are on this machine.
+    """
+    if rendezvous is None:
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
 
 
 def free_port() -> int:

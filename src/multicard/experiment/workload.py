@@ -213,6 +213,10 @@ class Workload(ABC):
         """
         return None
 
+    def tasks_per_node(self, p: Any) -> int:
+        """Tasks of Slurm that a job on several nodes has on each: one that starts all ranks there, or one for each."""
+        return 1
+
     def interpreter(self, p: Any) -> str | None:
         """Path of the interpreter of the ranks; None where it is this one."""
         return None
@@ -229,8 +233,10 @@ class Workload(ABC):
         """Names of variables that a job gets if they are set, beside those that every job gets."""
         return ()
 
-    def environment(self, p: Any, scratch: Path) -> Mapping[str, str]:
+    def environment(self, p: Any, scratch: Path, rendezvous: Rendezvous | None = None) -> Mapping[str, str]:
         """Further variables of the ranks of this node; what they name is made in its folder `scratch`.
+
+        `rendezvous`: of a job on several nodes, which of them this is.
 
         A program of ours imports nothing from the user's folder, where a random.py may lie.
         """

@@ -134,7 +134,8 @@ def run_job(
         if several:  # each node makes the command and the environment of its ranks
             program = [sys.executable, "-m", "multicard.launch.node", "--job", str((scratch / JOB).absolute())]
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
-            command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus)
+            tasks = work.tasks_per_node(parameters)
+            command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus, tasks)
             environment = job_environment(stated=stated) | slurm.srun_environment()
         else:
             command = node_command(parameters, profiler, scratch)

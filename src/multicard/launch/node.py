@@ -1,5 +1,6 @@
 """One node's part of a job on several: `python -m multicard.launch.node --job FILE`, which srun starts once on each.
 
+Where a script asks for it, srun starts it once for each rank; then the part is that rank alone.
 What the ranks of the node write stays on the node until they have ended; then it is copied to the scratch folder of the
 run, which all nodes see.
 """
@@ -27,43 +28,45 @@ from multicard.launch.signals import interruptible, undisturbed
 from multicard.profilers import PROFILERS, Profiler
 
 
-def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous) -> int:
-    """Run the ranks of this node and copy what they leave; return this program's exit code.
+def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task: int) -> int:
+    """Run the ranks of this task of Slurm and copy what they leave; return this program's exit code.
 
     It is 0 when all of them completed, however a profiler exited after them: any other ends the job on all nodes.
     """
     shared, work = Path(job["scratch"]), WORKLOADS[p.workload]
-    ranks = range(rendezvous.node * p.ranks_per_node, (rendezvous.node + 1) * p.ranks_per_node)
+    count, hidden = p.ranks_per_node // work.tasks_per_node(p), work.hidden_from_profilers(p)
+    ranks = range(task * count, (task + 1) * count)
     with tempfile.TemporaryDirectory(prefix="multicard-") as folder, temporary_folder() as temporary:
         scratch = Path(folder)
-        write_json(scratch / JOB, job | {"scratch": folder, "launcher": os.getpid()})
+        write_json(scratch / JOB, job | {"scratch": folder, "launcher": None if hidden else os.getpid()})
         command = node_command(p, job["profiler"], scratch, rendezvous)
         environment = environment_of(p, job["profiler"], temporary, work.passed_variables(p))
-        environment |= work.environment(p, scratch)
-        host = HostConditions()
+        environment |= work.environment(p, scratch, rendezvous)
+        host = None if hidden else HostConditions()
         try:
             ended = run(
                 command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
                 wrapped=wrapped(job["profiler"], scratch, ranks), folder=work.folder(p),
             )  # fmt: skip
         finally:  # also when this program gets SIGTERM
-            _copy_results(scratch, shared, rendezvous.node, PROFILERS[job["profiler"]], ranks)
-            write_json(shared / node_file(CONDITIONS, rendezvous.node), host.record())
+            _copy_results(scratch, shared, task, PROFILERS[job["profiler"]], ranks)
+            if host:
+                write_json(shared / node_file(CONDITIONS, rendezvous.node), host.record())
         records = [scratch / rank_file("rank.json", rank) for rank in ranks]
         if all(path.exists() and read_json(path)["outcome"] == "completed" for path in records):
             return 0
     return ended.exit_code if ended.exit_code > 0 else 128 - ended.exit_code if ended.exit_code else 1
 
 
-def _copy_results(scratch: Path, shared: Path, node: int, profiler: Profiler, ranks: range) -> None:
+def _copy_results(scratch: Path, shared: Path, task: int, profiler: Profiler, ranks: range) -> None:
     """Copy what the ranks and the profiler left; each file appears complete or not at all."""
     names = {path.name: path.name for path in scratch.glob("*.rank[0-9]*")}
     # Two nodes may have processes of the same number.
-    names |= {path.name: f"{path.name}-{node}" for path in scratch.glob(f"{PROCESS}.*[0-9]")}
+    names |= {path.name: f"{path.name}-{task}" for path in scratch.glob(f"{PROCESS}.*[0-9]")}
     if profiler.rank_file:
         names |= {(name := profiler.rank_file.format(rank=rank)): name for rank in ranks}
     if profiler.node_file:
-        names[profiler.node_file] = node_file(profiler.node_file, node)
+        names[profiler.node_file] = node_file(profiler.node_file, task)
     for name, shared_name in names.items():
         if (scratch / name).exists():
             with atomic_write(shared / shared_name) as temporary:
@@ -88,12 +91,13 @@ if __name__ == "__main__":
     job = read_json(parser.parse_args().job)
     p = parameters_of(job["parameters"])
     # srun gives its tasks the number of theirs, and the address of the node that it was started on, which is the first.
-    node, first = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_LAUNCH_NODE_IPADDR"]
+    task, first = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_LAUNCH_NODE_IPADDR"]
+    node = task // WORKLOADS[p.workload].tasks_per_node(p)
     rendezvous = Rendezvous(node, p.nodes, first, job["port"])
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     write_json(Path(job["scratch"]) / node_file(NODE, rendezvous.node), {"name": name})
     with undisturbed(), interruptible():  # its folder on the node is removed, and what the ranks left is copied
-        code = run_node(job, p, rendezvous)
+        code = run_node(job, p, rendezvous, task)
     if code != 0 and rendezvous.node > 0:
         end_orphaned_job(rendezvous.address, int(os.environ["SLURM_SRUN_COMM_PORT"]))
     sys.exit(code)

@@ -71,8 +71,15 @@ class Launcher:
         """
         raise NotImplementedError
 
-    def environment(self) -> dict[str, str]:
-        """Variables that its ranks need to find each other, where they take them from nowhere else."""
+    def tasks_per_node(self, p: Any) -> int:
+        """Tasks of Slurm that start the ranks of a node of several, by `command`: one, or one for each rank."""
+        return 1
+
+    def environment(self, rendezvous: Rendezvous | None = None) -> dict[str, str]:
+        """Variables that its ranks need to find each other, where they take them from nowhere else.
+
+        `rendezvous`: as of `command`.
+        """
         return {}
 
 

@@ -60,7 +60,7 @@ def script_file(p: ScriptParameters) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def environment(p: ScriptParameters, scratch: Path) -> dict[str, str]:
+def environment(p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None) -> dict[str, str]:
     """Variables by which Python runs the observer in every process of the script, and what its launcher needs.
 
     The folder that they name is made in `scratch`.
@@ -70,7 +70,7 @@ def environment(p: ScriptParameters, scratch: Path) -> dict[str, str]:
     shutil.copyfile(OBSERVER_SITE, observer / OBSERVER_SITE.name)
     (observer / PACKAGE.name).symlink_to(PACKAGE)
     return {
-        **LAUNCHERS[p.launched_by].environment(),
+        **LAUNCHERS[p.launched_by].environment(rendezvous),
         OBSERVE: str(scratch.absolute() / JOB),
         "PYTHONPATH": _before(str(observer), "PYTHONPATH"),
         "PATH": _path(p),

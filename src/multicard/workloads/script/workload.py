@@ -53,6 +53,10 @@ class Script(Workload):
         """Ask the launcher."""
         return start.start_command(p, job, rendezvous)
 
+    def tasks_per_node(self, p: ScriptParameters) -> int:
+        """Ask the launcher."""
+        return LAUNCHERS[p.launched_by].tasks_per_node(p)
+
     def interpreter(self, p: ScriptParameters) -> str:
         """As stated."""
         return start.interpreter(p)
@@ -69,9 +73,11 @@ class Script(Workload):
         """Those that are stated, and the launcher's."""
         return start.passed_variables(p)
 
-    def environment(self, p: ScriptParameters, scratch: Path) -> Mapping[str, str]:
+    def environment(
+        self, p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None
+    ) -> Mapping[str, str]:
         """Have Python run the observer."""
-        return start.environment(p, scratch)
+        return start.environment(p, scratch, rendezvous)
 
     def observed(self, p: ScriptParameters) -> dict[str, Any]:
         """Devices and windows."""

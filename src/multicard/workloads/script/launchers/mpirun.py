@@ -41,7 +41,7 @@ class Mpirun(Launcher):
         """Run the script under mpirun, by the option that Open MPI, MPICH and Intel MPI share."""
         return ["mpirun", "-n", str(p.ranks), python, *arguments]
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, rendezvous: Rendezvous | None = None) -> dict[str, str]:
         """Where `env://` looks for the first rank, and how Open MPI places ranks.
 
         By itself it binds each of two ranks to one core, with all of its threads and loader workers, and refuses more

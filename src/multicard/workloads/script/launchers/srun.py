@@ -1,19 +1,23 @@
 """Slurm's launcher."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.rendezvous import Rendezvous, env_variables
+from multicard.core.secrets import SECRET_VARIABLE, STANDALONE_TOKEN
 from multicard.workloads.script.launcher import Launcher
 
 
 class Srun(Launcher):
-    """Starts a process for each device as tasks of a job step, which find their numbers in Slurm's variables."""
+    """Starts a process for each device as tasks of a job step, which find their numbers in Slurm's variables.
+
+    On several nodes multicard's own step has these tasks, and each starts its rank.
+    """
 
     name, order = "srun", 50
     description = "`srun` starts a task for each device, inside a job of Slurm."
     programs = ("srun",)
-    several_nodes = False
     variables = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
     hidden_from_profilers = "Slurm starts the ranks outside of the process that it runs"
 
@@ -27,7 +31,9 @@ class Srun(Launcher):
         )
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Run the script as a step of the job."""
+        """Run the script as a step of the job; on several nodes this is a task of one already."""
+        if rendezvous:
+            return [python, *arguments]
         gres = [f"--gres=gpu:{p.devices}"] if p.device == "cuda" else []
         cpus = p.cpus_per_node // p.ranks_per_node
         # Snakemake runs this process as a step of its own, which has all of the job.
@@ -36,9 +42,20 @@ class Srun(Launcher):
             "--kill-on-bad-exit=1", "--input=none", "--unbuffered", python, *arguments,
         ]  # fmt: skip
 
-    def environment(self) -> dict[str, str]:
+    def tasks_per_node(self, p: Any) -> int:
+        """One for each rank."""
+        return p.ranks_per_node
+
+    def environment(self, rendezvous: Rendezvous | None = None) -> dict[str, str]:
         """Where `env://` looks for the first rank; the other variables scripts take from Slurm's."""
-        return env_variables()
+        if rendezvous is None:
+            return env_variables()
+        of_task = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith("SLURM") and not SECRET_VARIABLE.search(name) and not STANDALONE_TOKEN.search(value)
+        }
+        return of_task | env_variables(rendezvous)
 
 
 LAUNCHER = Srun()
