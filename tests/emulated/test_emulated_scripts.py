@@ -62,7 +62,7 @@ def started(emulated: EmulatedGpus, run: Path, /, *command: str, **given: Any) -
     return Script(run, emulated.environment(**MACHINE), command=command, **stated | given)
 
 
-def ran_on_its_gpus(run: Script, emulated: EmulatedGpus) -> pd.DataFrame:
+def ran_on_its_gpus(run: Script, emulated: EmulatedGpus, communicates: bool = True) -> pd.DataFrame:
     """Each rank had a GPU of its own, or the only one had all, and no other was touched; gives the trace's kernels.
 
     Measured steps have the memory of PyTorch's allocator, and the trace has kernels and copies of every rank.
@@ -88,7 +88,7 @@ def ran_on_its_gpus(run: Script, emulated: EmulatedGpus) -> pd.DataFrame:
         assert table["rank"].nunique() == ranks
     assert len(tables["kernels"][["rank", "device"]].drop_duplicates()) == devices
     collectives = pd.read_parquet(run.folder / "activity" / "collectives.parquet")
-    assert collectives["rank"].nunique() == (ranks if devices > 1 else 0)
+    assert collectives["rank"].nunique() == (ranks if devices > 1 and communicates else 0)
     return tables["kernels"]
 
 
@@ -111,12 +111,12 @@ def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp
         assert printed == losses(run.log_without_observer())[: len(printed)]
 
 
-def test_one_process_on_several_gpus(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    """By nn.DataParallel, whose replicas have no parameters after the forward pass."""
-    run = started(emulated, tmp_path, "data_parallel.py", launcher="python", devices=2).completed()
+@pytest.mark.parametrize("arguments", [[], ["--parts"]], ids=["replicas", "parts"])
+def test_one_process_on_several_gpus(arguments: list[str], emulated: EmulatedGpus, tmp_path: Path) -> None:
+    """By nn.DataParallel, whose replicas are gone after the backward pass, and with a part of the model on each."""
+    run = started(emulated, tmp_path, "data_parallel.py", *arguments, launcher="python", devices=2).completed()
     [rank] = run.record["ranks"]
-    kernels = ran_on_its_gpus(run, emulated)
-    assert set(kernels["device"]) == {0, 1}
+    ran_on_its_gpus(run, emulated, communicates="--parts" not in arguments)
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {"8"}  # of both GPUs
     assert len(rank["energy"]) == len(rank["device_memory_used_bytes"]) == 2

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -290,6 +291,27 @@ def test_ranks_that_are_hidden_are_named_before_what_they_bring_about(
     reason = Reason(ended, exit_code=0) if ended == "exited" else Reason(ended)
     found = judge_script(p, outcome, reason, ranks, tmp_path)
     assert found == ("timed_out" if expected.code == "timed_out" else "failed", expected)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([5, 5], ": it had made 5 of at least 70 steps"),
+        ([30, 22], ": steps made: rank 0 30, rank 1 22; every rank has to make the same number"),
+        ([30], ": steps made: rank 0 30, rank 1 0; every rank has to make the same number"),
+        ([0, 0], ""),
+    ],
+)
+def test_a_script_that_reaches_its_time_limit_is_told_how_far_it_came(
+    made: list[int], said: str, tmp_path: Path
+) -> None:
+    p = ScriptParameters(command=["train.py"], device="cpu", devices=2)  # 10 + 50 + 10 steps
+    for rank, count in enumerate(made):
+        write_json(tmp_path / f"process.json.{rank}", {"rank": rank, "steps": True, "program": "train.py"})
+        (tmp_path / f"made.rank{rank}").write_bytes(struct.pack("q", count))
+    outcome, reason = judge_script(p, "timed_out", Reason("timed_out", time_limit_s=3600), [], tmp_path)
+    assert outcome == "timed_out"
+    assert describe_reason(reason.record()) == f"exceeded its time limit of 60 min{said}"
 
 
 def test_one_process_that_uses_fewer_gpus_than_it_has_is_told_so(tmp_path: Path) -> None:

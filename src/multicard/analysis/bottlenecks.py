@@ -267,7 +267,9 @@ def _ranks(numbers: list[_Numbers], blocked_alone_s: float | None = None) -> Bot
         return None
     if blocked_alone_s is None:
         text = f"for {percent(share)} of the step a rank neither runs nor waits for a CPU or for data: it may wait for "
-        return Bottleneck("waiting", share, f"{text}others, or sleep, which a run on one device would tell (measures.csv)")
+        return Bottleneck(
+            "waiting", share, f"{text}others, or sleep, which a run on one device would tell (measures.csv)"
+        )
     more = max(0.0, share - blocked_alone_s / step_s)
     text = f"for {percent(more)} of the step, more than on one device, a rank neither runs nor waits for a CPU or for "
     return Bottleneck("waiting for other ranks", more, f"{text}data, as while it exchanges data (measures.csv)")

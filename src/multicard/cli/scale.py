@@ -97,7 +97,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _refuse_others(results: Path) -> None:
     """Refuse a folder for results that holds files of something else, which could be replaced."""
     if results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
-        raise UserError(f"{results}: holds something else than results of multicard; --results FOLDER names another one")
+        raise UserError(
+            f"{results}: holds something else than results of multicard; --results FOLDER names another one"
+        )
 
 
 def _write(path: Path, text: str, overwrite: bool) -> None:

@@ -40,6 +40,7 @@ JOB = "job.json"  # in the scratch folder only
 NODE = "node.json"  # likewise, of each of several nodes
 CONDITIONS = "conditions.json"  # likewise
 PROCESS = "process.json"  # likewise, of each Python process of a script that is observed
+MADE = "made"  # likewise, of each of its ranks: steps that it has made so far, as a native 64-bit integer
 
 PROGRESS = "multicard: "  # prefix of the log lines that are shown while a job runs
 

@@ -95,7 +95,7 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
         fields["limit_min"] = f"{reason['time_limit_s'] / 60:g}"
     text = WORDINGS.get(code, code.replace("_", " ")).format_map(fields)
     text += HINTS.get(reason.get("signal", ""), "")
-    text += f": {reason['message']}" if code == "exited" and reason.get("message") else ""
+    text += f": {reason['message']}" if code in ("exited", "timed_out") and reason.get("message") else ""
     if "rank" in reason:
         text = f"rank {_place(reason)}: {text}"
     if reason.get("unreported"):

@@ -13,6 +13,7 @@ What is left in `scratch`, by the functions of `multicard.core.layout`:
   `steps.csv.rank<N>`, `rank.json.rank<N>`: as every rank leaves them (`multicard.record.rank`), rank.json with the
   further keys `observed`, `trace_problem` (why the profiler left no trace; null where it did) and `ignored_exit` (true
   where the script went on after it was asked to end);
+  `made.rank<N>`: how many steps the rank has made so far, whatever becomes of it;
   `process.json.<pid>`: of every Python process, as soon as it starts: `pid`, `ppid`, `python` (version), `torch`
   (version; null until it is imported), `program` (file or module that it runs), `rank` (as a launcher told it, or
   null), `steps` (whether an optimizer stepped) and `error` (null, or `outcome` and `reason` as in rank.json, of a

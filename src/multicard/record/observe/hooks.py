@@ -64,6 +64,7 @@ def _watch_optimizers() -> None:
     """Watch `step` of every optimizer, where PyTorch itself wraps it to call its hooks."""
     base = torch.optim.Optimizer
     begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
+    closure_begins = apart(OBSERVER.closure_begins)
     wrap = base.profile_hook_step
 
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,6 +77,7 @@ def _watch_optimizers() -> None:
                 OBSERVER.updated_in_graph = arguments[0]  # torch.compile does so after each run of the graph
                 return found
             begins(arguments[1:], options)
+            arguments, options = _with_watched_closure(arguments, options, closure_begins)
             done = False
             try:
                 found = plain(*arguments, **options)
@@ -95,6 +97,25 @@ def _watch_optimizers() -> None:
         if isinstance(optimizer, type) and issubclass(optimizer, base) and "step" in vars(optimizer):
             optimizer.step = profile_hook_step(optimizer.step)
             optimizer.step.hooked = True
+
+
+def _with_watched_closure(
+    arguments: tuple[Any, ...], options: dict[str, Any], begins: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an optimizer's `step`, the optimizer first, with a closure that tells of its calls."""
+    is_option = "closure" in options
+    closure = options["closure"] if is_option else arguments[1] if len(arguments) > 1 else None
+    if not callable(closure):
+        return arguments, options
+
+    @functools.wraps(closure, updated=())
+    def watched(*given: Any, **named: Any) -> Any:
+        begins()
+        return closure(*given, **named)
+
+    if is_option:
+        return arguments, {**options, "closure": watched}
+    return (arguments[0], watched, *arguments[2:]), options
 
 
 def _watch_scalers() -> None:

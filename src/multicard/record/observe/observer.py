@@ -94,6 +94,11 @@ class Observer:
         if self._recording is not None and self._updates == 1 and not self._backwards and not has_closure:
             self._recording.note(OPTIMIZER)
 
+    def closure_begins(self) -> None:
+        """An optimizer calls its closure; of its first call a forward pass began with the batch."""
+        if self._recording is not None and not self._backwards and not self._ended:
+            self._recording.note_closure()
+
     def update_ends(self, optimizer: Any) -> None:
         """An optimizer has updated, or failed to (None)."""
         self._updates -= 1

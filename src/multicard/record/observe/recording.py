@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import mmap
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from multicard.core.files import write_json
-from multicard.core.layout import PROGRESS, STEPS, rank_file
+from multicard.core.layout import MADE, PROGRESS, STEPS, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
 from multicard.record import visible
@@ -32,6 +33,7 @@ from multicard.record.observe.phases import (
     BACKWARD,
     FORWARD,
     LEFT,
+    OPTIMIZER,
     PASSED,
     TRANSFER,
     UNFED_BACKWARD,
@@ -94,6 +96,7 @@ class Recording:
         self.others = OthersMeter(job.get("launcher") if is_first else None)
         self.record: dict[str, Any] = {}
         self.steps = 0  # that have ended
+        self._made = _shared_number(self.scratch / rank_file(MADE, self.rank))  # the same, for who ends this process
         self.is_complete = False
         self._pace = Pace()
         self._between_passes = False
@@ -129,6 +132,11 @@ class Recording:
         else:
             self.note(TRANSFER)
             self._arrival.wait()
+
+    def note_closure(self) -> None:
+        """An optimizer calls a closure: after its own work a forward pass may begin."""
+        if self._events and self._events[-1][0] == OPTIMIZER:
+            self.note(PASSED)
 
     def note_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
@@ -182,6 +190,7 @@ class Recording:
         self.recorder.end()
         self._step = None
         self.steps += 1
+        self._made[0] = self.steps
         if self._window is not None and self.steps == self.plan.steps:
             self._window.__exit__(None, None, None)
             self._window = None
@@ -248,7 +257,8 @@ class Recording:
     def _agree(self, observer: Observer) -> ProfiledWindow:
         """Where the profiled window lies: on all ranks where it does on the first."""
         if loader := observer.loader:
-            used, plan = used_by_step(observer.passes), self.plan
+            plan = self.plan
+            used = used_by_step([each for each in observer.passes if each.loader == loader])
             batches = sum(len(used.get(step, ())) for step in range(plan.warmup + 1, plan.measured_end + 1))
             mean = batches / plan.measured
             self._pace = Pace(observer.steps_in_pass, mean, loader.length, loader.ahead)
@@ -395,6 +405,13 @@ def make_barrier() -> HostBarrier | None:
     except AttributeError:
         store = None  # that of torchrun
     return HostBarrier(store)
+
+
+def _shared_number(path: Path) -> memoryview:
+    """A number, 0 at first, that others can read in a file without being told."""
+    path.write_bytes(bytes(8))
+    with path.open("r+b") as file:
+        return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -1,6 +1,7 @@
 """Outcomes of a job that only scripts have: nothing that trained was seen, or not what was stated."""
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import read_json
-from multicard.core.layout import PROCESS
+from multicard.core.layout import MADE, PROCESS, rank_file
 from multicard.core.reasons import Reason
 from multicard.workloads.script.parameters import ScriptParameters
 
@@ -23,6 +24,8 @@ def judge_script(
     outcome, reason = _judged(p, outcome, reason, ranks, scratch)
     if reason is not None and reason.code == "exited" and reason.exit_code == 0:
         reason = replace(reason, message="it ended as by os._exit, before its windows were complete")
+    if reason is not None and reason.code in ("exited", "timed_out") and (made := _made(p, scratch)):
+        reason = replace(reason, message="; ".join(filter(None, (reason.message, made))))
     if reason is not None and p.launched_by == "python" and OF_LAUNCHERS.search(reason.message or ""):
         hint = "a launcher sets it: state launcher: torchrun, which starts one device, too"
         reason = replace(reason, message=f"{reason.message}; {hint}")
@@ -61,6 +64,22 @@ def _judged(
     if outcome == "timed_out" and not any(each.get("steps") for each in processes):
         return outcome, replace(_no_steps(processes), time_limit_s=reason.time_limit_s)
     return outcome, reason
+
+
+def _made(p: ScriptParameters, scratch: Path) -> str | None:
+    """How far its ranks came; None where no rank made a step, or where several nodes have the numbers."""
+    if p.nodes > 1:
+        return None
+    counts = {}
+    for rank in range(p.ranks):
+        file = scratch / rank_file(MADE, rank)
+        counts[rank] = int.from_bytes(file.read_bytes(), sys.byteorder) if file.exists() else 0
+    if not any(counts.values()):
+        return None
+    if len(set(counts.values())) == 1:
+        return f"it had made {counts[0]} of at least {p.least_warmup_steps + p.steps + p.profiled_steps} steps"
+    which = ", ".join(f"rank {rank} {count}" for rank, count in counts.items())
+    return f"steps made: {which}; every rank has to make the same number"
 
 
 def _processes(scratch: Path) -> list[dict[str, Any]]:

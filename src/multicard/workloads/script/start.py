@@ -142,7 +142,7 @@ def _has_module(p: ScriptParameters, module: str) -> bool:
 
 
 def _has_file(p: ScriptParameters, module: str) -> bool:
-    """Whether a module is there if its package is one of the script's folder; of others nobody asks without importing."""
+    """Whether a module is there, if its package is in the script's folder; others cannot be asked without an import."""
     is_own = "." in module and Path(p.folder, module.partition(".")[0], "__init__.py").is_file()
     return not is_own or script_file(p) is not None
 
