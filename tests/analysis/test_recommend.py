@@ -1,14 +1,16 @@
 """Bottlenecks of synthetic jobs, where they are known, and the best of these jobs for a goal."""
 
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from synthetic_results import GPU, OTHERWISE, SCATTERED, Row, images, made, make_results, texts
 
 from multicard.analysis.best import choices
-from multicard.analysis.bottlenecks import BottleneckReport, bottlenecks
+from multicard.analysis.bottlenecks import BottleneckReport, Kind, bottlenecks
 from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.general_options import GENERAL_OPTIONS
 from multicard.analysis.recommend import as_markdown, recommendations
 from multicard.analysis.tradeoff import Demand
 from multicard.analysis.tuning_options import TUNING_OPTIONS, Neighbours, advice
@@ -294,6 +296,45 @@ def test_runs_on_several_nodes_get_advice_too(tmp_path: Path) -> None:
 
 def test_options_name_parameters_of_the_configuration_file() -> None:
     assert {name for of in TUNING_OPTIONS.values() for option in of for name in option.changes} <= set(PARAMETERS)
+
+
+SCRIPT = {"workload": "script", "command": ["train.py"], "device": "cuda"}
+ADOPTED = {"workload": "adopted", "program": "theirs", "device": "cuda"}
+GENERALLY = "To change in the program, not tried by multicard"
+
+
+@pytest.mark.parametrize("program", [SCRIPT, ADOPTED])
+def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(program: Row, tmp_path: Path) -> None:
+    # Without a share of 0.3 a step takes 0.7 of its time, and 1 / 0.7 = 1.43; 1 / 0.8 = 1.25.
+    row = program | {"devices": 2, "data_share": 0.3}
+    lines = {"timeline": [timeline(0, exposed_communication=0.2, memory=0.06, idle_host_bound=0.08)]}
+    text = as_markdown(made(tmp_path, [row], tables=lines))
+    found = {
+        line.partition("**")[2].partition("**")[0]: advised
+        for line, advised in pairwise(text.splitlines())
+        if advised.startswith(f"   - {GENERALLY}")
+    }
+    assert f"{GENERALLY}, can gain at most ×1.43: more loader workers (`num_workers`), as" in found["Data loading"]
+    assert f"{GENERALLY}, can gain at most ×1.25: a larger batch per device" in found["Exposed communication"]
+    assert "`no_sync()`" in found["Exposed communication"] and "`torch.compile`" in found["Launch overhead"]
+    assert "`non_blocking=True`" in found["Memory operations"]
+    assert f"\n- {GENERALLY}, can gain at most ×" in text, "of computing"
+
+
+def test_general_advice_fits_the_devices(tmp_path: Path) -> None:
+    cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "cpu_wait_share": 0.2, "transfer_s": 0.0}
+    [loading, waiting] = [
+        line for line in as_markdown(made(tmp_path, [cpu], gpu=None)).splitlines() if GENERALLY in line
+    ]
+    assert "pin_memory" not in loading and "`OMP_NUM_THREADS`" in waiting
+    lost = SCRIPT | {"devices": 1, "outcome": "out_of_memory"}
+    [memory] = [line for line in as_markdown(made(tmp_path / "gpu", [lost])).splitlines() if GENERALLY in line]
+    assert f"{GENERALLY}: a smaller batch per device" in memory and "sharded" not in memory
+
+
+def test_each_bottleneck_has_options_of_both_kinds_or_is_of_scripts_only() -> None:
+    assert set(GENERAL_OPTIONS) == set(TUNING_OPTIONS) == set(get_args(Kind))
+    assert all(GENERAL_OPTIONS.values())
 
 
 def test_the_best_for_each_goal_is_found_per_number_of_devices(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from multicard.analysis.best import GOALS, Choice, Goal, choices
 from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
+from multicard.analysis.general_options import GENERAL_OPTIONS
 from multicard.analysis.learning import changes_words
 from multicard.analysis.statistics import scaled
 from multicard.analysis.tradeoff import Demand, reaching
@@ -27,6 +28,7 @@ UNITS: dict[Goal, str] = {
     "memory": "GB of peak memory per device",
 }
 WORTHWHILE = 1.02  # gain below which an option that was not tried is not named
+LEARNS_OTHERWISE = "changes what is learned from a sample"
 NO_BOTTLENECK = f"no bottleneck of {percent(LEAST, decimals=0)} of the step or more"
 
 
@@ -168,13 +170,17 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
             f"{rank}. **{bottleneck.kind[0].upper()}{bottleneck.kind[1:]}**: {for_markdown(bottleneck.evidence)}."
         )
         lines += [f"   - {line}" for line in _advice_lines(bottleneck, advised)]
-        if not advised:
-            lines.append(f"   - {report.configuration.workload.no_option}")
+        general = _general_lines(report.configuration, bottleneck)
+        lines += [f"   - {line}" for line in general]
+        if not advised and not general:
+            lines.append("   - No tuning option left to try.")
     if not recommendation.advised and report.configuration.completed:
         lines.append(f"{NO_BOTTLENECK.capitalize()}.")
     if report.compute is not None:
         lines += ["", f"**Compute**: {for_markdown(report.compute.evidence)}."]
-        lines += ["", *(f"- {line}" for line in _advice_lines(report.compute, recommendation.compute))]
+        advised = _advice_lines(report.compute, recommendation.compute)
+        advised += _general_lines(report.configuration, report.compute)
+        lines += ["", *(f"- {line}" for line in advised)]
     if report.caveats:
         lines += ["", f"Caveats: {'; '.join(for_markdown(each) for each in report.caveats)}."]
     return [*lines, ""]
@@ -184,7 +190,7 @@ def _advice_lines(bottleneck: Bottleneck, advised: Sequence[Advice]) -> list[str
     """A line per option that was measured, and one for all others, with the most that they can gain."""
     named = {}
     for each in advised:
-        notes = [each.option.description, "changes what is learned from a sample" if each.learns_otherwise else ""]
+        notes = [each.option.description, LEARNS_OTHERWISE if each.learns_otherwise else ""]
         known = "; ".join(filter(None, notes))
         named[id(each)] = f"`{each.option.name}`" + (f" ({known})" if known else "")
     lines = [
@@ -193,11 +199,29 @@ def _advice_lines(bottleneck: Bottleneck, advised: Sequence[Advice]) -> list[str
         if each.tried
     ]
     others = [named[id(each)] for each in advised if not each.tried]
-    most = bottleneck.most_gain
-    if not others or (most is not None and most < WORTHWHILE):
+    if not others or not _is_worthwhile(bottleneck):
         return lines
-    bound = "" if most is None else f", can gain at most ×{most:.2f}"
-    return [*lines, f"Not measured yet{bound}: {', '.join(others)}."]
+    return [*lines, f"Not measured yet{_bound_words(bottleneck)}: {', '.join(others)}."]
+
+
+def _general_lines(configuration: Configuration, bottleneck: Bottleneck) -> list[str]:
+    """A line of what to change in a program whose options are its own, with the most that it can gain; or none."""
+    if not configuration.workload.has_own_options or not _is_worthwhile(bottleneck):
+        return []
+    options = [
+        f"{option.description}{f' ({LEARNS_OTHERWISE})' if option.learns_otherwise else ''}"
+        for option in GENERAL_OPTIONS[bottleneck.kind]
+        if option.applies(configuration["device"], configuration["devices"])
+    ]
+    return [f"To change in the program, not tried by multicard{_bound_words(bottleneck)}: {'; '.join(options)}."]
+
+
+def _is_worthwhile(bottleneck: Bottleneck) -> bool:
+    return bottleneck.most_gain is None or bottleneck.most_gain >= WORTHWHILE
+
+
+def _bound_words(bottleneck: Bottleneck) -> str:
+    return "" if bottleneck.most_gain is None else f", can gain at most ×{bottleneck.most_gain:.2f}"
 
 
 def _tried_words(each: Advice, tried: Tried) -> str:

@@ -74,7 +74,7 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
         TuningOption({"num_workers": HIGHER}, "vision", "keeps single ranks from waiting for data"),
         TuningOption({"binding": "numa"}),
     ),
-    "waiting for a CPU": (),  # known of scripts only, whose options are their own
+    "waiting for a CPU": (),  # known of scripts only: `general_options`
     "waiting": (),  # likewise
     "memory operations": (
         TuningOption(

@@ -131,6 +131,8 @@ class Workload(ABC):
         Whether claims are checked on its runs.
     is_observed
         Whether its steps and samples are counted from outside the program that trains, so that they may be unknown.
+    has_own_options
+        Whether what could be tuned are options of the program itself, which no parameter here states.
     has_epochs
         Whether it tests after every epoch, so that epochs.csv has rows.
     accuracy, loss
@@ -162,6 +164,7 @@ class Workload(ABC):
     has_free_text = False
     is_judged = True
     is_observed = False
+    has_own_options = False
     has_epochs = False
     accuracy: str | None = None
     loss: str | None = None
@@ -432,11 +435,6 @@ class Workload(ABC):
     def baselines(self, method: str) -> Sequence[str]:
         """Values of `method` that the run on one device may have to which others are compared, the best first."""
         return (method,)
-
-    @property
-    def no_option(self) -> str:
-        """Sentence where no tuning option is left for a bottleneck."""
-        return "No tuning option left to try."
 
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         """Whether changing parameters may make a configuration with these values faster or smaller."""

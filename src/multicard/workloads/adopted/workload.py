@@ -20,8 +20,7 @@ class Adopted(Workload):
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     assumption = ""
     scales_weakly = phases_cover_steps = is_judged = launches = False
-    has_free_text = is_observed = True
-    no_option = "multicard knows no parameter of what was traced: the options are its own."
+    has_free_text = is_observed = has_own_options = True
 
     def unsupported_reason(self, p: AdoptedParameters, machine: Machine, inputs: Inputs) -> str:
         """Nothing can be launched: what has a trace is in an archive."""

@@ -30,8 +30,7 @@ class Script(Workload):
     assumption = ""
     default_label = "command"
     scales_weakly = phases_cover_steps = is_judged = False
-    has_free_text = is_observed = True
-    no_option = "multicard changes no parameter of a script: the options are its own."
+    has_free_text = is_observed = has_own_options = True
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
         """Refuse what looks like a secret."""

@@ -1,0 +1,96 @@
+"""What helps against each kind of bottleneck in any PyTorch program, of which multicard knows no parameters."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from multicard.analysis.bottlenecks import Kind
+
+
+@dataclass(frozen=True)
+class GeneralOption:
+    """Something to change in the program itself, in Markdown.
+
+    `device` restricts it to one kind of device, `several` to several devices. `learns_otherwise`: it changes what is
+    learned from a sample.
+    """
+
+    description: str
+    device: Literal["cuda", "cpu"] | None = None
+    several: bool = False
+    learns_otherwise: bool = False
+
+    def applies(self, device: str, devices: int) -> bool:
+        """Whether it can be had on so many devices of this kind."""
+        return self.device in (None, device) and (devices > 1 or not self.several)
+
+
+LARGER_BATCH = GeneralOption("a larger batch per device", learns_otherwise=True)
+COMPILE = GeneralOption("`torch.compile`, which fuses kernels")
+FUSED_OPTIMIZER = GeneralOption("`fused=True` or `foreach=True` of the optimizer")
+AUTOCAST = GeneralOption("`torch.autocast` to bfloat16", learns_otherwise=True)
+ACCUMULATION = GeneralOption(
+    "gradient accumulation, with `no_sync()` in all but the last batch", several=True, learns_otherwise=True
+)
+FEWER_DEVICES = GeneralOption("fewer devices, which exchange less", several=True, learns_otherwise=True)
+
+GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
+    "data loading": (
+        GeneralOption("more loader workers (`num_workers`), as far as there are CPUs for them"),
+        GeneralOption("`persistent_workers=True`, so that no pass begins by starting workers"),
+        GeneralOption("a higher `prefetch_factor`, where the time of a batch varies"),
+        GeneralOption("`pin_memory=True`, which prepares copies in the loader", "cuda"),
+        GeneralOption("less work per sample: decoded, resized or tokenized once, beforehand"),
+        GeneralOption("faster storage: a local disk, or few large files in the place of many small ones"),
+    ),
+    "launch overhead": (
+        COMPILE,
+        GeneralOption('CUDA graphs (`torch.compile(mode="reduce-overhead")` or `torch.cuda.graph`)', "cuda"),
+        FUSED_OPTIMIZER,
+        LARGER_BATCH,
+        GeneralOption("no waiting for the device in each step (`.item()`, `.cpu()`, printing a loss)", "cuda"),
+    ),
+    "exposed communication": (
+        LARGER_BATCH,
+        ACCUMULATION,
+        GeneralOption("another size of gradient buckets (`bucket_cap_mb` of `DistributedDataParallel`)", several=True),
+        GeneralOption("gradients sent in 16 bits (a communication hook)", several=True, learns_otherwise=True),
+        FEWER_DEVICES,
+    ),
+    "waiting for other ranks": (
+        GeneralOption("equal work per rank: batches of equal length, and no rank that logs or saves alone"),
+        GeneralOption("more loader workers, so that no single rank waits for data"),
+        GeneralOption("each rank and its loader on one NUMA node (`numactl`)"),
+        LARGER_BATCH,
+        ACCUMULATION,
+        FEWER_DEVICES,
+    ),
+    "waiting for a CPU": (
+        GeneralOption("fewer threads per rank (`torch.set_num_threads`, `OMP_NUM_THREADS`)"),
+        GeneralOption("fewer loader workers, or ranks, than there are CPUs"),
+        GeneralOption("no other programs on these CPUs"),
+    ),
+    "memory operations": (
+        GeneralOption("`pin_memory=True` of the loader, and copies with `non_blocking=True`", "cuda"),
+        GeneralOption("the next batch copied on a stream of its own while this one trains", "cuda"),
+        GeneralOption("smaller copies: integers or 16 bits, converted on the device", "cuda"),
+        GeneralOption("tensors made on the device, and updated in place"),
+    ),
+    "padding": (
+        GeneralOption("batches of samples of similar length"),
+        GeneralOption("several samples packed into one sequence"),
+    ),
+    "memory": (
+        GeneralOption("a smaller batch per device", learns_otherwise=True),
+        GeneralOption("activation checkpointing (`torch.utils.checkpoint`)"),
+        AUTOCAST,
+        GeneralOption("weights and optimizer state sharded over the devices (FSDP, ZeRO)", several=True),
+        GeneralOption("an optimizer with less state", learns_otherwise=True),
+    ),
+    "compute": (
+        AUTOCAST,
+        GeneralOption('TF32 (`torch.set_float32_matmul_precision("high")`)', "cuda", learns_otherwise=True),
+        COMPILE,
+        GeneralOption("`channels_last` for convolutions"),
+        FUSED_OPTIMIZER,
+    ),
+}
