@@ -1,6 +1,8 @@
 """The table that `multicard run` and `multicard scale` print at the end, of synthetic runs."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +116,57 @@ def test_what_was_gained_and_what_to_do_next_come_last(tmp_path: Path, capsys: p
         f"next: for what to try and the best configuration, multicard recommend {tmp_path}",
     ]
     assert report == f"report: {tmp_path}/report.html"
+
+
+def scripts(folder: Path, *names: str) -> Experiment:
+    """An experiment with a run of one step per script, and what is left of these runs: none of them saw a loader."""
+    rows = [
+        {"workload": "script", "command": [str(folder / name)], "device": "cpu", "steps": 1, "iteration_time_s": 0.1}
+        for name in names
+    ]
+    make_results(folder / "results", *([row] for row in rows))
+    fixed = {"workload": "script", "device": "cpu", "steps": 1}
+    return Experiment.model_validate(
+        {
+            "results": str(folder / "results"),
+            "scenarios": {
+                f"s{at}": ASKED | {"fixed": fixed | {"command": row["command"]}} for at, row in enumerate(rows)
+            },
+        }
+    )
+
+
+def test_a_script_that_was_edited_since_it_was_measured_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = scripts(tmp_path, "train.py", "other.py")
+    for record in sorted(tmp_path.glob("results/runs/*/run.json")):
+        name = "train.py" if "_train" in record.parent.name else "other.py"
+        (tmp_path / name).write_bytes(b"abc")
+        known = json.loads(record.read_text())
+        # Of "abc", by FIPS 180-4, Secure Hash Standard.
+        sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        record.write_text(json.dumps(known | {"script": {"file": name, "sha256": sha256}}))
+
+    def told() -> list[str]:
+        print_results(experiment, Path("mine.yaml"))
+        return [line for line in capsys.readouterr().out.splitlines() if "has changed since" in line]
+
+    assert told() == []
+    (tmp_path / "train.py").write_bytes(b"abcd")
+    [train] = [path.name for path in tmp_path.glob("results/runs/*_train-*")]
+    said = "has changed since 1 of 1 run was measured; delete"
+    runs = tmp_path / "results" / "runs"
+    assert told() == [f"train.py {said} {train} in {runs} to measure them again"]
+    shutil.rmtree(next(runs.glob("*_other-*")))
+    assert told() == [f"train.py {said} {runs} to measure them again"]
+
+
+def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_results(scripts(tmp_path, "train.py"), Path("mine.yaml"))
+    assert "data wait: no loader of PyTorch's was seen\n" in capsys.readouterr().out
+    adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1}
+    _, text = printed(tmp_path / "adopted", capsys, adopted)
+    assert "data wait: traces do not tell it\n" in text

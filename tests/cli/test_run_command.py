@@ -91,16 +91,22 @@ def test_whoever_ends_multicard_ends_snakemake(number: signal.Signals, snakemake
     # Whoever runs the tests may ignore the signal, as nohup does, and so would the program.
     default = partial(signal.signal, number, signal.SIG_DFL)
     started = subprocess.Popen(
-        [PYTHON, "-c", program, str(snakemake / "python")], stdout=subprocess.DEVNULL, preexec_fn=default
+        [PYTHON, "-c", program, str(snakemake / "python")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=default,
     )
     try:
         while not (snakemake / "ready").exists():
             assert started.poll() is None
             time.sleep(0.05)
         started.send_signal(number)
-        assert started.wait(timeout=60) == 130
+        said = started.communicate(timeout=60)[1]
     finally:
         started.kill()
+    assert started.returncode == 130
+    assert said.splitlines() == ["interrupted; the same command continues where it stopped"]
     assert (snakemake / "ended").exists()
 
 

@@ -1,12 +1,14 @@
 """What a finished experiment says at a glance: a table of each scenario's configurations, and where the report is."""
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.core.errors import UserError
+from multicard.core.layout import RUN
 from multicard.core.units import ARGS_PREFIX, UNKNOWN, heading, number_in, unit_for, units_of
 
 if TYPE_CHECKING:
@@ -27,9 +29,10 @@ WHY_UNKNOWN = {
     "steps_per_s": "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
     "(samples_per_step, --samples-per-step)",
     "speedup": "speed-up: no completed run on one device to compare with",
-    "data_share": "data wait: no loader of PyTorch's was seen; adopted traces tell none",
     "exposed_communication_share": "exposed communication: read from traces of GPUs only",
 }
+
+SHOWN_RUNS = 3  # by their names, in a line
 
 
 def print_results(experiment: "Experiment", config: Path, profile: Path | None = None) -> bool:
@@ -49,6 +52,7 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
     from multicard.cli._console import console
     from multicard.core.terminal import plain
+    from multicard.experiment.workload import workload_of
 
     results, terminal, completed, failed = Path(experiment.results), console(), False, False
     for name, scenario in experiment.scenarios.items():
@@ -62,7 +66,10 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
             completed = completed or bool(tables.completed)
             failed = failed or len(tables.completed) < len(tables.measures)
             if tables.completed:
-                lines += [why for measure, why in WHY_UNKNOWN.items() if _is_unknown(rows, measure)]
+                why_unknown = WHY_UNKNOWN | {
+                    "data_share": f"data wait: {workload_of(tables.measures).data_wait_unknown}"
+                }
+                lines += [why for measure, why in why_unknown.items() if _is_unknown(rows, measure)]
             lines += [
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
@@ -72,11 +79,41 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
             lines += gains(read_evidence(results, [name]))
         for line in dict.fromkeys(lines):
             terminal.print(plain(line), soft_wrap=True)
+    for line in _changed_scripts(experiment):
+        terminal.print(plain(line), soft_wrap=True)
     again = ["multicard", "run", str(config), *(["--profile", str(profile)] if profile else [])]
     for line in _next_steps(experiment, config, shlex.join(again), completed, failed):
         terminal.print(plain(f"next: {line}"), soft_wrap=True)
     terminal.print(plain(f"report: {results / 'report.html'}"), soft_wrap=True)
     return completed
+
+
+def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
+    """A line for each script that has changed since it was measured: it is no parameter, so no run is made again."""
+    from multicard.core.files import read_json, sha256
+    from multicard.core.system import read_or_none
+    from multicard.core.text import counted, first_of
+    from multicard.experiment.runs import distinct, expand
+    from multicard.experiment.workload import WORKLOADS
+
+    if experiment.recorded:
+        return
+    folder = Path(experiment.results) / "runs"
+    checksum = cache(lambda file: read_or_none(lambda: sha256(file)))
+    measured: dict[Path, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
+    for run in distinct(expand(experiment)).values():
+        script = WORKLOADS[run.parameters.workload].script(run.parameters)
+        record = read_or_none(lambda run=run: read_json(folder / run.id / RUN)) if script else None
+        before = ((record or {}).get("script") or {}).get("sha256")
+        if before and checksum(script):
+            measured[script][run.id] = before != checksum(script)
+    there = {record.parent.name for record in folder.glob(f"*/{RUN}")}
+    for script, is_changed in measured.items():
+        changed = [run for run, has in is_changed.items() if has]
+        if changed:
+            what = folder if there == set(changed) else f"{first_of(changed, SHOWN_RUNS)} in {folder}"
+            which = f"{len(changed)} of {counted(len(is_changed), 'run')} {'was' if len(changed) == 1 else 'were'}"
+            yield f"{script.name} has changed since {which} measured; delete {what} to measure them again"
 
 
 def _next_steps(experiment: "Experiment", config: Path, again: str, completed: bool, failed: bool) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from multicard.core.layout import PROGRESS
 from multicard.core.pipeline import pipeline_folder
 
+INTERRUPTED = "interrupted; the same command continues where it stopped"
 SHOWN_OF_A_FAILURE = 30  # lines of Snakemake's output
 
 
@@ -69,7 +70,7 @@ def _snakemake(command: Sequence[str], **options: Any) -> Iterator[subprocess.Po
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(INTERRUPTED)
 
 
 def _print_progress(process: subprocess.Popen, runs: bool, quiet: bool = False) -> list[str]:

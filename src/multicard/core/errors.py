@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -30,7 +30,7 @@ def first_fault(error: Any) -> str:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """End the program with the lines of a `UserError` and exit code 1; a traceback stays for bugs."""
+    """End the program with the lines of a `UserError` and exit code 1, or one about Ctrl-C; a traceback stays for bugs."""
     try:
         yield
         sys.stdout.flush()
@@ -39,5 +39,7 @@ def reported() -> Iterator[None]:
         sys.exit(141)  # as a shell reports an end by SIGPIPE
     except UserError as error:
         sys.exit(str(error))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        with suppress(OSError):  # the terminal may be gone
+            print(str(error) or "interrupted", file=sys.stderr, flush=True)
         sys.exit(130)  # as a shell reports an end by Ctrl-C

@@ -133,6 +133,8 @@ class Workload(ABC):
         Whether its steps and samples are counted from outside the program that trains, so that they may be unknown.
     has_own_options
         Whether what could be tuned are options of the program itself, which no parameter here states.
+    data_wait_unknown
+        Why no run of a scenario says how long it waited for data, where that is so.
     has_epochs
         Whether it tests after every epoch, so that epochs.csv has rows.
     accuracy, loss
@@ -165,6 +167,7 @@ class Workload(ABC):
     is_judged = True
     is_observed = False
     has_own_options = False
+    data_wait_unknown = "no loader of PyTorch's was seen"
     has_epochs = False
     accuracy: str | None = None
     loss: str | None = None

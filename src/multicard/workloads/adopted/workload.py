@@ -21,6 +21,7 @@ class Adopted(Workload):
     assumption = ""
     scales_weakly = phases_cover_steps = is_judged = launches = False
     has_free_text = is_observed = has_own_options = True
+    data_wait_unknown = "traces do not tell it"
 
     def unsupported_reason(self, p: AdoptedParameters, machine: Machine, inputs: Inputs) -> str:
         """Nothing can be launched: what has a trace is in an archive."""
