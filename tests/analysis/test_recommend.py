@@ -508,9 +508,18 @@ def test_what_a_preset_sets_is_named_by_the_preset(tmp_path: Path) -> None:
     assert choice.best.naming(choice.differing) == "preset: tuned"
 
 
-def test_the_command_prints_markdown_for_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_recommendations_for_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = make_results(tmp_path, images(100) + images(150, precision="fp16"))
     main(["recommend", str(results), "--goal", "throughput"])
     printed = capsys.readouterr().out
     assert "### Throughput" in printed and "### Energy" not in printed
-    assert "| mnist, 224 px, mobilenet\\_v2 | 1 GPU | precision: fp16 | 150 [149, 151] images per second |" in printed
+    assert "| mnist, 224 px, mobilenet_v2 | 1 GPU | precision: fp16 | 150 [149, 151] images per second |" in printed
+
+
+def test_the_terminal_shows_no_escapes_of_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = SCRIPT | {"command": ["train.py", "{batch_size}"], "args": {"batch_size": 8}, "devices": 1}
+    folder = make_results(tmp_path, [row | {"data_share": 0.3, "profiler_overhead": 0.2}])
+    main(["recommend", str(folder)])
+    text = capsys.readouterr().out
+    assert "(profiler_overhead)" in text and "\\" not in text
+    assert r"(profiler\_overhead)" in as_markdown(read_evidence(folder))

@@ -5,6 +5,7 @@ import re
 
 from multicard.cli._command import Command, add_results, duration_s, memory_bytes
 from multicard.core.errors import UserError
+from multicard.core.text import without_escapes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print recommendations as Markdown, or the trainings as JSON."""
+    """Print recommendations, or the trainings as JSON."""
     from multicard import read_results
 
     deadline, memory = arguments.deadline, arguments.max_memory
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(f'{{"configurations": {results.tradeoff(**demand).to_json(orient="records", indent=2)}}}')
         return
     goals = {"goals": (arguments.goal,)} if arguments.goal else {}
-    print(results.recommendations(**goals, **demand), end="")
+    print(without_escapes(results.recommendations(**goals, **demand)), end="")
 
 
 def _length(text: str | None) -> dict[str, float]:

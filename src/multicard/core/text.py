@@ -5,7 +5,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-_MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>#|&~$"})
+_ESCAPED = r"\`*_[]<>#|&~$"
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in _ESCAPED})
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -75,6 +76,15 @@ def for_markdown(text: str) -> str:
     '\\<b\\>a\\_b\\</b\\>'
     """
     return printable(text).translate(_MARKDOWN)
+
+
+def without_escapes(markdown: str) -> str:
+    r"""Markdown as a terminal shows it best: what `for_markdown` escaped as it was.
+
+    >>> without_escapes(r"**a\_b** \\ \*")
+    '**a_b** \\ *'
+    """
+    return re.sub(rf"\\([{re.escape(_ESCAPED)}])", r"\1", markdown)
 
 
 def for_latex(text: str) -> str:
