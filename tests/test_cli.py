@@ -232,6 +232,10 @@ def test_text_that_is_no_utf_8_is_shown_as_far_as_it_can_be(tmp_path: Path) -> N
         ("t.sqlite", b"not a database " * 300, "not a readable SQLite database"),
         ("t.sqlite", b"", "it has no table StringIds"),
         ("t.json", b'{"traceEvents": [{"ph"', "not a readable PyTorch profiler trace"),
+        *(
+            ("t.json", other, "t.json: no trace of PyTorch's profiler: ")
+            for other in (b'{"traceEvents": 3}', b"[1]", b"2")
+        ),
         ("t.txt", b"", "expected .sqlite"),
         ("none.sqlite", None, "no such file"),
         ("", None, ": no trace files, expected names like *.nsys-rep, *.sqlite, *.json, *.json.gz"),

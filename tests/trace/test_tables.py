@@ -338,7 +338,7 @@ def test_files_of_several_ranks_make_one_capture(tmp_path: Path) -> None:
         ("t.sqlite", b"garbage" * 100, "not a readable SQLite database"),
         ("t.sqlite", b"", "it has no table StringIds"),
         ("t.json", b"{half", "not a readable PyTorch profiler trace"),
-        ("t.json", b"[]", "not a readable PyTorch profiler trace"),
+        ("t.json", b"[]", "no trace of PyTorch's profiler: its JSON has no list traceEvents of events"),
         ("t.json.gz", b"not gzip", "not a readable PyTorch profiler trace"),
         ("t.txt", b"", "expected .sqlite, .json or .json.gz"),
     ],

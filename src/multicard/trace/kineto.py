@@ -57,13 +57,21 @@ def read(path: Path) -> Trace:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file, _no_collection():
-            found = _KinetoEvents(json.load(file))
+            document = json.load(file)
+            if not _is_trace(document):
+                raise TraceError(f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events")
+            found = _KinetoEvents(document)
     except MALFORMED as error:
         said = str(error)[:200]
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {said}") from error
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if not found.rows[kind]}
     name = path.name.removesuffix(".gz").removesuffix(".json")
     return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, gpus=found.gpus)
+
+
+def _is_trace(document: Any) -> bool:
+    events = document.get("traceEvents") if isinstance(document, dict) else None
+    return isinstance(events, list) and all(isinstance(event, dict) for event in events)
 
 
 @contextmanager
