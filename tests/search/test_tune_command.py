@@ -144,6 +144,13 @@ def test_a_configuration_of_which_a_repeat_failed_is_named(
     assert [line for line in lines if line.startswith("best: layout: nchw: ")]
 
 
+def test_where_all_runs_were_made_no_share_of_them_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nchw", "nhwc"]}, repeats=1)))
+    main(["tune", "config.yaml", "--budget", "1h"])
+    # Two runs of a minute each.
+    assert "2 runs of 2 configurations in 120 s, all that there are\n" in capsys.readouterr().out
+
+
 def test_of_recorded_runs_no_more_repeats_are_asked_for_than_there_are(folder: Path) -> None:
     planned = space(CONFIG)
     assert planned.possible_repeats == 2

@@ -157,7 +157,6 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
 
     from multicard.core.layout import SEARCHES
     from multicard.core.text import counted
-    from multicard.core.units import SECONDS, percent, with_unit
     from multicard.figures.draw import save
     from multicard.figures.search import draw_search
 
@@ -176,18 +175,27 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
             print(f"not counted, since a repeat did not complete: {space.named(key)}")
     if value.low is None:
         print(f"without an interval: repeats: 3 or more in scenarios.{space.name}, and a budget for them, give one")
-    all_runs = len(search.all) * search.repeats
-    print(
-        f"{counted(len(trials), 'run')} of {counted(len(search.tried), 'configuration')} in "
-        f"{with_unit(search.spent, SECONDS)}, about {percent(search.spent / (search.typical_cost * all_runs))} of all "
-        f"{all_runs} runs; what is not said here was not tried"
-    )
+    print(_effort(search, len(trials)))
     print(f"bottlenecks and trade-offs of these runs: multicard recommend {space.results} --config {config}")
     print("to use it, state under fixed:")
     print(*(f"  {line}" for line in yaml.safe_dump(space.stated(best), sort_keys=False).splitlines()), sep="\n")
     stem = space.results / SEARCHES / space.name
     save(*draw_search(pd.DataFrame(trials), space.measure, value, space.scenario.question), stem)
     print(f"figure: {stem}.png, its numbers: {stem}.csv")
+
+
+def _effort(search: "Search", runs: int) -> str:
+    """What so many runs took, and the share of all in that; of all of them there is no share to guess."""
+    from multicard.core.text import counted
+    from multicard.core.units import SECONDS, percent, with_unit
+
+    took = f"{counted(runs, 'run')} of {counted(len(search.tried), 'configuration')} in "
+    took += with_unit(search.spent, SECONDS)
+    all_runs = len(search.all) * search.repeats
+    if runs == all_runs:
+        return f"{took}, all that there are"
+    share = percent(search.spent / (search.typical_cost * all_runs))
+    return f"{took}, about {share} of all {all_runs} runs; what is not said here was not tried"
 
 
 COMMAND = Command(
