@@ -1,11 +1,10 @@
 """The console command `multicard`: each module of this package that has a `COMMAND` is one of its commands."""
 
-import argparse
 import os
 import sys
 
 from multicard import __version__
-from multicard.cli._command import Command
+from multicard.cli._command import Command, Parser
 from multicard.core.errors import reported
 from multicard.core.registry import Registry
 
@@ -13,14 +12,14 @@ COMMANDS: Registry[Command] = Registry("multicard.cli", "COMMAND")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exit with 1 and a line per fault where the input is refused."""
+    """Run the command line; exit with 1, or 2 of an option's value, and a line per fault where the input is refused."""
     os.environ["MPLBACKEND"] = "Agg"  # figures go to files
     given = sys.argv[1:] if arguments is None else arguments
     own, rest = given, []
     if "--" in given and any(command.rest and given[0] == command.name for command in COMMANDS.values()):
         at = given.index("--")
         own, rest = given[:at], given[at + 1 :]
-    parser = argparse.ArgumentParser(prog="multicard", description="Plan and check experiments, analyze traces.")
+    parser = Parser(prog="multicard", description="Plan and check experiments, analyze traces.")
     parser.add_argument("--version", action="version", version=f"multicard {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS.values():

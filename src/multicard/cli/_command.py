@@ -5,9 +5,20 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that names a bad value in one line, as `UserError` does; what is missing comes with the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2; argparse begins what it says of an argument's value with the word."""
+        if message.startswith("argument "):
+            self.exit(2, f"{self.prog}: error: {message}\n")
+        super().error(message)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def first_fault(error: Any) -> str:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """End the program with the lines of a `UserError` and exit code 1, or one about Ctrl-C; a traceback stays for bugs."""
+    """End the program with the lines of a `UserError` and exit code 1, or on Ctrl-C; a traceback is for bugs."""
     try:
         yield
         sys.stdout.flush()
