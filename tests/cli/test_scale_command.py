@@ -14,6 +14,7 @@ from multicard.cli._own_command import parse_command
 from multicard.core.errors import UserError
 from multicard.experiment.load import read_experiment
 from multicard.experiment.machine import Machine
+from multicard.experiment.runs import distinct, expand
 
 
 @pytest.fixture
@@ -211,6 +212,7 @@ def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Pa
     first = written("--devices", "1", "--", "train.py")
     assert written("--devices", "1", "--", "train.py") == first, "the same is no other"
     asked = ["--devices", "1,2", "--", "train.py"]
+    assert "; --overwrite keeps what was measured with unchanged parameters" in refused(*asked)
     assert "multicard.yaml: exists and holds something else; --overwrite replaces it" in refused(*asked)
     main(["scale", "--device", "cpu", "--config-out", "other.yaml", *asked])
     assert yaml.safe_load(Path("multicard.yaml").read_text()) == first
@@ -295,3 +297,47 @@ def test_the_first_command_of_the_readme_asks_for_a_matrix(folder: Path, capsys:
     main(["scale", "--device", "cpu", "--dry-run", *shlex.split(first)[2:]])
     listed = capsys.readouterr().out
     assert all(f"cpu{devices}_batch_size-{batch}_" in listed for devices in (1, 2, 4) for batch in (32, 64))
+
+
+def test_blanks_around_values_are_none_of_theirs(folder: Path) -> None:
+    stated = written("--devices", "1", "--vary", "b= 8, 16", "--", "train.py", "{b}")
+    assert stated["scenarios"]["scale"]["vary"]["args"] == {"b": [8, 16]}
+
+
+def test_a_variable_to_pass_that_is_not_set_is_told_of(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOSUCHVAR", raising=False)
+    monkeypatch.setenv("SUCHVAR", "")
+    stated = written("--devices", "1", "--pass", "NOSUCHVAR", "--pass", "SUCHVAR", "--", "train.py")
+    assert capsys.readouterr().err == "--pass: NOSUCHVAR is not set, so the script does not get it\n"
+    assert stated["scenarios"]["scale"]["fixed"]["environment"] == ["NOSUCHVAR", "SUCHVAR"]
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("scale --devices 1 --steps x -- train.py", "scale: error: argument --steps: invalid int value: 'x'"),
+        ("recommend --max-loss x", "recommend: error: argument --max-loss: invalid float value: 'x'"),
+        ("scale --devices 1 --device", "scale: error: argument --device: expected one argument"),
+    ],
+)
+def test_a_value_of_another_type_is_one_line(command: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(command.split())
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"multicard {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["bash", "-c", "exec python -m torch.distributed.run --nproc-per-node {devices} iter2.py"], "bash"),
+        (["env", "python", "src/iter2.py"], "iter2.py"),
+    ],
+)
+def test_what_is_run_is_named_by_its_script_or_its_program(command: list[str], name: str, folder: Path) -> None:
+    stated = written("--devices", "1", "--launcher", "command", "--", *command)
+    assert stated["scenarios"]["scale"]["question"] == f"Where does the time of {name} go?"
+    [run] = distinct(expand(read_experiment(Path("multicard.yaml"))))
+    assert run.startswith(f"script_{name.removesuffix('.py')}-")

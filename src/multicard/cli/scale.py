@@ -77,6 +77,9 @@ def run(arguments: argparse.Namespace) -> None:
         print(warning, flush=True)
     if not path.exists():
         _refuse_others(Path(config["results"]))
+    for name in arguments.environment:
+        if name not in os.environ and not arguments.write_only:
+            print(f"--pass: {name} is not set, so the script does not get it", file=sys.stderr, flush=True)
     if not arguments.write_only:
         check_start(experiment, planning=arguments.dry_run)
     if arguments.dry_run:
@@ -104,7 +107,10 @@ def _refuse_others(results: Path) -> None:
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
     """Write the configuration file, unless another one is there."""
-    more = f", whose results go to a folder of their own, and multicard run {path} runs it as it is"
+    more = (
+        f", whose results go to a folder of their own, and multicard run {path} runs it as it is; --overwrite keeps "
+        "what was measured with unchanged parameters"
+    )
     if needs_writing(path, overwrite, lambda: path.read_bytes() == text.encode(), more):
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -118,6 +124,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     UserError
         If the arguments do not fit together.
     """
+    from multicard.workloads.script.parameters import program
     from multicard.workloads.script.workload import default_figures
 
     python, command = parse_command(arguments.rest, arguments.launcher)
@@ -139,7 +146,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
     fixed |= {name: value for name, value in stated.items() if value is not None and value != []}
     what = "GPU" if device == "cuda" else "process"
-    name = next((Path(part).name for part in command if part.endswith(".py")), " ".join(command[:2]))
+    name = Path(program(command)).name
     return {
         "results": arguments.results or results_of(arguments.config_out, CONFIG),
         "time_limit_min": arguments.time_limit_min,
@@ -220,12 +227,13 @@ def _inline_yaml(value: Any) -> str:
 
 def _parse_vary(text: str) -> tuple[str, list[Any]]:
     """Name and values of one `--vary`."""
-    name, equals, values = text.partition("=")
-    if not equals or not OWN_NAME.fullmatch(name) or not all(values.split(",")):
+    name, equals, listed = text.partition("=")
+    values = [value.strip() for value in listed.split(",")]
+    if not equals or not OWN_NAME.fullmatch(name) or not all(values):
         raise UserError(f"--vary: found {text!r}, expected NAME=VALUE,... such as batch-size=32,64")
-    if any(value.count(one) != value.count(other) for value in values.split(",") for one, other in ("[]", "()", "{}")):
+    if any(value.count(one) != value.count(other) for value in values for one, other in ("[]", "()", "{}")):
         raise UserError(f"--vary: found {text!r}, whose commas part values; state such values under `vary` in the file")
-    return as_in_file(name), [_value(value) for value in values.split(",")]
+    return as_in_file(name), [_value(value) for value in values]
 
 
 def _value(text: str) -> Any:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -116,11 +117,8 @@ class ScriptParameters(JobParameters):
     @property
     def script(self) -> str:
         """Name of the script in a run id: its stem, and a digest of what is run."""
-        first, *others = self.command
-        if first == "-m" and others:
-            name = others[0].rpartition(".")[2]
-        else:
-            name = PurePath(next((part for part in self.command if part.endswith(".py")), first)).stem
+        named = program(self.command)
+        name = named.rpartition(".")[2] if self.command[0] == "-m" else PurePath(named).stem
         stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", name).strip("-.")[:40] or "script"
         return f"{stem}-{_digest([self.command, self.folder, self.python, sorted(self.environment)])}"
 
@@ -161,6 +159,18 @@ class ScriptParameters(JobParameters):
         """
         given = {name: getattr(self, name) for name in ("devices", "devices_per_node", "nodes", "repeat")}
         return fill(self.command, {**self.args, **given, "seed": self.seed + self.repeat - 1, "run_dir": run_dir})
+
+
+def program(command: Sequence[str]) -> str:
+    """What a command runs: the script that it names, the module after `-m`, or its first word.
+
+    A word with a blank is no script, but a line of a shell's that may end in the name of one.
+
+    >>> program(["bash", "-c", "exec python train.py"]), program(["wrap", "train.py"]), program(["-m", "pkg.train"])
+    ('bash', 'train.py', 'pkg.train')
+    """
+    script = next((part for part in command if part.endswith(".py") and not re.search(r"\s", part)), None)
+    return script or (command[1] if command[0] == "-m" and len(command) > 1 else command[0])
 
 
 def slug(value: Any) -> str:
