@@ -37,6 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nsys_export(folder / "idle.sqlite", cuda=False)
     kineto_trace(folder / "says1.json", rank=1)
     (folder / "no.sqlite").write_text("nothing")
+    (folder / "other.json").write_text('{"traceEvents": 3}')
     (folder / "notes.txt").touch()
     return folder
 
@@ -105,6 +106,7 @@ FAULTS = [
     (["trace,devices,β", "one.sqlite,1,1"], "the column 'β' is no name of a parameter"),
     (["trace,devices"], "holds no row below its header"),
     (["trace,devices", "no.sqlite,1"], "line 2: no.sqlite"),
+    (["trace,devices", "other.json,1"], "line 2: other.json: no trace of PyTorch's profiler: "),
     (["trace,devices", "idle.sqlite,1"], "line 2: idle.sqlite: holds no kernel of a GPU, expected CUDA activity"),
     (["trace,devices", "two.sqlite,1"], "line 2: its traces show 2 GPUs at work, and devices is 1"),
     (["trace,devices", "says1.json,1"], "line 2: holds a trace of rank 1, and devices is 1"),
