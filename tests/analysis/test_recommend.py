@@ -327,6 +327,10 @@ def test_general_advice_fits_the_devices(tmp_path: Path) -> None:
         line for line in as_markdown(made(tmp_path, [cpu], gpu=None)).splitlines() if GENERALLY in line
     ]
     assert "pin_memory" not in loading and "`OMP_NUM_THREADS`" in waiting
+    blocked = cpu | {"devices": 2, "blocked_share": 0.2, "data_share": 0.0, "cpu_wait_share": 0.0}
+    for nodes in ((0,), (0, 1)):
+        text = as_markdown(made(tmp_path / f"{len(nodes)}", [blocked], gpu=None, nodes=nodes))
+        assert ("`numactl`" in text) == (len(nodes) > 1)
     lost = SCRIPT | {"devices": 1, "outcome": "out_of_memory"}
     [memory] = [line for line in as_markdown(made(tmp_path / "gpu", [lost])).splitlines() if GENERALLY in line]
     assert f"{GENERALLY}: a smaller batch per device" in memory and "sharded" not in memory

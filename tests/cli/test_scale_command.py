@@ -212,8 +212,8 @@ def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Pa
     first = written("--devices", "1", "--", "train.py")
     assert written("--devices", "1", "--", "train.py") == first, "the same is no other"
     asked = ["--devices", "1,2", "--", "train.py"]
-    assert "; --overwrite keeps what was measured with unchanged parameters" in refused(*asked)
-    assert "multicard.yaml: exists and holds something else; --overwrite replaces it" in refused(*asked)
+    line = "multicard.yaml: exists and holds something else; --overwrite replaces it and keeps what was measured with "
+    assert f"{line}unchanged parameters, --config-out FILE writes another" in refused(*asked)
     main(["scale", "--device", "cpu", "--config-out", "other.yaml", *asked])
     assert yaml.safe_load(Path("multicard.yaml").read_text()) == first
     other = yaml.safe_load(Path("other.yaml").read_text())

@@ -4,24 +4,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 from multicard.analysis.bottlenecks import Kind
+from multicard.analysis.evidence import Configuration
+from multicard.analysis.tuning_options import several_numa_nodes
 
 
 @dataclass(frozen=True)
 class GeneralOption:
     """Something to change in the program itself, in Markdown.
 
-    `device` restricts it to one kind of device, `several` to several devices. `learns_otherwise`: it changes what is
+    `device` restricts it to one kind of device, `several` to several devices, and `numa` to several NUMA nodes.
+    `learns_otherwise`: it changes what is
     learned from a sample.
     """
 
     description: str
     device: Literal["cuda", "cpu"] | None = None
     several: bool = False
+    numa: bool = False
     learns_otherwise: bool = False
 
-    def applies(self, device: str, devices: int) -> bool:
-        """Whether it can be had on so many devices of this kind."""
-        return self.device in (None, device) and (devices > 1 or not self.several)
+    def applies(self, configuration: Configuration) -> bool:
+        """Whether it can be had on the devices of a configuration."""
+        return (
+            self.device in (None, configuration["device"])
+            and (configuration["devices"] > 1 or not self.several)
+            and (not self.numa or several_numa_nodes(configuration))
+        )
 
 
 LARGER_BATCH = GeneralOption("a larger batch per device", learns_otherwise=True)
@@ -59,7 +67,7 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
     "waiting for other ranks": (
         GeneralOption("equal work per rank: batches of equal length, and no rank that logs or saves alone"),
         GeneralOption("more loader workers, so that no single rank waits for data"),
-        GeneralOption("each rank and its loader on one NUMA node (`numactl`)"),
+        GeneralOption("each rank and its loader on one NUMA node (`numactl`)", numa=True),
         LARGER_BATCH,
         ACCUMULATION,
         FEWER_DEVICES,

@@ -211,7 +211,7 @@ def _general_lines(configuration: Configuration, bottleneck: Bottleneck) -> list
     options = [
         f"{option.description}{f' ({LEARNS_OTHERWISE})' if option.learns_otherwise else ''}"
         for option in GENERAL_OPTIONS[bottleneck.kind]
-        if option.applies(configuration["device"], configuration["devices"])
+        if option.applies(configuration)
     ]
     return [f"To change in the program, not tried by multicard{_bound_words(bottleneck)}: {'; '.join(options)}."]
 

@@ -200,7 +200,7 @@ def _with_option(configuration: Configuration, option: TuningOption) -> dict[str
         return None
     if all(_is(configuration[name], change, configuration[name]) for name, change in option.changes.items()):
         return None
-    if "binding" in option.changes and not _several_numa_nodes(configuration):
+    if "binding" in option.changes and not several_numa_nodes(configuration):
         return None
     precision = option.changes.get("precision")
     if precision and configuration["precision"] in ("fp16", "bf16"):
@@ -208,7 +208,7 @@ def _with_option(configuration: Configuration, option: TuningOption) -> dict[str
     return _changed(configuration, option)
 
 
-def _several_numa_nodes(configuration: Configuration) -> bool:
+def several_numa_nodes(configuration: Configuration) -> bool:
     """Whether there are several NUMA nodes; where that is not recorded, GPUs are taken to have some."""
     nodes = {node for run in configuration.runs for node in run.provenance.numa_nodes}
     return len(nodes) > 1 or (not nodes and configuration["device"] == "cuda")

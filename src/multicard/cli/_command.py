@@ -161,10 +161,10 @@ def refuse_unwritable(option: str, file: Path) -> None:
         raise UserError(f"{option}: cannot write to {file}: {reason}")
 
 
-def needs_writing(file: Path, overwrite: bool, is_same: Callable[[], bool], more: str = "") -> bool:
+def needs_writing(file: Path, overwrite: bool, is_same: Callable[[], bool], more: str = "", kept: str = "") -> bool:
     """Whether a file for `--config-out` is to be written; not where one that is the same is there, unless `overwrite`.
 
-    `more`: the rest of the message about one that is not the same.
+    `more`: the rest of the message about one that is not the same. `kept`: what of it `--overwrite` keeps.
 
     Raises
     ------
@@ -177,7 +177,8 @@ def needs_writing(file: Path, overwrite: bool, is_same: Callable[[], bool], more
     if is_same():
         return False
     raise UserError(
-        f"{file}: exists and holds something else; --overwrite replaces it, --config-out FILE writes another{more}"
+        f"{file}: exists and holds something else; --overwrite replaces it{kept}, "
+        f"--config-out FILE writes another{more}"
     )
 
 

@@ -107,11 +107,9 @@ def _refuse_others(results: Path) -> None:
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
     """Write the configuration file, unless another one is there."""
-    more = (
-        f", whose results go to a folder of their own, and multicard run {path} runs it as it is; --overwrite keeps "
-        "what was measured with unchanged parameters"
-    )
-    if needs_writing(path, overwrite, lambda: path.read_bytes() == text.encode(), more):
+    more = f", whose results go to a folder of their own, and multicard run {path} runs it as it is"
+    kept = " and keeps what was measured with unchanged parameters"
+    if needs_writing(path, overwrite, lambda: path.read_bytes() == text.encode(), more, kept):
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
