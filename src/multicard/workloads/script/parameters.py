@@ -169,8 +169,9 @@ def program(command: Sequence[str]) -> str:
     >>> program(["bash", "-c", "exec python train.py"]), program(["wrap", "train.py"]), program(["-m", "pkg.train"])
     ('bash', 'train.py', 'pkg.train')
     """
-    script = next((part for part in command if part.endswith(".py") and not re.search(r"\s", part)), None)
-    return script or (command[1] if command[0] == "-m" and len(command) > 1 else command[0])
+    if command[0] == "-m" and len(command) > 1:
+        return command[1]
+    return next((part for part in command if part.endswith(".py") and not re.search(r"\s", part)), command[0])
 
 
 def slug(value: Any) -> str:
