@@ -92,13 +92,22 @@ def test_the_smallest_is_found_where_less_is_better() -> None:
     assert search.best == BEST
 
 
-@pytest.mark.parametrize(("budget", "most"), [(12, 1), (20, 4)])
-def test_the_budget_is_not_exceeded_and_part_of_it_is_kept_for_repeats(budget: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("budget", "most", "ended"), [(12, 1, "the budget is spent, "), (20, 4, "neither model expects an improvement")]
+)
+def test_the_budget_is_not_exceeded_and_part_of_it_is_kept_for_repeats(budget: int, most: int, ended: str) -> None:
     search = Search(SPACE, maximize=True, repeats=3, budget=budget)
     asked = finish(search, slight, most=most)
     assert len(asked) <= budget
     assert len(search.completed[search.best]) == 3
-    assert search.ended[0].startswith("the budget is spent but for repeats")
+    assert search.ended[0].startswith(ended)
+
+
+def test_a_small_budget_tries_several_configurations_before_it_repeats_one() -> None:
+    search = Search(SPACE, maximize=True, repeats=3, budget=6)
+    asked = finish(search, slight)
+    assert len(asked) == 6
+    assert len(search.tried) >= 4  # a third of the budget at most is kept for repeats
 
 
 def test_the_first_runs_show_what_a_run_costs() -> None:

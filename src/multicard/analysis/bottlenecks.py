@@ -91,9 +91,9 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
     """Give the bottlenecks of each configuration, in their order; those without a run that ended are left out."""
     traces = evidence.per_run(trace_shares).to_dict("index")
     alone = {
-        each.rest(BASELINE_DIFFERS): blocked_s
+        each.rest(BASELINE_DIFFERS): _median([_Numbers(run, {}) for run in each.completed], _blocked_s)
         for each in evidence.configurations
-        if each["devices"] == 1 and (blocked_s := _median([_Numbers(run, {}) for run in each.completed], _blocked_s))
+        if each["devices"] == 1
     }
     reports = []
     for configuration in evidence.configurations:
@@ -263,9 +263,9 @@ def _ranks(numbers: list[_Numbers], blocked_alone_s: float | None = None) -> Bot
         return Bottleneck("waiting for other ranks", share, text)
     several = [each for each in numbers if each.is_on_cpus and each.run.number("devices") > 1]
     share, step_s = _measure(several, "blocked_share"), _measure(several, "mean_iteration_time_s")
-    if share is None or not step_s:
+    if share is None:
         return None
-    if blocked_alone_s is None:
+    if blocked_alone_s is None or not step_s:
         text = f"for {percent(share)} of the step a rank neither runs nor waits for a CPU or for data: it may wait for "
         return Bottleneck(
             "waiting", share, f"{text}others, or sleep, which a run on one device would tell (measures.csv)"

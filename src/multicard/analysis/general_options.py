@@ -41,6 +41,15 @@ ACCUMULATION = GeneralOption(
 )
 FEWER_DEVICES = GeneralOption("fewer devices, which exchange less", several=True, learns_otherwise=True)
 
+FOR_EQUAL_RANKS = (
+    GeneralOption("equal work per rank: batches of equal length, and no rank that logs or saves alone"),
+    GeneralOption("more loader workers, so that no single rank waits for data"),
+    GeneralOption("each rank and its loader on one NUMA node (`numactl`)", numa=True),
+    LARGER_BATCH,
+    ACCUMULATION,
+    FEWER_DEVICES,
+)
+
 GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
     "data loading": (
         GeneralOption("more loader workers (`num_workers`), as far as there are CPUs for them"),
@@ -64,14 +73,8 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
         GeneralOption("gradients sent in 16 bits (a communication hook)", several=True, learns_otherwise=True),
         FEWER_DEVICES,
     ),
-    "waiting for other ranks": (
-        GeneralOption("equal work per rank: batches of equal length, and no rank that logs or saves alone"),
-        GeneralOption("more loader workers, so that no single rank waits for data"),
-        GeneralOption("each rank and its loader on one NUMA node (`numactl`)", numa=True),
-        LARGER_BATCH,
-        ACCUMULATION,
-        FEWER_DEVICES,
-    ),
+    "waiting for other ranks": FOR_EQUAL_RANKS,
+    "waiting": (GeneralOption("no sleeps, locks or slow reads in the training loop"), *FOR_EQUAL_RANKS),
     "waiting for a CPU": (
         GeneralOption("fewer threads per rank (`torch.set_num_threads`, `OMP_NUM_THREADS`)"),
         GeneralOption("fewer loader workers, or ranks, than there are CPUs"),

@@ -7,7 +7,7 @@ constraint. Where it proposes what has run, it expects nothing of the rest: then
 better by a linear model with interactions, or else differ in one parameter from the best, or from the next within noise
 of it. When there are none left no new ones are tried. At last the best and all within noise of it are repeated in turn,
 until what remains has all its repeats: a race (Maron and Moore, NIPS 1993), in which more noise than was thought brings
-back what had fallen behind.
+back what had fallen behind. What was kept for repeats and is left tries further configurations.
 """
 
 import itertools
@@ -28,6 +28,7 @@ CENTRES = 3  # configurations, the best and those within noise of it, beside whi
 TOGETHER = 3  # configurations that run at once where the sampler proposes none
 PAIRS = 0.4  # how large effects of pairs are expected to be, relative to those of single values
 RESERVED = 3  # configurations for whose repeats a part of the budget is kept
+MOST_RESERVED = 1 / 3  # of the budget
 LEAST_LIKELY = 0.05  # probability to complete, below which a configuration is not promising
 FEASIBLE = "completes"  # name of the constraint
 MOST_PROPOSALS = 20  # until a configuration is taken at random
@@ -91,6 +92,7 @@ class Search:
         self.tried: dict[Hashable, Tried] = {}
         self.excluded: set[Hashable] = set()
         self.ended: list[str] = []
+        self._has_kept = False  # a part of the budget for repeats, while not all were tried
         self._sign, self._seed, self._rng = 1 if maximize else -1, seed, np.random.default_rng(seed)
         self._costs: list[float] = []
         self.screening = self._screening()
@@ -158,7 +160,11 @@ class Search:
         """
         if not self.ended and (asked := self._new(most)):
             return [(key, 1) for key in asked]
-        return self._again()
+        asked = self._again()
+        if not asked and self._has_kept:
+            self.ended.clear()
+            return [(key, 1) for key in self._new(most, keeps=False)]
+        return asked
 
     def tell(self, configuration: Hashable, repeat: int, value: float | None, cost: float) -> None:
         """Tell of a run that was asked for: its value, or None where it did not complete, and what it cost."""
@@ -170,14 +176,19 @@ class Search:
             self._costs.append(cost)
             self.tried[configuration].values[repeat] = value
 
-    def _new(self, most: int) -> list[Hashable]:
-        """Configurations to try; none if that is over, of which `ended` says why."""
+    def _new(self, most: int, keeps: bool = True) -> list[Hashable]:
+        """Configurations to try; none if that is over, of which `ended` says why.
+
+        `keeps`: whether a part of the budget is kept for repeats.
+        """
+        self._has_kept = False
         if not self.left:
             self.ended.append("every configuration that is left in was tried")
             return []
-        reserve = (self.repeats - 1) * min(RESERVED, max(1, len(self.completed)))
+        reserve = self._reserve() if keeps else 0
         affordable = self._affordable() - reserve
         if affordable < 1 and (self._costs or self.spent):
+            self._has_kept = reserve > 0
             rest = " but for repeats" if reserve else ""
             self.ended.append(f"the budget is spent{rest}, {len(self.left)} were not tried")
             return []
@@ -204,6 +215,11 @@ class Search:
         if due and not asked:
             self.ended.append("the budget for repeats is spent")
         return [(key, max(found[key]) + 1) for key in asked]
+
+    def _reserve(self) -> int:
+        """How many runs the budget is to have left for repeats."""
+        wanted, typical = (self.repeats - 1) * min(RESERVED, max(1, len(self.completed))), self.typical_cost
+        return int(min(wanted, MOST_RESERVED * self.budget / typical)) if typical else wanted
 
     def _affordable(self) -> int:
         """How many more runs the budget allows, by what the typical one has cost so far."""
