@@ -14,9 +14,10 @@ from multicard.analysis.version_history import Point
 from multicard.core.text import counted, for_figure, natural
 from multicard.core.units import heading, unit_for, units_of
 from multicard.figures.series import configuration_names
-from multicard.figures.style import WIDTH_IN, colours, legend_below, note_above, styled
+from multicard.figures.style import WIDTH_IN, colours, filled, legend_below, note_above, styled
 
 COLUMNS, PANEL_IN = 3, 1.7  # of panels, and the height of one
+TITLE_PER_IN, TITLE_IN = 11, 0.14  # characters of a title per inch of its panel, and the height of a line of it
 MOST = 24  # panels
 WHISKERS = {False: "range", True: "95% interval"}  # of a median, by whether it has an interval
 LONGEST = 14  # characters of a version's name at an axis
@@ -72,8 +73,10 @@ def _draw(named: dict[str, list[Point]], versions: Sequence[str], tolerance: flo
     titles, lines = zip(*sorted(titled, key=lambda pair: natural(pair[0])), strict=True)
     columns = 2 if len(lines) == 4 else min(COLUMNS, len(lines))
     rows = math.ceil(len(lines) / columns)
+    titles = [filled(title, int(WIDTH_IN / columns * TITLE_PER_IN)) for title in titles]
+    height = PANEL_IN + TITLE_IN * max(title.count("\n") for title in titles)
     figure, grid = plt.subplots(
-        rows, columns, figsize=(WIDTH_IN, PANEL_IN * rows + 0.9), sharex=True, squeeze=False
+        rows, columns, figsize=(WIDTH_IN, height * rows + 0.9), sharex=True, squeeze=False
     )  # fmt: skip
     panels = list(grid.flat)
     covered = {point.median.coverage is not None for own in lines for point in own if point.median.low is not None}
@@ -140,9 +143,9 @@ def _titles(lines: dict[str, list[Point]]) -> list[str]:
     """What varies among the configurations, or their ids where these are of several workloads."""
     rows = [next(point.parameters for point in own if point.parameters) for own in lines.values()]
     if len({row["workload"] for row in rows}) > 1:
-        return [for_figure(name, 40) for name in lines]
+        return list(lines)
     measures = pd.DataFrame(rows).assign(outcome="completed", repeat=1)
-    return [for_figure(name, 40) for name in configuration_names(measures, measures)]
+    return configuration_names(measures, measures)
 
 
 def _regressed(judgement: Judgement | None) -> bool:

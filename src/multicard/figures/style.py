@@ -100,6 +100,16 @@ def explain_marks(axes: Axes, verdicts: Collection[str]) -> None:
             axes.plot([], [], linestyle="none", marker="o", color="0.3", label=WEAK_WORDS[weak], **fill)
 
 
+def filled(text: str, width: int, most: int = 3) -> str:
+    r"""Text in lines of at most `width` characters, and in at most so many lines, as Matplotlib shows it literally.
+
+    >>> filled("bf16, batch 64", 9), filled("one two three", 5, most=2)
+    ('bf16,\nbatch 64', 'one\ntwo…')
+    """
+    lines = textwrap.wrap(for_figure(text, len(text)), width, max_lines=most, placeholder="…")
+    return "\n".join(lines)
+
+
 def note_above(figure: Figure, notes: Iterable[str]) -> None:
     """Put notes, a line or more each, above a figure, whose panels keep their height."""
     lines = [line for note in notes for line in textwrap.wrap(for_figure(note, len(note)), NOTE_WIDTH)]
