@@ -84,3 +84,20 @@ def test_a_configuration_whose_peak_is_not_known_says_so(tmp_path: Path) -> None
     assert words(right) == ["no parts of steps were recorded"]
     assert left.get_xlabel() == "Of the vendor's peak (%)"
     assert legend(figure) == [["MFU"]]
+
+
+def test_labels_of_the_panels_stay_apart_where_names_are_long(tmp_path: Path) -> None:
+    common = {"technique": "lora", "device": "cuda", "mfu_of": "measured, disturbed", "achieved_flop_per_s": 1e14}
+    measures = measured(
+        "llm",
+        common | {"mfu": 0.25, "precision": "bf16", "sequence_length": 2048, "batch_size": 16},
+        common | {"mfu": 0.4, "precision": "fp32", "sequence_length": 4096, "batch_size": 8, "devices": 2}
+        | {"activation_checkpointing": True},
+    )  # fmt: skip
+    phases = {"data_s": 0.1, "forward_s": 0.4, "backward_s": 0.5, "mean_iteration_time_s": 1.0}
+    figure = closed(draw("utilization", gathered(tmp_path, measures.assign(**phases)))[0])
+    figure.draw_without_rendering()
+    left, right = figure.axes
+    assert left.get_xlabel() == "Of the measured,\ndisturbed peak (%)"
+    for one, other in ((left.xaxis.label, right.xaxis.label), (left._left_title, right._left_title)):
+        assert one.get_window_extent().x1 + 5 < other.get_window_extent().x0

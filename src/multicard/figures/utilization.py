@@ -12,7 +12,7 @@ from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import OPERATIONS_PER_S, unit_for
 from multicard.figures.bars import absent, group_axis, height_of, stacked, whiskers
 from multicard.figures.series import configuration_names
-from multicard.figures.style import HATCHES, PHASE_COLOURS, WIDTH_IN, NothingToShow, legend_below, say
+from multicard.figures.style import HATCHES, PHASE_COLOURS, WIDTH_IN, NothingToShow, filled, legend_below, say
 from multicard.figures.timeline import LOOKS
 
 LOOK = {
@@ -28,6 +28,8 @@ LOOK = {
 MEASURES = ("mfu", "hfu", "achieved_flop_per_s")
 LEAST = 1e-3  # share of a step from which on a part is drawn
 HOW = "for the peak: multicard machine"
+NAME_WIDTH, NAME_LINES = 34, 2  # characters of a line of a configuration's name, and its lines
+LABEL_WIDTH = 24  # characters of a line under the narrow panel
 COLOUR = PHASE_COLOURS["optimizer"]
 
 
@@ -43,16 +45,17 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow("neither operations nor parts of steps are known")
     names = configuration_names(measures, data)
     data.insert(0, "configuration", names)
+    shown_names = [filled(name, NAME_WIDTH, NAME_LINES) for name in names]
     size = (WIDTH_IN, 1.3 + height_of(len(data)))
     counted = data[["mfu", "achieved_flop_per_s"]].notna().any(axis=None)
     ratios = (2, 3) if counted else (1,)
     figure, panels = plt.subplots(1, len(ratios), figsize=size, sharey=True, width_ratios=ratios, squeeze=False)
     *rates, right = panels[0]
     for left in rates:
-        _draw_rates(left, data, measures["mfu_of"].dropna().unique().tolist())
+        _draw_rates(left, data, shown_names, measures["mfu_of"].dropna().unique().tolist())
     shown = {part: 100 * data[part] for part in PARTS if (data[part] >= LEAST).any()}
     stacked(right, range(len(data)), shown, LOOK, horizontal=True)
-    group_axis(right, names, horizontal=True)
+    group_axis(right, shown_names, horizontal=True)
     right.set(title="Where the step goes", xlabel="Share of the step (%)", xlim=(0, 100))
     if data[list(PARTS)].isna().all(axis=None):
         say(right, "no parts of steps were recorded")
@@ -60,7 +63,7 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     return figure, data
 
 
-def _draw_rates(axes: Axes, data: pd.DataFrame, whose: list[str]) -> None:
+def _draw_rates(axes: Axes, data: pd.DataFrame, names: list[str], whose: list[str]) -> None:
     """Bars of MFU before HFU; of the rate itself where no peak is known."""
     known = data["mfu"].notna().any()
     value = "mfu" if known else "achieved_flop_per_s"
@@ -76,7 +79,7 @@ def _draw_rates(axes: Axes, data: pd.DataFrame, whose: list[str]) -> None:
             unknown = row["outcome"] == "completed" and pd.notna(row["achieved_flop_per_s"])
             row["outcome"] = "peak unknown" if unknown else row["outcome"]
             absent(axes, place, row, horizontal=True)
-    group_axis(axes, data["configuration"].tolist(), horizontal=True, known=data[value].notna().any())
+    group_axis(axes, names, horizontal=True, known=data[value].notna().any())
     peak = f"{whose[0]} peak".replace("vendor", "vendor's") if len(whose) == 1 else "peak, measured or vendor's"
-    of = f"Of the {peak} (%)" if known else f"Rate per device ({unit});\n{HOW}"
+    of = filled(f"Of the {peak} (%)", LABEL_WIDTH) if known else f"Rate per device ({unit});\n{HOW}"
     axes.set(title="Model FLOP utilization" if known else "Operations of the model", xlabel=of)
