@@ -187,6 +187,25 @@ def test_a_scenario_that_varies_nothing_is_refused(folder: Path) -> None:
     assert refused("config.yaml", "--budget", "1h").startswith("scenarios.formats: varies nothing, expected several")
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_energy_of_cpus_is_refused_before_anything_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    line = refused("config.yaml", "--goal", "energy", "--budget", "1h", *more)
+    assert line.startswith("scenarios.formats: runs on CPUs, which have no meter of energy here")
+    assert monkeypatch.made == []
+
+
+def test_a_search_for_energy_leaves_out_what_runs_on_cpus(folder: Path) -> None:
+    fixed = {name: value for name, value in TINY.items() if name != "device"}
+    config = changed(vary={"device": ["cpu", "cuda"]}) | {"fixed": fixed}
+    config["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 2, "gpu_memory_gb": 80}
+    planned = space(config, "energy")
+    [(key, why)] = planned.left_out().items()
+    assert planned.values(key) == {"device": "cpu"} and why == "on CPUs, which have no meter of energy here"
+    assert space(config).left_out() == {}
+
+
 def space(config: dict[str, Any], goal: str = "throughput") -> ScenarioSpace:
     return ScenarioSpace(check(config, "test"), "formats", goal)
 

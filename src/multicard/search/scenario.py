@@ -27,6 +27,7 @@ from multicard.limits.jobs import loaders
 from multicard.search.core import Search, Space
 
 READ_AHEAD = 1.1  # by how much a short run may exceed what its loader gives in the long run
+NO_METER = "which have no meter of energy here"  # CPUs
 
 # The measure of a workload that is searched for, and whether more of it is better.
 GOALS: dict[str, Callable[[Workload], tuple[str, bool]]] = {
@@ -69,7 +70,7 @@ class ScenarioSpace:
         Raises
         ------
         UserError
-            If it varies nothing, or an archive of recorded runs cannot be read.
+            If it varies nothing, an archive of recorded runs cannot be read, or none of its runs can have the measure.
         """
         self.experiment, self.name, self.goal = experiment, name, goal
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
@@ -77,6 +78,11 @@ class ScenarioSpace:
         if not self.varied:
             raise UserError(f"scenarios.{name}: varies nothing, expected several values of a parameter under vary")
         self.matrix = Matrix.plan(experiment)
+        if goal == "energy" and all(run.parameters.device == "cpu" for run in self.matrix.scenarios[name]):
+            raise UserError(
+                f"scenarios.{name}: runs on CPUs, {NO_METER}, so there is no energy to search for: search for another "
+                "goal, such as --goal iteration_time"
+            )
         self.measure, self.maximize = GOALS[goal](WORKLOADS[experiment.workload(name)])
         self._of = combinations(experiment, name)
         self.repeats = {runs[0].id: runs for runs in self._of.values()}
@@ -157,8 +163,11 @@ class ScenarioSpace:
         return [name for name in names if len({repr(each.get(name)) for each in found}) > 1]
 
     def left_out(self) -> dict[str, str]:
-        """Why configurations are not tried: they cannot run here, or are not expected to fit into memory."""
+        """Why configurations are not tried: they cannot run here, have no energy, or are expected not to fit."""
         reasons = {key: self.matrix.reasons[key] for key in self.repeats}
+        if self.goal == "energy":
+            on_cpu = [key for key in self.repeats if self.run(key, 1).parameters.device == "cpu"]
+            reasons |= {key: reasons[key] or f"on CPUs, {NO_METER}" for key in on_cpu}
         large = "memory estimate above that of a GPU"
         return {
             key: reason or large
