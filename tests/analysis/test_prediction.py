@@ -483,6 +483,31 @@ def test_a_caveat_of_some_numbers_of_devices_names_them(tmp_path: Path, capsys: 
     assert "Caveat, 8 devices: a device gets fewer or more samples than in any run" in printed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["--devices", "6,8", "--nodes", "3"],
+            "--devices: found 8, expected multiples of 3, so that as many nodes share the devices equally",
+        ),
+        (["--devices", "1000001"], "--devices: found 1000001, expected at most 1000000 devices"),
+        (["--devices", "9" * 20], f"--devices: found {'9' * 20}, expected at most 1000000 devices"),
+    ],
+)
+def test_numbers_of_devices_that_no_job_has_are_refused(tmp_path: Path, arguments: list[str], line: str) -> None:
+    make_results(tmp_path, runs({1: 0.1, 2: 0.12, 4: 0.14}))
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", *arguments, str(tmp_path)])
+    assert str(stopped.value) == line
+
+
+def test_more_gpus_than_the_recorded_node_has_are_a_caveat(tmp_path: Path) -> None:
+    found = only(tmp_path, runs({1: 0.1, 2: 0.12}), gpu=GPU)
+    why = "8 GPUs on one node, while runs were recorded where 4 could be used"  # as many as these records list
+    assert why in found.forecast(8).prediction.caveats
+    assert "could be used" not in str(found.forecast(4).prediction.caveats)
+
+
 def test_limits_of_the_machine_let_one_device_predict_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = make_results(tmp_path, runs({1: 0.1}, device="cpu"), gpu=None)
     record = machine_record() | {"device": "cpu"}

@@ -74,6 +74,15 @@ class Provenance:
         return self.machine and GPU_COUNT.sub("", self.machine)
 
     @property
+    def gpu_count(self) -> int | None:
+        """GPUs of a node that its job could use, of all kinds; None where none is recorded.
+
+        >>> Provenance("4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs").gpu_count
+        4
+        """
+        return sum(int(each.removesuffix(" × ")) for each in GPU_COUNT.findall(self.machine or "")) or None
+
+    @property
     def software(self) -> str | None:
         """The versions, whichever profiler observed the run; None where the record does not say.
 

@@ -154,6 +154,10 @@ class Series:
         if predicted.step_s is None:
             why = "; ".join(each for each in (predicted.reason, self.elsewhere) if each)
             return Forecast(devices, nodes, Prediction(devices, None, reason=why))
+        there = self._gpus_of_node
+        if there is not None and of_node > there:
+            why = f"{counted(of_node, 'GPU')} on one node, while runs were recorded where {there} could be used"
+            predicted = replace(predicted, caveats=(*predicted.caveats, why))
         if nodes == 1 and (1, 1) not in self.configurations:
             why = "no run on one device: computing is the smallest run less the exposed communication of its trace"
             predicted = replace(predicted, caveats=(*predicted.caveats, why))
@@ -263,6 +267,15 @@ class Series:
                 "another number"
             )
         return None
+
+    @property
+    def _gpus_of_node(self) -> int | None:
+        """Most GPUs of a node that a run or a record of the machine could use; None where none is recorded."""
+        if self.of["device"] != "cuda":
+            return None
+        of_runs = [run.provenance.gpu_count for each in self.configurations.values() for run in each.completed]
+        known = [*filter(None, of_runs), *(len((each.hardware or {}).get("gpus") or []) for each in self.limits)]
+        return max([*known, *(count // own for own, count in self.configurations)]) if any(known) else None
 
     def _no_network(self, nodes: int) -> str | None:
         """Why the time of communication is not known; None where it is."""

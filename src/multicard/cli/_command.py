@@ -9,6 +9,9 @@ from typing import NoReturn
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
+from multicard.core.text import printable
+
+MOST_DEVICES = 1_000_000  # of a job: more than any machine has
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,7 +116,11 @@ def numbers_of_devices(option: str, text: str) -> list[int]:
     """
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
-    return list(dict.fromkeys(int(number) for number in text.split(",")))
+    numbers = text.split(",")
+    for number in numbers:
+        if len(number) > len(str(MOST_DEVICES)) or int(number) > MOST_DEVICES:  # int() refuses thousands of digits
+            raise UserError(f"{option}: found {printable(number, 40)}, expected at most {MOST_DEVICES} devices")
+    return list(dict.fromkeys(map(int, numbers)))
 
 
 def duration_s(option: str, text: str) -> float:

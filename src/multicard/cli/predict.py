@@ -32,6 +32,11 @@ def run(arguments: argparse.Namespace) -> None:
     devices = numbers_of_devices("--devices", arguments.devices)
     if arguments.nodes < 1:
         raise UserError(f"--nodes: found {arguments.nodes}, expected a number of nodes, at least 1")
+    if unequal := [str(count) for count in devices if count % arguments.nodes]:
+        raise UserError(
+            f"--devices: found {listed(unequal)}, expected multiples of {arguments.nodes}, so that as many nodes share "
+            "the devices equally"
+        )
     found = read_results(arguments.results, arguments.config).predictions(devices, arguments.nodes)
     terminal = console()
     machines = found.predictions.groupby("configuration")["machine"].nunique()
