@@ -164,6 +164,24 @@ def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
     assert "Energy: not recorded (the GPUs were not metered)." in text
     none = answered(scaled, deadline_s=60, epochs=20)
     assert "none that was measured meets it; the fastest, 4 GPUs, misses it" in none
+    assert "On more GPUs: `multicard predict` with your results and `--devices 8`." in none
+
+
+def test_predictions_are_of_what_changes_nothing_and_of_more_than_was_measured(tmp_path: Path) -> None:
+    rows = scaled_runs() + trained(8, 500, precision="bf16") + trained(2, 250, precision="bf16")
+    answers = [
+        line for line in answered(made(tmp_path, rows), deadline_s=1, epochs=20).splitlines() if "misses" in line
+    ]
+    told = {line.split("**")[1]: "`--devices 16`" in line for line in answers if line.startswith("**")}
+    assert list(told.values()) == [True, False] and "If you may change" in list(told)[1]
+
+
+def test_what_each_number_of_devices_needs_is_told(tmp_path: Path) -> None:
+    rows = trained(1, 100, peak_memory_bytes=90e9) + trained(2, 190, peak_memory_bytes=85e9)
+    # The worst repeat needs 0.3% more.
+    text = answered(made(tmp_path, rows), max_memory_bytes=80e9)
+    why = "on 1 GPU: needs 90.3 GB of memory; on 2 GPUs: needs 85.3 GB of memory"
+    assert f"none meets what is asked: {why}." in text
 
 
 def test_without_a_deadline_the_ends_of_the_front_are_named(scaled: Evidence) -> None:
@@ -402,12 +420,12 @@ def test_sizes_are_read() -> None:
         ("--deadline=0h", "--deadline: found '0h', expected a duration"),
         ("--max-memory=80", "--max-memory: found '80', expected a size such as 80GB"),
         ("--max-memory=0GB", "--max-memory: found '0GB', expected a size"),
-        ("--min-accuracy=98", "min_accuracy: found 98, expected a share above 0 and up to 1"),
-        ("--max-loss=nan", "max_loss: found nan, expected a number above 0"),
-        ("--gpu-hour-cost=-1", "gpu_hour_cost: found -1, expected a number above 0"),
+        ("--min-accuracy=98", "--min-accuracy: found 98, expected a share above 0 and up to 1"),
+        ("--max-loss=nan", "--max-loss: found nan, expected a number above 0"),
+        ("--gpu-hour-cost=-1", "--gpu-hour-cost: found -1, expected a number above 0"),
         ("--samples=many", "--samples: found 'many', expected a number such as 1.2e6"),
-        ("--samples=0", "samples: found 0, expected a number above 0"),
-        ("--samples=1e300", "samples: found 1e+300, expected a number above 0, up to 1e18"),
+        ("--samples=0", "--samples: found 0, expected a number above 0"),
+        ("--samples=1e300", "--samples: found 1e+300, expected a number above 0, up to 1e18"),
     ],
 )
 def test_a_faulty_demand_is_one_line(option: str, expected: str, results: Path) -> None:

@@ -10,7 +10,7 @@ from multicard.analysis.learning import changes_words, learning_words
 from multicard.analysis.notices import NOTICES
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
 from multicard.analysis.tradeoff_table import cost_of, length_words, lost_words
-from multicard.core.text import counted, for_markdown, plural
+from multicard.core.text import counted, for_markdown, listed, plural
 from multicard.core.units import BYTES, UNKNOWN, Units, number, percent, with_unit
 from multicard.experiment.parameters import nested
 
@@ -95,17 +95,33 @@ def _group_answer(job: Tradeoff, group: Sequence[Training], demand: Demand, chan
     counted_in = [each for each in group if not each.refused]
     if not counted_in:
         known = [each for each in group if not each.unknown]
-        why = "; ".join(dict.fromkeys(each.refused or "" for each in (known or group)))
+        why = _why_refused(job, known or group)
         verdict = "none meets what is asked" if len(known) == len(group) else "none is known to meet what is asked"
         return f"**{for_markdown(head)}**: {verdict}: {for_markdown(why)}."
     best = [min(own, key=lambda each: each.time_s.value) for _, own in groupby(counted_in, lambda each: each.devices)]
-    words = _with_deadline(job, counted_in, best, demand) if demand.deadline_s else _without(job, best, demand)
+    words = _with_deadline(job, counted_in, best, demand, changed) if demand.deadline_s else _without(job, best, demand)
     if not changed and len({each.devices for each in group}) == 1 < len({each.devices for each in job.trainings}):
         words += f". No other number of {plural(2, DEVICE_WORDS[job.device])} was measured with these"
     return f"**{for_markdown(head)}**: {words}."
 
 
-def _with_deadline(job: Tradeoff, group: Sequence[Training], best: Sequence[Training], demand: Demand) -> str:
+def _why_refused(job: Tradeoff, group: Sequence[Training]) -> str:
+    """Why trainings do not count; on which numbers of devices, unless on all for the same reason."""
+    of_count: dict[int, dict[str, None]] = {}
+    for each in group:
+        of_count.setdefault(each.devices, {})[each.refused or ""] = None
+    counts: dict[str, list[int]] = {}
+    for count, reasons in of_count.items():
+        counts.setdefault(" or ".join(reasons), []).append(count)
+    if len(counts) == 1:
+        return next(iter(counts))
+    word = DEVICE_WORDS[job.device]
+    return "; ".join(f"on {listed(list(map(str, own)))} {plural(max(own), word)}: {why}" for why, own in counts.items())
+
+
+def _with_deadline(
+    job: Tradeoff, group: Sequence[Training], best: Sequence[Training], demand: Demand, changed: bool
+) -> str:
     limit = f"for a deadline of {duration_words(demand.deadline_s)}"
     verdicts = {id(each): each.deadline(demand.deadline_s) for each in group}
     met = [each for each in group if verdicts[id(each)] == "met"]
@@ -115,9 +131,9 @@ def _with_deadline(job: Tradeoff, group: Sequence[Training], best: Sequence[Trai
         which, numbers = _devices(job, fastest), _numbers(job, fastest, demand)
         if may:
             return f"{limit}: none is sure to meet it; {which} ({numbers}) may miss it"
-        more = f". On more GPUs: multicard predict RESULTS --devices {2 * max(each.devices for each in group)}"
         answer = f"{limit}: none that was measured meets it; the fastest, {which}, misses it ({numbers})"
-        return answer + (more if job.device == "cuda" else "")
+        # A prediction is of the settings of runs, so of the reference.
+        return answer if changed or job.device != "cuda" else f"{answer}. {_predict_more(job)}"
     chosen = min(met, key=lambda each: (each.device_hours, each.devices))
     parts = [f"{limit}: {_devices(job, chosen, bold=True)} ({_numbers(job, chosen, demand)})"]
     for each in best:
@@ -132,6 +148,14 @@ def _with_deadline(job: Tradeoff, group: Sequence[Training], best: Sequence[Trai
             may = "may miss it" if verdict == "may miss" else f"miss{'es' if each.devices == 1 else ''} it"
             parts.append(f"{_devices(job, each)} {may} ({_time(each)})")
     return "; ".join(parts)
+
+
+def _predict_more(job: Tradeoff) -> str:
+    """How to learn what more devices than any that were measured would give."""
+    most = max(job.trainings, key=lambda each: each.devices)
+    nodes = most.configuration["nodes"] or 1
+    option = f"--devices {2 * most.devices}" + (f" --nodes {2 * nodes}" if nodes > 1 else "")
+    return f"On more GPUs: `multicard predict` with your results and `{option}`"
 
 
 def _without(job: Tradeoff, best: Sequence[Training], demand: Demand) -> str:

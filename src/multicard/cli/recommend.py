@@ -7,6 +7,17 @@ from multicard.cli._command import Command, add_results, duration_s, memory_byte
 from multicard.core.errors import UserError
 from multicard.core.text import without_escapes
 
+# Of what a demand states.
+OPTIONS = {
+    "deadline_s": "--deadline",
+    "max_memory_bytes": "--max-memory",
+    "gpu_hour_cost": "--gpu-hour-cost",
+    "min_accuracy": "--min-accuracy",
+    "max_loss": "--max-loss",
+    "samples": "--samples",
+    "epochs": "--samples",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the goal, what a training is to meet, and the results."""
@@ -34,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print recommendations, or the trainings as JSON."""
     from multicard import read_results
+    from multicard.analysis.tradeoff import Demand
 
     deadline, memory = arguments.deadline, arguments.max_memory
     demand = {
@@ -42,6 +54,11 @@ def run(arguments: argparse.Namespace) -> None:
         **{name: getattr(arguments, name) for name in ("gpu_hour_cost", "min_accuracy", "max_loss")},
         **_length(arguments.samples),
     }
+    try:
+        Demand(**demand)
+    except UserError as error:
+        name, _, found = str(error).partition(":")
+        raise UserError(f"{OPTIONS[name]}:{found}") from None
     results = read_results(arguments.results, arguments.config)
     if arguments.json:
         print(f'{{"configurations": {results.tradeoff(**demand).to_json(orient="records", indent=2)}}}')
