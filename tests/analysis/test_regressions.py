@@ -75,7 +75,7 @@ def test_one_of_many_needs_more_evidence_than_one_alone() -> None:
     p_value = ttest_ind(logs + np.log(shift / 1.03), logs, equal_var=False).pvalue
     # By Holm's method the smallest of 20; the others are equal to their baseline, further from the limit.
     assert (alone[0].change.p_value, among[0].change.p_value) == pytest.approx((p_value, 20 * p_value))
-    assert "chance among 20 comparisons" in among[0].reason
+    assert "chance among 20 comparisons, while the interval is of this one alone" in among[0].reason
 
 
 def test_without_an_interval_nothing_is_told() -> None:

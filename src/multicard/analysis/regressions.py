@@ -303,7 +303,7 @@ def _why_undecided(
     """What keeps a change from being told, and how many repeats would."""
     parts = []
     if change.low > tolerance:
-        parts.append(f"may be chance among {comparisons} comparisons")
+        parts.append(f"may be chance among {comparisons} comparisons, while the interval is of this one alone")
     elif needed is not None and needed <= repeats:
         parts.append("close to the tolerance")
     if needed is not None and needed > repeats:
