@@ -38,6 +38,14 @@ def test_points_lie_at_the_hours_and_time_of_the_training(tmp_path: Path) -> Non
     assert data["time_s"].tolist() == pytest.approx([360, 200, 400, 150], rel=1e-4)
 
 
+def test_the_legend_has_a_line_only_where_one_is_drawn(tmp_path: Path) -> None:
+    both = measured("vision", *row(1, 100), *row(2, 180))
+    assert legend(closed(tradeoff(gathered(tmp_path, both))[0])) == [["Pareto front"]]
+    better = measured("vision", *row(1, 100), *row(2, 90))  # one device is faster and has fewer hours
+    figure = closed(tradeoff(gathered(tmp_path / "one", better))[0])
+    assert legend(figure) == [["hollow: another is better"]]
+
+
 def test_each_machine_has_a_panel(tmp_path: Path) -> None:
     measures = measured("vision", *row(1, 100), *row(2, 180))
     info = [

@@ -55,7 +55,8 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     used = list(panels.flat[: len(found)])
     if any(not each.on_front for job in found for each in job.trainings):
         used[0].plot([], [], linestyle="none", marker="o", color="0.3", markerfacecolor="white", label=WORSE)
-    if len(groups) == 1 and groups[0] == "":  # nothing to tell apart
+    drawn = any(len(_estimated_front(group)) > 1 for job in found for group in job.groups)
+    if drawn and len(groups) == 1 and groups[0] == "":  # nothing to tell apart
         used[0].plot([], [], color=looks[""][0], label="Pareto front")
     legend_below(figure, *used)
     for axes, job in zip(used, found, strict=True):
