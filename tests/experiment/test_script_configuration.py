@@ -223,6 +223,11 @@ GIVEN = "devices, devices_per_node, nodes, repeat, seed, run_dir"
             f"{OURS}.vary.amp: unknown key{UNDER_ARGS} (scenarios.ours.vary.args.amp)",
         ),
         (
+            fixed("t.py", "{x}") | {"vary": {"args.batch-size": [8, 16]}},
+            f"{OURS}.vary.args.batch-size: unknown key (did you mean 'batch_size'?){UNDER_ARGS} "
+            "(scenarios.ours.vary.args.batch_size)",
+        ),
+        (
             fixed("t.py") | {"vary": {"profilers": ["none"]}},
             f"{OURS}.vary.profilers: unknown key (did you mean 'profiler'?){UNDER_ARGS} "
             "(scenarios.ours.vary.args.profilers)",

@@ -234,7 +234,8 @@ def _has_own(workload: Any) -> bool:
 
 
 def _state_under_args(where: str, key: str) -> str:
-    return f"; if it is a parameter of your own, state it under args ({where}.{ARGS}.{key})"
+    name = key.removeprefix(f"{ARGS}.").replace("-", "_")
+    return f"; if it is a parameter of your own, state it under args ({where}.{ARGS}.{name})"
 
 
 def _hint(word: str, choices: list[str]) -> str:
