@@ -151,6 +151,19 @@ def test_where_all_runs_were_made_no_share_of_them_is_told(folder: Path, capsys:
     assert "2 runs of 2 configurations in 120 s, all that there are\n" in capsys.readouterr().out
 
 
+def test_runs_that_are_there_and_were_not_asked_for_are_told_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["tune", "config.yaml", "--budget", "1h"])
+    assert "not in this search" not in capsys.readouterr().out
+    made = len(list(folder.glob("results/runs/*/run.json")))
+    main(["tune", "config.yaml", "--budget", "61s"])  # a run takes 60 s
+    printed = capsys.readouterr().out
+    [told] = [line for line in printed.splitlines() if line.startswith("not in this search: ")]
+    asked = len(pd.read_csv("results/search/formats.csv"))
+    assert told == f"not in this search: {made - asked} finished runs of formats that it did not ask for"
+
+
 def test_of_recorded_runs_no_more_repeats_are_asked_for_than_there_are(folder: Path) -> None:
     planned = space(CONFIG)
     assert planned.possible_repeats == 2
