@@ -13,8 +13,7 @@ class GeneralOption:
     """Something to change in the program itself, in Markdown.
 
     `device` restricts it to one kind of device, `several` to several devices, and `numa` to several NUMA nodes.
-    `learns_otherwise`: it changes what is
-    learned from a sample.
+    `learns_otherwise`: it changes what is learned from a sample.
     """
 
     description: str
