@@ -314,6 +314,17 @@ def test_a_script_that_reaches_its_time_limit_is_told_how_far_it_came(
     assert describe_reason(reason.record()) == f"exceeded its time limit of 60 min{said}"
 
 
+def test_ranks_that_were_ended_because_one_exited_are_not_told_to_agree(tmp_path: Path) -> None:
+    p = ScriptParameters(command=["train.py"], device="cpu", devices=2)
+    for rank, count in enumerate([17, 16]):
+        write_json(
+            tmp_path / f"process.json.{rank}", {"rank": rank, "steps": True, "program": "train.py", "error": None}
+        )
+        (tmp_path / f"made.rank{rank}").write_bytes(struct.pack("q", count))
+    _, reason = judge_script(p, "failed", Reason("exited", exit_code=3), [], tmp_path)
+    assert describe_reason(reason.record()) == "exit code 3: steps made: rank 0 17, rank 1 16"
+
+
 def test_one_process_that_uses_fewer_gpus_than_it_has_is_told_so(tmp_path: Path) -> None:
     p = ScriptParameters(command=["train.py"], device="cuda", devices=4, launcher="python")
     write_json(tmp_path / "process.json.1", {"rank": 0, "steps": True, "program": "train.py"})

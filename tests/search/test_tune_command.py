@@ -160,6 +160,7 @@ def test_runs_that_are_there_and_were_not_asked_for_are_told_of(
     main(["tune", "config.yaml", "--budget", "61s"])  # a run takes 60 s
     printed = capsys.readouterr().out
     [told] = [line for line in printed.splitlines() if line.startswith("not in this search: ")]
+    assert "no further new configurations: the budget is spent, " in printed
     asked = len(pd.read_csv("results/search/formats.csv"))
     assert told == f"not in this search: {made - asked} finished runs of formats that it did not ask for"
 

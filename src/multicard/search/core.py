@@ -92,7 +92,6 @@ class Search:
         self.tried: dict[Hashable, Tried] = {}
         self.excluded: set[Hashable] = set()
         self.ended: list[str] = []
-        self._has_kept = False  # a part of the budget for repeats, while not all were tried
         self._sign, self._seed, self._rng = 1 if maximize else -1, seed, np.random.default_rng(seed)
         self._costs: list[float] = []
         self.screening = self._screening()
@@ -160,11 +159,10 @@ class Search:
         """
         if not self.ended and (asked := self._new(most)):
             return [(key, 1) for key in asked]
-        asked = self._again()
-        if not asked and self._has_kept:
-            self.ended.clear()
-            return [(key, 1) for key in self._new(most, keeps=False)]
-        return asked
+        if (asked := self._again()) or self.ended:
+            return asked
+        # What was kept for repeats, and is left.
+        return [(key, 1) for key in self._new(most, keeps=False)] or self._again()
 
     def tell(self, configuration: Hashable, repeat: int, value: float | None, cost: float) -> None:
         """Tell of a run that was asked for: its value, or None where it did not complete, and what it cost."""
@@ -177,20 +175,18 @@ class Search:
             self.tried[configuration].values[repeat] = value
 
     def _new(self, most: int, keeps: bool = True) -> list[Hashable]:
-        """Configurations to try; none if that is over, of which `ended` says why.
+        """Configurations to try; none if that is over, of which `ended` says why, or if the rest is kept for repeats.
 
-        `keeps`: whether a part of the budget is kept for repeats.
+        `keeps`: whether a part of the budget is.
         """
-        self._has_kept = False
         if not self.left:
             self.ended.append("every configuration that is left in was tried")
             return []
         reserve = self._reserve() if keeps else 0
         affordable = self._affordable() - reserve
         if affordable < 1 and (self._costs or self.spent):
-            self._has_kept = reserve > 0
-            rest = " but for repeats" if reserve else ""
-            self.ended.append(f"the budget is spent{rest}, {len(self.left)} were not tried")
+            if not reserve:
+                self.ended.append(f"the budget is spent, {len(self.left)} were not tried")
             return []
         if design := [key for key in self.screening if key in self.left]:
             # What a run costs is not known before the first.
@@ -212,7 +208,7 @@ class Search:
         due = [key for key in self.close if len(found[key]) < self.repeats]
         costs = itertools.accumulate(self.tried[key].cost for key in due)  # of the repeats before
         asked = [key for key, cost in zip(due, costs, strict=True) if self.spent + cost <= self.budget]
-        if due and not asked:
+        if due and not asked and self.ended:
             self.ended.append("the budget for repeats is spent")
         return [(key, max(found[key]) + 1) for key in asked]
 

@@ -76,8 +76,10 @@ def _watch_optimizers() -> None:
                 found = plain(*arguments, **options)
                 OBSERVER.updated_in_graph = arguments[0]  # torch.compile does so after each run of the graph
                 return found
-            begins(arguments[1:], options)
-            arguments, options = _with_watched_closure(arguments, options, closure_begins)
+            closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
+            begins(callable(closure))
+            if callable(closure):
+                arguments, options = _with_watched_closure(closure, closure_begins, arguments, options)
             done = False
             try:
                 found = plain(*arguments, **options)
@@ -100,20 +102,16 @@ def _watch_optimizers() -> None:
 
 
 def _with_watched_closure(
-    arguments: tuple[Any, ...], options: dict[str, Any], begins: Callable[[], None]
+    closure: Callable[..., Any], begins: Callable[[], None], arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of an optimizer's `step`, the optimizer first, with a closure that tells of its calls."""
-    is_option = "closure" in options
-    closure = options["closure"] if is_option else arguments[1] if len(arguments) > 1 else None
-    if not callable(closure):
-        return arguments, options
 
     @functools.wraps(closure, updated=())
     def watched(*given: Any, **named: Any) -> Any:
         begins()
         return closure(*given, **named)
 
-    if is_option:
+    if "closure" in options:
         return arguments, {**options, "closure": watched}
     return (arguments[0], watched, *arguments[2:]), options
 
@@ -131,7 +129,7 @@ def _watch_scalers() -> None:
         def step(self: Any, optimizer: Any, *arguments: Any, _plain: Any = plain, **options: Any) -> Any:
             if is_compiling():
                 return _plain(self, optimizer, *arguments, **options)
-            begins(arguments, options)
+            begins(callable(options.get("closure", arguments[0] if arguments else None)))
             done = False
             try:
                 found = _plain(self, optimizer, *arguments, **options)

@@ -84,13 +84,11 @@ class Observer:
 
     # Updates.
 
-    def update_begins(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """An optimizer is about to update."""
+    def update_begins(self, has_closure: bool = False) -> None:
+        """An optimizer is about to update; a closure begins with a forward pass."""
         self._look_for_update()
         self._force_exit()
         self._updates += 1
-        # A closure begins with a forward pass.
-        has_closure = callable(options.get("closure", arguments[0] if arguments else None))
         if self._recording is not None and self._updates == 1 and not self._backwards and not has_closure:
             self._recording.note(OPTIMIZER)
 
@@ -157,7 +155,7 @@ class Observer:
             return
         if self._recording is None or get_ident() == self._thread:  # a thread may draw batches
             optimizer, self.updated_in_graph = self.updated_in_graph, None
-            self.update_begins((), {})
+            self.update_begins()
             self.update_ends(optimizer)
 
     def mark_step(self) -> None:

@@ -24,7 +24,7 @@ def judge_script(
     outcome, reason = _judged(p, outcome, reason, ranks, scratch)
     if reason is not None and reason.code == "exited" and reason.exit_code == 0:
         reason = replace(reason, message="it ended as by os._exit, before its windows were complete")
-    if reason is not None and reason.code in ("exited", "timed_out") and (made := _made(p, scratch)):
+    if reason is not None and reason.code in ("exited", "timed_out") and (made := _made(p, reason.code, scratch)):
         reason = replace(reason, message="; ".join(filter(None, (reason.message, made))))
     if reason is not None and p.launched_by == "python" and OF_LAUNCHERS.search(reason.message or ""):
         hint = "a launcher sets it: state launcher: torchrun, which starts one device, too"
@@ -66,7 +66,7 @@ def _judged(
     return outcome, reason
 
 
-def _made(p: ScriptParameters, scratch: Path) -> str | None:
+def _made(p: ScriptParameters, code: str, scratch: Path) -> str | None:
     """How far its ranks came; None where no rank made a step, or where several nodes have the numbers."""
     if p.nodes > 1:
         return None
@@ -79,7 +79,9 @@ def _made(p: ScriptParameters, scratch: Path) -> str | None:
     if len(set(counts.values())) == 1:
         return f"it had made {counts[0]} of at least {p.least_warmup_steps + p.steps + p.profiled_steps} steps"
     which = ", ".join(f"rank {rank} {count}" for rank, count in counts.items())
-    return f"steps made: {which}; every rank has to make the same number"
+    # Ranks that were ended because of another one have made another number anyway.
+    hint = "; every rank has to make the same number" if code == "timed_out" else ""
+    return f"steps made: {which}{hint}"
 
 
 def _processes(scratch: Path) -> list[dict[str, Any]]:
