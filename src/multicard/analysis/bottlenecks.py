@@ -17,7 +17,7 @@ from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 Kind = Literal[
     "data loading", "launch overhead", "exposed communication", "waiting for other ranks", "memory operations",
-    "waiting for a CPU", "waiting", "padding", "memory", "compute",
+    "waiting for a CPU", "waiting", "host busy elsewhere", "padding", "memory", "compute",
 ]  # fmt: skip
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
@@ -86,6 +86,11 @@ class _Numbers:
         seconds, step_s = self.run.number("profiled_data_s"), self.run.number("trace_iteration_time_s")
         return seconds / step_s if seconds and step_s else 0.0
 
+    @property
+    def elsewhere(self) -> float:
+        """Share of the trace in which the GPU is idle while the host does something else than launching work."""
+        return self.share("idle (host busy elsewhere)") or 0.0
+
 
 def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
     """Give the bottlenecks of each configuration, in their order; those without a run that ended are left out."""
@@ -101,7 +106,7 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
         ranks = partial(_ranks, blocked_alone_s=alone.get(configuration.rest(BASELINE_DIFFERS)))
         found = [
             bottleneck
-            for look in (_data, _launches, _communication, ranks, _cpus, _memory_operations, _padding)
+            for look in (_data, _launches, _elsewhere, _communication, ranks, _cpus, _memory_operations, _padding)
             if (bottleneck := look(numbers)) is not None and bottleneck.share >= LEAST
         ]
         found.sort(key=lambda each: each.share, reverse=True)
@@ -159,12 +164,12 @@ def _parts(numbers: _Numbers) -> dict[str, float] | None:
         step_s, data_s, transfer_s = map(numbers.run.number, ("mean_iteration_time_s", "data_s", "transfer_s"))
         found = {"data loading": (data_s or 0.0) / step_s, "memory operations": (transfer_s or 0.0) / step_s}
     else:
-        data = min(idle, numbers.waited_for_data)
+        data = min(idle + numbers.elsewhere, numbers.waited_for_data)
         found = {
             "exposed communication": numbers.share("exposed communication"),
             "waiting for other ranks": numbers.share("idle (before a collective)"),
             "memory operations": numbers.share("exposed memory operations"),
-            "launch overhead": idle - data,
+            "launch overhead": min(idle, idle + numbers.elsewhere - data),
             "data loading": data,
         }
     found = dict.fromkeys(PARTS, 0.0) | {of_compute: compute.share} | found
@@ -179,7 +184,7 @@ def _bound(numbers: _Numbers) -> str | None:
     values, compute = numbers.run.values, _compute([numbers])
     if compute is None or values["outcome"] != "completed":
         return None
-    looks = {"loader": (_data,), "host": (_launches,), "communication": (_communication, _ranks)}
+    looks = {"loader": (_data,), "host": (_launches, _elsewhere), "communication": (_communication, _ranks)}
     shares = {
         bound: sum(found.share for look in each if (found := look([numbers])) is not None)
         for bound, each in looks.items()
@@ -218,7 +223,7 @@ def _launches(numbers: list[_Numbers]) -> Bottleneck | None:
     Both are of the profiled steps: in the measured ones the wait for the loader may be another.
     """
     known = [
-        (idle, min(idle, each.waited_for_data))
+        (idle, min(idle, max(0.0, each.waited_for_data - each.elsewhere)))
         for each in numbers
         if (idle := each.share("idle (host-bound)")) is not None
     ]
@@ -233,6 +238,15 @@ def _launches(numbers: list[_Numbers]) -> Bottleneck | None:
     if waiting:
         text += f"; calls that wait for the device take {percent(waiting)} of the time in CUDA calls (shares)"
     return Bottleneck("launch overhead", median(every - explained for every, explained in known), text)
+
+
+def _elsewhere(numbers: list[_Numbers]) -> Bottleneck | None:
+    """Idle time in which the host launches nothing, beyond the wait for the loader that the record tells."""
+    share = _median(numbers, lambda each: max(0.0, each.elsewhere - each.waited_for_data))
+    if not share:
+        return None
+    text = f"for {percent(share)} of {_scope(numbers)} the GPU is idle while the host makes no CUDA call"
+    return Bottleneck("host busy elsewhere", share, f"{text}, such as while it loads data (timeline)")
 
 
 def _communication(numbers: list[_Numbers]) -> Bottleneck | None:

@@ -49,15 +49,17 @@ FOR_EQUAL_RANKS = (
     FEWER_DEVICES,
 )
 
+FASTER_LOADING = (
+    GeneralOption("more loader workers (`num_workers`), as far as there are CPUs for them"),
+    GeneralOption("`persistent_workers=True`, so that no pass begins by starting workers"),
+    GeneralOption("a higher `prefetch_factor`, where the time of a batch varies"),
+    GeneralOption("`pin_memory=True`, which prepares copies in the loader", "cuda"),
+    GeneralOption("less work per sample: decoded, resized or tokenized once, beforehand"),
+    GeneralOption("faster storage: a local disk, or few large files in the place of many small ones"),
+)
+
 GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
-    "data loading": (
-        GeneralOption("more loader workers (`num_workers`), as far as there are CPUs for them"),
-        GeneralOption("`persistent_workers=True`, so that no pass begins by starting workers"),
-        GeneralOption("a higher `prefetch_factor`, where the time of a batch varies"),
-        GeneralOption("`pin_memory=True`, which prepares copies in the loader", "cuda"),
-        GeneralOption("less work per sample: decoded, resized or tokenized once, beforehand"),
-        GeneralOption("faster storage: a local disk, or few large files in the place of many small ones"),
-    ),
+    "data loading": FASTER_LOADING,
     "launch overhead": (
         COMPILE,
         GeneralOption('CUDA graphs (`torch.compile(mode="reduce-overhead")` or `torch.cuda.graph`)', "cuda"),
@@ -84,6 +86,10 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
         GeneralOption("the next batch copied on a stream of its own while this one trains", "cuda"),
         GeneralOption("smaller copies: integers or 16 bits, converted on the device", "cuda"),
         GeneralOption("tensors made on the device, and updated in place"),
+    ),
+    "host busy elsewhere": (
+        *FASTER_LOADING,
+        GeneralOption("evaluation, logging and saving less often, or outside the training process"),
     ),
     "padding": (
         GeneralOption("batches of samples of similar length"),

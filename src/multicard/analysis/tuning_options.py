@@ -76,6 +76,7 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
     ),
     "waiting for a CPU": (),  # known of scripts only: `general_options`
     "waiting": (),  # likewise
+    "host busy elsewhere": (),  # of traces whose loader nobody observed: `general_options`
     "memory operations": (
         TuningOption(
             {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and overlaps with computation", "cuda"
