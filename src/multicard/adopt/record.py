@@ -34,7 +34,9 @@ def write_run(traced: Traced, folder: Path) -> None:
         if names.count(trace.name) > 1:  # of ranks in folders of their own
             trace.name = f"{trace.name} {number}"
     try:
-        write_tables(activity_tables(traces, scope=IN_STEPS), folder, profiler)
+        found = activity_tables(traces, scope=IN_STEPS)
+        write_tables(found, folder, profiler)
+        traced.notices = found.notices
     except TraceError as error:
         raise UserError(f"{run.where}: {error}") from error
     write_csv(folder / STEPS, STEP_COLUMNS, _steps(traced, RunFiles(folder)))

@@ -93,6 +93,8 @@ class TraceAnalysis:
         What the tables are about: the `capture` or its `steps`.
     absent
         Why a table cannot be told, by its name.
+    notices
+        Lines on what the capture lacks, such as kernels of launches, or what was set right, such as a GPU's clock.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class TraceAnalysis:
     ) -> None:
         self.path, self.scope = path, scope
         self.absent: Mapping[str, str] = MappingProxyType(tables.absent)
+        self.notices = tables.notices
         self._activity, self._traces, self._scratch = tables, traces, scratch
         self._frames: dict[str, pd.DataFrame] = {}
 
