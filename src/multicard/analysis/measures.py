@@ -8,6 +8,7 @@ import pandas as pd
 
 from multicard.analysis import stationarity, utilization
 from multicard.analysis.conditions import condition_columns, disturbance
+from multicard.analysis.consistency import check_run
 from multicard.analysis.deviations import deviation, folder_changes
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.run_files import RunFiles, read_table
@@ -65,7 +66,7 @@ COMMON: dict[str, str] = {
 }
 
 # Columns before parameters and measures.
-ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "folder_changes")
+ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "folder_changes")
 
 # Of each workload, by its name; and of all.
 MEASURES_OF = {
@@ -113,6 +114,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
         "deviation": deviation(record),
+        "inconsistency": None,
         "folder_changes": folder_changes(record),
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
@@ -120,7 +122,11 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
     if record["outcome"] == "completed":
         steps = _read_steps(folder / STEPS, work)
         try:
-            row |= work.measure(record, row, steps, None) if steps.empty else _measures(run, steps, work, machines)
+            if steps.empty:
+                row |= work.measure(record, row, steps, None)
+            else:
+                row["inconsistency"] = "; ".join(check_run(run).faults()) or None
+                row |= _measures(run, steps, work, machines)
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
