@@ -163,7 +163,8 @@ def run_job(
         if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
             raise UserError(f"{folder}: cannot be written: No space left on device; free space and start again")
         _join_parts(scratch, folder, parameters.ranks)
-        problem = next((f"rank {each['rank']}: {why}" for each in ranks if (why := each.get("trace_problem"))), None)
+        failed = ((each["rank"], each.get("trace_problem")) for each in ranks)
+        problem = next((f"rank {rank}: {found}" for rank, found in failed if found), None)
         captured = keep_trace(scratch, folder / TRACE, profiler, outcome, parameters, ended, problem)
         record = {
             "run": name,
