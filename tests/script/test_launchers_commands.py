@@ -208,12 +208,6 @@ def test_open_mpi_as_root_is_refused_unless_it_was_allowed(
         assert all(f"{name}=1" in said for name in AS_ROOT)
 
 
-def test_slurms_variables_pass_to_srun_alone() -> None:
-    slurm = {"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF"}
-    assert slurm <= set(start.passed_variables(parameters(launcher="srun")))
-    assert start.passed_variables(parameters(environment=["HF_HOME"])) == ("HF_HOME",)
-
-
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD"])
 def test_a_variable_whose_name_looks_like_a_secret_is_refused(name: str) -> None:
     [line] = (start.secret_stated(parameters(environment=["HF_HOME", name])) or "").splitlines()

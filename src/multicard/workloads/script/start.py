@@ -98,11 +98,6 @@ def _before(folder: str, variable: str) -> str:
     return os.pathsep.join(filter(None, (folder, os.environ.get(variable))))
 
 
-def passed_variables(p: ScriptParameters) -> tuple[str, ...]:
-    """Names that are stated, and those that the launcher needs."""
-    return (*p.environment, *LAUNCHERS[p.launched_by].variables)
-
-
 def secret_stated(p: ScriptParameters) -> str | None:
     """What of the parameters looks like a secret, which records and a profiler's report would hold; None where none."""
     named = next((name for name in p.environment if SECRET_VARIABLE.search(name)), None)
