@@ -1,6 +1,8 @@
 """What each launcher is told, by its own manual; and what it refuses."""
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -206,6 +208,21 @@ def test_open_mpi_as_root_is_refused_unless_it_was_allowed(
     assert (said is not None) == is_refused
     if is_refused:
         assert all(f"{name}=1" in said for name in AS_ROOT)
+
+
+def test_the_observer_is_a_copy_that_needs_nothing_of_the_folder_it_came_from(tmp_path: Path) -> None:
+    folder = Path(start.environment(parameters(), tmp_path)["PYTHONPATH"].split(os.pathsep)[0])
+    assert not [path for path in folder.rglob("*") if path.is_symlink()]
+    code = (
+        "import sys, multicard.marks, multicard.record.observe.recording, multicard.profilers.nsys\n"
+        "print(*(m.__file__ for name, m in sys.modules.items() if name.partition('.')[0] == 'multicard'), sep='\\n')"
+    )
+    # As in a container: no package of multicard's own but this one.
+    away = f"import sys; sys.path[:] = [path for path in sys.path if path != {str(start.PACKAGE.parent)!r}]\n"
+    command = [sys.executable, "-c", away + code]
+    done = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True)
+    assert all(Path(file).is_relative_to(folder) for file in done.stdout.split())
+    assert len(done.stdout.split()) > 20
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD"])
