@@ -49,8 +49,8 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
     "data loading": (
         TuningOption({"num_workers": HIGHER}, "vision", "loads in more processes"),
         TuningOption({"prefetch_factor": HIGHER}, "vision", "loads more batches ahead; needs num_workers"),
-        TuningOption({"loader": "dali"}, "vision", "decodes files and resizes on the GPU", "cuda"),
-        TuningOption({"loader": "dali"}, "vision", "decodes files and resizes in its own threads", "cpu"),
+        TuningOption({"loader": "dali"}, "vision", "decodes and resizes on the GPU", "cuda"),
+        TuningOption({"loader": "dali"}, "vision", "decodes and resizes in its own threads", "cpu"),
         TuningOption({"binding": "numa"}, None, "keeps each rank and its loader on one NUMA node"),
     ),
     "launch overhead": (
