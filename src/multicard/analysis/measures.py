@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis import stationarity, utilization
+from multicard.analysis import breakdown, stationarity, utilization
 from multicard.analysis.conditions import condition_columns, disturbance
 from multicard.analysis.consistency import check_run
 from multicard.analysis.deviations import deviation, folder_changes
@@ -36,7 +36,8 @@ COMMON: dict[str, str] = {
     **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
     "other_s": "mean time per measured step and rank outside every phase",
     "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
-    "data_share": "part of the mean step time in the phase data: waiting for the loader",
+    "data_share": "part of the time from step to step that the rank that waited longest in each step waited for the "
+    "loader, mean over steps",
     "host_to_device_s": "time per profiled step that a GPU spends on copies from the host, by the trace, mean over "
     "GPUs",
     "host_to_device_bytes": "what these copies move",
@@ -63,6 +64,7 @@ COMMON: dict[str, str] = {
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
     **stationarity.MEASURES,
     **utilization.MEASURES,
+    **breakdown.MEASURES,
 }
 
 # Columns before parameters and measures.
@@ -164,6 +166,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
+        **breakdown.of_steps(window, record["parameters"].get("devices") or 1),
         **_copies(run),
         "energy_per_sample_j": energy_per(record, metered["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),

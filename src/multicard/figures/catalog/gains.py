@@ -44,7 +44,7 @@ FIGURES = (
         "What does a lower precision gain, for which image sizes and how many devices?",
         "It does not show what the precision gains for inference or for another model. Accuracy is that of runs "
         "of this length only.",
-        more=" For vision runs: test accuracy after the last epoch, medians over repeats, one mark per number of "
+        more=" For vision runs: test accuracy after the last epoch, means over repeats, one mark per number of "
         "devices.",
     ),
     _gain(
