@@ -108,11 +108,11 @@ class Scripted:
         return 1800.0, 3600.0
 
 
-def steps_at(made: Recorder, marks: list[float]) -> list[dict[str, Any]]:
+def steps_at(made: Recorder, marks: list[float], epoch: int = 1) -> list[dict[str, Any]]:
     """Rows of steps whose starts and ends take turns in `marks`."""
     made.clock = Scripted(marks)
     for _ in range(len(marks) // 2):
-        with made.step(epoch=1, window="measured") as step:
+        with made.step(epoch, window="measured") as step:
             step.add(1, torch.tensor(1.0))
     return made.settle()
 
@@ -124,12 +124,10 @@ def test_a_step_starts_so_long_after_the_first_of_the_run_whatever_lies_between(
     assert [row["start_s"] for row in (*first, *later)] == [0.0, 3.0, 30.0, 31.0]
 
 
-def test_windows_are_the_times_of_measured_steps_without_what_lies_between_by_the_clock_of_the_machine(
-    tmp_path: Path,
-) -> None:
+def test_windows_are_the_times_of_the_measured_steps_of_each_epoch_by_the_clock_of_the_machine(tmp_path: Path) -> None:
     made = recorder(tmp_path)
-    steps_at(made, [50.0, 51.0, 51.0, 54.0])
-    steps_at(made, [80.0, 81.0, 81.001, 85.0])  # after a test of the model
+    steps_at(made, [50.0, 51.0, 52.0, 54.0])
+    steps_at(made, [80.0, 81.0, 81.001, 85.0], epoch=2)  # after a test of the model
     made.clock = Scripted([90.0, 91.0])
     with made.step(epoch=2, window="profiled"):
         pass

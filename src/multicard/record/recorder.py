@@ -16,7 +16,6 @@ from multicard.record.capture import Capture
 from multicard.record.clock import Clock, clock_for
 from multicard.record.memory import peak_memory
 
-SAME_WINDOW_S = 0.01  # between two measured steps of one window
 COUNTED_STEP = 2  # whose operations are counted: the first one also makes the state of the optimizer, and compiles
 
 
@@ -51,7 +50,7 @@ class Recorder:
     Attributes
     ----------
     windows
-        When measured steps that follow each other began and ended, by `time.monotonic`: on a GPU, when that did.
+        When the measured steps of each epoch began and ended, by `time.monotonic`: on a GPU, when that did.
 
     >>> with recorder.step(epoch=1, window="measured") as step:    # doctest: +SKIP
     ...     with recorder.phase("forward"):
@@ -75,6 +74,7 @@ class Recorder:
         self.clock = clock or clock_for(device, devices)
         self.rows: list[dict[str, Any]] = []
         self.windows: list[list[float]] = []
+        self._window_epoch: int | None = None  # of the last one
         self._pending: list[_Step] = []
         self._current: _Step | None = None
         self._count = 0
@@ -153,10 +153,9 @@ class Recorder:
 
     def _extend_windows(self, step: "_Step", now: Any, now_s: float) -> None:
         start_s, end_s = (now_s - self.clock.seconds(mark, now) for mark in (step.start, step.end))
-        if self.windows and start_s - self.windows[-1][1] < SAME_WINDOW_S:
-            self.windows[-1][1] = end_s
-        else:
+        if step.epoch != self._window_epoch:
             self.windows.append([start_s, end_s])
+        self.windows[-1][1], self._window_epoch = end_s, step.epoch
 
     def continue_from(self, written: str) -> None:
         """Continue after the steps of an earlier attempt, as `write` left them.
