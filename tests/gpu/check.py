@@ -34,7 +34,7 @@ from multicard.core.system import read_or_none
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.models import Architecture
 from multicard.experiment.parameters import JobParameters
-from multicard.record.conditions import POLICIES
+from multicard.launch.gpu_samples import POLICIES
 from multicard.workloads.llm.prepare_model import LLAMA3_SPECIAL_TOKENS
 from multicard.workloads.llm.tiny import config_of, random_weights
 from multicard.workloads.llm.vocabulary import BYTES, write_vocabulary

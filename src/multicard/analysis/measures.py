@@ -44,8 +44,8 @@ COMMON: dict[str, str] = {
     "energy_per_sample_j": "energy of the GPUs in the measured steps, by NVML's counter, per sample that they "
     "processed",
     "peak_reserved_bytes": "highest peak of the GPU memory that PyTorch's allocator reserved in the measured steps",
-    "device_memory_used_bytes": "highest use of a GPU's memory by everything that runs on it, after the training steps "
-    "(of vision those of the first epoch, before any test), by NVML",
+    "device_memory_used_bytes": "highest use of a GPU's memory by everything that runs on it, in the measured steps "
+    "before any test, by NVML",
     "peak_memory_bytes": "highest peak memory of a rank in the measured steps: allocated on a GPU, resident on a CPU",
     "measured_steps": "number of steps in the measured window, per rank",
     "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
@@ -150,6 +150,8 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     folder, record = run.folder, run.record
     steps = work.counted(record, steps)
     metered = steps[steps["window"] == "measured"]
+    if resumed := record.get("resumed"):  # the GPUs were sampled in the last attempt
+        metered = metered[metered["epoch"] > resumed["epoch"]]
     steps = without_transient(steps, record["parameters"])
     measured = steps[steps["window"] == "measured"]
     window, distinct = Window(measured), work.distinct_share(record)

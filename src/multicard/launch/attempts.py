@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from multicard.core.errors import UserError
-from multicard.core.layout import EPOCHS, LOG, RUN, SAVED, STEPS, TRACE
+from multicard.core.layout import EPOCHS, GPU_SAMPLES, LOG, RUN, SAVED, STEPS, TRACE
 from multicard.launch.signals import interruptible, undisturbed
 
 SCRATCH = ".scratch-"
@@ -63,6 +63,8 @@ def _clear(folder: Path) -> None:
     """Remove what an earlier attempt left, run.json first: without it nothing else counts."""
     for name in (RUN, STEPS, EPOCHS, LOG):
         (folder / name).unlink(missing_ok=True)
+    for samples in folder.glob(f"{Path(GPU_SAMPLES).stem}*"):
+        samples.unlink()
     for leftover in (folder / TRACE, folder / SAVED, *folder.glob(f"{SCRATCH}*")):
         shutil.rmtree(leftover, ignore_errors=True)
     for name in (RUN, STEPS, EPOCHS):  # half-written ones

@@ -43,6 +43,7 @@ from multicard.launch.commands import training_command
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
 from multicard.launch.folder import ScriptFolder
+from multicard.launch.gpu_samples import keep_samples, sampled
 from multicard.launch.outcome import judge, judge_gpus
 from multicard.launch.process import GRACE_S, Wrapped, run
 from multicard.launch.trace_files import keep_trace
@@ -50,8 +51,8 @@ from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Availability, Profiler
 
 OF_EVERY_RANK = (
-    "rank", "node", "pid", "binding", "gpus", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes",
-    "compile_limits_hit", "tear_down_problem", "observed", "operations", "ignored_exit",
+    "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
+    "held_bytes", "compile_limits_hit", "tear_down_problem", "observed", "operations", "ignored_exit",
 )  # fmt: skip
 # Seconds of training after which a checkpoint is worth writing: restarting from scratch costs no more than this.
 CHECKPOINT_AFTER_S = 30.0
@@ -149,11 +150,13 @@ def run_job(
         grace_s = 2 * GRACE_S if several else None
         watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
         in_folder = None if several else own_folder
-        ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched, in_folder)
+        with sampled(scratch, "cpu" if several else parameters.device):
+            ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched, in_folder)
         end = datetime.now(UTC)
         conditions = [host.record()] if host else _node_conditions(scratch, parameters.nodes)
 
-        ranks = _rank_records(scratch, parameters)
+        samples = keep_samples(scratch, folder, parameters.nodes)
+        ranks = [rank | samples[rank["node"]].of_rank(rank) for rank in _rank_records(scratch, parameters)]
         nodes = _nodes(scratch, parameters, ranks) if several else []
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)

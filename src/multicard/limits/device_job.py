@@ -6,6 +6,7 @@ with one thread and with as many as there are usable CPUs.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,8 @@ from multicard.core.facts import tell
 from multicard.core.system import read_or_none, usable_cpus
 from multicard.limits.timing import least_s, repeats_s
 from multicard.record.binding import SYSFS, format_cpus, node_of_gpu, pci_address, read_topology
-from multicard.record.energy import EnergyMeter
 from multicard.record.environment import hardware, host, versions
+from multicard.record.visible import identities
 from multicard.workloads.vision.precision import allow_tf32, choose_fp32
 
 DTYPES = {
@@ -34,8 +35,7 @@ def main(kind: str, seconds: float) -> None:
     """Measure everything, for about `seconds` each."""
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     tell(machine={"host": host(), "hardware": hardware(), "versions": versions(), "numa": numa(kind)})
-    meter = EnergyMeter(device)  # for clocks and throttling
-    meter.start()
+    began = time.monotonic()
     size = array_bytes(device)
     for threads in [1] if kind == "cuda" else sorted({1, usable_cpus()}):
         for precision in precisions(device):
@@ -44,8 +44,7 @@ def main(kind: str, seconds: float) -> None:
     if kind == "cuda":
         for pinned in (True, False):
             measured("transfer", lambda p=pinned: transfer(device, p, seconds), None)
-    meter.stop()
-    tell(gpu_conditions=meter.conditions.record())
+    tell(rank={"gpus": identities([device]), "windows": [[began, time.monotonic()]]})
     tell(done=True)
 
 

@@ -24,7 +24,6 @@ from multicard.record.binding import bound
 from multicard.record.capture import LONGEST_WAIT, Capture, HostBarrier, RankLeft
 from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
-from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.memory import peak_memory
 from multicard.record.observe.batches import asks_ahead, used_by_step
 from multicard.record.observe.failure import facts_of_process
@@ -90,7 +89,6 @@ class Recording:
         self._mark = self.recorder.clock.mark
         self._on_gpu = device.type == "cuda"
         self.plan = Plan(self.stated)
-        self.meters = [EnergyMeter(each) for each in self.devices]
         self.thread = ThreadTime()
         is_first = self.rank % self.stated["ranks_per_node"] == 0
         self.others = OthersMeter(job.get("launcher") if is_first else None)
@@ -141,7 +139,7 @@ class Recording:
     def note_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
         if self._between_passes and self._step is not None and not (self._on_gpu and is_capturing()):
-            self._resume_meters()  # an exhausted loader may have given the batch before
+            self._resume_clock()  # an exhausted loader may have given the batch before
         self.note(BACKWARD if is_fed else UNFED_BACKWARD)
 
     def _show(self, event: str | None) -> None:
@@ -172,7 +170,7 @@ class Recording:
         step = self.steps + 1
         if self._prepare(step, observer):
             self._start = None  # work of the profiler, or of ours, is in no step
-        self._resume_meters()
+        self._resume_clock()
         window = self.plan.window(step)
         self._step = self.recorder.begin(observer.epoch, window, self._start)
         self._start, self._events = self._step.start, []
@@ -214,20 +212,18 @@ class Recording:
         self._close_ranges(0)
         self._events.clear()
         self._step.epoch = observer.epoch
-        self._resume_meters()
+        self._resume_clock()
         self._step.start = self._mark()
 
     def end_pass(self) -> None:
-        """A loader is exhausted: tests may follow, which no meter should count."""
+        """A loader is exhausted: tests may follow, whose time does not count."""
         if self.plan.window(self.steps + 1) == "measured":
             self._between_passes = True
-            for meter in (*self.meters, self.thread):
-                meter.stop()
+            self.thread.stop()
 
-    def _resume_meters(self) -> None:
+    def _resume_clock(self) -> None:
         if self._between_passes and self.plan.window(self.steps + 1) == "measured":
-            for meter in (*self.meters, self.thread):
-                meter.start()
+            self.thread.start()
         self._between_passes = False
 
     def _prepare(self, step: int, observer: Observer) -> bool:
@@ -237,12 +233,10 @@ class Recording:
             self.others.start()
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
-            for meter in (*self.meters, self.thread):
-                meter.start()
+            self.thread.start()
         if step == plan.measured_end + 1:
             self._settle(observer)
-            for meter in (*self.meters, self.thread):
-                meter.stop()
+            self.thread.stop()
             self.others.stop()
             plan.profiled = self._agree(observer)
             self._log(
@@ -337,10 +331,8 @@ class Recording:
             "binding": bound() | {"note": None},
             "steps_per_pass": self._pace.pass_steps,
             "profiled_window": self.plan.profiled and self.plan.profiled._asdict(),
-            "energy": [meter.record() for meter in self.meters],
-            "gpu_conditions": [meter.conditions.record() for meter in self.meters],
+            "windows": self.recorder.windows,
             "host_conditions": self.others.record(),
-            "device_memory_used_bytes": [device_memory_used_bytes(device) for device in self.devices],
             "compile_limits_hit": limits_hit(),
             "operations": self.recorder.operations,
             "trace_problem": self.capture.problem,
