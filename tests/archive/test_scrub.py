@@ -119,6 +119,7 @@ REASONS = [
     Reason("wrong_gpus", devices=4, gpus=2),
     Reason("error", rank=1),
     Reason("cannot_run"),
+    Reason("job_lost"),
     Reason("no_torch"),
     Reason("no_steps"),
     Reason("too_few_steps", rank=0, steps=3, needed_steps=71),

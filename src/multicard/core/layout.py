@@ -11,6 +11,7 @@ EPOCHS = "epochs.csv"
 LOG = "log.txt"
 SAVED = "saved"
 CHECKPOINT = "checkpoint.pt"
+KEPT = ".outcome"  # folder with a second copy of the outcome
 TRACE = "trace"
 CAPTURED = "captured.json"
 EXPORTED = "exported.json"

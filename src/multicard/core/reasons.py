@@ -17,6 +17,7 @@ WORDINGS = {
     "wrong_gpus": "its {devices} devices share GPUs (distinct: {gpus}), so its numbers are not those of {devices}; see "
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",
+    "job_lost": "its Slurm jobs ended before it had an outcome (memory, time limit, scancel or a lost node)",
     # Of scripts.
     "no_torch": "{message}; state the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",

@@ -146,9 +146,12 @@ class Nsys(Profiler):
         UserError
             If there is no space for the database: the report is none the worse for it.
         """
-        if not self.is_installed():
-            raise TraceError(f"cannot export {file.name}: nsys is not on the PATH")
         database = folder / f"{file.stem}.sqlite"
+        if not self.is_installed():
+            if database.exists():  # exported elsewhere
+                check_database(database)
+                return database
+            raise TraceError(f"cannot export {file.name}: nsys is not on the PATH")
         try:
             with atomic_write(database) as temporary:
                 temporary.unlink()  # nsys refuses to write to a name that exists
