@@ -18,6 +18,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.archive.pack import pack
     from multicard.cli._console import console
     from multicard.core.terminal import plain
+    from multicard.core.text import listed
     from multicard.core.units import BYTES, with_unit
     from multicard.experiment.load import read_experiment
 
@@ -25,6 +26,9 @@ def run(arguments: argparse.Namespace) -> None:
     terminal = console()
     for each in packed.incomplete:
         terminal.print(plain(f"skipped: incomplete run: {each}"))
+    if packed.names:
+        where = "is a word of its configuration or commands; look it through before you share it"
+        terminal.print(plain(f"{listed(list(map(repr, packed.names)))} {where}"))
     size = with_unit(arguments.out.stat().st_size, BYTES)
     terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {arguments.out}"))
 

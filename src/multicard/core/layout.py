@@ -28,6 +28,7 @@ GATHERED_ACTIVITIES = (
     "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
     "message_sizes", "memory_use",
 )  # fmt: skip
+ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive holds
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
