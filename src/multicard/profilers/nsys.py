@@ -100,7 +100,8 @@ class Nsys(Profiler):
         On a CPU the window is an NVTX range, on a GPU a cudaProfilerStart/Stop pair. The capture's end must not
         end the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event. So are
         allocations of device memory, by an nsys that knows how: PyTorch keeps what it has once allocated, so in the
-        middle of training there are few.
+        middle of training there are few. What the job leaves running neither holds nsys nor is ended by it: the
+        launcher ends it, and records that.
         """
         if device == "cuda":
             trace = ["--trace=cuda,nvtx", "--cuda-graph-trace=node"]
@@ -111,7 +112,7 @@ class Nsys(Profiler):
             capture = ["--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"]
         return [
             "nsys", "profile", *trace, "--sample=none", "--cpuctxsw=none", *capture, "--capture-range-end=stop",
-            "--force-overwrite=true", f"--output={file}", *command,
+            "--wait=primary", "--kill=none", "--force-overwrite=true", f"--output={file}", *command,
         ]  # fmt: skip
 
     def never_started(self, output: str) -> bool:
