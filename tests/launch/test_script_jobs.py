@@ -195,6 +195,19 @@ def test_a_stated_variable_whose_value_looks_like_a_secret_keeps_the_job_from_st
     assert "hf_0123456789abcdef" not in (tmp_path / "run.json").read_text()
 
 
+@pytest.mark.nsys
+def test_a_child_that_outlives_a_script_does_not_hold_nsys(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text(
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"import runpy; sys.argv[0] = {str(SCRIPTS / 'timed.py')!r}; runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    run = tmp_path / "run"
+    record = completed(job(run, script="leaves.py", folder=str(tmp_path), profiler="nsys"), run)
+    assert len(record["left_behind"]) == 1 and not record["ended_at_time_limit"]
+    assert record["wall_time_s"] < 120
+    assert record["profiler"]["trace_missing"] is None
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [

@@ -1,5 +1,6 @@
 """What each launcher is told, by its own manual; and what it refuses."""
 
+import json
 import os
 import re
 import subprocess
@@ -35,7 +36,19 @@ def test_auto_is_the_interpreter_on_one_device_and_torchrun_on_several() -> None
     command = started()
     assert command[:3] == ["/env/bin/python", "-m", "torch.distributed.run"]
     assert {"--nproc-per-node=2", "--nnodes=1", "--rdzv-endpoint=127.0.0.1:0"} <= set(command)
-    assert command[-3:] == SCRIPT
+    assert command[-4:] == ["--", *SCRIPT]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [["shown.py"], ["-m", "shown"]], ids=["script", "module"])
+def test_arguments_that_abbreviate_options_of_torchrun_reach_the_script(program: list[str], tmp_path: Path) -> None:
+    (tmp_path / "shown.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
+    own = ["--run", "1", "--log=x", "--max", "--node", "2", "--rdzv", "-m", "--no", "--", "--standalone", "-h"]
+    p = parameters(devices=1, launcher="torchrun")
+    command = LAUNCHERS["torchrun"].command(sys.executable, [*program, *own], p, None)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == own
 
 
 def test_torchrun_starts_the_ranks_of_a_node_of_several() -> None:
@@ -48,7 +61,7 @@ def test_torchrun_starts_the_ranks_of_a_node_of_several() -> None:
 def test_a_module_is_started_as_one() -> None:
     module = ["-m", "package.train", "--lr", "0.1"]
     assert started(arguments=module, devices=1) == ["/env/bin/python", *module]
-    assert started(arguments=module)[-4:] == module
+    assert started(arguments=module)[-5:] == ["-m", "--", *module[1:]]
     command = started(arguments=module, launcher="deepspeed")
     assert command[command.index("--module") + 1 :] == module[1:]
 

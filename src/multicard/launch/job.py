@@ -32,7 +32,7 @@ from multicard.core.layout import (
     node_file,
     rank_file,
 )
-from multicard.core.reasons import Reason, describe_reason
+from multicard.core.reasons import Reason, describe_left_behind, describe_reason
 from multicard.core.rendezvous import Rendezvous, free_port
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
@@ -45,7 +45,7 @@ from multicard.launch.environment import environment_of, job_environment, settin
 from multicard.launch.folder import ScriptFolder
 from multicard.launch.gpu_samples import keep_samples, sampled
 from multicard.launch.outcome import judge, judge_gpus
-from multicard.launch.process import GRACE_S, Wrapped, run
+from multicard.launch.process import GRACE_S, LEFT_S, Watched, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Availability, Profiler
@@ -148,7 +148,7 @@ def run_job(
         _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
-        watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
+        watched = None if several else watched_ranks(parameters, profiler, scratch, range(parameters.ranks))
         in_folder = None if several else own_folder
         with sampled(scratch, "cpu" if several else parameters.device):
             ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched, in_folder)
@@ -180,6 +180,7 @@ def run_job(
             "wall_time_s": round(ended.wall_time_s, 3),
             "exit_code": ended.exit_code,
             "ended_at_time_limit": ended.timed_out,
+            "left_behind": list(ended.left_behind),
             "profiler": {"used": profiler, "why": why, "caveat": caveat, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
@@ -197,6 +198,8 @@ def run_job(
         details = f", {describe_reason(record['reason'])}" if reason else ""
         if outcome == "failed" and reason.message is None:
             details += f"; see {folder / LOG}"
+        if ended.left_behind:
+            details += f"; {describe_left_behind(ended.left_behind)}"
         _print(f"{PROGRESS}{name}: {outcome}{details} ({ended.wall_time_s:.0f} s)")
         return record
 
@@ -314,16 +317,21 @@ def node_command(
     )
     if entry.node_file is None:
         return command
-    return entry.wrap(Wrapped.within(command), (scratch / entry.node_file).absolute(), parameters.device)
+    return entry.wrap(Watched.within(command), (scratch / entry.node_file).absolute(), parameters.device)
 
 
-def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
-    """The job that a profiler runs as its child: these ranks, each of which leaves its record in `scratch`."""
-    entry = PROFILERS[profiler]
-    if entry.node_file is None:
+def watched_ranks(parameters: JobParameters, profiler: str, scratch: Path, ranks: range) -> Watched | None:
+    """The job as these ranks, each of which leaves its record in `scratch`; None where nothing has to watch for them.
+
+    What a script leaves running is ended. Programs of this project leave nothing, and limit their own end.
+    """
+    entry, left_s = PROFILERS[profiler], LEFT_S if WORKLOADS[parameters.workload].is_observed else None
+    if entry.node_file is None and left_s is None:
         return None
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
-    return Wrapped(lambda: all(path.exists() for path in records), entry.never_started)
+    return Watched(
+        lambda: all(path.exists() for path in records), left_s, entry.node_file is not None, entry.never_started
+    )
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:

@@ -23,7 +23,7 @@ from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, temporary_folder
 from multicard.launch.gpu_samples import sampled
-from multicard.launch.job import node_command, wrapped
+from multicard.launch.job import node_command, watched_ranks
 from multicard.launch.process import run
 from multicard.launch.signals import interruptible, undisturbed
 from multicard.profilers import PROFILERS, Profiler
@@ -50,7 +50,7 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
             with sampled(scratch, p.device if is_first else "cpu"):
                 ended = run(
                     command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
-                    wrapped=wrapped(job["profiler"], scratch, ranks), folder=work.folder(p),
+                    watched=watched_ranks(p, job["profiler"], scratch, ranks), folder=work.folder(p),
                 )  # fmt: skip
         finally:  # also when this program gets SIGTERM
             _copy_results(scratch, shared, task, PROFILERS[job["profiler"]], ranks)

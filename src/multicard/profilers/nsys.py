@@ -100,7 +100,8 @@ class Nsys(Profiler):
         On a CPU the window is an NVTX range, on a GPU a cudaProfilerStart/Stop pair. The capture's end must not
         end the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event. CUDA events
         are not, where nsys can leave them out: timing them adds dependencies between streams, and so hides overlap.
-        Nor is the environment, by an nsys that can discard it.
+        Nor is the environment, by an nsys that can discard it. What the job leaves running neither holds nsys nor is
+        ended by it: the launcher ends it, and records that.
         """
         trace = _if_known("profile", "--discard-environment=true")
         if device == "cuda":
@@ -112,7 +113,7 @@ class Nsys(Profiler):
             capture = ["--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"]
         return [
             "nsys", "profile", *trace, "--sample=none", "--cpuctxsw=none", *capture, "--capture-range-end=stop",
-            "--force-overwrite=true", f"--output={file}", *command,
+            "--wait=primary", "--kill=none", "--force-overwrite=true", f"--output={file}", *command,
         ]  # fmt: skip
 
     def never_started(self, output: str) -> bool:
