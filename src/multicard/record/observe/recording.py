@@ -27,6 +27,7 @@ from multicard.record.compilation import limits_hit
 from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.memory import peak_memory
 from multicard.record.observe.batches import asks_ahead, used_by_step
+from multicard.record.observe.exchange import Exchanges
 from multicard.record.observe.failure import facts_of_process
 from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.phases import (
@@ -91,7 +92,7 @@ class Recording:
         self._on_gpu = device.type == "cuda"
         self.plan = Plan(self.stated)
         self.meters = [EnergyMeter(each) for each in self.devices]
-        self.thread = ThreadTime()
+        self.thread, self.exchanges = ThreadTime(), Exchanges()
         is_first = self.rank % self.stated["ranks_per_node"] == 0
         self.others = OthersMeter(job.get("launcher") if is_first else None)
         self.record: dict[str, Any] = {}
@@ -237,11 +238,11 @@ class Recording:
             self.others.start()
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
-            for meter in (*self.meters, self.thread):
+            for meter in (*self.meters, self.thread, self.exchanges):
                 meter.start()
         if step == plan.measured_end + 1:
             self._settle(observer)
-            for meter in (*self.meters, self.thread):
+            for meter in (*self.meters, self.thread, self.exchanges):
                 meter.stop()
             self.others.stop()
             plan.profiled = self._agree(observer)
@@ -351,6 +352,7 @@ class Recording:
                 "frameworks": dict(_frameworks()),
                 "threads": torch.get_num_threads(),
                 "thread_time": self.thread.record(),
+                "exchanged": self.exchanges.seen,
             },
             "ignored_exit": False,
         }

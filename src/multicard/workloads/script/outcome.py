@@ -52,6 +52,9 @@ def _judged(
         [(rank, count)] = seen.most_common(1) or [(None, 0)]
         if count > 1:
             return "failed", Reason("same_rank", rank=rank, ranks=count)
+        exchanged = [(rank.get("observed") or {}).get("exchanged") for rank in ranks]
+        if len(ranks) > 1 and all(each is False for each in exchanged):
+            return "failed", Reason("trained_apart", ranks=len(ranks))
     if leaves_gpus:
         return outcome, replace(reason, code="unused_gpus")
     if ended:
