@@ -19,12 +19,15 @@ class Pass:
         The step that asked for each, and its contents.
     ended
         The step that found the loader exhausted; None before.
+    trained
+        Whether a backward pass or an update followed any of them: else they are of a test.
     """
 
     def __init__(self, loader: Loader):
         self.loader = loader
         self.batches: list[tuple[int, Contents]] = []
         self.ended: int | None = None
+        self.trained = False
         self._first: Reading | None = None
 
     def add(self, step: int, batch: Any, asked: int | None) -> None:

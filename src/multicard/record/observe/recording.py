@@ -32,10 +32,12 @@ from multicard.record.observe.failure import facts_of_process
 from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.phases import (
     BACKWARD,
+    EVALUATION,
     FORWARD,
     LEFT,
     OPTIMIZER,
     PASSED,
+    TESTED,
     TRANSFER,
     UNFED_BACKWARD,
     Event,
@@ -145,9 +147,36 @@ class Recording:
             self._resume_meters()  # an exhausted loader may have given the batch before
         self.note(BACKWARD if is_fed else UNFED_BACKWARD)
 
+    @property
+    def events(self) -> int:
+        """Number of events of the step so far."""
+        return len(self._events)
+
+    def note_evaluation(self) -> None:
+        """An evaluation begins, or goes on."""
+        if not self._events or self._events[-1][0] != EVALUATION:
+            self.note(EVALUATION)
+
+    def note_after_evaluation(self, event: str | None) -> None:
+        """An evaluation ends, if one is open."""
+        if self._events and self._events[-1][0] == EVALUATION:
+            self.note(event)
+
+    def retract(self, number: int, before_pass: tuple[Any, int, list[Event], bool] | None) -> None:
+        """Take the events of the step from that number on for an evaluation; `before_pass`: as `begin_pass` gave it."""
+        if self._step is None or not (tested := self._events[number:]):
+            return
+        ended = [(TESTED, tested[-1][1])] if tested[-1][0] is LEFT else []  # else the pass was broken off
+        self._events[number:] = [(EVALUATION, tested[0][1]), *ended]
+        if before_pass is not None:
+            self._step.start, self._step.epoch, events, is_between = before_pass
+            self._events[:0] = events
+            if is_between:
+                self.end_pass()
+
     def _show(self, event: str | None) -> None:
         self._close_ranges(1)
-        if event in (LEFT, PASSED):
+        if event in (LEFT, PASSED, EVALUATION, TESTED):
             return
         self._show_step()
         if self._step.window != "warmup":
@@ -208,15 +237,17 @@ class Recording:
         self._seen.clear()
         self.recorder.settle()
 
-    def begin_pass(self, observer: Observer) -> None:
-        """A pass over the data begins: the step that is open begins only now."""
+    def begin_pass(self, observer: Observer) -> tuple[Any, int, list[Event], bool] | None:
+        """A pass over the data begins: the step that is open begins only now; give what that has changed."""
         if self._step is None:
-            return
+            return None
+        before = self._step.start, self._step.epoch, list(self._events), self._between_passes
         self._close_ranges(0)
         self._events.clear()
         self._step.epoch = observer.epoch
         self._resume_meters()
         self._step.start = self._mark()
+        return before
 
     def end_pass(self) -> None:
         """A loader is exhausted: tests may follow, which no meter should count."""
