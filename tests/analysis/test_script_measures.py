@@ -341,7 +341,7 @@ def test_two_sets_of_results_are_compared_by_configuration(tmp_path: Path) -> No
 
 
 def test_evaluation_inside_a_pass_is_a_part_of_the_step(tmp_path: Path) -> None:
-    """Every fourth step of 50 ms has 20 ms of evaluation: 5 ms a step, and the 45 ms besides are 20 of forward and 25."""
+    """Every fourth step of 50 ms has 20 ms of evaluation, so 5 ms a step; of the other 45 ms, 20 are of forward."""
     folder = write_run(tmp_path, p(), 0.05, phases={"forward": 0.4})
     steps = pd.read_csv(folder / "steps.csv")
     assert math.isnan(measure_run(folder)["evaluation_s"] or math.nan)

@@ -292,6 +292,40 @@ def test_ranks_that_train_apart_are_no_scaling(sampler: str, tmp_path: Path) -> 
     assert "init_process_group" in why(record) and "DistributedSampler" not in why(record)
 
 
+LIKE_TORCHTITAN = """
+import os, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
+class Texts(IterableDataset):
+    def __iter__(self):
+        while True:
+            tokens = torch.randint(100, (17,))
+            yield {"input": tokens[:-1]}, tokens[1:]
+class Loader(DataLoader):
+    def __init__(self, *arguments, **options):
+        self.dp_rank, self.dp_world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        super().__init__(*arguments, **options)
+dist.init_process_group("gloo")
+model = torch.nn.Embedding(100, 100)
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for inputs, labels in Loader(Texts(), batch_size=4):
+    torch.nn.functional.cross_entropy(model(inputs["input"]).flatten(0, 1), labels.flatten()).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_script_like_torchtitans_has_tokens_on_one_device_too(devices: int, tmp_path: Path) -> None:
+    (tmp_path / "titan.py").write_text(LIKE_TORCHTITAN)
+    run = tmp_path / "run"
+    record = job(run, script="titan.py", folder=str(tmp_path), devices=devices, launcher="torchrun")
+    completed(record, run)
+    steps = pd.read_csv(run / "steps.csv")
+    assert set(steps["tokens"]) == {4 * 16}
+    assert {each["distinct"] for rank in record["ranks"] for each in rank["observed"]["loaders"]} == {True}
+
+
 @pytest.mark.parametrize(
     ("exchanged", "outcome"),
     [([False, False], "failed"), ([False, True], "completed"), ([None, False], "completed"), ([False], "completed")],

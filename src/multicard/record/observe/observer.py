@@ -310,7 +310,7 @@ class Observer:
         return drawn.trained and not self._sources[0].trained
 
     def _take_for_test(self, recording: Any) -> None:
-        """Take the batches of this step for those of a test, which trains nothing, and what began with them for none."""
+        """Take the batches of this step for those of a test, and undo what a pass that began with them has changed."""
         self._forget_batches()
         kept = None
         if self._before_pass is None:

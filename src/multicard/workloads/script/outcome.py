@@ -27,7 +27,7 @@ def judge_script(
     if reason is not None and reason.code in ("exited", "timed_out") and (made := _made(p, reason.code, scratch)):
         reason = replace(reason, message="; ".join(filter(None, (reason.message, made))))
     if reason is not None and p.launched_by == "python" and OF_LAUNCHERS.search(reason.message or ""):
-        hint = "a launcher sets it: state launcher: torchrun, which starts one device, too"
+        hint = "a launcher sets it: state launcher: torchrun (--launcher torchrun), which starts one device, too"
         reason = replace(reason, message=f"{reason.message}; {hint}")
     return outcome, reason
 
