@@ -106,18 +106,6 @@ def test_a_job_sees_no_secrets() -> None:
     assert job_environment(source) == {"PATH": "/bin", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
 
 
-@pytest.mark.parametrize("name", ["CC", "CXX", "CPATH", "LIBRARY_PATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"])
-def test_a_job_compiles_with_the_compiler_and_the_settings_of_the_user(name: str) -> None:
-    assert job_environment({name: "mine"}) == {name: "mine"}
-
-
-@pytest.mark.parametrize(
-    "name", ["CUDA_HOME", "CUDA_ROOT", "LD_LIBRARY_PATH", "NCCL_NET_PLUGIN", "FI_PROVIDER", "UCX_TLS"]
-)
-def test_a_job_keeps_what_environment_modules_set_for_cuda_and_the_network(name: str) -> None:
-    assert job_environment({name: "mine"}) == {name: "mine"}
-
-
 @pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path, second: signal.Signals) -> None:

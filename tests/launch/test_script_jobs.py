@@ -134,7 +134,7 @@ def test_nsys_sees_every_rank_however_it_is_started(changes: dict[str, Any], tmp
     assert phases["rank"].nunique() == 2
 
 
-PLANTED = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME": "/planted-home", "MY_FLAG": "seen"}
+PLANTED = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME": "/planted-home", "RANK": "planted-3"}
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_secrets_reach_neither_the_job_nor_its_record(of_own_folder: tuple[Path,
     run, _ = of_own_folder
     printed = (run / "log.txt").read_text()
     assert "HF_HOME=/planted-home" in printed
-    for text in ("planted-one", "planted-two", "MY_FLAG"):
+    for text in ("planted-one", "planted-two", "planted-3"):
         assert text not in printed
     assert "planted" not in (run / "run.json").read_text()
 

@@ -1,6 +1,8 @@
 """What each launcher is told, by its own manual; and what it refuses."""
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -208,10 +210,19 @@ def test_open_mpi_as_root_is_refused_unless_it_was_allowed(
         assert all(f"{name}=1" in said for name in AS_ROOT)
 
 
-def test_slurms_variables_pass_to_srun_alone() -> None:
-    slurm = {"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF"}
-    assert slurm <= set(start.passed_variables(parameters(launcher="srun")))
-    assert start.passed_variables(parameters(environment=["HF_HOME"])) == ("HF_HOME",)
+def test_the_observer_is_a_copy_that_needs_nothing_of_the_folder_it_came_from(tmp_path: Path) -> None:
+    folder = Path(start.environment(parameters(), tmp_path)["PYTHONPATH"].split(os.pathsep)[0])
+    assert not [path for path in folder.rglob("*") if path.is_symlink()]
+    code = (
+        "import sys, multicard.marks, multicard.record.observe.recording, multicard.profilers.nsys\n"
+        "print(*(m.__file__ for name, m in sys.modules.items() if name.partition('.')[0] == 'multicard'), sep='\\n')"
+    )
+    # As in a container: no package of multicard's own but this one.
+    away = f"import sys; sys.path[:] = [path for path in sys.path if path != {str(start.PACKAGE.parent)!r}]\n"
+    command = [sys.executable, "-c", away + code]
+    done = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True)
+    assert all(Path(file).is_relative_to(folder) for file in done.stdout.split())
+    assert len(done.stdout.split()) > 20
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD"])

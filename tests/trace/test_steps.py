@@ -277,3 +277,11 @@ def test_steps_on_a_device_are_between_the_events_that_its_stream_would_record(s
         assert (found.starts.tolist(), found.ends.tolist()) == (events[::2], events[1::2])
     else:
         assert found == steps
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_times_around_the_largest_32_bit_number_add_up(suffix: str, tmp_path: Path) -> None:
+    # From 4.2 to 4.4 s: 2³² ns are 4.295 s.
+    path = training_trace(tmp_path / f"t.{suffix}", {PID: []}, {PID: [(4150, 4200, 4400, "gemm")]})
+    [row] = of_steps(path, CAPTURE, ["timeline"]).rows["timeline"]
+    assert (row["span_s"], row["busy_s"], row["idle_s"]) == (pytest.approx(0.2), pytest.approx(0.2), 0)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis import stationarity, utilization
+from multicard.analysis import breakdown, stationarity, utilization
 from multicard.analysis.conditions import condition_columns, disturbance
+from multicard.analysis.consistency import check_run
 from multicard.analysis.deviations import deviation, folder_changes
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.run_files import RunFiles, read_table
@@ -35,7 +36,8 @@ COMMON: dict[str, str] = {
     **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
     "other_s": "mean time per measured step and rank outside every phase and evaluation",
     "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
-    "data_share": "part of the mean step time in the phase data: waiting for the loader",
+    "data_share": "part of the time from step to step that the rank that waited longest in each step waited for the "
+    "loader, mean over steps",
     "host_to_device_s": "time per profiled step that a GPU spends on copies from the host, by the trace, mean over "
     "GPUs",
     "host_to_device_bytes": "what these copies move",
@@ -62,10 +64,11 @@ COMMON: dict[str, str] = {
     "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
     **stationarity.MEASURES,
     **utilization.MEASURES,
+    **breakdown.MEASURES,
 }
 
 # Columns before parameters and measures.
-ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "folder_changes")
+ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "folder_changes")
 
 # Of each workload, by its name; and of all.
 MEASURES_OF = {
@@ -113,6 +116,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
         "deviation": deviation(record),
+        "inconsistency": None,
         "folder_changes": folder_changes(record),
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
@@ -120,7 +124,11 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
     if record["outcome"] == "completed":
         steps = _read_steps(folder / STEPS, work)
         try:
-            row |= work.measure(record, row, steps, None) if steps.empty else _measures(run, steps, work, machines)
+            if steps.empty:
+                row |= work.measure(record, row, steps, None)
+            else:
+                row["inconsistency"] = "; ".join(check_run(run).faults()) or None
+                row |= _measures(run, steps, work, machines)
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
@@ -159,6 +167,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "other_s": (measured["duration_s"] - known.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
+        **breakdown.of_steps(window, record["parameters"].get("devices") or 1),
         **_copies(run),
         "energy_per_sample_j": energy_per(record, metered["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),

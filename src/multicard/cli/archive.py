@@ -3,13 +3,14 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli._command import Command, add_configuration
+from multicard.cli._command import Command, add_configuration, add_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file to write."""
     parser.add_argument("out", type=Path, help="file to write: .tar.gz or .zip")
     add_configuration(parser)
+    add_profile(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -20,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.core.units import BYTES, with_unit
     from multicard.experiment.load import read_experiment
 
-    packed = pack(read_experiment(arguments.config), arguments.out)
+    packed = pack(read_experiment(arguments.config, arguments.profile), arguments.out)
     terminal = console()
     for each in packed.incomplete:
         terminal.print(plain(f"skipped: incomplete run: {each}"))

@@ -62,15 +62,14 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
         remarks += notices({"disturbance": disturbance(record), "deviation": deviation(record)})
         return record["outcome"], remarks, record["outcome"] != "failed"
 
-    from multicard.analysis.consistency import check_run
     from multicard.analysis.measures import measure_run
 
-    remarks += notices(measure_run(folder))
-    faults = check_run(folder).faults()
+    row = measure_run(folder)
+    remarks += notices(row)
     missing = read_json(folder / ACTIVITY / ACTIVITY_INDEX)["tables"]["phases"]["absent"]
     if missing:
         remarks.append(f"no trace: {missing}")
-    return record["outcome"], remarks + faults, not faults
+    return record["outcome"], remarks, not row["inconsistency"]
 
 
 COMMAND = Command(

@@ -126,7 +126,7 @@ def run_job(
                 "observe": work.observed(parameters),
             },
         )
-        stated = work.passed_variables(parameters)
+        stated, withheld = work.passed_variables(parameters), work.withheld_variables(parameters)
         own_folder = work.folder(parameters)
         users = ScriptFolder(own_folder, work.script(parameters), folder) if own_folder else None
         if users:
@@ -136,10 +136,10 @@ def run_job(
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
             tasks = work.tasks_per_node(parameters)
             command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus, tasks)
-            environment = job_environment(stated=stated) | slurm.srun_environment()
+            environment = job_environment(stated=stated, withheld=slurm.NOT_FOR_SRUN)
         else:
             command = node_command(parameters, profiler, scratch)
-            environment = environment_of(parameters, profiler, temporary, stated)
+            environment = environment_of(parameters, profiler, temporary, stated, withheld)
             environment |= work.environment(parameters, scratch)
         host = None if several or hidden else HostConditions()
         start = datetime.now(UTC)
@@ -163,7 +163,8 @@ def run_job(
         if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
             raise UserError(f"{folder}: cannot be written: No space left on device; free space and start again")
         _join_parts(scratch, folder, parameters.ranks)
-        problem = next((f"rank {each['rank']}: {why}" for each in ranks if (why := each.get("trace_problem"))), None)
+        failed = ((each["rank"], each.get("trace_problem")) for each in ranks)
+        problem = next((f"rank {rank}: {found}" for rank, found in failed if found), None)
         captured = keep_trace(scratch, folder / TRACE, profiler, outcome, parameters, ended, problem)
         record = {
             "run": name,

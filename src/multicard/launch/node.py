@@ -40,7 +40,8 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
         scratch = Path(folder)
         write_json(scratch / JOB, job | {"scratch": folder, "launcher": None if hidden else os.getpid()})
         command = node_command(p, job["profiler"], scratch, rendezvous)
-        environment = environment_of(p, job["profiler"], temporary, work.passed_variables(p))
+        stated, withheld = work.passed_variables(p), work.withheld_variables(p)
+        environment = environment_of(p, job["profiler"], temporary, stated, withheld)
         environment |= work.environment(p, scratch, rendezvous)
         host = None if hidden else HostConditions()
         try:

@@ -20,7 +20,7 @@ from multicard.limits.timing import least_s, repeats_s
 from multicard.record.binding import SYSFS, format_cpus, node_of_gpu, pci_address, read_topology
 from multicard.record.energy import EnergyMeter
 from multicard.record.environment import hardware, host, versions
-from multicard.workloads.vision.precision import choose_fp32
+from multicard.workloads.vision.precision import allow_tf32, choose_fp32
 
 DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
@@ -109,12 +109,12 @@ def product(device: torch.device, dtype: torch.dtype, edge: int) -> Callable[[],
 @contextmanager
 def fp32_as(precision: str) -> Iterator[None]:
     """Let a GPU multiply fp32 as TF32, or forbid it."""
-    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     choose_fp32("on" if precision == "tf32" else "off")
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision = before
+        allow_tf32(*before)
 
 
 def memory(device: torch.device, size: int, seconds: float, threads: int) -> Iterator[dict[str, Any]]:

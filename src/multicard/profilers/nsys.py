@@ -98,16 +98,17 @@ class Nsys(Profiler):
 
         CPU sampling and context switches stay off: on recent kernels they hang nsys 2022.4 for good.
         On a CPU the window is an NVTX range, on a GPU a cudaProfilerStart/Stop pair. The capture's end must not
-        end the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event. So are
-        allocations of device memory, by an nsys that knows how: PyTorch keeps what it has once allocated, so in the
-        middle of training there are few.
+        end the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event. CUDA events
+        are not, where nsys can leave them out: timing them adds dependencies between streams, and so hides overlap.
+        Nor is the environment, by an nsys that can discard it.
         """
+        trace = _if_known("profile", "--discard-environment=true")
         if device == "cuda":
-            trace = ["--trace=cuda,nvtx", "--cuda-graph-trace=node"]
-            trace += _if_known("profile", "--cuda-memory-usage=true")
+            trace += ["--trace=cuda,nvtx", "--cuda-graph-trace=node"]
+            trace += _if_known("profile", "--cuda-event-trace=false")
             capture = ["--capture-range=cudaProfilerApi"]
         else:
-            trace = ["--trace=nvtx"]
+            trace += ["--trace=nvtx"]
             capture = ["--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"]
         return [
             "nsys", "profile", *trace, "--sample=none", "--cpuctxsw=none", *capture, "--capture-range-end=stop",
@@ -134,9 +135,9 @@ class Nsys(Profiler):
     def export(self, file: Path, folder: Path) -> Path:
         """Export a report to SQLite; the database appears only when it passed its checks.
 
-        An nsys that can exports NVTX's payloads, in which NCCL states the sizes of its messages. nsys 2023.4 records
-        the environment of every process on the machine that it may read, not of the job alone. They are removed from
-        the database, and so are all payloads but NCCL's; from the report they cannot be.
+        An nsys that can exports NVTX's payloads, in which NCCL states the sizes of its messages. An nsys that cannot
+        discard environments records those of every process on the machine that it may read, not of the job alone. They
+        are removed from the database, and so are all payloads but NCCL's; from the report they cannot be.
 
         Raises
         ------

@@ -185,7 +185,7 @@ def _device(
     columns: list[list[Integers]] = [[], [], [], []]
     for which, (own, values, kind) in enumerate(sets):
         mine = own.mask(value == place for value in values)
-        start = own.arrays["start"][mine]
+        start = own.arrays["start"][mine].astype(np.int64)  # narrowed times would wrap in a sum
         columns[0].append(start)
         columns[1].append(start + own.arrays["duration"][mine])
         columns[2].append(kind[own.code[mine]])

@@ -69,8 +69,12 @@ class Script(Workload):
         return start.script_file(p)
 
     def passed_variables(self, p: ScriptParameters) -> tuple[str, ...]:
-        """Those that are stated, and the launcher's."""
-        return start.passed_variables(p)
+        """Those that are stated."""
+        return tuple(p.environment)
+
+    def withheld_variables(self, p: ScriptParameters) -> str | None:
+        """Those that the launcher takes for options."""
+        return LAUNCHERS[p.launched_by].withheld
 
     def environment(
         self, p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None
