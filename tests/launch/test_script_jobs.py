@@ -281,6 +281,80 @@ def test_ranks_that_do_not_know_of_each_other_are_counted(tmp_path: Path) -> Non
     assert why(record).startswith("2 of its processes trained, where `launcher` and `devices` ask for 1")
 
 
+APART = """
+import os, torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+data = TensorDataset(torch.randn(64, 16))
+sampler = {sampler}
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for (batch,) in DataLoader(data, 4, sampler=sampler):
+        model(batch).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "sampler", ["None", "DistributedSampler(data, int(os.environ['WORLD_SIZE']), int(os.environ['RANK']))"]
+)
+def test_ranks_that_train_apart_are_no_scaling(sampler: str, tmp_path: Path) -> None:
+    (tmp_path / "apart.py").write_text(APART.format(sampler=sampler))
+    record = job(tmp_path / "run", script="apart.py", folder=str(tmp_path), devices=2)
+    assert (record["outcome"], record["reason"]) == ("failed", {"code": "trained_apart", "ranks": 2})
+    assert "init_process_group" in why(record) and "DistributedSampler" not in why(record)
+
+
+LIKE_TORCHTITAN = """
+import os, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
+class Texts(IterableDataset):
+    def __iter__(self):
+        while True:
+            tokens = torch.randint(100, (17,))
+            yield {"input": tokens[:-1]}, tokens[1:]
+class Loader(DataLoader):
+    def __init__(self, *arguments, **options):
+        self.dp_rank, self.dp_world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        super().__init__(*arguments, **options)
+dist.init_process_group("gloo")
+model = torch.nn.Embedding(100, 100)
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for inputs, labels in Loader(Texts(), batch_size=4):
+    torch.nn.functional.cross_entropy(model(inputs["input"]).flatten(0, 1), labels.flatten()).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_script_like_torchtitans_has_tokens_on_one_device_too(devices: int, tmp_path: Path) -> None:
+    (tmp_path / "titan.py").write_text(LIKE_TORCHTITAN)
+    run = tmp_path / "run"
+    record = job(run, script="titan.py", folder=str(tmp_path), devices=devices, launcher="torchrun")
+    completed(record, run)
+    steps = pd.read_csv(run / "steps.csv")
+    assert set(steps["tokens"]) == {4 * 16}
+    assert {each["distinct"] for rank in record["ranks"] for each in rank["observed"]["loaders"]} == {True}
+
+
+@pytest.mark.parametrize(
+    ("exchanged", "outcome"),
+    [([False, False], "failed"), ([False, True], "completed"), ([None, False], "completed"), ([False], "completed")],
+)
+def test_only_ranks_of_which_none_exchanged_anything_trained_apart(
+    exchanged: list[bool | None], outcome: str, tmp_path: Path
+) -> None:
+    p = ScriptParameters(command=["train.py"], device="cpu", devices=len(exchanged))
+    for rank in range(p.ranks):
+        write_json(tmp_path / f"process.json.{rank}", {"rank": rank, "steps": True, "program": "train.py"})
+    ranks = [
+        {"rank": rank, "outcome": "completed", "observed": {"exchanged": each}} for rank, each in enumerate(exchanged)
+    ]
+    assert judge_script(p, "completed", None, ranks, tmp_path)[0] == outcome
+
+
 @pytest.mark.parametrize(
     ("ended", "devices", "trained", "completed", "expected"),
     [

@@ -8,6 +8,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import DEFAULT, patch
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from multicard.core.errors import TraceError, UserError
 from multicard.launch.job import choose_profiler
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import nsys
-from multicard.profilers.nsys import PROFILER, check_database, cuda_of_torch
+from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, check_database, cuda_of_torch
 
 RANGE = """
 import torch
@@ -217,6 +218,23 @@ def test_sampling_stays_off_and_the_job_outlives_its_capture() -> None:
     for device in ("cpu", "cuda"):
         command = PROFILER.wrap(["app"], Path("r.nsys-rep"), device)
         assert {"--sample=none", "--cpuctxsw=none", "--capture-range-end=stop"} <= set(command)
+
+
+def test_a_script_that_starts_a_cuda_profiler_itself_opens_no_capture() -> None:
+    # As Megatron and NeMo do, for an nsys of their own.
+    for device in ("cpu", "cuda"):
+        command = PROFILER.wrap(["app"], Path("r.nsys-rep"), device)
+        assert {"--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"} <= set(command)
+        assert not any("cudaProfilerApi" in part for part in command)
+
+
+def test_the_window_is_the_range_that_nsys_waits_for_on_gpus_too(tmp_path: Path) -> None:
+    session = PROFILER.session(tmp_path, 0, torch.device("cuda"))
+    with patch.multiple("torch.cuda.nvtx", range_start=DEFAULT, range_end=DEFAULT) as called:
+        with session.recording():
+            called["range_start"].assert_called_once_with(CAPTURE_RANGE)
+            called["range_end"].assert_not_called()
+        called["range_end"].assert_called_once_with(called["range_start"].return_value)
 
 
 def test_on_gpus_that_alone_is_traced_which_is_read() -> None:

@@ -34,7 +34,7 @@ COMMON: dict[str, str] = {
     "median_iteration_time_s": "median over the measured steps of the slowest rank's step time: of a typical step, "
     "without the rare long ones",
     **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
-    "other_s": "mean time per measured step and rank outside every phase",
+    "other_s": "mean time per measured step and rank outside every phase and evaluation",
     "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
     "data_share": "part of the time from step to step that the rank that waited longest in each step waited for the "
     "loader, mean over steps",
@@ -156,6 +156,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     measured = steps[steps["window"] == "measured"]
     window, distinct = Window(measured), work.distinct_share(record)
     phases = measured[[f"{phase}_s" for phase in PHASES]]
+    known = phases.assign(evaluation_s=measured.get("evaluation_s"))  # steps of earlier versions have no such column
     row = {
         "elapsed_s": window.elapsed_s,
         "iteration_time_s": window.iteration_time_s,
@@ -165,7 +166,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "estimated_epoch_time_s": record["steps_per_pass"] and window.iteration_time_s * record["steps_per_pass"],
         "median_iteration_time_s": window.median_iteration_time_s,
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
-        "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),
+        "other_s": (measured["duration_s"] - known.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
         **breakdown.of_steps(window, record["parameters"].get("devices") or 1),

@@ -54,7 +54,7 @@ NOT_RUN = "not run"  # of a run that cannot run here
 REWARDS = ("reward_chosen", "reward_rejected", "reward_accuracy")  # of DPO
 STEP_COLUMNS = (
     "rank", "epoch", "step", "window", "start_s", "duration_s", *(f"{phase}_s" for phase in PHASES),
-    "samples", "tokens", "padded_tokens", "loss", *REWARDS, "peak_memory_bytes", "peak_reserved_bytes",
+    "evaluation_s", "samples", "tokens", "padded_tokens", "loss", *REWARDS, "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
 # Keys of run.json that the first rank tells of all.

@@ -33,6 +33,8 @@ WORDINGS = {
     "another `launcher`",
     "same_rank": "{ranks} processes take themselves for it; have them form a process group, give each a RANK of its "
     "own, or use another `launcher`",
+    "trained_apart": "its {ranks} ranks exchanged nothing in the measured steps, so each trained a model of its own; "
+    "have the script call torch.distributed.init_process_group and wrap its model in DistributedDataParallel",
     "trained_on_cpu": "its processes trained on CPUs, and `device` is cuda; have the script move its model to the GPU, "
     "or state `device: cpu`",
 }

@@ -217,7 +217,7 @@ class _Step:
                 self.counts[name] = (self.counts[name] or 0) + count
 
     def row(self, rank: int, clock: Any, start_s: float) -> dict[str, Any]:
-        times: dict[str, float | None] = {f"{name}_s": None for name in PHASES}
+        times: dict[str, float | None] = {f"{name}_s": None for name in (*PHASES, "evaluation")}
         for name, start, end in self.phases:
             times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
         return {
