@@ -7,10 +7,12 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from multicard.analysis.breakdown import COLUMNS, complete
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.measures import MEASURES_OF
+from multicard.analysis.per_run import trace_shares
 from multicard.analysis.scaling import add_scaling
-from multicard.analysis.scenario_tables import SCHEMAS, store
+from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
 from multicard.core.files import write_json
 from multicard.experiment.parameters import as_columns, run_id
 from multicard.experiment.workload import WORKLOADS
@@ -66,7 +68,7 @@ def make_results(
 
     Rows of `tables` name their run by its index among all rows, in the key `at`.
     """
-    ids = []
+    ids, every = [], []
     for number, given in enumerate(scenarios):
         rows = []
         for row in given:
@@ -77,17 +79,36 @@ def make_results(
             known = {name: value for name, value in row.items() if name in measures}
             outcome = {"run": run, "outcome": row.get("outcome", "completed"), "reason": None}
             outcome["disturbance"] = row.get("disturbance")
-            rows.append(outcome | as_columns(parameters.model_dump()) | dict.fromkeys(measures) | known)
+            rows.append(outcome | as_columns(parameters.model_dump()) | dict.fromkeys(measures) | known | _parts(row))
             if recorded:
                 _record(folder / "runs" / run, gpu, nodes, source, processor)
-        where = folder / "scenarios" / f"s{number}"
-        where.mkdir(parents=True)
-        add_scaling(pd.DataFrame(rows)).to_csv(where / "measures.csv", index=False)
+        every.append((folder / "scenarios" / f"s{number}", rows))
+        every[-1][0].mkdir(parents=True)
     for name, rows in (tables or {}).items():
         schema = pa.schema([("run", pa.string()), *SCHEMAS[name]])
         named = [{**dict.fromkeys(schema.names), **row, "run": ids[row["at"]]} for row in rows]
         store({name: pa.Table.from_pylist(named, schema)}, folder / "scenarios" / "s0")
+    for where, rows in every:
+        rows = complete(rows, trace_shares(ScenarioTables(where)))
+        add_scaling(pd.DataFrame(rows)).to_csv(where / "measures.csv", index=False)
     return folder
+
+
+def _parts(row: Row) -> Row:
+    """The breakdown by the phases that a row states; what it does not state computes."""
+    known = {name: row[column] for name, column in COLUMNS.items() if column in row}
+    if row.get("data_share") is not None:
+        known.setdefault("data loading", row["data_share"])
+    step = row.get("mean_iteration_time_s")
+    computing = "compute" if row.get("devices", 1) == 1 else "compute or communication"
+    if step and "transfer_s" in row:
+        known["memory operations"] = row["transfer_s"] / step
+    if step and (phases := [row[name] for name in ("forward_s", "backward_s", "optimizer_s") if name in row]):
+        known[computing] = sum(phases) / step
+        known["other"] = max(0.0, 1 - sum(known.values()))
+    elif known and computing not in known and "other" not in known:
+        known[computing] = 1 - sum(known.values())
+    return {COLUMNS[name]: share for name, share in known.items()}
 
 
 def made(folder: Path, *scenarios: Iterable[Row], **others: Any) -> Evidence:

@@ -1,5 +1,6 @@
 """Predicted step times follow closed forms, their intervals hold the truth as often as stated, or they are refused."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_ranks_that_share_a_loader_wait_longer_the_more_they_are() -> None:
     # The node loads 800 samples/s; a device computes 64 in 0.1 s.
     shared = [point(1, 0.1), point(2, 0.16, waited=0.06), point(4, 0.32, waited=0.22)]
     found = predict(shared, 8, 8, 64.0)
-    assert found.step_s.value == pytest.approx(0.64, rel=1e-6) and found.bound == "loader"
+    assert found.step_s.value == pytest.approx(0.64, rel=1e-6) and found.bound == "data loading"
     own = predict([point(n, 0.16, waited=0.06) for n in (1, 2, 4)], 8, 8, 64.0)
     assert own.step_s.value == pytest.approx(0.16, rel=1e-6) and "each rank loads for itself" in own.laws
 
@@ -101,7 +102,7 @@ def test_a_loader_is_as_fast_as_alone_with_the_workers_of_all_ranks() -> None:
     alone = {count: exact(rate) for count, rate in rates.items()}.get
     idle, waiting = [point(1, 0.12), point(2, 0.12)], [point(1, 0.125, waited=0.04)]
     never = predict(idle, 8, 8, 64.0, alone=alone)
-    assert never.step_s.value == pytest.approx(0.256, rel=1e-6) and never.bound == "loader"
+    assert never.step_s.value == pytest.approx(0.256, rel=1e-6) and never.bound == "data loading"
     assert "the loader never made a rank wait: it is taken to be as fast as alone" in never.caveats
     assert predict(idle, 16, 16, 64.0, alone=alone).loader_s is None  # of which nothing is known
     # A rank waited until 64 samples had taken 0.125 s, not 0.1.
@@ -350,7 +351,8 @@ def test_the_loader_of_a_record_limits_what_no_run_reached(tmp_path: Path) -> No
     record["parts"][3] |= {"parameters": job, "rows": rows}
     [found] = series(evidence, [MachineLimits.model_validate(record)])
     four, eight = (found.forecast(devices).prediction for devices in (4, 8))
-    assert (four.bound, eight.bound) == ("compute", "loader")
+    # Eight wait for the loader, 28 of 128 ms, so computing is the larger part.
+    assert (four.bound, eight.bound) == ("compute", "compute")
     # 8 × 64 samples by 16 workers.
     assert eight.step_s.value == pytest.approx(512 / 4000, rel=1e-6)
 
@@ -362,6 +364,17 @@ def test_jobs_that_see_only_their_own_gpus_are_checked_on_one_machine(tmp_path: 
         evidence.runs[index] = replace(run, provenance=replace(run.provenance, machine=place))
     [verdict] = Predictions(evidence, [], [8]).verdicts
     assert verdict.startswith("NVIDIA H100, AMD EPYC 9334, 128 CPUs: Checked on this machine: 1 prediction")
+
+
+def test_series_of_two_versions_have_names_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = runs({1: 0.1, 2: 0.12, 4: 0.14})
+    folder = make_results(tmp_path, rows + [row | {"repeat": row["repeat"] + 3} for row in rows])
+    for record in folder.glob("runs/*_r[456]/run.json"):
+        write_json(record, json.loads(record.read_text()) | {"versions": {"torch": "2.10.0"}})
+    main(["predict", "--devices", "8", str(folder)])
+    printed = capsys.readouterr().out
+    # The title of its table, and a row of the checks.
+    assert [printed.count(f"torch {version}") for version in ("2.10.0", "2.11.0")] == [2, 2]
 
 
 def with_cpus(evidence: Evidence, cpus: int) -> Evidence:
@@ -520,5 +533,5 @@ def test_limits_of_the_machine_let_one_device_predict_two(tmp_path: Path, capsys
 
 
 def test_tables_of_predictions_name_their_columns_when_nothing_is_known() -> None:
-    assert list(predictions_table([], [2]).columns)[:3] == ["configuration", "machine", "devices"]
+    assert list(predictions_table([], [2]).columns)[:3] == ["configuration", "machine", "versions"]
     assert checked_line([]).startswith("Never checked")

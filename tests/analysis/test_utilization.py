@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from limits.machine_record import IDLE
-from multicard.analysis.bottlenecks import bounds_of
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.measures import measure_run
 from multicard.analysis.outputs import write_scenario
@@ -228,38 +227,3 @@ def test_bus_bandwidth_is_that_of_the_gpu_that_waited_least(tmp_path: Path) -> N
     schema = ACTIVITIES["message_sizes"].schema
     pq.write_table(pa.Table.from_pylist(sizes, schema), folder / "activity" / "message_sizes.parquet")
     assert measure_run(folder)["bus_bandwidth_bytes_per_s"] == pytest.approx(10e6)
-
-
-PARTS = {
-    "compute": 0.3, "compute and communication": 0.1, "exposed communication": 0.1, "exposed memory operations": 0.0,
-    "idle (host-bound)": 0.3, "idle (before a collective)": 0.1, "idle (other)": 0.1, "synchronizations": None,
-    "waiting_in_collectives": 0.0, "scope": "steps",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("parts", "measures", "bound"),
-    [
-        ({}, {}, "compute"),
-        ({"compute": 0.1}, {}, "host"),
-        # All of that idle time but 0.05 is the wait for data, which is larger still in the measured steps.
-        ({"compute": 0.1}, {"profiled_data_s": 0.25, "trace_iteration_time_s": 1.0, "data_share": 0.35}, "loader"),
-        ({"compute": 0.1, "exposed communication": 0.25, "idle (before a collective)": 0.1}, {}, "communication"),
-    ],
-)
-def test_the_bound_is_what_takes_most_of_the_step(
-    parts: dict[str, float], measures: dict[str, float], bound: str
-) -> None:
-    row = {"run": "r", "outcome": "completed", "devices": 2, "workload": "vision", "data_share": 0.01} | measures
-    assert bounds_of([row], pd.DataFrame([PARTS | parts], index=["r"])) == {"r": bound}
-
-
-def test_no_bound_is_known_without_the_time_of_computing() -> None:
-    phases = {"data_share": 0.7, "forward_s": 0.1, "mean_iteration_time_s": 1.0}
-    rows = [
-        {"run": "loading", "outcome": "completed", "devices": 2} | phases,
-        {"run": "alone", "outcome": "completed", "devices": 1} | phases | {"data_share": 0.05},
-        {"run": "failed", "outcome": "failed", "devices": 1} | phases,
-        {"run": "unseen", "outcome": "completed", "devices": 1, "data_share": 0.7},
-    ]
-    assert bounds_of(rows, pd.DataFrame()) == {"loading": "loader", "alone": "compute", "failed": None, "unseen": None}

@@ -38,11 +38,11 @@ def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
     return workload_of(measures).varying(measures, names)
 
 
-def medians(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Median of each value over the completed repeats of a configuration: its parameters, `repeats`, the values."""
+def means(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """Mean of each value over the completed repeats of a configuration: its parameters, `repeats`, the values."""
     completed = measures[measures["outcome"] == "completed"]
     groups = completed.groupby(_parameters(measures), sort=False, dropna=False)
-    return pd.DataFrame({"repeats": groups.size(), **groups[values].median()}).reset_index()
+    return pd.DataFrame({"repeats": groups.size(), **groups[values].mean()}).reset_index()
 
 
 def configurations(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:

@@ -1,10 +1,9 @@
-"""What each number of devices gains, and what bounds it, in a line."""
+"""How much faster each number of devices is, and where its steps go, in a line."""
 
 from collections.abc import Iterable, Sequence
 
-from multicard.analysis.best import differing
-from multicard.analysis.bottlenecks import Bottleneck, bottlenecks
-from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
+from multicard.analysis.bottlenecks import bottlenecks, summary
+from multicard.analysis.evidence import DEVICE_WORDS, Evidence
 from multicard.analysis.scaling import BASELINE_DIFFERS, speedups_of
 from multicard.analysis.statistics import Interval, corrected, verdict
 from multicard.core.text import counted
@@ -15,8 +14,8 @@ def gains(evidence: Evidence) -> list[str]:
     """A line for each number of devices of which something is known, the smallest first.
 
     It says how many times as fast as one device they are, by `scaling.speedups_of`, from the slowest configuration to
-    the fastest; whether the repeats show a difference, corrected for the number of configurations; and the bottleneck
-    with the largest share of a step, where there is one.
+    the fastest; whether the repeats show a difference, corrected for the number of configurations; and where their
+    steps go (`bottlenecks.summary`), as far as that is known.
     """
     found = evidence.configurations
     ratios = speedups_of(
@@ -29,13 +28,13 @@ def gains(evidence: Evidence) -> list[str]:
         )
         for each in found
     )
-    first = [report.bottlenecks[0] if report.bottlenecks else None for report in bottlenecks(evidence)]
+    reports = bottlenecks(evidence)
     lines = []
     completed = [(each["devices"], each["device"]) if each.completed else None for each in found]
     for devices, device in sorted({kind for kind in completed if kind}):
         at = [index for index, kind in enumerate(completed) if kind == (devices, device)]
         known = [ratio for i in at if devices > 1 and (ratio := ratios[i].over_blocks).value is not None]
-        said = [*_speed(known), *_bound([(found[i], first[i]) for i in at])]
+        said = [*_speed(known), *summary([reports[i] for i in at])]
         if said:
             lines.append(f"{counted(devices, DEVICE_WORDS[device])}: {'; '.join(said)}")
     return lines
@@ -53,17 +52,3 @@ def _speed(ratios: Sequence[Interval]) -> Iterable[str]:
     for kind, text in (("unknown", "one repeat, so a difference may be noise"), ("none", "no difference is shown")):
         if count := verdicts.count(kind):
             yield text if count == len(verdicts) else f"{text} ({count} of {counted(len(verdicts), 'configuration')})"
-
-
-def _bound(first: Sequence[tuple[Configuration, Bottleneck | None]]) -> Iterable[str]:
-    known = [(each, bottleneck) for each, bottleneck in first if bottleneck is not None]
-    if not known:
-        return
-    worst, bottleneck = max(known, key=lambda pair: pair[1].share)
-    text = f"bottleneck: {bottleneck.kind}, as {bottleneck.evidence}"
-    if len(first) == 1:
-        yield text
-        return
-    same = sum(other.kind == bottleneck.kind for _, other in known)
-    named = worst.naming(differing([each for each, _ in first])) or worst.words(in_short=True)
-    yield f"{text}, with {named} (in {same} of {counted(len(first), 'configuration')})"

@@ -49,7 +49,7 @@ FOR_EQUAL_RANKS = (
     FEWER_DEVICES,
 )
 
-FASTER_LOADING = (
+LOADING = (
     GeneralOption("more loader workers (`num_workers`), as far as there are CPUs for them"),
     GeneralOption("`persistent_workers=True`, so that no pass begins by starting workers"),
     GeneralOption("a higher `prefetch_factor`, where the time of a batch varies"),
@@ -58,8 +58,38 @@ FASTER_LOADING = (
     GeneralOption("faster storage: a local disk, or few large files in the place of many small ones"),
 )
 
+COMMUNICATION = (
+    LARGER_BATCH,
+    ACCUMULATION,
+    GeneralOption("another size of gradient buckets (`bucket_cap_mb` of `DistributedDataParallel`)", several=True),
+    GeneralOption("gradients sent in 16 bits (a communication hook)", several=True, learns_otherwise=True),
+    FEWER_DEVICES,
+)
+
+COMPUTE = (
+    AUTOCAST,
+    GeneralOption('TF32 (`torch.set_float32_matmul_precision("high")`)', "cuda", learns_otherwise=True),
+    COMPILE,
+    GeneralOption("`channels_last` for convolutions"),
+    FUSED_OPTIMIZER,
+)
+
 GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
-    "data loading": FASTER_LOADING,
+    "data loading": LOADING,
+    "host busy elsewhere": (
+        *LOADING,
+        GeneralOption("nothing slow between steps: logging, saving, preprocessing on the CPU"),
+    ),
+    "exposed communication": COMMUNICATION,
+    "compute": COMPUTE,
+    "compute or communication": (*COMPUTE, *COMMUNICATION),
+    "evaluation": (GeneralOption("less frequent evaluation, or a smaller test set"),),
+    "stalls": (
+        GeneralOption("what the program does in these steps only: saving, logging, garbage collection, recompiling"),
+    ),
+    "other": (
+        GeneralOption("what the program does outside of loader, forward, backward and optimizer (see `py-spy`)"),
+    ),
     "launch overhead": (
         COMPILE,
         GeneralOption('CUDA graphs (`torch.compile(mode="reduce-overhead")` or `torch.cuda.graph`)', "cuda"),
@@ -67,15 +97,7 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
         LARGER_BATCH,
         GeneralOption("no waiting for the device in each step (`.item()`, `.cpu()`, printing a loss)", "cuda"),
     ),
-    "exposed communication": (
-        LARGER_BATCH,
-        ACCUMULATION,
-        GeneralOption("another size of gradient buckets (`bucket_cap_mb` of `DistributedDataParallel`)", several=True),
-        GeneralOption("gradients sent in 16 bits (a communication hook)", several=True, learns_otherwise=True),
-        FEWER_DEVICES,
-    ),
     "waiting for other ranks": FOR_EQUAL_RANKS,
-    "waiting": (GeneralOption("no sleeps, locks or slow reads in the training loop"), *FOR_EQUAL_RANKS),
     "waiting for a CPU": (
         GeneralOption("fewer threads per rank (`torch.set_num_threads`, `OMP_NUM_THREADS`)"),
         GeneralOption("fewer loader workers, or ranks, than there are CPUs"),
@@ -87,10 +109,6 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
         GeneralOption("smaller copies: integers or 16 bits, converted on the device", "cuda"),
         GeneralOption("tensors made on the device, and updated in place"),
     ),
-    "host busy elsewhere": (
-        *FASTER_LOADING,
-        GeneralOption("evaluation, logging and saving less often, or outside the training process"),
-    ),
     "padding": (
         GeneralOption("batches of samples of similar length"),
         GeneralOption("several samples packed into one sequence"),
@@ -101,12 +119,5 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
         AUTOCAST,
         GeneralOption("weights and optimizer state sharded over the devices (FSDP, ZeRO)", several=True),
         GeneralOption("an optimizer with less state", learns_otherwise=True),
-    ),
-    "compute": (
-        AUTOCAST,
-        GeneralOption('TF32 (`torch.set_float32_matmul_precision("high")`)', "cuda", learns_otherwise=True),
-        COMPILE,
-        GeneralOption("`channels_last` for convolutions"),
-        FUSED_OPTIMIZER,
     ),
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.bottlenecks import bounds_of
+from multicard.analysis.breakdown import complete
 from multicard.analysis.claims import claims_table, comparisons_table, judge, pooled_table, read_claims
 from multicard.analysis.evidence import read_evidence
 from multicard.analysis.machine_limits import read_machine
@@ -58,8 +58,7 @@ def write_scenario(
         outcomes.append(outcome_of(run))
     store(joined(parts), out)
     tables = ScenarioTables(out)
-    bounds = bounds_of(measured, trace_shares(tables))
-    measures = within_peaks(runs_table([row | {"bound": bounds[row["run"]]} for row in measured]))
+    measures = within_peaks(runs_table(complete(measured, trace_shares(tables))))
     measures = add_scaling(measures)
     _write(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     _write(measures, out / MEASURES)

@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from multicard.analysis.per_run import trace_shares
+from multicard.analysis.breakdown import COLUMNS, COMMUNICATION
 from multicard.analysis.scaling import configurations, over_repeats, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.workload import workload_of
 
-EXPOSED_COMMUNICATION = "exposed_communication_share"
+EXPOSED_COMMUNICATION = COLUMNS[COMMUNICATION]
 
 
 def measures_shown(tables: ScenarioTables) -> list[str]:
@@ -26,10 +26,9 @@ def overview(tables: ScenarioTables) -> pd.DataFrame:
     Columns: `devices` and the parameters that vary; for each of `measures_shown` `<measure>`, `<measure>_low` and
     `<measure>_high`, as `scaling.over_repeats` gives them; `outcome`, counted where repeats differ in it (`2 completed,
     1 timed_out`); and `reason`, the distinct reasons of those that did not complete. `exposed_communication_share` is
-    the part of the profiled steps in which a GPU communicates and does not compute; empty where no GPU was traced.
+    empty where no GPU was traced.
     """
-    shares = trace_shares(tables)["exposed communication"].rename(EXPOSED_COMMUNICATION)
-    measures = tables.with_values(shares.to_frame())
+    measures = tables.measures.reindex(columns=[*dict.fromkeys((*tables.measures, EXPOSED_COMMUNICATION))])
     of, parameters = configurations(measures)
     work = workload_of(parameters)
     varying = work.varying(parameters, [name for name in parameters if name not in ("devices", "scaling")])

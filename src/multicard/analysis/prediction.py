@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from multicard.analysis.breakdown import COMMUNICATION, COMPUTE, DATA
 from multicard.analysis.prediction_fits import SAME, Point, admitted, drawn
 from multicard.analysis.prediction_laws import Network, busy_laws
 from multicard.analysis.prediction_loader import Alone, loader_laws
@@ -60,12 +61,12 @@ class Prediction:
 
     @property
     def bound(self) -> str | None:
-        """What sets the pace: the loader, else the larger of compute and communication that shows."""
+        """The largest part of the step, by the names of `breakdown.PARTS`."""
         if self.step_s is None:
             return None
-        if self.loader_s is not None and self.loader_s >= self.compute_s + self.communication_s:
-            return "loader"
-        return "communication" if self.communication_s > self.compute_s else "compute"
+        waits_s = (self.loader_s or 0.0) - self.compute_s - self.communication_s
+        parts = {COMPUTE: self.compute_s, COMMUNICATION: self.communication_s, DATA: waits_s}
+        return max(parts, key=parts.__getitem__)
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,32 @@
 Parameters have the names of the configuration file, so that a recommendation can be copied into it.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from multicard.analysis.answers import answer_lines
 from multicard.analysis.best import GOALS, Choice, Goal, choices
-from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks
+from multicard.analysis.bottlenecks import Bottleneck, BottleneckReport, bottlenecks, summary
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
 from multicard.analysis.general_options import GENERAL_OPTIONS
 from multicard.analysis.learning import changes_words
 from multicard.analysis.statistics import scaled
 from multicard.analysis.tradeoff import Demand, reaching
-from multicard.analysis.tuning_options import DIFFERENT, HIGHER, LOWER, Advice, Neighbours, Tried, advice, effect
+from multicard.analysis.tuning_options import (
+    DIFFERENT,
+    HIGHER,
+    LOWER,
+    TUNING_OPTIONS,
+    Advice,
+    Neighbours,
+    Tried,
+    advice,
+    effect,
+)
 from multicard.core.text import counted, for_markdown
-from multicard.core.units import BYTES, SECONDS, number, percent, with_unit
+from multicard.core.units import BYTES, SECONDS, number, with_unit
 
 UNITS: dict[Goal, str] = {
     "throughput": "{}s per second",
@@ -28,17 +37,15 @@ UNITS: dict[Goal, str] = {
     "memory": "GB of peak memory per device",
 }
 WORTHWHILE = 1.02  # gain below which an option that was not tried is not named
-LEARNS_OTHERWISE = "changes what is learned from a sample"
-NO_BOTTLENECK = f"no bottleneck of {percent(LEAST, decimals=0)} of the step or more"
+LEARNS_OTHERWISE = "may change accuracy"
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The bottlenecks of one configuration, each with options to try; `compute` has those that speed up computing."""
+    """The bottlenecks of one configuration, each with options to try."""
 
     report: BottleneckReport
     advised: list[tuple[Bottleneck, list[Advice]]]
-    compute: list[Advice]
 
 
 def recommendations(evidence: Evidence) -> list[Recommendation]:
@@ -48,7 +55,6 @@ def recommendations(evidence: Evidence) -> list[Recommendation]:
         Recommendation(
             report,
             [(each, advice(report.configuration, each.kind, neighbours)) for each in report.bottlenecks],
-            advice(report.configuration, "compute", neighbours) if report.compute else [],
         )
         for report in bottlenecks(evidence)
     ]
@@ -60,18 +66,15 @@ def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, demand: Deman
     lines = ["# Recommendations", ""]
     if not any(each.report.configuration.completed for each in found):
         lines += ["No run completed, so there is nothing to recommend.", ""]
+    lines += _overview(found)
     if any(run.values.get("device") == "cpu" for run in evidence.runs):
         lines += ["Measurements on CPU processes say nothing about GPUs.", ""]
     if any(run.synthetic for run in evidence.runs):
-        lines += [
-            "Some of these runs are synthetic: they show what this page looks like, not how a machine performs.",
-            "",
-        ]
+        lines += ["Some runs have synthetic timings: no machine takes these times.", ""]
     if demand is not None and demand != Demand():
         lines += answer_lines(evidence, demand)
     lines += _best_lines(evidence, goals, demand or Demand())
     lines += ["## Bottlenecks", ""]
-    lines += _overview(found)
     for each in found:
         lines += _configuration_lines(each)
     return "\n".join(lines).rstrip() + "\n"
@@ -93,11 +96,8 @@ def _best_lines(evidence: Evidence, goals: Sequence[Goal], demand: Demand) -> li
         compared = [choice for choice in found if choice.candidates + choice.excluded > 1]
         alone = len(found) - len(compared)
         if alone:
-            lines += [
-                f"Nothing to compare for {counted(alone, 'job')} on one number of devices: only one configuration was "
-                "measured.",
-                "",
-            ]
+            which = f"{alone} jobs have" if alone > 1 else "1 job has"
+            lines += [f"{which} one configuration per number of devices, so there is nothing to rank.", ""]
         if not compared:
             continue
         lines += ["| Job | Devices | Best | Measured | Verdict |", "|---|---|---|---|---|"]
@@ -136,7 +136,7 @@ def _decision(choice: Choice) -> str:
     more = f"; and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
     overlap = choice.of_one_repeat < len(choice.tied)
     why = " or ".join(["no difference shown"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
-    return f"undecided ({why}), may be as good: {names}{more}{besides}"
+    return f"inconclusive ({why}); possibly just as good: {names}{more}{besides}"
 
 
 def _own_words(choice: Choice, configuration: Configuration) -> str:
@@ -145,13 +145,13 @@ def _own_words(choice: Choice, configuration: Configuration) -> str:
 
 
 def _overview(found: Sequence[Recommendation]) -> list[str]:
-    """How often each bottleneck comes first."""
-    counts = Counter(each.report.bottlenecks[0].kind for each in found if each.report.bottlenecks)
-    every = counted(len(found), "configuration")
-    free = sum(not each.report.bottlenecks and bool(each.report.configuration.completed) for each in found)
-    lines = [f"- {count} of {every}: mainly {kind}" for kind, count in counts.most_common()]
-    if free:
-        lines.append(f"- {free} of {every}: {NO_BOTTLENECK}")
+    """Where the steps go, over all configurations."""
+    reports = [each.report for each in found]
+    lines = [f"- {line[0].upper()}{line[1:]}." for line in summary(reports)]
+    unknown = sum(bool(report.configuration.completed) and not report.parts for report in reports)
+    if unknown:
+        every = counted(len(reports), "configuration")
+        lines.append(f"- {unknown} of {every}: where the step goes was not recorded.")
     return [*lines, ""] if lines else []
 
 
@@ -172,15 +172,10 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
         lines += [f"   - {line}" for line in _advice_lines(bottleneck, advised)]
         general = _general_lines(report.configuration, bottleneck)
         lines += [f"   - {line}" for line in general]
-        if not advised and not general:
+        if not advised and not general and TUNING_OPTIONS[bottleneck.kind]:
             lines.append("   - No tuning option left to try.")
     if not recommendation.advised and report.configuration.completed:
-        lines.append(f"{NO_BOTTLENECK.capitalize()}.")
-    if report.compute is not None:
-        lines += ["", f"**Compute**: {for_markdown(report.compute.evidence)}."]
-        advised = _advice_lines(report.compute, recommendation.compute)
-        advised += _general_lines(report.configuration, report.compute)
-        lines += ["", *(f"- {line}" for line in advised)]
+        lines.append("Where the step goes was not recorded.")
     if report.caveats:
         lines += ["", f"Caveats: {'; '.join(for_markdown(each) for each in report.caveats)}."]
     return [*lines, ""]
@@ -201,7 +196,7 @@ def _advice_lines(bottleneck: Bottleneck, advised: Sequence[Advice]) -> list[str
     others = [named[id(each)] for each in advised if not each.tried]
     if not others or not _is_worthwhile(bottleneck):
         return lines
-    return [*lines, f"Not measured yet{_bound_words(bottleneck)}: {', '.join(others)}."]
+    return [*lines, f"Untried{_bound_words(bottleneck)}: {', '.join(others)}."]
 
 
 def _general_lines(configuration: Configuration, bottleneck: Bottleneck) -> list[str]:
@@ -213,7 +208,7 @@ def _general_lines(configuration: Configuration, bottleneck: Bottleneck) -> list
         for option in GENERAL_OPTIONS[bottleneck.kind]
         if option.applies(configuration)
     ]
-    return [f"To change in the program, not tried by multicard{_bound_words(bottleneck)}: {'; '.join(options)}."]
+    return [f"To change in the program{_bound_words(bottleneck)}: {'; '.join(options)}."] if options else []
 
 
 def _is_worthwhile(bottleneck: Bottleneck) -> bool:
@@ -221,7 +216,8 @@ def _is_worthwhile(bottleneck: Bottleneck) -> bool:
 
 
 def _bound_words(bottleneck: Bottleneck) -> str:
-    return "" if bottleneck.most_gain is None else f", can gain at most ×{bottleneck.most_gain:.2f}"
+    most = bottleneck.most_gain
+    return "" if most is None else f" (at most {most:.2f} times as fast if it took no time)"
 
 
 def _tried_words(each: Advice, tried: Tried) -> str:

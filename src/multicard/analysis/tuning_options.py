@@ -44,15 +44,30 @@ class TuningOption:
 
 
 LOWER_PRECISION = (TuningOption({"precision": "bf16"}), TuningOption({"precision": "fp16"}, "vision"))
+COMPUTE = (
+    *LOWER_PRECISION,
+    TuningOption({"layout": "nhwc"}, "vision"),
+    TuningOption({"tf32": "on"}, "vision", device="cuda"),
+    TuningOption({"preset": "tuned"}, "vision"),
+    TuningOption({"compile": True}),
+)
+COMMUNICATION = (
+    TuningOption({"bucket_cap_mb": DIFFERENT}, "vision", "starts all-reduces earlier, or makes them fewer and larger"),
+    TuningOption({"batch_size": HIGHER}, None, "computes more per gradient exchange"),
+    TuningOption({"gradient_accumulation_steps": HIGHER}, "llm", "exchanges gradients less often"),
+    TuningOption({"strategy": "ddp-ds"}, "vision"),
+)
+LOADING = (
+    TuningOption({"num_workers": HIGHER}, "vision", "loads in more processes"),
+    TuningOption({"prefetch_factor": HIGHER}, "vision", "loads more batches ahead; needs num_workers"),
+    TuningOption({"loader": "dali"}, "vision", "decodes and resizes on the GPU", "cuda"),
+    TuningOption({"loader": "dali"}, "vision", "decodes and resizes in its own threads", "cpu"),
+    TuningOption({"binding": "numa"}, None, "keeps each rank and its loader on one NUMA node"),
+)
 
 TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
-    "data loading": (
-        TuningOption({"num_workers": HIGHER}, "vision", "loads in more processes"),
-        TuningOption({"prefetch_factor": HIGHER}, "vision", "loads more batches ahead; needs num_workers"),
-        TuningOption({"loader": "dali"}, "vision", "decodes and resizes on the GPU", "cuda"),
-        TuningOption({"loader": "dali"}, "vision", "decodes and resizes in its own threads", "cpu"),
-        TuningOption({"binding": "numa"}, None, "keeps each rank and its loader on one NUMA node"),
-    ),
+    "data loading": LOADING,
+    "host busy elsewhere": LOADING,
     "launch overhead": (
         TuningOption({"cuda_graphs": True}, "vision", "replays the kernels of a step with one launch", "cuda"),
         TuningOption({"compile": True}, None, "fuses kernels, so fewer are launched"),
@@ -61,22 +76,17 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
         TuningOption({"batch_size": HIGHER}, None, "does more work per launch"),
         TuningOption({"binding": "numa"}, None, "keeps each process close to its GPU"),
     ),
-    "exposed communication": (
-        TuningOption(
-            {"bucket_cap_mb": DIFFERENT}, "vision", "starts all-reduces earlier, or makes them fewer and larger"
-        ),
-        TuningOption({"batch_size": HIGHER}, None, "computes more per gradient exchange"),
-        TuningOption({"gradient_accumulation_steps": HIGHER}, "llm", "exchanges gradients less often"),
-        TuningOption({"strategy": "ddp-ds"}, "vision"),
-    ),
+    "exposed communication": COMMUNICATION,
     "waiting for other ranks": (
         TuningOption({"packed": True}, "llm", "gives all ranks batches of equal length"),
         TuningOption({"num_workers": HIGHER}, "vision", "keeps single ranks from waiting for data"),
         TuningOption({"binding": "numa"}),
     ),
-    "waiting for a CPU": (),  # known of scripts only: `general_options`
-    "waiting": (),  # likewise
-    "host busy elsewhere": (),  # of traces whose loader nobody observed: `general_options`
+    # Known of scripts alone, see `general_options`; or nothing that a parameter changes.
+    "waiting for a CPU": (),
+    "evaluation": (),
+    "stalls": (),
+    "other": (),
     "memory operations": (
         TuningOption(
             {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and overlaps with computation", "cuda"
@@ -93,13 +103,8 @@ TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
         TuningOption({"strategy": "fsdp"}, "vision", "shards weights and optimizer state across devices"),
         TuningOption({"precision": "bf16"}),
     ),
-    "compute": (
-        *LOWER_PRECISION,
-        TuningOption({"layout": "nhwc"}, "vision"),
-        TuningOption({"tf32": "on"}, "vision", device="cuda"),
-        TuningOption({"preset": "tuned"}, "vision"),
-        TuningOption({"compile": True}),
-    ),
+    "compute": COMPUTE,
+    "compute or communication": (*COMPUTE, *COMMUNICATION),
 }
 
 

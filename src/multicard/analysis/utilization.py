@@ -38,8 +38,6 @@ MEASURES: dict[str, str] = {
     "nccl-tests counts them; of the GPU that waited least for others",
     "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard machine "
     "measured of one alone, times ranks; to compare with processed_samples_per_s",
-    "bound": "what takes most of the step: `loader`, `host` (late launches), `communication` or `compute`; where no "
-    "trace tells them apart, `compute or communication`",
 }
 
 

@@ -12,6 +12,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from multicard.core.layout import PHASES
+
+EVALUATION = "evaluation_s"  # column of steps.csv: of a step's pitch the time in evaluation
+
 
 def step_pitches(steps: pd.DataFrame, of: str = "rank") -> pd.DataFrame:
     """Time from the start of each step to that of the next one, which covers what lies between them.
@@ -94,10 +98,26 @@ class Window:
         """Mean duration over steps and ranks."""
         return float(self.steps["duration_s"].mean())
 
+    @cached_property
+    def waiting(self) -> pd.DataFrame:
+        """Of each step the rank that waited longest for data: its `pitch_s` and seconds by name of the phase.
+
+        Ranks that share a job wait for the one without data, in their backward pass, so a mean over ranks would count
+        that wait as computing. Of ranks that waited equally long it is the mean; a phase that was not recorded is 0.
+        """
+        times = [name for name in (*(f"{phase}_s" for phase in PHASES), EVALUATION) if name in self.steps]
+        rows = self.steps.sort_values(["rank", "step"])[["step", *times]].fillna(0.0)
+        rows = rows.assign(pitch_s=self.pitches["pitch_s"].to_numpy())
+        if "data_s" in rows:
+            rows = rows[rows["data_s"] == rows.groupby("step")["data_s"].transform("max")]
+        return rows.groupby("step").mean().rename(columns=lambda name: name if name == "pitch_s" else name[:-2])
+
     @property
-    def data_share(self) -> float:
-        """Part of the mean duration that is spent in the phase data."""
-        return float(self.steps["data_s"].mean() / self.steps["duration_s"].mean())
+    def data_share(self) -> float | None:
+        """Part of the time that the rank that waited longest in each step waited for data; None where not recorded."""
+        if self.steps["data_s"].isna().all():
+            return None
+        return float(self.waiting["data"].sum() / self.waiting["pitch_s"].sum())
 
     def rate(self, column: str) -> float:
         """What a column counts, of all ranks together, over the elapsed time; NaN where a count is not known."""

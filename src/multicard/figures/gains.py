@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
-from multicard.analysis.comparisons import ORDER, configurations, gains, medians, varied
+from multicard.analysis.comparisons import ORDER, configurations, gains, means, varied
 from multicard.core.text import for_figure
 from multicard.core.units import SECONDS, unit_for
 from multicard.figures.bars import grouped, limits
@@ -151,7 +151,7 @@ def _gains(axes: Axes, data: pd.DataFrame, look: dict, devices: list[int], names
 def _accuracy(axes: Axes, measures: pd.DataFrame, parameter: str, look: dict) -> None:
     """Draw the test accuracy after the last epoch, a point per configuration in the colour of its series."""
     others = varied(measures, besides=(parameter, "devices", "repeat"))
-    data = medians(measures, ["test_accuracy"])
+    data = means(measures, ["test_accuracy"])
     data["series"] = labels(data, others) if others else "gain"
     values = [value for value in ORDER[parameter] if (data[parameter] == value).any()]
     axes.set(title="Test accuracy", ylabel="After the last epoch (%)")

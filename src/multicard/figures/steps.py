@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis import per_run
-from multicard.analysis.comparisons import medians, quantiles_of_steps, varied
+from multicard.analysis.comparisons import means, quantiles_of_steps, varied
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import PHASES
 from multicard.core.units import MINUTES, SECONDS, unit_for
@@ -29,7 +29,7 @@ LOOK = {name: (PHASE_COLOURS[name], HATCHES[index % len(HATCHES)]) for index, na
 def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Mean time per step in each phase, one bar per configuration; parts of a bar add up to the step."""
     columns = [f"{name}_s" for name in LOOK]
-    data = medians(measures, columns)
+    data = means(measures, columns)
     names = configuration_names(measures, data)
     data.insert(0, "configuration", names)
     times = data[columns].astype(float).fillna(0.0)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.analysis import per_run
-from multicard.analysis.comparisons import medians, varied
+from multicard.analysis.comparisons import means, varied
 from multicard.analysis.device_time import PARTS
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -81,9 +81,9 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     times = _recorded(tables, per_run.memory_operations(tables, "total_s"), "memory operations")
     moved = per_run.memory_operations(tables, "bytes").reindex(columns=times.columns)
     look = look_of(list(times))
-    seconds = _medians(tables, times)
+    seconds = _means(tables, times)
     names = seconds["configuration"].tolist()
-    sizes = _medians(tables, moved)
+    sizes = _means(tables, moved)
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 1.4 + height_of(len(names), 0.3)), sharey=True)
     scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
@@ -101,7 +101,7 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time of each collective per step and GPU, and bus bandwidth over the size of its messages."""
     times = _recorded(tables, per_run.collectives(tables), "collectives")
-    seconds = _medians(tables, times)
+    seconds = _means(tables, times)
     look = look_of(list(times))
     rates = _rates(tables)
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, max(3.0, 1.4 + height_of(len(seconds), 0.3))))
@@ -166,7 +166,7 @@ def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     devices = per_run.gpu_time(tables)
     parts = list(PARTS)
     values = _recorded(tables, devices.groupby("run", sort=False)[parts].mean(), "activity of devices")
-    data = _medians(tables, values)
+    data = _means(tables, values)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     shown = [name for name in parts if data[name].fillna(0).gt(5e-4).any()]
     _bars(axes, data, shown, LOOKS, 100.0)
@@ -199,7 +199,7 @@ def look_of(names: Sequence[str]) -> Look:
 
 def _times(tables: ScenarioTables, values: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
     """Stack seconds of each column, one bar per configuration."""
-    data = _medians(tables, values)
+    data = _means(tables, values)
     columns = list(values)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     scale, unit = unit_for(data[columns].sum(axis=1), SECONDS)
@@ -227,11 +227,12 @@ def why_not(tables: ScenarioTables) -> str:
     return f": {for_figure(reasons[0], 90)}" if len(reasons) else ""
 
 
-def _medians(tables: ScenarioTables, values: pd.DataFrame) -> pd.DataFrame:
-    """Median over repeats of each column, one row per configuration of which some are known."""
+def _means(tables: ScenarioTables, values: pd.DataFrame) -> pd.DataFrame:
+    """Mean over repeats of each column, one row per configuration of which some are known."""
     columns = list(values)
+    values = values.fillna(0.0).where(values.notna().any(axis=1), axis=0)  # what a run has none of
     measures = tables.with_values(values)
-    data = medians(measures, columns)
+    data = means(measures, columns)
     data.insert(0, "configuration", configuration_names(measures, data))
     return data[data[columns].notna().any(axis=1)].reset_index(drop=True)
 

@@ -5,9 +5,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.bottlenecks import PARTS, parts_of_steps
-from multicard.analysis.comparisons import configurations
-from multicard.analysis.per_run import trace_shares
+from multicard.analysis.breakdown import COLUMNS
+from multicard.analysis.comparisons import configurations, means
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import OPERATIONS_PER_S, unit_for
 from multicard.figures.bars import absent, group_axis, height_of, stacked, whiskers
@@ -21,8 +20,12 @@ LOOK = {
     "exposed communication": LOOKS["exposed communication"],
     "waiting for other ranks": LOOKS["idle (before a collective)"],
     "memory operations": LOOKS["exposed memory operations"],
+    "waiting for a CPU": ("#E6AB02", HATCHES[3]),
     "launch overhead": LOOKS["idle (host-bound)"],
+    "host busy elsewhere": ("#A6761D", HATCHES[1]),
     "data loading": (PHASE_COLOURS["data"], HATCHES[1]),
+    "evaluation": ("#B2DF8A", HATCHES[2]),
+    "stalls": ("#E31A1C", HATCHES[3]),
     "other": LOOKS["idle (other)"],
 }
 MEASURES = ("mfu", "hfu", "achieved_flop_per_s")
@@ -35,13 +38,17 @@ COLOUR = PHASE_COLOURS["optimizer"]
 
 def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """MFU of each configuration, where operations were counted, and the parts of its step."""
-    parts = parts_of_steps(tables.completed, trace_shares(tables)).reindex(columns=list(PARTS))
-    measures = tables.with_values(parts)
     # Tables of earlier versions have none of these.
-    measures = measures.reindex(columns=list(dict.fromkeys((*measures, *MEASURES, "mfu_of"))))
-    data = configurations(measures, [*MEASURES, *PARTS])
-    data = data.astype(dict.fromkeys((*MEASURES, *PARTS), float))
-    if data[["achieved_flop_per_s", *PARTS]].isna().all(axis=None):
+    needed = (*tables.measures, *MEASURES, "mfu_of", *COLUMNS.values())
+    measures = tables.measures.reindex(columns=list(dict.fromkeys(needed)))
+    shares = measures[list(COLUMNS.values())].astype(float)
+    measures = measures.assign(**shares.fillna(0.0).where(shares.notna().any(axis=1), axis=0))
+    parts = means(measures, list(COLUMNS.values())).drop(columns="repeats")
+    data = configurations(measures, list(MEASURES))
+    data = data.merge(parts, on=[name for name in parts if name in data], how="left")
+    data = data.rename(columns={name: part for part, name in COLUMNS.items()})
+    data = data.astype(dict.fromkeys((*MEASURES, *COLUMNS), float))
+    if data[["achieved_flop_per_s", *COLUMNS]].isna().all(axis=None):
         raise NothingToShow("neither operations nor parts of steps are known")
     names = configuration_names(measures, data)
     data.insert(0, "configuration", names)
@@ -53,11 +60,11 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     *rates, right = panels[0]
     for left in rates:
         _draw_rates(left, data, shown_names, measures["mfu_of"].dropna().unique().tolist())
-    shown = {part: 100 * data[part] for part in PARTS if (data[part] >= LEAST).any()}
+    shown = {part: 100 * data[part] for part in LOOK if (data[part] >= LEAST).any()}
     stacked(right, range(len(data)), shown, LOOK, horizontal=True)
     group_axis(right, shown_names, horizontal=True)
     right.set(title="Where the step goes", xlabel="Share of the step (%)", xlim=(0, 100))
-    if data[list(PARTS)].isna().all(axis=None):
+    if data[list(COLUMNS)].isna().all(axis=None):
         say(right, "no parts of steps were recorded")
     legend_below(figure, *rates, right)
     return figure, data

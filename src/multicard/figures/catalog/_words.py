@@ -11,4 +11,4 @@ MARKS = (
     "A hollow mark shows no difference at the 5% level, corrected by Holm's method for all points of the figure. A "
     "half-filled mark is a single repeat, which has no whiskers and cannot tell."
 )
-SUMMED = "Overlapping durations add up, so this is not wall time. Bars are medians over repeats."
+SUMMED = "Overlapping durations add up, so this is not wall time. Bars are means over repeats."

@@ -44,7 +44,7 @@ FIGURES = (
         "What does a lower precision gain, for which image sizes and how many devices?",
         "It does not show what the precision gains for inference or for another model. Accuracy is that of runs "
         "of this length only.",
-        more=" For vision runs: test accuracy after the last epoch, medians over repeats, one mark per number of "
+        more=" For vision runs: test accuracy after the last epoch, means over repeats, one mark per number of "
         "devices.",
     ),
     _gain(
@@ -59,7 +59,8 @@ FIGURES = (
         44,
         "What does NVIDIA DALI gain over PyTorch's DataLoader?",
         "It does not show that the loader was the bottleneck: where the GPU is always busy, a faster loader cannot "
-        "help. On a CPU, DALI decodes on the same cores that train.",
+        "help. Images in arrays (`stored_size: null`) do not show what DALI can do: nothing is decoded, and DALI calls "
+        "Python for every batch. On a CPU, DALI decodes on the same cores that train.",
         "vision",
     ),
     _gain("layout", 45, "What does the memory layout NHWC gain over NCHW?", "It does not show which kernels changed: "

@@ -8,7 +8,7 @@ FIGURES = (
         order=21,
         question="Where does the time of a step go?",
         caption="Mean duration of an optimizer step, split into phases by each rank's own clock: mean over ranks and "
-        "measured steps, median over repeats. With several ranks the backward phase includes gradient "
+        "measured steps, mean over repeats. With several ranks the backward phase includes gradient "
         "synchronization.",
         limits="It does not show what a GPU does: on a GPU a phase lasts from when the device reaches its beginning "
         "until it reaches its end, on a CPU from call to call. Waiting for other ranks is not separated; see "

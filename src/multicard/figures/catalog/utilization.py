@@ -12,9 +12,9 @@ FIGURES = (
         "device could have computed in that time, by the peak that the axis names; behind it, where activations are "
         "recomputed, the same with these operations (HFU). Where no peak is known, the rate itself; "
         "where operations were not counted, as of scripts without `count_operations`, nothing. "
-        f"{BARS} Right: what the step consists of, in the words of the bottlenecks, medians over repeats: on GPUs by "
-        "the trace of the profiled steps, where data loading is the idle time that the wait for data explains; else by "
-        "the phases of the measured steps, which tell compute from communication on one device only.",
+        f"{BARS} Right: what the step consists of, means over repeats, which add up: the wait for data, evaluation "
+        "and stalls by the phases of the measured steps; the rest on GPUs as the trace divides the profiled steps, "
+        "else by the phases, which tell compute from communication on one device only.",
         limits="A GPU that computes all the time may be far from its peak: small or memory-bound kernels count as "
         "computing. What the measured peak is, [Limits of the machine](machine.md) says; a vendor's is higher.",
         drawing="multicard.figures.utilization:utilization",

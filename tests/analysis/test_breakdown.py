@@ -1,0 +1,157 @@
+"""The parts of a run's step: against steps whose parts follow by hand, and simulated ranks that wait for each other."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from multicard.analysis.bottlenecks import Kind
+from multicard.analysis.breakdown import COLUMNS, PARTS, complete, of_steps, parts_of
+from multicard.analysis.windows import Window
+
+
+def steps(pitches: Any, rank: int = 0, **seconds: Any) -> pd.DataFrame:
+    """Steps of one rank that begin so far apart, in which phases take so long."""
+    pitches = np.asarray(pitches, dtype=float)
+    starts = np.concatenate([[0.0], np.cumsum(pitches)[:-1]])
+    rows = {"rank": rank, "epoch": 1, "step": range(1, len(pitches) + 1), "start_s": starts, "duration_s": pitches}
+    return pd.DataFrame(rows | {"data_s": np.nan} | {f"{name}_s": values for name, values in seconds.items()})
+
+
+def parts(*ranks: pd.DataFrame, devices: int = 1) -> dict[str, float]:
+    return parts_of(of_steps(Window(pd.concat(ranks)), devices))
+
+
+def test_every_part_is_a_kind_of_bottleneck() -> None:
+    assert {*PARTS} | {"padding", "memory"} == {*get_args(Kind)}
+
+
+def test_parts_are_shares_of_the_time_from_step_to_step() -> None:
+    # 10 ms between steps of 90 ms, and half of the steps wait 40 ms more for data.
+    waits = np.array([0.0, 0.04] * 5)
+    run = steps(0.1 + waits, data=waits, transfer=0.01, forward=0.03, backward=0.05)
+    run["duration_s"] -= 0.01
+    run.loc[run.index[-1], "duration_s"] += 0.01  # nothing is known of what follows the last one
+    found = parts(run)
+    assert found == pytest.approx(
+        {"compute": 0.8 / 1.2, "memory operations": 0.1 / 1.2, "data loading": 0.2 / 1.2, "other": 0.1 / 1.2}
+        | {"stalls": 0.0}
+    )
+
+
+@pytest.mark.parametrize("where", ["between", "inside"])
+def test_a_periodic_stall_is_named_with_its_steps(where: str) -> None:
+    # Half a second in every fiftieth of steps of 13.8 ms: 2 s of 4.76 s.
+    stall = np.zeros(200)
+    stall[[24, 74, 124, 174]] = 0.5
+    scatter = np.random.default_rng(1).normal(1.0, 0.02, 200)
+    forward = 0.0038 * scatter + (stall if where == "inside" else 0.0)
+    run = steps(0.0138 * scatter + stall, forward=forward, backward=0.01 * scatter)
+    found = of_steps(Window(run), 1)
+    assert parts_of(found)["stalls"] == pytest.approx(2.0 / 4.76, abs=0.005)
+    assert found["stalled_steps"] == "4 of 200: 25, 75, 125, 175"
+    assert sum(parts_of(found).values()) == pytest.approx(1.0)
+
+
+def test_bursts_of_the_loader_and_evaluation_are_no_stalls() -> None:
+    waits, tests = np.zeros(64), np.zeros(64)
+    waits[::8], tests[31] = 0.4, 3.0
+    found = parts(steps(0.05 + waits + tests, data=waits, evaluation=tests, forward=0.02, backward=0.03))
+    total = 64 * 0.05 + 8 * 0.4 + 3.0
+    assert found["stalls"] == 0
+    assert (found["data loading"], found["evaluation"]) == pytest.approx((3.2 / total, 3.0 / total))
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.3, 0.6])
+def test_steps_that_merely_vary_are_no_stalls(sigma: float) -> None:
+    scatter = np.random.default_rng(2).lognormal(0.0, sigma, 500)
+    assert parts(steps(0.02 * scatter, forward=0.008 * scatter, backward=0.012 * scatter))["stalls"] < 0.01
+
+
+def test_a_loop_that_sleeps_outside_of_all_phases_is_mostly_other() -> None:
+    found = parts(steps([0.505] * 40, forward=0.002, backward=0.003))
+    assert found["other"] == pytest.approx(0.5 / 0.505)
+    assert complete([_row(found)], pd.DataFrame())[0]["bound"] == "other"
+
+
+def test_without_the_wait_that_ranks_share_a_job_is_as_fast_as_the_share_says() -> None:
+    # Either rank's loader may be late; the other one waits in its backward pass, for which no phase is to blame.
+    waits = np.random.default_rng(3).exponential(0.1, (2, 400))
+    longest, computing = waits.max(axis=0), 0.05
+    ranks = [
+        steps(longest + computing, rank, data=own, forward=0.02, backward=0.03 + longest - own)
+        for rank, own in enumerate(waits)
+    ]
+    share = parts(*ranks, devices=2)["data loading"]
+    speedup = (longest + computing).mean() / computing
+    assert 1 / (1 - share) == pytest.approx(speedup)
+    of_means = 1 / (1 - waits.mean() / (longest + computing).mean())
+    assert of_means < 0.6 * speedup
+    assert Window(pd.concat(ranks)).data_share == pytest.approx(share)
+
+
+def test_without_a_wait_for_data_all_ranks_count() -> None:
+    ranks = [steps([0.1] * 10, rank, forward=0.03, backward=back) for rank, back in enumerate((0.07, 0.03))]
+    assert parts(*ranks, devices=2)["compute or communication"] == pytest.approx(0.8)
+
+
+def _row(known: dict[str, float], **measures: Any) -> dict[str, Any]:
+    row = {"run": "r", "outcome": "completed", "workload": "vision", "device": "cuda", "devices": 1}
+    return row | {COLUMNS[part]: share for part, share in known.items()} | measures
+
+
+# Of the profiled steps of two GPUs.
+TRACE = {
+    "compute": 0.3, "compute and communication": 0.1, "exposed communication": 0.1, "exposed memory operations": 0.0,
+    "idle (host-bound)": 0.3, "idle (before a collective)": 0.1, "idle (other)": 0.1, "waiting_in_collectives": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trace", "known", "bound"),
+    [
+        ({}, {}, "compute"),
+        ({"compute": 0.1}, {}, "launch overhead"),
+        ({"compute": 0.0, "exposed memory operations": 0.7}, {}, "memory operations"),
+        ({"compute": 0.0, "idle (other)": 0.7}, {}, "other"),
+        ({"idle (host-bound)": 0.05, "idle (host busy elsewhere)": 0.8}, {}, "host busy elsewhere"),
+        ({"compute": 0.0, "exposed communication": 0.5, "waiting_in_collectives": 0.4}, {}, "waiting for other ranks"),
+        ({}, {"stalls": 0.6}, "stalls"),
+        ({}, {"data loading": 0.5}, "data loading"),
+    ],
+)
+def test_the_bound_is_the_largest_part(trace: dict[str, float], known: dict[str, float], bound: str) -> None:
+    [row] = complete([_row({"compute or communication": 1.0} | known)], pd.DataFrame([TRACE | trace], index=["r"]))
+    assert row["bound"] == bound
+    assert sum(parts_of(row).values()) == pytest.approx(1.0)
+    assert row["compute_or_communication_share"] is None  # a trace tells them apart
+
+
+def test_the_wait_of_a_rank_without_data_is_not_communication() -> None:
+    # Of two GPUs in turn one waits 0.7 of a step for data, and the other inside a collective for it: 0.35 on average.
+    trace = {"compute": 0.3, "idle (host-bound)": 0.35, "exposed communication": 0.35, "waiting_in_collectives": 0.35}
+    profiled = {"profiled_data_s": 0.35, "trace_iteration_time_s": 1.0}
+    profiled |= {"profiled_data_share": 0.7, "profiled_iteration_time_s": 1.0}
+    row = _row({"data loading": 0.7, "compute or communication": 0.3}, devices=2, **profiled)
+    [found] = complete([row], pd.DataFrame([trace], index=["r"]))
+    shares = {part: share for part, share in parts_of(found).items() if share > 1e-9}
+    assert shares == pytest.approx({"data loading": 0.7, "compute": 0.3})
+
+
+def test_on_cpus_what_a_rank_is_blocked_longer_than_alone_is_waiting_for_others() -> None:
+    alone = _row({"compute": 0.9, "other": 0.1}, device="cpu", blocked_share=0.1, iteration_time_s=0.5)
+    several = _row({"compute or communication": 0.95, "other": 0.05}, device="cpu", devices=2, iteration_time_s=1.0)
+    several |= {"run": "s", "blocked_share": 0.75, "cpu_wait_share": 0.1}
+    first, second = complete([alone, several], pd.DataFrame())
+    # 0.75 of 1 s less 0.1 of 0.5 s; a tenth waits for a CPU.
+    assert parts_of(second) == pytest.approx(
+        {"compute or communication": 0.15, "waiting for a CPU": 0.1, "waiting for other ranks": 0.7, "other": 0.05}
+    )
+    assert (first["bound"], second["bound"]) == ("compute", "waiting for other ranks")
+
+
+def test_a_run_without_phases_or_a_trace_has_no_bound() -> None:
+    [row] = complete([_row({}, outcome="failed")], pd.DataFrame())
+    assert row["bound"] is None and parts_of(row) == {}
+    assert of_steps(Window(steps([0.1] * 10)), 1) == {}
