@@ -12,7 +12,7 @@ OLD, NEW = "A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (OLD, NEW), ("GeForce RTX 2080 Ti", "NVIDIA GeForce RTX 2080 Ti"), ("Quadro RTX 6000", "NVIDIA Quadro RTX 6000"),
+        (OLD, NEW), ("GeForce RTX 3080", "NVIDIA GeForce RTX 3080"), ("Quadro RTX 6000", "NVIDIA Quadro RTX 6000"),
         ("Tesla T4", "Tesla T4"), ("AMD Instinct MI300X", "AMD Instinct MI300X"), ("Synthetic GPU", "Synthetic GPU"),
         ("H100 PCIe", "NVIDIA H100 PCIe"), ("TITAN V", "NVIDIA TITAN V"),
     ],

@@ -197,7 +197,8 @@ def test_processes_of_two_nodes_that_share_a_number_have_copies_of_their_own(tmp
         if path.exists():
             table = pd.read_parquet(path)
             table.assign(report=[f"node{r}" for r in table["rank"]], process=1).to_parquet(path)
-    rows = [(f"node{r}", r, 1, 0, what, s, size) for r in (0, 1) for what, s, size in COPIES]
+    # On one node it has the first GPU, on the other the second.
+    rows = [(f"node{r}", r, 1, r, what, s, size) for r in (0, 1) for what, s, size in COPIES]
     columns = ["report", "rank", "process", "device", "operation", "total_s", "bytes"]
     pd.DataFrame(rows, columns=columns).to_parquet(folder / "activity" / "memory_operations.parquet")
     row = measure_run(folder)

@@ -241,9 +241,8 @@ def _copies(run: RunFiles) -> dict[str, float]:
     steps = run.traced_steps
     if not run.has_activity("memory_operations") or steps.empty:
         return {}
-    rows = run.activity(
-        "memory_operations", ["report", "process", "device", "operation", "total_s", "bytes"]
-    ).to_pandas()
+    place = ["report", "process", "device"]
+    rows = run.activity("memory_operations", [*place, "operation", "total_s", "bytes"]).to_pandas()
     if rows.empty:
         return {}
     # Two nodes may share a process id.
