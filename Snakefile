@@ -11,8 +11,10 @@ min_version("9.11")
 
 from multicard.core.errors import reported
 from multicard.experiment.load import read_yaml
+from multicard.launch.kept import drop_kept
 from multicard.launch.signals import end_as_by_ctrl_c
-from multicard.launch.slurm_watch import QueueWatch
+from multicard.launch.slurm_plugin import name_jobs_after_runs
+from multicard.launch.slurm_watch import QueueWatch, refuse_orphans
 
 if "scenarios" not in config:
     with reported():
@@ -35,7 +37,12 @@ report: "workflow/report/workflow.rst"
 
 
 onstart:
+    drop_kept(Path(RESULTS) / "runs", forced_runs())
     on_slurm = ON_CLUSTER and shutil.which("squeue") is not None
+    if on_slurm:
+        with reported():
+            refuse_orphans(Path.cwd())
+        name_jobs_after_runs()
     ending = end_as_by_ctrl_c(on_slurm)
     if on_slurm:
         QueueWatch(Path.cwd(), datetime.now(), logger.warning).start(ending)

@@ -21,7 +21,7 @@ PACKAGES: dict[str, set[str] | None] = {
     "trace": {"core", "profilers"},
     "analysis": {"core", "experiment", "trace"},
     "figures": {"core", "experiment", "workloads", "analysis"},
-    "archive": {"core", "experiment", "analysis"},
+    "archive": {"core", "profilers", "experiment", "trace", "analysis"},
     "adopt": {"core", "profilers", "experiment", "trace", "analysis", "archive"},
     "limits": {"core", "record", "experiment", "launch", "workloads", "trace", "analysis", "figures"},
     "search": {"core", "experiment", "analysis", "archive", "limits"},

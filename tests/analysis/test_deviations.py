@@ -44,6 +44,9 @@ def test_a_problem_at_the_end_of_a_completed_run_is_told() -> None:
     assert tear_down_problem(record({}, {}, ended_at_time_limit=True)) == (
         "its processes did not exit after all ranks had finished, and were ended at the time limit"
     )
+    assert tear_down_problem(record({}, left_behind=["python", "sh"], ended_at_time_limit=True)) == (
+        "ended 2 processes that the script left running (python, sh)"
+    )
     assert tear_down_problem(record({}, {}, ended_at_time_limit=False)) is None
     assert tear_down_problem(record({}, {})) is None
     assert tear_down_problem(record({}, outcome="timed_out", ended_at_time_limit=True)) is None

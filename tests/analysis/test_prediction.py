@@ -1,5 +1,6 @@
 """Predicted step times follow closed forms, their intervals hold the truth as often as stated, or they are refused."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -365,6 +366,17 @@ def test_jobs_that_see_only_their_own_gpus_are_checked_on_one_machine(tmp_path: 
     assert verdict.startswith("NVIDIA H100, AMD EPYC 9334, 128 CPUs: Checked on this machine: 1 prediction")
 
 
+def test_series_of_two_versions_have_names_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = runs({1: 0.1, 2: 0.12, 4: 0.14})
+    folder = make_results(tmp_path, rows + [row | {"repeat": row["repeat"] + 3} for row in rows])
+    for record in folder.glob("runs/*_r[456]/run.json"):
+        write_json(record, json.loads(record.read_text()) | {"versions": {"torch": "2.10.0"}})
+    main(["predict", "--devices", "8", str(folder)])
+    printed = capsys.readouterr().out
+    # The title of its table, and a row of the checks.
+    assert [printed.count(f"torch {version}") for version in ("2.10.0", "2.11.0")] == [2, 2]
+
+
 def with_cpus(evidence: Evidence, cpus: int) -> Evidence:
     runs = [replace(run, provenance=replace(run.provenance, usable_cpus=cpus)) for run in evidence.runs]
     return replace(evidence, runs=runs)
@@ -521,5 +533,5 @@ def test_limits_of_the_machine_let_one_device_predict_two(tmp_path: Path, capsys
 
 
 def test_tables_of_predictions_name_their_columns_when_nothing_is_known() -> None:
-    assert list(predictions_table([], [2]).columns)[:3] == ["configuration", "machine", "devices"]
+    assert list(predictions_table([], [2]).columns)[:3] == ["configuration", "machine", "versions"]
     assert checked_line([]).startswith("Never checked")

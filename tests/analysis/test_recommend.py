@@ -17,6 +17,7 @@ from multicard.analysis.tuning_options import TUNING_OPTIONS, Neighbours, advice
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.experiment.config import PARAMETERS
+from multicard.trace.timeline import CAUSES
 
 SCRIPT = {"workload": "script", "command": ["train.py"], "device": "cuda"}
 ADOPTED = {"workload": "adopted", "program": "theirs", "device": "cuda"}
@@ -25,8 +26,8 @@ ADOPTED = {"workload": "adopted", "program": "theirs", "device": "cuda"}
 def timeline(of: int, span: float = 1.0, **shares: float) -> Row:
     """Profiled steps in which a GPU spends so much of its time in each way; computing is what is left."""
     parts = {"communication": 0.0, "memory": 0.0, "overlapped": 0.0, "exposed_communication": 0.0, "idle": 0.0}
-    parts |= {"idle_host_bound": 0.0, "idle_collective": 0.0, "idle_other": 0.0} | shares
-    parts["idle"] = parts["idle_host_bound"] + parts["idle_collective"] + parts["idle_other"]
+    parts |= dict.fromkeys(CAUSES, 0.0) | shares
+    parts["idle"] = sum(parts[cause] for cause in CAUSES)
     busy = 1.0 - parts["idle"]
     parts |= {"span": 1.0, "busy": busy, "compute": busy - parts["exposed_communication"] - parts["memory"]}
     seconds = {f"{name}_s": share * span for name, share in parts.items()}
@@ -76,6 +77,17 @@ def test_a_gpu_that_idles_while_the_host_waits_for_data_is_not_bound_by_launches
     waiting = {"data_share": 0.4, "profiled_data_s": 0.4, "trace_iteration_time_s": 1.0}
     found = held_back(one(tmp_path, waiting, idle_host_bound=0.41))
     assert found == [("compute", 0.59), ("data loading", 0.4)]
+
+
+def test_a_host_that_launches_nothing_is_busy_elsewhere_and_no_launch_overhead(tmp_path: Path) -> None:
+    waiting = {"data_share": 0.3, "profiled_data_s": 0.3, "trace_iteration_time_s": 1.0}
+    shares = {"idle_host_elsewhere": 0.4, "idle_host_bound": 0.1}
+    assert held_back(one(tmp_path / "a", {}, **shares)) == [
+        ("compute", 0.5), ("host busy elsewhere", 0.4), ("launch overhead", 0.1),
+    ]  # fmt: skip
+    assert held_back(one(tmp_path / "b", waiting, **shares)) == [
+        ("compute", 0.5), ("data loading", 0.3), ("host busy elsewhere", 0.1), ("launch overhead", 0.1),
+    ]  # fmt: skip
 
 
 def test_idle_time_is_explained_by_the_wait_for_data_of_the_same_steps(tmp_path: Path) -> None:

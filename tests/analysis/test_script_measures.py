@@ -337,3 +337,19 @@ def test_two_sets_of_results_are_compared_by_configuration(tmp_path: Path) -> No
     assert len({change.configuration for change in found.changes}) == 8
     assert ("script train.py", "abababababab", "cdcdcdcdcdcd") in found.environment
     assert all(change.ratio.value == pytest.approx(1) for change in found.changes)
+
+
+def test_evaluation_inside_a_pass_is_a_part_of_the_step(tmp_path: Path) -> None:
+    """Every fourth step of 50 ms has 20 ms of evaluation, so 5 ms a step; of the other 45 ms, 20 are of forward."""
+    folder = write_run(tmp_path, p(), 0.05, phases={"forward": 0.4})
+    steps = pd.read_csv(folder / "steps.csv")
+    assert math.isnan(measure_run(folder)["evaluation_s"] or math.nan)
+    steps.assign(evaluation_s=steps["step"].where(steps["step"] % 4 == 0) * 0 + 0.02).to_csv(
+        folder / "steps.csv", index=False
+    )
+    row = measure_run(folder)
+    assert row["evaluation_s"] == pytest.approx(0.005)
+    assert row["other_s"] == pytest.approx(0.025)
+    assert row["iteration_time_s"] == pytest.approx(0.05)  # it stays in the elapsed time
+    assert row["measured_passes"] == 1
+    assert not any("pass" in notice for notice in notices(row))

@@ -9,7 +9,7 @@ import yaml
 
 from conftest import ROOT
 from multicard.archive.configuration import configuration_of, experiment_of
-from multicard.archive.manifest import Manifest
+from multicard.archive.manifest import FORMAT, Manifest
 from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import distinct, expand
@@ -41,7 +41,7 @@ OVERRIDING: dict[str, Any] = {
 
 
 def read_back(experiment: Experiment) -> Experiment:
-    manifest = {"format": 1, "multicard": "1", "experiment": configuration_of(experiment), "runs": [], "files": []}
+    manifest = {"format": FORMAT, "multicard": "1", "experiment": configuration_of(experiment), "runs": [], "files": []}
     return experiment_of(Manifest.model_validate(json.loads(json.dumps(manifest))), Path("a.zip"))
 
 
@@ -84,7 +84,7 @@ LLM: dict[str, Any] = PHASES | {"fixed": {"workload": "llm", "strategy": "ddp"}}
     ],
 )
 def test_a_configuration_of_another_version_is_refused_in_one_line(experiment: dict[str, Any], says: str) -> None:
-    manifest = Manifest(format=1, multicard="1", experiment=experiment, runs=[], files=[])
+    manifest = Manifest(format=FORMAT, multicard="1", experiment=experiment, runs=[], files=[])
     with pytest.raises(UserError) as stopped:
         experiment_of(manifest, Path("a.zip"))
     [line] = str(stopped.value).splitlines()

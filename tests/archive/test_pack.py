@@ -15,10 +15,15 @@ import pytest
 from limits.machine_record import record as machine_record
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.measures import measure_run
+from multicard.analysis.outputs import write_scenario
+from multicard.archive.allowed import Allowed
 from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest, unpack
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
+from multicard.core.layout import FROM_FIRST_RANK
+from multicard.launch.job import OF_EVERY_RANK
+from multicard.record.environment import versions
 from recorded_runs import add_run, experiment
 
 HOST, USER, TOKEN, VARIABLE = "zeta9.planted.example", "uplanted", "hf_PlantedPlantedPlanted1", "planted-by-variable"
@@ -34,57 +39,118 @@ def contents(path: Path) -> dict[str, bytes]:
         return {member.name: archive.extractfile(member).read() for member in archive}
 
 
-def plant(record: dict[str, Any]) -> None:
-    home = f"/home/{USER}/jobs"
-    record["host"]["name"] = HOST
-    record["command"] += [f"{home}/train.py", "--to", "/srv/planted/out", f"API_TOKEN={TOKEN}"]
-    record["outcome"] = "failed"
-    record["reason"] = {"code": "error", "rank": 0, "message": f"ValueError: {TOKEN} was not let in by {HOST}"}
-    record["profiler"]["why"] = f"no nsys at {home}/bin of {USER}"
-    record["profiler"]["trace_missing"] = f"{home}/x.sqlite is damaged on {HOST}"
-    record["ranks"][0]["binding"]["note"] = f"no node of {HOST.upper()}"
-    record["ranks"][0]["energy"][0]["reason"] = f"no meter, says {USER}@{HOST}"
+def plant(value: Any, canary: str) -> Any:
+    """JSON with a text in the place of every text, and as one more key of every object but those of numbers."""
+    if isinstance(value, dict):
+        more = {canary: canary} if any(isinstance(entry, str) for entry in value.values()) else {}
+        return {name: plant(entry, canary) for name, entry in value.items()} | more
+    if isinstance(value, list):
+        return [plant(entry, canary) for entry in value] + [canary]
+    return canary if isinstance(value, str) or value is None else value
 
 
-def test_planted_secrets_are_in_no_member(extracted_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLANTED_SECRET", VARIABLE)
-    folder = add_run(extracted_run, tmp_path / "results", change=plant)
-    (folder / "log.txt").write_text(f"{TOKEN} {HOST}")
-    path = folder / "activity" / "ranges.parquet"
-    table = pq.read_table(path)
-    names = [f"/srv/planted/a.py(3): step of {USER} on {HOST} {VARIABLE} {TOKEN}"] * table.num_rows
-    assert names
-    at = table.schema.get_field_index("range")
-    noted = table.set_column(at, "range", pa.array(names)).replace_schema_metadata({"made by": USER, "multicard": HOST})
-    pq.write_table(noted, path)
+@pytest.mark.parametrize("canary", [USER, HOST, f"/home/{USER}/x", TOKEN, f"{USER}@{HOST}", f"Error: {USER} on {HOST}"])
+def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
+    extracted_run: Path, tmp_path: Path, canary: str
+) -> None:
+    folder = add_run(extracted_run, tmp_path / "results")
+    (folder / "log.txt").write_text(canary)
+    record = json.loads((folder / "run.json").read_text())
+    gpu = {"name": "NVIDIA H100", "capability": "9.0", "memory_bytes": 8e10, "uuid": "GPU-1"}
+    record["hardware"]["gpus"], record["variables"] = [gpu], {"NCCL_DEBUG": "INFO"}
+    record["reason"] = {"code": "error", "node": "n1", "message": "", "unreported": [{"rank": 1, "node": "n2"}]}
+    record["script"] = {"file": "train.py", "sha256": "ab" * 32, "commit": "1", "modified": True}
+    record["folder_changes"], record["model"] = {"count": 1, "names": ["a"]}, record["data"]
+    record["nodes"] = [{"name": "n", "host": record["host"], "hardware": record["hardware"], "ranks": [0]}]
+    record["ranks"][0] |= {"gpus": [gpu], "compile_limits_hit": [{"limit": "recompile_limit", "value": 8}]}
+    record["ranks"][0]["observed"] = {"loaders": [{"kind": "DataLoader", "distinct": True}], "optimizers": ["Adam"]}
+    record["conditions"] = [{"before": {"load_average": 0.5}}]
+    planted = plant(record, canary)
+    # These name the run; what users write themselves is in another test.
+    kept = {name: record[name] for name in ("run", "parameters", "outcome")}
+    planted["data"] |= {"dataset": "digits", "source": "digits"}
+    planted["model"] = planted["data"]
+    planted["profiler"]["used"], planted["order"] = "kineto", None
+    (folder / "run.json").write_text(json.dumps(planted | kept))
+    for path in (folder / "activity").glob("*.parquet"):
+        schema = pq.read_schema(path)
+        texts = {field.name for field in schema if pa.types.is_string(field.type)}
+        rows = [{name: canary if name in texts else 1 for name in schema.names}] * 3
+        table = pa.Table.from_pylist(rows, schema).replace_schema_metadata({canary: canary})
+        pq.write_table(table, path)
     index = json.loads((folder / "activity/tables.json").read_text())
-    index["tables"]["kernels"]["absent"] = f"/home/{USER}/t.sqlite: not a readable SQLite database"
-    (folder / "activity/tables.json").write_text(json.dumps(index))
+    index["tables"]["kernel_classes"]["absent"] = canary
+    (folder / "activity/tables.json").write_text(json.dumps(plant(index, canary)))
+    write_json(tmp_path / "results/machine/zeta9-cuda.json", plant_machine(canary))
 
-    secret = experiment(tmp_path / "results")
-    for suffix in (".tar.gz", ".zip"):
-        out = tmp_path / f"out{suffix}"
-        pack(secret, out)
-        members = contents(out)
-        for name, content in members.items():
-            if name.endswith(".parquet"):
-                table = pq.read_table(pa.BufferReader(content))
-                content = repr((table.to_pylist(), table.schema.metadata)).encode() + content
-            for word in PLANTED:
-                assert word.encode() not in content.lower(), (name, word)
-        assert not [name for name in members if "log" in name or "trace" in name]
-        record = json.loads(next(content for name, content in members.items() if name.endswith("run.json")))
-        assert record["host"]["name"] == "host-1"
-        assert record["reason"] == {"code": "error", "rank": 0, "message": "ValueError: text removed"}
-        assert record["hardware"] == json.loads((folder / "run.json").read_text())["hardware"]
-        assert record["versions"] == json.loads((folder / "run.json").read_text())["versions"]
+    pack(experiment(tmp_path / "results"), tmp_path / "out.tar.gz")
+    for name, content in contents(tmp_path / "out.tar.gz").items():
+        if name.endswith(".parquet"):
+            table = pq.read_table(pa.BufferReader(content))
+            content = repr((table.to_pylist(), table.schema.metadata)).encode() + content
+        assert b"planted" not in content.lower(), name
+
+
+def plant_machine(canary: str) -> dict[str, Any]:
+    """Limits of a machine with a text in the place of every text that may be another one."""
+    limits = machine_record(canary)
+    named = {"device", "part", "measure"}
+
+    def planted(value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: planted(entry, key) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [planted(entry, name) for entry in value]
+        return canary if isinstance(value, str) and name not in named else value
+
+    parameters = [part.get("parameters") for part in limits["parts"]]
+    limits = planted(limits)
+    for part, own in zip(limits["parts"], parameters, strict=True):
+        part |= {"parameters": own} if own else {}
+    return limits | {"variables": {"NCCL_TOPO_FILE": canary}}
+
+
+@pytest.mark.parametrize("user", ["data", "adam", "\u017f"])  # the last is a letter whose capital is S
+def test_keys_phases_and_parameters_stay_whatever_the_user_is_called(
+    extracted_run: Path, tmp_path: Path, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("USER", "LOGNAME"):
+        monkeypatch.setenv(name, user)
+    monkeypatch.setenv("HOME", f"/home/{user}")
+    change = {"command": [f"/home/{user}/train.py", "Sam"]}
+    folder = add_run(extracted_run, tmp_path / "results", change=lambda record: record.update(change))
+    record = json.loads((folder / "run.json").read_text())
+    pack(experiment(tmp_path / "results"), tmp_path / "out.tar.gz")
+    unpack(tmp_path / "out.tar.gz", tmp_path)
+    archived = json.loads((tmp_path / folder.name / "run.json").read_text())
+    for name in ("run", "parameters", "data", "hardware", "versions"):
+        assert archived[name] == without_file_names(record[name]), name
+    assert "command" not in archived
+    phases = [
+        pq.read_table(each / "activity/phases.parquet").column("phase") for each in (folder, tmp_path / folder.name)
+    ]
+    assert phases[0].equals(phases[1])
+
+
+def without_file_names(value: Any) -> Any:
+    if not isinstance(value, dict) or "files" not in value:
+        return value
+    return value | {"files": [{key: file[key] for key in ("bytes", "sha256")} for file in value["files"]]}
+
+
+def test_it_is_decided_of_every_field_of_a_record_whether_it_leaves() -> None:
+
+    allowed = Allowed()
+    assert set(FROM_FIRST_RANK) <= set(allowed._run)
+    assert set(OF_EVERY_RANK) <= set(allowed._rank)
+    assert set(versions()) <= set(allowed._run["versions"])
 
 
 def test_limits_of_machines_come_along_without_names(
     extracted_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLANTED_SECRET", VARIABLE)
-    add_run(extracted_run, tmp_path / "results", change=plant)
+    add_run(extracted_run, tmp_path / "results", change=lambda record: record["host"].update(name=HOST))
     limits = machine_record(HOST)
     limits["parts"][0]["problem"] = f"no end of /home/{USER}/x on {HOST}"
     limits["links"]["problem"] = f"{USER} may not ask"
@@ -117,15 +183,25 @@ def test_equal_runs_give_equal_bytes(recorded_results: Path, tmp_path: Path) -> 
         assert once.read_bytes() == again.read_bytes()
 
 
-def test_the_measures_of_a_run_are_those_of_its_recording(
+def test_measures_and_tables_of_an_archive_are_those_of_the_runs(
     recorded_results: Path, recorded_archive: Path, tmp_path: Path
 ) -> None:
-    unpack(recorded_archive, tmp_path)
-    for folder in (recorded_results / "runs").iterdir():
-        mine, theirs = measure_run(folder), measure_run(tmp_path / folder.name)
+    (tmp_path / "runs").mkdir()
+    unpack(recorded_archive, tmp_path / "runs")
+    folders = sorted((recorded_results / "runs").iterdir())
+    for folder in folders:
+        mine, theirs = measure_run(folder), measure_run(tmp_path / "runs" / folder.name)
         pd.testing.assert_series_equal(pd.Series(mine), pd.Series(theirs))
-        for table in (folder / "activity").glob("*.parquet"):
-            assert pq.read_table(table).equals(pq.read_table(tmp_path / folder.name / "activity" / table.name))
+    for name, runs in (("mine", folders), ("theirs", sorted((tmp_path / "runs").iterdir()))):
+        write_scenario(runs, {}, tmp_path / name / "scenario")
+    there = tmp_path / "theirs" / "scenario"
+    for path in (tmp_path / "mine" / "scenario").iterdir():
+        if path.suffix == ".parquet":  # all that figures are drawn of, but for the names of traces
+            mine, theirs = (pq.read_table(folder / path.name) for folder in (path.parent, there))
+            kept = [column for column in mine.column_names if column != "report"]
+            assert mine.select(kept).equals(theirs.select(kept)), path.name
+        elif path.name not in ("runs.csv", "tables.json"):  # the first names hosts, the second has checksums of all
+            assert path.read_bytes() == (there / path.name).read_bytes(), path.name
 
 
 def test_the_manifest_says_what_is_there_and_how_it_was_configured(recorded_archive: Path) -> None:
@@ -157,14 +233,15 @@ def refused(folder: Path, out: Path, **keys: Any) -> str:
     return line
 
 
-def test_a_data_set_that_names_somebody_is_refused(
+def test_names_in_what_the_user_wrote_are_told_not_changed(
     recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("USER", USER)
     datasets = {"digits": {"source": "digits"}, f"{USER}-x": {"source": "digits"}}
-    assert f"datasets.{USER}-x: holds the name '{USER}'" in refused(
-        recorded_results, tmp_path / "x.zip", datasets=datasets
-    )
+    packed = pack(experiment(recorded_results, datasets=datasets), tmp_path / "x.zip")
+    assert packed.names == [USER]
+    assert f"{USER}-x" in read_manifest(tmp_path / "x.zip").experiment["datasets"]
+    assert pack(experiment(recorded_results), tmp_path / "y.zip").names == []
 
 
 def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_results: Path, tmp_path: Path) -> None:
@@ -188,4 +265,4 @@ def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_resul
 
     folder = add_run(extracted_run, tmp_path / "d")
     (folder / "activity" / "phases.parquet").write_bytes(b"PAR1 no")
-    assert "phases.parquet: not a readable Parquet file" in refused(tmp_path / "d", tmp_path / "x.zip")
+    assert "phases.parquet: not a Parquet file that can be read" in refused(tmp_path / "d", tmp_path / "x.zip")

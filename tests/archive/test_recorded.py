@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conftest import ROOT
 from multicard.archive.pack import pack
 from multicard.archive.recorded import archives_in, find_recorded, unsupported_reasons
 from multicard.core.errors import UserError
@@ -131,6 +132,8 @@ def test_the_commands_archive_runs_and_status(gpu_archive: Path, recorded_result
     packed = multicard("archive", "--config", str(config), "out.tar.gz")
     assert packed.returncode == 0, packed.stderr
     assert packed.stdout.startswith("runs: 2, ")
+    planned = multicard("archive", "--config", str(config), "--profile", str(ROOT / "profiles/slurm"), "slurm.tar.gz")
+    assert planned.stdout.startswith("runs: 2, "), planned.stderr
     stopped = multicard("archive", "--config", str(config), "out.rar")
     assert (stopped.returncode, len(stopped.stderr.splitlines())) == (1, 1)
 

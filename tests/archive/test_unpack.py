@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from multicard.archive import unpack as module
-from multicard.archive.manifest import FILES
+from multicard.archive.manifest import FILES, FORMAT
 from multicard.archive.unpack import place_runs, read_manifest, unpack
 from multicard.core.errors import UserError
 
@@ -48,7 +48,9 @@ def manifest(members: dict[str, bytes], **keys: Any) -> bytes:
         for name, content in members.items()
     ]
     runs = [{"run": RUN, "outcome": "completed", "parameters": {"repeat": 1}}]
-    return json.dumps({"format": 1, "multicard": "0", "experiment": {}, "runs": runs, "files": files} | keys).encode()
+    return json.dumps(
+        {"format": FORMAT, "multicard": "0", "experiment": {}, "runs": runs, "files": files} | keys
+    ).encode()
 
 
 def write_tar(path: Path, members: Members) -> Path:
@@ -245,7 +247,7 @@ def test_a_manifest_that_promises_more_than_there_is_room_for_is_refused(tmp_pat
         (b"[" * 100_000, "manifest.json: does not parse as JSON"),
         (b"[]", "manifest.json: "),
         (b"{}", "manifest.json: format: Field required"),
-        (manifest(sound(), format=3), "manifest.json: format: Input should be 1 or 2"),
+        (manifest(sound(), format=2), "manifest.json: format: Input should be 3"),
         (manifest({}), f"manifest.json: Value error, it lists no runs/{RUN}/steps.csv"),
         (manifest(sound(), runs=[]), "which is no file of a run"),
         (manifest(sound(), runs=[{"run": "../x", "outcome": "", "parameters": {}}]), "manifest.json: runs.0.run: "),

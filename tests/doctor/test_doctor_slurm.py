@@ -171,11 +171,13 @@ def test_only_a_profile_that_asks_squeue_needs_jobs_that_are_remembered(
 CLUSTER = {"nodes": 1, "gpus_per_node": "4", "cpus_per_node": "96"}
 
 
-def fits_of(time_limit_min: int = 60, cluster: dict[str, str] | None = None, **fixed: Any) -> slurm.Fits:
+def fits_of(
+    time_limit_min: int = 60, cluster: dict[str, str] | None = None, timing: str = "exclusive", **fixed: Any
+) -> slurm.Fits:
     """Checks for an experiment of one run."""
     cluster = CLUSTER | (cluster or {})
     scenario = {"question": "?", "figures": ["step_breakdown"], "fixed": {"strategy": "ddp-ds"} | fixed}
-    stated = {"time_limit_min": time_limit_min, "cluster": cluster, "scenarios": {"a": scenario}}
+    stated = {"time_limit_min": time_limit_min, "timing": timing, "cluster": cluster, "scenarios": {"a": scenario}}
     return partial(runs.on_nodes, matrix=Matrix.plan(check(stated, "test")))
 
 
@@ -255,11 +257,19 @@ def test_a_node_must_have_the_memory_that_a_run_asks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: int, options: dict[str, Any], verdict: str, says: str
 ) -> None:
     monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: asks)
-    fits = fits_of(devices=4, cluster=options.get("cluster"))
+    fits = fits_of(devices=4, cluster=options.get("cluster"), timing="shared")
     found = looked(tmp_path, monkeypatch, for_runs("gpu", **options), fits=fits)["profile: memory"]
     assert (found.verdict, says in found.found) == (verdict, True), found
     if verdict == "warning":
         assert found.do == "memory_per_node_gb: 1000 under config: cluster:"
+
+
+def test_a_run_that_has_its_node_to_itself_gets_all_of_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: 1_100_000)
+    found = looked(tmp_path, monkeypatch, for_runs("gpu"), fits=fits_of(devices=4))["profile: memory"]
+    assert (found.verdict, "launch_run all of a node, " in found.found) == ("ok", True), found
 
 
 def test_a_profile_under_which_preempted_jobs_are_waited_for_is_a_warning(

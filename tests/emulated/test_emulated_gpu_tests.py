@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
 # Tests that ask for what an emulated GPU is not, and why it cannot be.
 NEEDS_A_REAL_GPU = {
-    "test_readings_of_a_real_gpu_take_some_milliseconds_and_wait_for_no_kernel": "its kernels run at once",
     "test_every_real_gpu_has_an_address_of_a_real_device": "no such device is in /sys",
     "test_a_real_gpu_under_load_takes_more_than_it_does_idle": "product of 4096 x 4096 matrices on a CPU",
     "test_on_a_gpu_it_is_said_whether_kernels_are_recorded": "Nsight Systems watches NVIDIA's own libraries only",
@@ -26,7 +25,7 @@ NEEDS_A_REAL_GPU = {
 )
 def test_a_test_for_gpus_needs_no_other_one_before_it(name: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
     done = run_program(emulated,
-        "-m", "pytest", f"{ROOT / 'tests/record/test_energy.py'}::{name}", "-q", "-p", "no:cacheprovider",
+        "-m", "pytest", f"{ROOT / 'tests/record/test_memory.py'}::{name}", "-q", "-p", "no:cacheprovider",
         "-p", "no:xdist", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'tests'}",
     )  # fmt: skip
     assert "1 passed" in done.stdout, done.stdout[-3000:]

@@ -2,17 +2,22 @@
 
 import copy
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
+from snakemake.cli import get_profile_dir
 from snakemake.utils import validate
 
 from conftest import ROOT
 from multicard.core.errors import UserError
 from multicard.experiment.config import json_schema
-from multicard.experiment.load import check, read_experiment
+from multicard.experiment.load import check, read_experiment, read_profile
 from multicard.experiment.parameters_page import page
 
 GOOD: dict[str, Any] = {
@@ -378,3 +383,34 @@ def test_a_profile_that_states_no_mapping_is_refused_in_one_line(tmp_path: Path,
     (tmp_path / "config.yaml").write_text(profile)
     with pytest.raises(UserError, match=says):
         read_experiment(ROOT / "config/config.yaml", tmp_path)
+
+
+def test_a_profile_is_merged_into_the_configuration_as_snakemake_merges_it(tmp_path: Path) -> None:
+    scenario = {"question": "?", "figures": ["step_breakdown"], "fixed": {"device": "cpu"}}
+    config = {"cluster": {"gpu_memory_gb": 80, "nodes": 1}, "scenarios": {"a": scenario}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "config.yaml").write_text("config: {cluster: {nodes: 2, cpus_per_node: 16}}\n")
+    (tmp_path / "Snakefile").write_text("import json\nprint('merged', json.dumps(config['cluster']))\nrule all:\n")
+    command = [sys.executable, "-m", "snakemake", "--configfile", "mine.yaml", "--profile", ".", "--cores", "1", "-n"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    [merged] = re.findall("^merged (.*)$", ended.stdout, re.M)
+    read = read_experiment(tmp_path / "mine.yaml", tmp_path).cluster
+    assert (read.gpu_memory_gb, read.nodes, read.cpus_per_node) == (80, 2, 16)
+    assert {key: int(value) for key, value in json.loads(merged).items()} == {
+        key: value for key, value in read.model_dump().items() if key in ("gpu_memory_gb", "nodes", "cpus_per_node")
+    }
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("config.yaml", "config.v9+.yaml", "config.v99+.yaml"),
+        ("config.v9+.yaml", "config.v8+.yaml", "profile.yaml"),
+        ("config.yaml", "config-old.yaml", "configs.yaml"),
+    ],
+)
+def test_of_several_profile_files_the_one_that_snakemake_takes_is_read(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).write_text(f"name: {name}\n")
+    _, taken = get_profile_dir(str(tmp_path))
+    assert read_profile(tmp_path)["name"] == taken.name

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from multicard.core.errors import UserError
-from multicard.experiment.cluster import Cluster
 from multicard.experiment.load import check
 from multicard.experiment.resources import (
     REQUESTED,
@@ -17,6 +16,7 @@ from multicard.experiment.resources import (
     step_minutes,
 )
 from multicard.experiment.runs import Run, expand
+from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
 
 
@@ -35,7 +35,7 @@ def asked(run: Run, timing: str = "exclusive") -> dict[str, Any]:
 
 def test_a_run_on_one_node_counts_its_gpus_for_the_job() -> None:
     run = vision(strategy="ddp", devices=4)
-    assert asked(run) == {"nodes": 1, "gpu": 4, "slurm_extra": "--exclusive"}
+    assert asked(run) == {"nodes": 1, "gpu": 4, "slurm_extra": "--exclusive --mem''=0"}
     assert asked(run, timing="shared") == {"nodes": 1, "gpu": 4}
 
 
@@ -43,7 +43,7 @@ def test_a_run_on_several_nodes_counts_its_gpus_on_each_and_starts_its_processes
     run = vision(strategy="ddp", devices=8, nodes=2)
     assert asked(run) == {
         "nodes": 2, "gres": "gpu:4", "mpi": "srun", "tasks": 2, "tasks_per_gpu": 0,
-        "slurm_extra": "--exclusive --no-kill",
+        "slurm_extra": "--exclusive --mem''=0 --no-kill",
     }  # fmt: skip
 
 
@@ -133,23 +133,36 @@ def test_a_cluster_that_says_too_little_or_nonsense_is_refused_in_one_line() -> 
 @pytest.mark.parametrize(
     ("node_gb", "times"),
     [
-        (None, [1, 2, 3]),
-        (10.0, [1, 2, 2.5]),
-        (5.0, [1, 1.25, 1.25]),
-        (1.0, [1, 1, 1]),  # what is asked for first is not less than what is needed
+        (None, [1, 2, 1]),  # the third attempt runs nothing
+        (10.0, [1, 2, 1]),
+        (5.0, [1, 1.25, 1]),
+        (1.0, [0.25, 0.25, 0.25]),  # Slurm refuses what no node has
     ],
 )
 def test_a_job_that_was_lost_asks_for_more_memory_up_to_that_of_a_node(
     monkeypatch: pytest.MonkeyPatch, node_gb: float | None, times: list[float]
 ) -> None:
     monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: 4000)
-    cluster = Cluster(cpus_per_node=8, memory_per_node_gb=node_gb)
-    asked_for = [memory_of_attempt_mb(vision(), attempt, cluster) for attempt in (1, 2, 3)]
+    shared = experiment(timing="shared", cluster={"cpus_per_node": 8, "memory_per_node_gb": node_gb})
+    asked_for = [memory_of_attempt_mb(vision(), attempt, shared) for attempt in (1, 2, 3)]
     assert asked_for == [4000 * factor for factor in times]
 
 
 def test_where_no_cluster_is_stated_nothing_limits_the_memory_of_a_lost_job() -> None:
-    assert memory_of_attempt_mb(vision(), 2, None) == 2 * memory_mb(vision())
+    assert memory_of_attempt_mb(vision(), 2, experiment(timing="shared")) == 2 * memory_mb(vision())
+
+
+def test_a_run_that_has_its_nodes_to_itself_gets_all_of_their_memory_unless_the_profile_states_it() -> None:
+    assert asked(vision(device="cpu"))["slurm_extra"] == "--exclusive --mem''=0"
+    assert request(vision(device="cpu"), experiment(), whole_memory=False)["slurm_extra"] == "--exclusive"
+    assert "slurm_extra" not in asked(vision(device="cpu"), "shared")
+    assert len({memory_of_attempt_mb(vision(), attempt, experiment()) for attempt in (1, 2, 3)}) == 1
+
+
+def test_a_script_on_one_cpu_process_fits_a_small_node() -> None:
+    # 2000 of Snakemake, launcher and profiler, and 1.5 x (1000 of the libraries + 2000 of the script).
+    script = Run("run", ScriptParameters(command=["train.py"], device="cpu"))
+    assert memory_mb(script) == 6500
 
 
 def test_a_step_asks_for_more_by_the_traces_that_it_reads(tmp_path: Path) -> None:

@@ -68,3 +68,22 @@ def test_a_line_joins_what_learns_alike_and_a_dotted_one_the_rest(tmp_path: Path
     }
     # Two and four devices have a batch of 128.
     assert joined == {"-": [2.0, 3.33], ":": [2.0, 3.33, 6.0]}
+
+
+def test_the_line_goes_through_all_points_that_the_test_leaves_on_the_front(tmp_path: Path) -> None:
+    # A percent slower, where repeats scatter by 10%: worse by the estimates, not shown to be.
+    noisy = [
+        each | {"throughput_samples_per_s": rate}
+        for each, rate in zip(row(2, 178, num_workers=2), (160.0, 178.0, 196.0), strict=True)
+    ]
+    rows = row(1, 100) + row(2, 180) + noisy + row(2, 90, num_workers=4)
+    figure, data = tradeoff(gathered(tmp_path, measured("vision", *rows)))
+    [axes] = closed(figure).axes
+    [line] = [
+        line
+        for line in axes.get_lines()
+        if line.get_linestyle() == "-" and len(line.get_xdata()) > 1 and line.get_marker() == "None"
+    ]
+    chosen = data[data["on_front"].astype(bool)]
+    assert len(chosen) == 3
+    assert sorted(line.get_ydata() * 60) == pytest.approx(sorted(chosen["time_s"]))

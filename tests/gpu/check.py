@@ -24,9 +24,9 @@ from safetensors.torch import save_file
 from snakemake.utils import update_config
 
 from multicard.analysis.run_files import read_record
+from multicard.archive.allowed import Allowed
 from multicard.archive.matrix import Matrix
 from multicard.archive.pack import pack
-from multicard.archive.scrub import Scrubber
 from multicard.core.errors import UserError, reported
 from multicard.core.files import atomic_write, write_json
 from multicard.core.layout import NOT_RUN, RUN
@@ -34,7 +34,7 @@ from multicard.core.system import read_or_none
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.models import Architecture
 from multicard.experiment.parameters import JobParameters
-from multicard.record.conditions import POLICIES
+from multicard.launch.gpu_samples import POLICIES
 from multicard.workloads.llm.prepare_model import LLAMA3_SPECIAL_TOKENS
 from multicard.workloads.llm.tiny import config_of, random_weights
 from multicard.workloads.llm.vocabulary import BYTES, write_vocabulary
@@ -180,7 +180,7 @@ def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
             records.append(read_record(Path(matrix.experiment.results) / "runs" / run))
     if not records:
         return
-    table = table.assign(remarks=table["remarks"].map(Scrubber.of(records).text))
+    table = table.assign(remarks=table["remarks"].map(Allowed(records).own))
     about = next((record for record in records if record["hardware"]), records[0])
     gpus = [f"{gpu['name']} ({gpu['capability']})" for gpu in (about["hardware"] or {}).get("gpus", [])]
     versions = ", ".join(f"{name} {version}" for name, version in (about["versions"] or {}).items() if version)

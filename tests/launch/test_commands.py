@@ -1,7 +1,9 @@
 """Command lines of torchrun and srun, and the environment that they get."""
 
 import getpass
+import inspect
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,13 +13,15 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import snakemake.shell
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from multicard.core.rendezvous import Rendezvous
 from multicard.launch import environment as environment_module
 from multicard.launch.commands import training_command
 from multicard.launch.environment import environment_of, gloo_interface, job_environment, settings, temporary_folder
-from multicard.launch.slurm import srun_command, srun_environment
+from multicard.launch.slurm import NOT_FOR_SRUN, srun_command
+from multicard.workloads.script.launcher import LAUNCHERS
 
 
 def test_ranks_of_one_machine_meet_inside_it() -> None:
@@ -50,38 +54,67 @@ def test_srun_starts_as_many_tasks_on_each_node_as_are_asked_for() -> None:
     } <= set(command)  # fmt: skip
 
 
-def test_srun_gets_the_variables_of_slurm_that_it_needs_and_a_job_none() -> None:
-    there = {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x", "SLURM_NTASKS": "2", "SLURM_JWT": "secret", "PATH": "/bin"}
-    assert srun_environment(there) == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x"}
-    assert job_environment(there) == {"PATH": "/bin"}
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x", "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_NODE": "9", "PATH": "/bin"}
+
+
+def test_srun_gets_of_slurms_variables_those_that_are_no_options() -> None:
+    expected = {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x", "PATH": "/bin"}
+    assert job_environment(SLURM, withheld=NOT_FOR_SRUN) == expected
+    assert job_environment(SLURM, withheld=LAUNCHERS["srun"].withheld) == expected
+    assert job_environment(SLURM, withheld=LAUNCHERS["mpirun"].withheld) == {"PATH": "/bin"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "USER", "LOGNAME", "CUDA_MODULE_LOADING", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_DEVICE_MAX_CONNECTIONS",
-        "TORCH_CUDNN_V8_API_DISABLED", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDNN_LOGLEVEL_DBG", "CUBLASLT_LOG_LEVEL",
-        "OFI_NCCL_PROTOCOL", "SLINGSHOT_VNIS", "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", "NCCL_IB_PKEY",
-        "NVIDIA_TF32_OVERRIDE", "MULTICARD_SHARED_GPU",
+        "LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX", "NVTE_FUSED_ATTN", "TORCHDYNAMO_DISABLE", "HF_HOME",
+        "ACCELERATE_MIXED_PRECISION", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_TMPDIR", "http_proxy", "NO_PROXY",
+        "SCRATCH", "PYTHONPATH", "PYTHONOPTIMIZE", "WANDB_MODE", "TOKENIZERS_PARALLELISM", "OMPI_MCA_btl",
+        "OMPI_ALLOW_RUN_AS_ROOT", "CUDA_MODULE_LOADING", "NCCL_IB_PKEY", "SLINGSHOT_VNIS", "MULTICARD_SHARED_GPU",
+        "BASH_FUNC_module%%", "A_NAME_OF_THE_USERS_OWN",
     ],
 )  # fmt: skip
-def test_a_job_gets_what_cuda_torch_and_the_network_read(name: str) -> None:
-    assert job_environment({name: "1"}) == {name: "1"}
+def test_a_job_gets_the_variables_that_it_would_have_without_multicard(name: str) -> None:
+    value = "http://proxy.example:3128" if "proxy" in name else "a value"
+    assert job_environment({name: value}) == {name: value}
+
+
+def test_who_a_process_is_in_another_job_reaches_no_job_unless_it_is_stated() -> None:
+    of_torchrun = (
+        "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PET_NNODES",
+    )  # fmt: skip
+    of_mpi = ("OMPI_COMM_WORLD_RANK", "OMPI_UNIVERSE_SIZE", "PMI_RANK", "PMIX_NAMESPACE", "MPI_LOCALRANKID")
+    of_slurm = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_ID")
+    of_multicard = ("MULTICARD_JOB", "MULTICARD_OBSERVE", "MULTICARD_WRAPPED")
+    there = dict.fromkeys((*of_torchrun, *of_mpi, *of_slurm, *of_multicard), "3")
+    assert job_environment(there) == {}
+    assert job_environment(there, stated=["MASTER_ADDR"]) == {"MASTER_ADDR": "3"}
 
 
 def test_what_looks_like_a_secret_reaches_no_job_whatever_it_begins_with() -> None:
-    named = dict.fromkeys(("NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "CUDA_PASSWORD", "NCCL_AUTH", "UCX_SECRET"), "x")
+    named = dict.fromkeys(
+        ("NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "CUDA_PASSWORD", "NCCL_AUTH", "UCX_SECRET", "AWS_SECRET_ACCESS_KEY",
+         "MYSQL_PWD", "SLURM_JWT", "SENTRY_DSN", "SSH_AUTH_SOCK", "GOOGLE_APPLICATION_CREDENTIALS"), "x",
+    )  # fmt: skip
     named |= {"CUDA_PKEY": "x"}  # of a login; a partition key of InfiniBand (NCCL_IB_PKEY) is none
     formed = {"NVIDIA_LOGIN": "nvapi-0123456789abcdef", "TORCH_HUB": "hf_0123456789abcdef"}
     formed |= {"TORCH_HEADER": "Bearer hf_0123456789abcdef", "NCCL_HOST": "https://ada:ghp_0123456789abcdef@host"}
     formed |= {
         "NCCL_SOURCE": "git+https://ghp_0123456789abcdef@github.com/a/b",
         "UCX_HUB": "https://hf_0123456789abcdef@host",
+        "DATABASE_URL": "postgres://ada:hunter2@host/db",
+        "https_proxy": "http://:hunter2@proxy:3128",
+        "IDENTITY": "-----BEGIN OPENSSH PRIVATE KEY-----",
     }
     kept = {
         "PATH": "/opt/sk-learn-1.2.3/bin:/bin:/sk-learn-1.2.3/bin",
         "NCCL_ALGO": "Ring",
         "UCX_ROOT": "/sk-learn-1.2.3",
+        "REPOSITORY": "ssh://git@github.com:22/a/b",
+        "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+        "PWD": "/here",
+        "TIMES": "10:20@work",
     }
     assert job_environment(named | formed | kept) == kept
 
@@ -90,16 +123,20 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
     changing = {
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_LAUNCH_BLOCKING": "1", "NCCL_ALGO": "Ring",
         "NVIDIA_TF32_OVERRIDE": "0", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "TORCHDYNAMO_DISABLE": "1", "NVTE_FLASH_ATTN": "0",
+        "MALLOC_ARENA_MAX": "2", "ACCELERATE_MIXED_PRECISION": "bf16",
     }  # fmt: skip
     places = {
         "CUDA_HOME": "/opt/cuda", "CUDA_MPS_PIPE_DIRECTORY": "/mps", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/somewhere",
         "LC_ALL": "C", "MKL_NUM_THREADS": "9", "OMP_NUM_THREADS": "9", "PATH": "/bin", "TMPDIR": "/scratch",
         "SLINGSHOT_VNIS": "1310",  # of this step of a job
         "TORCHINDUCTOR_CACHE_DIR": "/cache",
-        "TRITON_LIBCUDA_PATH": "/opt/cuda", "USER": "ada",
+        "TRITON_LIBCUDA_PATH": "/opt/cuda", "USER": "ada", "SCRATCH": "/scratch/ada", "HF_HOME": "/models",
+        "SLURM_JOB_ACCOUNT": "physics", "A_NAME_OF_THE_USERS_OWN": "a value",
     }  # fmt: skip
     assert settings(changing | places) == changing
+    preloaded = "/opt/lib/libjemalloc.so.2:libtcmalloc.so"
+    assert settings({"LD_PRELOAD": preloaded}) == {"LD_PRELOAD": "libjemalloc.so.2 libtcmalloc.so"}
     assert settings({"NVIDIA_API_KEY": "x", "NCCL_HOST": "a/hf_0123456789abcdef"}) == {"NCCL_HOST": "a/removed"}
 
 
@@ -138,12 +175,16 @@ def test_of_nodes_gloo_takes_an_interface_that_nccl_is_told_to_take(nccl: str, g
 def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # as Snakemake sets them
-        monkeypatch.setenv(name, "8")
-    asked = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
-    done = subprocess.run(
-        asked, env=environment_of(OneNode(), "none", tmp_path), capture_output=True, text=True, check=True
+    set_by_snakemake = dict.fromkeys(
+        re.findall(r"\w+_(?:NUM|MAXIMUM)_THREADS", inspect.getsource(snakemake.shell)), "8"
     )
+    assert len(set_by_snakemake) == 6
+    for name in set_by_snakemake:
+        monkeypatch.setenv(name, "8")
+    environment = environment_of(OneNode(), "none", tmp_path)
+    assert {environment[name] for name in set_by_snakemake} == {"2"}
+    asked = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2"]
 
 

@@ -57,6 +57,7 @@ def test_the_record_says_what_ran_where_and_with_what(two_rank_run: Path) -> Non
     )
     assert record["hardware"]["logical_cpus"] >= 1
     assert record["versions"]["torch"].startswith("2.11.0")
+    assert record["profiler"]["why"] == "as configured"
     assert record["started"] < record["ended"]
     assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
     # 1438 training samples, half for each of 2 ranks, in full batches of 8: floor(719 / 8).

@@ -74,6 +74,49 @@ def test_a_process_without_the_mark_that_holds_the_output_keeps_no_launcher(
         os.kill(int(pid), signal.SIGKILL)
 
 
+SLEEP = "[sys.executable, '-c', 'import time; time.sleep(600)']"
+LEAVES = {
+    "child": f"subprocess.Popen({SLEEP}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
+    "detached": f"subprocess.Popen({SLEEP}, stdout=subprocess.DEVNULL, start_new_session=True)",
+    "thread": "threading.Thread(target=time.sleep, args=[600]).start()",
+    "pool": "pool = concurrent.futures.ProcessPoolExecutor(2); [pool.submit(time.sleep, 600) for _ in range(2)]",
+    "stdout": f"subprocess.Popen({SLEEP})",
+}
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["alone", "profiler that waits for all"])
+@pytest.mark.parametrize("kind", LEAVES)
+def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
+    kind: str, is_wrapped: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import concurrent.futures, pathlib, subprocess, sys, threading, time\n"
+        f"{LEAVES[kind]}\npathlib.Path('rank.json').touch()\n"
+    )
+    command = [sys.executable, str(script)]
+    if is_wrapped:
+        profiler = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(3); print('report')"
+        command = [sys.executable, "-c", profiler, *process.Watched.within(command)]
+    watched = process.Watched((tmp_path / "rank.json").exists, left_s=1.0, in_profiler=is_wrapped)
+    log = tmp_path / "log.txt"
+    started = time.monotonic()
+    ended = process.run(command, dict(os.environ), log, 300, lambda _: None, watched=watched, folder=tmp_path)
+    assert time.monotonic() - started < 60
+    assert not (ended.timed_out or ended.lingered or ended.orphaned)
+    assert len(ended.left_behind) == (3 if kind == "pool" else 1)
+    assert ("report" in log.read_text()) == is_wrapped, "the profiler itself is not ended"
+
+
+def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    watched = process.Watched((tmp_path / "rank.json").exists, left_s=100.0, in_profiler=False)
+    command = [sys.executable, "-c", "open('rank.json', 'w').close()"]
+    ended = process.run(
+        command, dict(os.environ), tmp_path / "log.txt", 300, lambda _: None, watched=watched, folder=tmp_path
+    )
+    assert (ended.exit_code, ended.left_behind) == (0, ()) and ended.wall_time_s < 50
+
+
 def test_a_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "GRACE_S", 1.0)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
@@ -104,18 +147,6 @@ def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, how: str) -> None:
 def test_a_job_sees_no_secrets() -> None:
     source = {"PATH": "/bin", "AWS_SECRET": "s", "GITHUB_TOKEN": "t", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
     assert job_environment(source) == {"PATH": "/bin", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
-
-
-@pytest.mark.parametrize("name", ["CC", "CXX", "CPATH", "LIBRARY_PATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"])
-def test_a_job_compiles_with_the_compiler_and_the_settings_of_the_user(name: str) -> None:
-    assert job_environment({name: "mine"}) == {name: "mine"}
-
-
-@pytest.mark.parametrize(
-    "name", ["CUDA_HOME", "CUDA_ROOT", "LD_LIBRARY_PATH", "NCCL_NET_PLUGIN", "FI_PROVIDER", "UCX_TLS"]
-)
-def test_a_job_keeps_what_environment_modules_set_for_cuda_and_the_network(name: str) -> None:
-    assert job_environment({name: "mine"}) == {name: "mine"}
 
 
 @pytest.mark.usefixtures("hangup_ends")

@@ -134,7 +134,7 @@ def test_nsys_sees_every_rank_however_it_is_started(changes: dict[str, Any], tmp
     assert phases["rank"].nunique() == 2
 
 
-PLANTED = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME": "/planted-home", "MY_FLAG": "seen"}
+PLANTED = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME": "/planted-home", "RANK": "planted-3"}
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_secrets_reach_neither_the_job_nor_its_record(of_own_folder: tuple[Path,
     run, _ = of_own_folder
     printed = (run / "log.txt").read_text()
     assert "HF_HOME=/planted-home" in printed
-    for text in ("planted-one", "planted-two", "MY_FLAG"):
+    for text in ("planted-one", "planted-two", "planted-3"):
         assert text not in printed
     assert "planted" not in (run / "run.json").read_text()
 
@@ -193,6 +193,19 @@ def test_a_stated_variable_whose_value_looks_like_a_secret_keeps_the_job_from_st
     assert record["outcome"] == "failed"
     assert "environment: the value of MY_LOGIN looks like a secret" in why(record)
     assert "hf_0123456789abcdef" not in (tmp_path / "run.json").read_text()
+
+
+@pytest.mark.nsys
+def test_a_child_that_outlives_a_script_does_not_hold_nsys(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text(
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"import runpy; sys.argv[0] = {str(SCRIPTS / 'timed.py')!r}; runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    run = tmp_path / "run"
+    record = completed(job(run, script="leaves.py", folder=str(tmp_path), profiler="nsys"), run)
+    assert len(record["left_behind"]) == 1 and not record["ended_at_time_limit"]
+    assert record["wall_time_s"] < 120
+    assert record["profiler"]["trace_missing"] is None
 
 
 @pytest.mark.parametrize(
@@ -266,6 +279,80 @@ def test_ranks_that_do_not_know_of_each_other_are_counted(tmp_path: Path) -> Non
     record = job(tmp_path, *program[1:], script=program[0], launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
     assert why(record).startswith("2 of its processes trained, where `launcher` and `devices` ask for 1")
+
+
+APART = """
+import os, torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+data = TensorDataset(torch.randn(64, 16))
+sampler = {sampler}
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for (batch,) in DataLoader(data, 4, sampler=sampler):
+        model(batch).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "sampler", ["None", "DistributedSampler(data, int(os.environ['WORLD_SIZE']), int(os.environ['RANK']))"]
+)
+def test_ranks_that_train_apart_are_no_scaling(sampler: str, tmp_path: Path) -> None:
+    (tmp_path / "apart.py").write_text(APART.format(sampler=sampler))
+    record = job(tmp_path / "run", script="apart.py", folder=str(tmp_path), devices=2)
+    assert (record["outcome"], record["reason"]) == ("failed", {"code": "trained_apart", "ranks": 2})
+    assert "init_process_group" in why(record) and "DistributedSampler" not in why(record)
+
+
+LIKE_TORCHTITAN = """
+import os, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
+class Texts(IterableDataset):
+    def __iter__(self):
+        while True:
+            tokens = torch.randint(100, (17,))
+            yield {"input": tokens[:-1]}, tokens[1:]
+class Loader(DataLoader):
+    def __init__(self, *arguments, **options):
+        self.dp_rank, self.dp_world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        super().__init__(*arguments, **options)
+dist.init_process_group("gloo")
+model = torch.nn.Embedding(100, 100)
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for inputs, labels in Loader(Texts(), batch_size=4):
+    torch.nn.functional.cross_entropy(model(inputs["input"]).flatten(0, 1), labels.flatten()).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_script_like_torchtitans_has_tokens_on_one_device_too(devices: int, tmp_path: Path) -> None:
+    (tmp_path / "titan.py").write_text(LIKE_TORCHTITAN)
+    run = tmp_path / "run"
+    record = job(run, script="titan.py", folder=str(tmp_path), devices=devices, launcher="torchrun")
+    completed(record, run)
+    steps = pd.read_csv(run / "steps.csv")
+    assert set(steps["tokens"]) == {4 * 16}
+    assert {each["distinct"] for rank in record["ranks"] for each in rank["observed"]["loaders"]} == {True}
+
+
+@pytest.mark.parametrize(
+    ("exchanged", "outcome"),
+    [([False, False], "failed"), ([False, True], "completed"), ([None, False], "completed"), ([False], "completed")],
+)
+def test_only_ranks_of_which_none_exchanged_anything_trained_apart(
+    exchanged: list[bool | None], outcome: str, tmp_path: Path
+) -> None:
+    p = ScriptParameters(command=["train.py"], device="cpu", devices=len(exchanged))
+    for rank in range(p.ranks):
+        write_json(tmp_path / f"process.json.{rank}", {"rank": rank, "steps": True, "program": "train.py"})
+    ranks = [
+        {"rank": rank, "outcome": "completed", "observed": {"exchanged": each}} for rank, each in enumerate(exchanged)
+    ]
+    assert judge_script(p, "completed", None, ranks, tmp_path)[0] == outcome
 
 
 @pytest.mark.parametrize(

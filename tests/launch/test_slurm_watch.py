@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+import subprocess
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from multicard.launch.slurm_watch import QueueWatch
+from multicard.core import system
+from multicard.core.errors import UserError
+from multicard.launch.slurm_plugin import name_jobs_after_runs
+from multicard.launch.slurm_watch import QueueWatch, refuse_orphans
 
 SINCE = datetime(2026, 1, 1, 12)
 AFTER, BEFORE = "2026-01-01T12:00:00", "2026-01-01T11:59:59"
@@ -188,3 +192,82 @@ def test_times_are_asked_for_in_slurm_s_own_form(tools: Path, monkeypatch: pytes
     monkeypatch.setenv("SLURM_TIME_FORMAT", "%s")
     (tools / "squeue").write_text(f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT" = standard ] && cat {tools}/queue\n')
     assert len(said(tools, job("PENDING", "PartitionTimeLimit"))) == 1
+
+
+DRAINED = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        (DRAINED, "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
+        (DRAINED.replace("_", " "), "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
+        ("QOSMaxJobsPerUserLimit", "is waiting: QOSMaxJobsPerUserLimit"),
+    ],
+)
+def test_a_job_that_may_wait_for_ever_is_named(tools: Path, reason: str, says: str) -> None:
+    [line] = said(tools, job("PENDING", reason), times=3)
+    assert line.startswith(f"Slurm job 7 (rule_a) {says}")
+
+
+def test_jobs_that_wait_for_the_same_reason_share_a_line(tools: Path) -> None:
+    queue = [job("PENDING", "QOSMaxJobsPerUserLimit").replace("7|", f"{number}|", 1) for number in range(20)]
+    [line] = said(tools, *queue, times=2)
+    assert line.startswith("Slurm job 0 (rule_a) and 19 more are waiting: QOSMaxJobsPerUserLimit")
+
+
+def test_a_requeued_job_is_named_once_for_each_time(tools: Path) -> None:
+    messages: list[str] = []
+    watch = QueueWatch(Path("/my project"), SINCE, messages.append)
+    for state in ("PENDING", "RUNNING", "PENDING", "PENDING", "RUNNING", "PENDING"):
+        (tools / "queue").write_text(job(state, "BeginTime") + "\n")
+        watch.look()
+    assert messages == ["Slurm job 7 (rule_a) was requeued: it starts again"] * 2
+
+
+def test_jobs_of_an_earlier_start_are_refused_by_name(tools: Path) -> None:
+    of_run = "rule_launch_run_wildcards_vision_r1"
+    (tools / "queue").write_text(
+        f"{job('RUNNING', submitted=BEFORE, of=of_run)}\n{job('COMPLETED', submitted=BEFORE)}\n"
+        f"{job('RUNNING', folder='/elsewhere')}\n"
+    )
+    with pytest.raises(UserError, match=r"^1 Slurm job .*: 7 \(vision_r1\); .* scancel 7$"):
+        refuse_orphans(Path("/my project"))
+    (tools / "queue").write_text(job("CANCELLED") + "\n")
+    refuse_orphans(Path("/my project"))
+
+
+def test_jobs_are_named_after_their_runs_and_found_by_their_ids(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("get_submit_command", "query_job_status_squeue", "query_job_status_sacct"):
+        monkeypatch.setattr(plugin, name, getattr(plugin, name))  # put back after the test
+    name_jobs_after_runs()
+    params = {
+        "run_uuid": "a-uuid", "slurm_logfile": "log", "comment_str": "rule_launch_run_wildcards_vision_r1",
+        "account": "", "partition": "", "workdir": "",
+    }  # fmt: skip
+    one = SimpleNamespace(resources=AttributeDict(mem_mb=1000, nodes=1), threads=1, is_group=lambda: False)
+    assert " --job-name vision_r1 " in plugin.get_submit_command(one, params)
+    for query in (plugin.query_job_status_squeue, plugin.query_job_status_sacct):
+        assert "--name" not in query("a-uuid") and "a-uuid" not in query("a-uuid")
+    assert plugin.query_job_status_squeue("a-uuid").endswith(" --me")
+
+
+class AttributeDict(dict[str, Any]):
+    """Resources of a job, as Snakemake has them."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_a_tool_is_asked_from_a_thread_without_python_between_fork_and_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {}
+    popen = subprocess.Popen
+
+    def noted(*arguments: Any, **given: Any) -> Any:
+        options.update(given)
+        return popen(*arguments, **given)
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    assert system.ask(["true"]).problem is None
+    assert options.get("preexec_fn") is None

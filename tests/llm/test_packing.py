@@ -57,7 +57,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 def feed(log: Log, batches: list[Any], **parameters: Any) -> tuple[Observer, Iterator[Any]]:
     """What a recipe gets."""
     p = LlmParameters(device="cpu", **parameters)
-    observer = Observer(p, 1, log, log, None)
+    observer = Observer(p, 1, log, log)
     return observer, iter(backend._Feed(batches, observer, p, padding=0))
 
 

@@ -8,14 +8,16 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import DEFAULT, patch
 
 import pytest
 import torch
 
 from multicard.core.errors import TraceError, UserError
 from multicard.launch.job import choose_profiler
+from multicard.launch.trace_files import keep_trace
 from multicard.profilers import nsys
-from multicard.profilers.nsys import PROFILER, check_database, cuda_of_torch
+from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, check_database, cuda_of_torch
 
 RANGE = """
 import torch
@@ -78,6 +80,14 @@ def test_an_exported_database_holds_no_environment(report: Path, tmp_path: Path)
     assert all(secret in plain.read_bytes() for secret in secrets)
     PROFILER.export(report, tmp_path)
     assert not [secret for secret in secrets if secret in (tmp_path / "report.sqlite").read_bytes()]
+
+
+def test_a_report_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "report.nsys-rep").write_bytes(b"x")
+    (tmp_path / "report.nsys-rep").chmod(0o664)
+    one = SimpleNamespace(ranks=1, nodes=1)
+    keep_trace(tmp_path, tmp_path / "trace", "nsys", "completed", one)
+    assert (tmp_path / "trace" / "report.nsys-rep").stat().st_mode & 0o777 == 0o600
 
 
 # Stands in for an nsys that exports payloads: as NCCL and another library left them, and wherever else they may come.
@@ -210,6 +220,23 @@ def test_sampling_stays_off_and_the_job_outlives_its_capture() -> None:
         assert {"--sample=none", "--cpuctxsw=none", "--capture-range-end=stop"} <= set(command)
 
 
+def test_a_script_that_starts_a_cuda_profiler_itself_opens_no_capture() -> None:
+    # As Megatron and NeMo do, for an nsys of their own.
+    for device in ("cpu", "cuda"):
+        command = PROFILER.wrap(["app"], Path("r.nsys-rep"), device)
+        assert {"--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"} <= set(command)
+        assert not any("cudaProfilerApi" in part for part in command)
+
+
+def test_the_window_is_the_range_that_nsys_waits_for_on_gpus_too(tmp_path: Path) -> None:
+    session = PROFILER.session(tmp_path, 0, torch.device("cuda"))
+    with patch.multiple("torch.cuda.nvtx", range_start=DEFAULT, range_end=DEFAULT) as called:
+        with session.recording():
+            called["range_start"].assert_called_once_with(CAPTURE_RANGE)
+            called["range_end"].assert_not_called()
+        called["range_end"].assert_called_once_with(called["range_start"].return_value)
+
+
 def test_on_gpus_that_alone_is_traced_which_is_read() -> None:
     # No table is made of calls of cuBLAS and cuDNN.
     assert "--trace=cuda,nvtx" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
@@ -220,25 +247,32 @@ def test_of_a_cuda_graph_every_kernel_is_recorded() -> None:
     assert not any("graph" in part for part in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cpu"))
 
 
-@pytest.mark.parametrize(("listed", "asked"), [("--cuda-memory-usage=", True), ("--cuda-memory-usage-of=", False)])
-def test_memory_use_is_recorded_on_gpus_where_nsys_knows_how(
-    listed: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+NEWER_OPTIONS = ("--cuda-event-trace=false", "--discard-environment=true")
+
+
+def options_of(listed: str, device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Options that an nsys is given whose help lists one."""
+    program = f"#!/bin/sh\nprintf '%s\\n' ' {listed}' '   see also --cuda-event-trace, --discard-environment'\n"
+    stands_in(folder / "bin", program, monkeypatch)
+    return set(PROFILER.wrap(["app"], Path("r.nsys-rep"), device))
+
+
+@pytest.mark.parametrize("option", NEWER_OPTIONS)
+def test_events_and_the_environment_stay_out_of_the_report_where_nsys_can_leave_them_out(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stands_in(
-        tmp_path / "bin", f"#!/bin/sh\nprintf '%s\\n' ' {listed}' '   see also --cuda-memory-usage'\n", monkeypatch
-    )
-    option = "--cuda-memory-usage=true"
-    assert (option in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")) == asked
-    assert option not in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cpu")
+    name = option.partition("=")[0]
+    for device, given in (("cuda", True), ("cpu", "environment" in name)):
+        assert (option in options_of(f"{name}=", device, tmp_path, monkeypatch)) == given
+    assert option not in options_of(f"{name}-of=", "cuda", tmp_path, monkeypatch)
 
 
 def test_without_nsys_no_option_is_used_that_it_may_not_know(without_nsys: None) -> None:
+    assert not set(NEWER_OPTIONS) & set(PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda"))
+
+
+def test_allocations_are_not_recorded() -> None:
     assert not any("memory" in part for part in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda"))
-
-
-@pytest.mark.nsys
-def test_the_nsys_here_records_memory_use() -> None:
-    assert "--cuda-memory-usage=true" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
 
 
 @pytest.mark.nsys

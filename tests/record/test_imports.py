@@ -49,7 +49,6 @@ for module in pkgutil.iter_modules(multicard.record.__path__):
     importlib.import_module(f"multicard.record.{module.name}")
 
 from multicard.record.capture import Capture
-from multicard.record.energy import EnergyMeter
 from multicard.record.rank import bind_rank, run_rank
 from multicard.record.recorder import Recorder
 
@@ -61,17 +60,15 @@ class Parameters:
 def train(job, p, record):
     device, scratch = torch.device(p.device), Path(job["scratch"])
     capture = Capture(job["profiler"], scratch, record["rank"], device)
-    recorder, meter = Recorder(record["rank"], device, capture), EnergyMeter(device)
-    meter.start()
+    recorder = Recorder(record["rank"], device, capture)
     for window in ("warmup", "measured"):
         with recorder.step(1, window) as step, recorder.phase("forward"):
             step.add(8, torch.ones(8, 8).matmul(torch.ones(8, 8)).sum())
-    meter.stop()
     with capture.window(), recorder.step(1, "profiled") as step:
         step.add(8, torch.tensor(1.0))
     recorder.settle()
     recorder.write(scratch / rank_file(STEPS, record["rank"]))
-    return {"binding": bind_rank(p), "energy": [meter.record()]}
+    return {"binding": bind_rank(p), "windows": recorder.windows}
 
 
 run_rank(lambda stated: Parameters(), train)

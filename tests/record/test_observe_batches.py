@@ -190,6 +190,12 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
         ({"input_ids": IDS.float()}, None),
         ({"input_ids": [[1, 2], [3, 4]]}, None),
         ({"pixels": IMAGES}, None),
+        (({"input": IDS}, IDS), 10),  # as torchtitan's
+        (({"input": IDS, "positions": IDS}, IDS), 10),
+        ([{"input_ids": IDS, "attention_mask": MASK}, IDS], 8),
+        (({"input": IDS}, IDS[:, 0]), None),  # categories, say
+        (({"input": IMAGES}, IDS), None),
+        ({"input": IDS}, None),
         ((IDS, MASK), None),
         (IDS, None),
     ],
@@ -249,6 +255,21 @@ def split(data: Any, **attributes: Any) -> Any:
     return type("Own", (), {"__len__": lambda _: 20, "__getitem__": lambda _, at: at, "dataset": data} | attributes)()
 
 
+def titan(**loader: int) -> DataLoader:
+    """As torchtitan's loaders of texts: the loader knows its share, the stream does not show it."""
+    made = DataLoader(Stream(), batch_size=4)
+    for name, value in loader.items():
+        setattr(made, name, value)
+    return made
+
+
+def split_by_node(ranks: int) -> Stream:
+    """A stream around one that Hugging Face's `split_dataset_by_node` made."""
+    stream = Stream()
+    stream._data = SimpleNamespace(_distributed=SimpleNamespace(rank=0, world_size=ranks))
+    return stream
+
+
 @pytest.mark.parametrize(
     ("loader", "ranks", "distinct", "length"),
     [
@@ -279,6 +300,10 @@ def test_loaders_say_whether_ranks_draw_their_own_samples(
         (within(data_parallel_rank=0, data_parallel_size=2), True),
         (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=8, micro_batch_size=4), True),
         (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=4, micro_batch_size=4), None),
+        (within(dp_rank=1, dp_world_size=2), True),
+        (within(shard_id=0, num_shards=2), True),
+        (within(rank=2, world_size=2), None),  # no rank of so many
+        (within(rank=None, world_size=None), None),
         (within(), None),
         (repeating(DataLoader(DATA, batch_size=4, sampler=distributed(2))), True),
         (repeating(DataLoader(DATA, batch_size=4)), None),  # around what is plain, but nobody knows by what
@@ -294,6 +319,9 @@ def test_loaders_say_whether_ranks_draw_their_own_samples(
         (DataLoader(split(Subset(DATA, range(10))), batch_size=4), None),
         (DataLoader(ConcatDataset([DATA, Subset(DATA, range(10))]), batch_size=4), None),
         (DataLoader(split(DATA, rank=0, world_size=2), batch_size=4), True),
+        (titan(dp_rank=1, dp_world_size=2), True),
+        (titan(dp_rank=0, dp_world_size=1), None),  # with tensor parallelism
+        (DataLoader(split_by_node(2), batch_size=4), True),
         (DataLoader(split(DATA, shard=lambda _: None), batch_size=4), None),  # as Hugging Face's, split before
     ],
 )

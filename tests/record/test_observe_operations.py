@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from multicard.analysis.peaks import PEAKS
 from multicard.experiment.workload import WORKLOADS
 from multicard.limits.device_job import fp32_as
-from multicard.record.operations import OperationCounter, allows_tf32
+from multicard.record.operations import OperationCounter, StepCounter, allows_tf32
 from observed_scripts import Server, after_head
 
 pytestmark = pytest.mark.slow
@@ -108,3 +109,15 @@ def test_operations_of_a_script_are_the_mean_of_its_ranks_if_all_counted() -> No
         "model": 20, "hardware": 30, "precisions": ("tf32", "fp32"),
     }  # fmt: skip
     assert found(one, None) is found(one | {"model": None, "problem": "…"}) is found() is None
+
+
+def test_products_in_fp8_have_a_precision_without_a_peak() -> None:
+    a, b = torch.ones(16, 32).to(torch.float8_e4m3fn), torch.ones(16, 32).to(torch.float8_e4m3fn).t()
+    one = torch.ones(())
+    counter = StepCounter(1)
+    torch.ones(512, 512) @ torch.ones(512, 512)
+    torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    counter.end()
+    assert counter.record["precision"] == "fp8"
+    assert counter.record["model"] == 2 * 512**3 + 2 * 16 * 16 * 32
+    assert not any("fp8" in peaks for peaks in PEAKS.values())

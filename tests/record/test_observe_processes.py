@@ -231,3 +231,65 @@ def test_a_script_that_asks_for_pytorch_before_it_imports_it_is_observed(tmp_pat
     found = run(tmp_path, asks + script(tmp_path, "train(0, distributed=False, wrap=lambda model: model)"))
     assert found.exit_code == 0, found.output
     assert found.rank["outcome"] == "completed"
+
+
+# How two ranks may share their work, by what the ranks then do to their model and after each backward pass.
+EXCHANGES = {
+    "DistributedDataParallel": ("train(RANK)", True),
+    "nothing but a process group": ("train(RANK, wrap=lambda model: model)", False),
+    "no process group": ("train(RANK, distributed=False, wrap=lambda model: model)", False),
+    "a process group of each rank alone": ("train(RANK, wrap=alone)", False),
+    "collectives of a group": ("train(RANK, wrap=in_group)", True),
+    "functional collectives": ("train(RANK, wrap=functional)", True),
+    "messages between two": ("train(RANK, wrap=messages)", True),
+    "another library": ("train(RANK, distributed=False, wrap=by_mpi)", None),
+}
+WAYS = """
+def hooked(act):
+    def wrap(model):
+        model.weight.register_post_accumulate_grad_hook(lambda weight: (act(weight), None)[1])
+        return model
+    return wrap
+
+def alone(model):
+    groups = [dist.new_group([rank]) for rank in range(2)]
+    return hooked(lambda weight: dist.all_reduce(weight.grad, group=groups[dist.get_rank()]))(model)
+
+def in_group(model):
+    group = dist.new_group([0, 1])
+    return hooked(lambda weight: dist.all_reduce(weight.grad, group=group))(model)
+
+def functional(model):
+    from torch.distributed._functional_collectives import all_reduce, wait_tensor
+    return hooked(lambda weight: wait_tensor(all_reduce(weight.grad, "sum", dist.group.WORLD)))(model)
+
+def by_mpi(model):
+    sys.modules["mpi4py"] = sys
+    return model
+
+def messages(model):
+    def act(weight):
+        work = [dist.isend(weight.grad, 1)] if dist.get_rank() == 0 else [dist.irecv(weight.grad, 0)]
+        [each.wait() for each in work]
+    return hooked(act)(model)
+"""
+
+
+@pytest.mark.parametrize(("main", "exchanged"), EXCHANGES.values(), ids=EXCHANGES)
+def test_ranks_know_whether_they_exchanged_anything_in_the_measured_steps(
+    main: str, exchanged: bool | None, server: Server, tmp_path: Path
+) -> None:
+    text = script(tmp_path, f"start(lambda RANK: {main})").replace("__name__ == '__main__'", "True")
+    start = """
+def start(run):
+    for rank in range(2):
+        if os.fork() == 0:
+            os.environ["RANK"] = str(rank)
+            run(rank)
+    [os.wait() for _ in range(2)]
+    os._exit(0)
+"""
+    text = text.replace("\nif True", f"{WAYS}{start}\nif True")
+    found = server.run(tmp_path, text, devices=2)
+    assert [rank["outcome"] for rank in found.ranks] == 2 * ["completed"], found.output
+    assert [rank["observed"]["exchanged"] for rank in found.ranks] == 2 * [exchanged]

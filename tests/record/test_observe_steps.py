@@ -44,6 +44,7 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
         "samples_from": "loader",
         "frameworks": {},
         "threads": 1,
+        "exchanged": False,
     }
     for step in steps:
         phases = [float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer")]

@@ -103,12 +103,16 @@ class Scripted:
         """Milliseconds in single precision, as seconds."""
         return torch.tensor((end - start) * 1e3, dtype=torch.float32).item() / 1e3
 
+    def now(self) -> tuple[float, float]:
+        """Half an hour by its own marks, and an hour by the clock of the machine."""
+        return 1800.0, 3600.0
 
-def steps_at(made: Recorder, marks: list[float]) -> list[dict[str, Any]]:
+
+def steps_at(made: Recorder, marks: list[float], epoch: int = 1) -> list[dict[str, Any]]:
     """Rows of steps whose starts and ends take turns in `marks`."""
     made.clock = Scripted(marks)
     for _ in range(len(marks) // 2):
-        with made.step(epoch=1, window="measured") as step:
+        with made.step(epoch, window="measured") as step:
             step.add(1, torch.tensor(1.0))
     return made.settle()
 
@@ -118,6 +122,17 @@ def test_a_step_starts_so_long_after_the_first_of_the_run_whatever_lies_between(
     first = steps_at(made, [50.0, 51.0, 53.0, 54.0])
     later = steps_at(made, [80.0, 81.0, 81.0, 85.0])  # after a test of the model
     assert [row["start_s"] for row in (*first, *later)] == [0.0, 3.0, 30.0, 31.0]
+
+
+def test_windows_are_the_times_of_the_measured_steps_of_each_epoch_by_the_clock_of_the_machine(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    steps_at(made, [50.0, 51.0, 52.0, 54.0])
+    steps_at(made, [80.0, 81.0, 81.001, 85.0], epoch=2)  # after a test of the model
+    made.clock = Scripted([90.0, 91.0])
+    with made.step(epoch=2, window="profiled"):
+        pass
+    made.settle()
+    assert made.windows == [pytest.approx([1850.0, 1854.0]), pytest.approx([1880.0, 1885.0])]
 
 
 def test_steps_late_in_a_run_are_as_far_apart_as_at_its_beginning(tmp_path: Path) -> None:

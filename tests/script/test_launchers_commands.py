@@ -1,6 +1,9 @@
 """What each launcher is told, by its own manual; and what it refuses."""
 
+import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +36,19 @@ def test_auto_is_the_interpreter_on_one_device_and_torchrun_on_several() -> None
     command = started()
     assert command[:3] == ["/env/bin/python", "-m", "torch.distributed.run"]
     assert {"--nproc-per-node=2", "--nnodes=1", "--rdzv-endpoint=127.0.0.1:0"} <= set(command)
-    assert command[-3:] == SCRIPT
+    assert command[-4:] == ["--", *SCRIPT]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [["shown.py"], ["-m", "shown"]], ids=["script", "module"])
+def test_arguments_that_abbreviate_options_of_torchrun_reach_the_script(program: list[str], tmp_path: Path) -> None:
+    (tmp_path / "shown.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
+    own = ["--run", "1", "--log=x", "--max", "--node", "2", "--rdzv", "-m", "--no", "--", "--standalone", "-h"]
+    p = parameters(devices=1, launcher="torchrun")
+    command = LAUNCHERS["torchrun"].command(sys.executable, [*program, *own], p, None)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == own
 
 
 def test_torchrun_starts_the_ranks_of_a_node_of_several() -> None:
@@ -46,7 +61,7 @@ def test_torchrun_starts_the_ranks_of_a_node_of_several() -> None:
 def test_a_module_is_started_as_one() -> None:
     module = ["-m", "package.train", "--lr", "0.1"]
     assert started(arguments=module, devices=1) == ["/env/bin/python", *module]
-    assert started(arguments=module)[-4:] == module
+    assert started(arguments=module)[-5:] == ["-m", "--", *module[1:]]
     command = started(arguments=module, launcher="deepspeed")
     assert command[command.index("--module") + 1 :] == module[1:]
 
@@ -208,10 +223,19 @@ def test_open_mpi_as_root_is_refused_unless_it_was_allowed(
         assert all(f"{name}=1" in said for name in AS_ROOT)
 
 
-def test_slurms_variables_pass_to_srun_alone() -> None:
-    slurm = {"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF"}
-    assert slurm <= set(start.passed_variables(parameters(launcher="srun")))
-    assert start.passed_variables(parameters(environment=["HF_HOME"])) == ("HF_HOME",)
+def test_the_observer_is_a_copy_that_needs_nothing_of_the_folder_it_came_from(tmp_path: Path) -> None:
+    folder = Path(start.environment(parameters(), tmp_path)["PYTHONPATH"].split(os.pathsep)[0])
+    assert not [path for path in folder.rglob("*") if path.is_symlink()]
+    code = (
+        "import sys, multicard.marks, multicard.record.observe.recording, multicard.profilers.nsys\n"
+        "print(*(m.__file__ for name, m in sys.modules.items() if name.partition('.')[0] == 'multicard'), sep='\\n')"
+    )
+    # As in a container: no package of multicard's own but this one.
+    away = f"import sys; sys.path[:] = [path for path in sys.path if path != {str(start.PACKAGE.parent)!r}]\n"
+    command = [sys.executable, "-c", away + code]
+    done = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True)
+    assert all(Path(file).is_relative_to(folder) for file in done.stdout.split())
+    assert len(done.stdout.split()) > 20
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD"])

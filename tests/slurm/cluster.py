@@ -24,6 +24,8 @@ CONFIGURATION = Path("/etc/slurm")
 MARK = "# Made by multicard's tests: a throw-away cluster.\n"
 PORTS = range(16817, 18000, 20)  # first ports: not Slurm's own, and below those that a system gives to anyone
 NODES = 2  # of a partition
+# Whether jobs are held to the memory that they ask for.
+MEMORY_CGROUPS = os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK)
 NULL_DEVICE = os.makedev(1, 3)
 START_LIMIT_S = 120.0
 MUNGE_PID = Path("/run/munge/munged.pid")
@@ -119,6 +121,9 @@ def refuse() -> None:
 
 def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Path], cpus: int) -> dict[str, str]:
     """Text of each of Slurm's files."""
+    # slurmd before 23.02 ends where it finds no usable cgroup, unless it is told of a version.
+    version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    old = tuple(map(int, version.split(".")[:2])) < (23, 2)
     host, port = socket.gethostname().partition(".")[0], first_port(NODES * len(partitions) + 1)
     lines = [
         f"ClusterName={name_of(folder)}",
@@ -135,7 +140,7 @@ def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Pat
         f"SlurmdLogFile={folder}/log/slurmd-%n.log",
         "SlurmdParameters=config_overrides",  # a node may claim more than the machine has
         "ProctrackType=proctrack/linuxproc",
-        "TaskPlugin=task/none",
+        f"TaskPlugin={'task/cgroup' if old and MEMORY_CGROUPS else 'task/none'}",
         "MpiDefault=none",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
@@ -163,13 +168,10 @@ def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Pat
         f"PriorityTier={2 if name == 'urgent' else 1} MaxTime=60 DefMemPerCPU=100 State=UP"
         for name, nodes in of_partitions.items()
     ]
-    # slurmd before 23.02 ends where it finds no usable cgroup, unless it is told of a version.
-    version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    old = tuple(map(int, version.split(".")[:2])) < (23, 2)
     return {
         "slurm.conf": "\n".join(lines) + "\n",
         "gres.conf": "".join(f"Name=gpu File={device}\n" for device in devices),
-        "cgroup.conf": f"CgroupPlugin={'cgroup/v1' if old else 'disabled'}\n",
+        "cgroup.conf": f"CgroupPlugin={'cgroup/v1' if old else 'disabled'}\nConstrainRAMSpace=yes\n",
     }
 
 

@@ -62,3 +62,9 @@ def test_processes_of_two_nodes_that_share_a_number_stay_apart(tmp_path: Path) -
     paths = [ranks_in_collectives(tmp_path / f"{node}.sqlite", {PID: JOINS[PID]}, node) for node in ("n1", "n2")]
     rows = activity_tables([open_trace(path) for path in paths], only=["kernels"]).rows["kernels"]
     assert [(row["report"], row["process"], row["calls"]) for row in rows] == [("n1", PID, 2), ("n2", PID, 2)]
+
+
+def test_a_session_that_began_at_a_time_of_today_is_compared(tmp_path: Path) -> None:
+    path = ranks_in_collectives(tmp_path / "t.sqlite", JOINS, "node1", utc=1_700_000_000_000_000_000)
+    first, second = stragglers(path).rows["stragglers"]
+    assert (first["waited_s"], second["waited_s"]) == (pytest.approx(10e-6), pytest.approx(5e-6))

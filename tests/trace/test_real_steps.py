@@ -148,7 +148,7 @@ def test_a_pytorch_trace_whose_loader_starves_is_a_fifth_as_fast(tmp_path: Path)
     first, second, *_ = compare_captures(starved, fast)[0]
     pitches = [sum(b - a for a, b in pairwise(own)) / (len(own) - 1) / 1e6 for own in (step_starts(slow), starts)]
     assert pitches[0] / pitches[1] == pytest.approx(5)
-    assert (first["name"], second["name"]) == (PITCH, "idle_host_bound")
+    assert (first["name"], second["name"]) == (PITCH, "idle_host_elsewhere")
     assert (first["a_s"], first["b_s"]) == (pytest.approx(pitches[0], rel=0.01), pytest.approx(pitches[1], rel=0.01))
     assert first["ratio"] == pytest.approx(0.2, rel=0.01)
     assert second["difference_s"] == pytest.approx(-wait / 1e6, rel=0.01)

@@ -72,9 +72,10 @@ def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:
     assert waited == {PID: (0, pytest.approx(0.004)), OTHER: (2, 0)}
     first, *_ = rows["timeline"]
     assert (first["scope"], first["extent"], first["step"]) == ("steps", "device", None)
-    # 1000-1045 ms: busy at 1002-1015 and 1027-1040; the rest has its cause in late launches but for the last 5 ms.
-    found = [first[f"{name}_s"] * 1e3 for name in ("span", "busy", "exposed_communication", "idle_host_bound")]
-    assert found == pytest.approx([45, 26, 14, 14])
+    # 1000-1045 ms: busy at 1002-1015 and 1027-1040; the rest has its cause in late launches but for the last 5 ms and
+    # the 5 ms between the steps.
+    names = ("span", "busy", "exposed_communication", "idle_host_bound", "idle_host_elsewhere", "idle_other")
+    assert [first[f"{name}_s"] * 1e3 for name in names] == pytest.approx([45, 26, 14, 9, 5, 5])
 
 
 @pytest.mark.parametrize("suffix", ["json", "sqlite"])
@@ -277,3 +278,11 @@ def test_steps_on_a_device_are_between_the_events_that_its_stream_would_record(s
         assert (found.starts.tolist(), found.ends.tolist()) == (events[::2], events[1::2])
     else:
         assert found == steps
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_times_around_the_largest_32_bit_number_add_up(suffix: str, tmp_path: Path) -> None:
+    # From 4.2 to 4.4 s: 2³² ns are 4.295 s.
+    path = training_trace(tmp_path / f"t.{suffix}", {PID: []}, {PID: [(4150, 4200, 4400, "gemm")]})
+    [row] = of_steps(path, CAPTURE, ["timeline"]).rows["timeline"]
+    assert (row["span_s"], row["busy_s"], row["idle_s"]) == (pytest.approx(0.2), pytest.approx(0.2), 0)

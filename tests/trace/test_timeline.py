@@ -20,7 +20,9 @@ def random_device(seed: int) -> tuple[np.ndarray, ...]:
     return start, end, kind, call
 
 
-def counted(start: np.ndarray, end: np.ndarray, kind: np.ndarray, call: np.ndarray, a: int, b: int) -> dict[str, int]:
+def counted(
+    start: np.ndarray, end: np.ndarray, kind: np.ndarray, call: np.ndarray, a: int, b: int, away: np.ndarray
+) -> dict[str, int]:
     """Every share and cause, moment by moment."""
     events = [e for e in zip(start.tolist(), end.tolist(), kind.tolist(), call.tolist(), strict=True) if e[1] > e[0]]
     counts = dict.fromkeys((*SHARES, *CAUSES), 0)
@@ -38,7 +40,8 @@ def counted(start: np.ndarray, end: np.ndarray, kind: np.ndarray, call: np.ndarr
             idle_since = max((last for _, last, _, _ in events if last <= moment), default=-(10**9))
             following = min(((f, c, w) for f, _, w, c in events if f > moment), default=None)
             if following and following[1] != UNKNOWN and following[1] >= idle_since:
-                counts["idle_host_bound"] += 1
+                elsewhere = any(first <= moment < last for first, last in away.tolist())
+                counts["idle_host_elsewhere" if elsewhere else "idle_host_bound"] += 1
             elif following and following[1] != UNKNOWN and following[2] == COMMUNICATION:
                 counts["idle_collective"] += 1
             else:
@@ -59,13 +62,15 @@ def test_every_moment_is_counted_where_it_belongs(seed: int) -> None:
         return
     generator = np.random.default_rng(seed)
     starts, ends = np.sort(generator.integers(0, END + 10, (2, 4)), axis=0)
-    found = Device(*device).between(starts, ends)
+    away = np.unique(generator.integers(0, END, 6))
+    away = away[: len(away) // 2 * 2].reshape(-1, 2)
+    found = Device(*device).between(starts, ends, away)
     for i, (a, b) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        assert {name: found[name][i] for name in found} == counted(*device, a, b)
+        assert {name: found[name][i] for name in found} == counted(*device, a, b, away)
 
 
 def test_without_recorded_calls_idle_time_has_no_cause() -> None:
     start, end, kind, _ = random_device(1)
     found = Device(start, end, kind, None).between(np.array([0]), np.array([END]))
-    assert [found[cause] for cause in CAUSES] == [[None]] * 3
+    assert [found[cause] for cause in CAUSES] == [[None]] * 4
     assert found["idle"][0] is not None

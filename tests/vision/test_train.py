@@ -168,16 +168,6 @@ def test_the_profiled_window_opens_when_the_loader_is_under_way(
     assert events == ["loader starts"] * 3 + ["window opens"]
 
 
-def test_the_memory_of_the_gpu_is_read_before_the_first_test(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events = []
-    monkeypatch.setattr(training_program, "device_memory_used_bytes", lambda _: events.append("memory"))
-    monkeypatch.setattr(training_program, "evaluate", lambda *_: events.append("test") or (0.0, 0.0))
-    trained(parameters(), digits, tmp_path)
-    assert events == ["memory", "test", "test"]
-
-
 class Shapes(nn.Module):
     """A model that notes the shapes it is asked about."""
 

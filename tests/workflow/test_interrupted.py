@@ -81,7 +81,7 @@ def nobody_left(folder: Path) -> bool:
 
 def hidden(folder: Path) -> list[Path]:
     """What is written beside, and would be renamed when whole."""
-    stays = (".snakemake_timestamp", ".lock")
+    stays = (".snakemake_timestamp", ".lock", ".outcome")
     return [path for path in (folder / "results").rglob(".*") if path.name not in stays]
 
 

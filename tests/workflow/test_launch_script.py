@@ -152,3 +152,23 @@ def test_minutes_of_the_time_limit_reach_the_job_as_seconds_and_so_does_the_chec
     runpy.run_path(SCRIPT, run_name="__main__")
     assert (given["time_limit_s"], given["checkpoint_after_s"]) == (limit_s, checkpoint_after_s)
     assert (given["data"], given["folder"]) == (digits, tmp_path / "run")
+
+
+def test_an_outcome_that_snakemake_deleted_is_put_back_and_a_job_that_slurm_ended_twice_gets_one(
+    tmp_path: Path,
+) -> None:
+    windows = {"warmup_steps": 1, "steps": 2, "profiled_steps": 1, "profiler": "none", "device": "cpu"}
+    script = {"workload": "script", "command": ["timed.py"], "folder": str(ROOT / "tests" / "script" / "scripts")}
+    given, run = json.dumps(script | windows), tmp_path / "run"
+    assert launch(given, None, run).returncode == 0
+    before = (run / "run.json").read_text()
+    (run / "run.json").unlink()
+    again = launch(given, None, run, "--attempt", "2")
+    assert (again.returncode, "its outcome is kept" in again.stderr) == (0, True), again.stderr
+    assert (run / "run.json").read_text() == before
+
+    lost = launch(given, None, tmp_path / "lost", "--attempt", "3")
+    assert lost.returncode == 0, lost.stderr
+    written = json.loads((tmp_path / "lost" / "run.json").read_text())
+    assert (written["outcome"], written["reason"]) == ("failed", {"code": "job_lost"})
+    assert all((tmp_path / "lost" / name).exists() for name in ("steps.csv", "epochs.csv", "trace/captured.json"))

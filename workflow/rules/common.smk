@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import multicard
@@ -14,6 +15,8 @@ from multicard.core.errors import UserError, reported
 from multicard.core.files import sha256
 from multicard.core.layout import (
     ANY_NODE,
+    RUN,
+    RUN_NAME,
     SCENARIO_INDEX,
     machine_file,
     machine_records,
@@ -24,6 +27,7 @@ from multicard.experiment.load import check, read_yaml
 from multicard.experiment.prepared import folder_name
 from multicard.experiment.resources import (
     AROUND_MIN,
+    ATTEMPTS,
     REQUESTED,
     memory_of_attempt_mb,
     request,
@@ -83,7 +87,7 @@ def any_of(names):
 
 
 wildcard_constraints:
-    run=r"[a-z0-9][A-Za-z0-9_.+-]*",
+    run=RUN_NAME.pattern,
     dataset=any_of(DATASETS),
     model=any_of(MODELS),
     scenario=any_of(MATRIX.scenarios),
@@ -159,6 +163,37 @@ def all_recorded():
     return [f"{RESULTS}/recorded/{name}" for name in SHIPPED]
 
 
+def has_outcome(run):
+    """Whether a run has a record."""
+    return Path(RESULTS, "runs", run, RUN).exists()
+
+
+@cache
+def to_be_prepared():
+    """Prepared data and models that are not there and that runs without a record need."""
+    needed = {
+        file
+        for run in MATRIX.planned()
+        if not has_outcome(run)
+        for file in MATRIX.prepared(run).values()
+    }
+    return {file for file in needed if not Path(file).exists()}
+
+
+def run_inputs(wildcards):
+    """Input function: what a run is made of. A finished run is not repeated when its data are prepared again.
+
+    The name of a folder of prepared data holds a digest of their definition, so its age means nothing. Snakemake runs
+    the jobs that depend on an `ancient` file if that file is yet to be made; a finished run does not depend on it.
+    """
+    files = MATRIX.prepared(wildcards.run)
+    if has_outcome(wildcards.run):
+        files = {
+            key: file for key, file in files.items() if file not in to_be_prepared()
+        }
+    return {key: ancient(file) for key, file in files.items()}
+
+
 def input_folders(wildcards, input):
     """Arguments that name the folders of what a run is made of."""
     return [
@@ -176,6 +211,15 @@ def run_parameters(wildcards):
 def priority_of_prepared(folder, name):
     """Priority of preparing what is to lie in a folder: before the first run that needs it may start."""
     return MATRIX.priority_of_prepared(f"{folder}/{name}/provenance.json")
+
+
+def forced_runs():
+    """Runs that the command line asks to repeat (`--forcerun`, `--forceall`)."""
+    asked = workflow.dag_settings
+    if asked.forceall or "launch_run" in asked.forcerun:
+        return list(MATRIX.runs)
+    folders = [Path(str(file)).parent for file in asked.forcerun]
+    return [folder.name for folder in folders if folder.parent == Path(RESULTS, "runs")]
 
 
 def planned_place(wildcards):
@@ -229,15 +273,17 @@ def machine_minutes(wildcards):
 
 def run_memory(wildcards, attempt):
     """Megabytes that a run is expected to need at most, on each node; more after a lost attempt, maybe for its memory."""
-    return memory_of_attempt_mb(MATRIX.runs[wildcards.run], attempt, EXPERIMENT.cluster)
+    return memory_of_attempt_mb(MATRIX.runs[wildcards.run], attempt, EXPERIMENT)
 
 
 def requested(name):
-    """Resource function: what a run asks of a cluster, and nothing on this machine."""
+    """Resource function: what a run asks of a cluster, and nothing on this machine or to leave an outcome only."""
 
-    def amount(wildcards):
-        if ON_CLUSTER:
-            return request(MATRIX.runs[wildcards.run], EXPERIMENT)[name]
+    def amount(wildcards, attempt):
+        if ON_CLUSTER and attempt <= ATTEMPTS:
+            stated = workflow.resource_settings.overwrite_resources
+            whole_memory = "mem_mb" not in stated.get("launch_run", {})
+            return request(MATRIX.runs[wildcards.run], EXPERIMENT, whole_memory)[name]
 
     return amount
 

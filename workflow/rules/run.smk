@@ -56,7 +56,7 @@ rule prepare_model:
 # memory maps of its processes while they are measured, and run.json has their times and memory.
 rule launch_run:
     input:
-        unpack(lambda wildcards: MATRIX.prepared(wildcards.run)),
+        unpack(run_inputs),
     output:
         record=f"{RESULTS}/runs/{{run}}/run.json",
         steps=f"{RESULTS}/runs/{{run}}/steps.csv",
@@ -64,6 +64,9 @@ rule launch_run:
         captured=f"{RESULTS}/runs/{{run}}/trace/captured.json",
     log:
         f"{RESULTS}/runs/{{run}}/log.txt",
+    wildcard_constraints:
+        # Runs that were measured elsewhere cannot be repeated here.
+        run=f"(?!({any_of(MATRIX.measured)})/){RUN_NAME.pattern}",
     priority: lambda wildcards: MATRIX.priority_of_run(wildcards.run)
     envmodules:
         *EXPERIMENT.modules,
@@ -74,13 +77,16 @@ rule launch_run:
         # On a cluster more than the run's own limit, which is to end it first.
         runtime=EXPERIMENT.time_limit_min + (AROUND_MIN if ON_CLUSTER else 0),
         time_limit_min=EXPERIMENT.time_limit_min,
+        attempt=lambda wildcards, attempt: attempt,
     params:
         parameters=run_parameters,
-        # The order stands here and not in the command, and is derived from the input: a changed one reruns nothing.
-        inputs=lambda wildcards, input: [
+        # These stand here and not in the command, and are derived from the input: changed ones rerun nothing.
+        inputs=lambda wildcards, input, resources: [
             *input_folders(wildcards, input),
             "--order",
             planned_place(wildcards),
+            f"--attempt={resources.attempt}",
+            f"--memory-mb={resources.mem_mb}",
         ],
         folder=lambda wildcards, output: str(Path(output.record).parent),
     message:

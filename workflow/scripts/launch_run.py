@@ -3,14 +3,19 @@
 import argparse
 import json
 import socket
+import sys
 from pathlib import Path
 
 from multicard.core.errors import UserError, reported
+from multicard.core.layout import PROGRESS
+from multicard.core.reasons import Reason
 from multicard.experiment.load import read_job
 from multicard.experiment.machine import Machine, slurm_job
 from multicard.experiment.parameters import run_id
+from multicard.experiment.resources import ATTEMPTS
 from multicard.experiment.runs import Run
 from multicard.launch.job import CHECKPOINT_AFTER_S, refuse_job, run_job
+from multicard.launch.kept import keep, made_of, restore
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
@@ -26,11 +31,17 @@ parser.add_argument(
     default=CHECKPOINT_AFTER_S,
     help="least seconds between two checkpoints, and before the first; 0: one after every epoch",
 )
+parser.add_argument("--attempt", type=int, default=1, help="which attempt of Snakemake's this is")
+parser.add_argument("--memory-mb", type=int, help="memory of a node that the job requests, in Slurm's MB")
 parser.add_argument("--order", type=json.loads, help="place of the run in the planned order, as JSON, for run.json")
 arguments = parser.parse_args()
 with reported():
     here = Machine.here()
     parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if slurm_job() else here)
+    of = made_of(parameters, arguments.data, arguments.model)
+    if restore(arguments.out, of, arguments.memory_mb):
+        print(f"{PROGRESS}{run_id(parameters)}: finished before, its outcome is kept", file=sys.stderr)
+        sys.exit()
     # On a cluster the run was planned elsewhere, and other runs follow: what its node does not have is an outcome.
     unsupported = Run(run_id(parameters), parameters).unsupported_reason(here)
     if unsupported and here.unanswered:
@@ -38,6 +49,8 @@ with reported():
         raise UserError(f"cannot tell whether {socket.gethostname()} can run this: {here.unanswered}")
     if unsupported:
         refuse_job(parameters, arguments.out, unsupported, arguments.order)
+    elif arguments.attempt > ATTEMPTS:
+        refuse_job(parameters, arguments.out, Reason("job_lost"), arguments.order)
     else:
         run_job(
             parameters,
@@ -48,3 +61,4 @@ with reported():
             arguments.checkpoint_after_s,
             arguments.order,
         )
+    keep(arguments.out, of, arguments.memory_mb)

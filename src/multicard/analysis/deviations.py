@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from multicard.core.reasons import describe_left_behind
 from multicard.core.text import counted, printable
 
 LONGEST_NAME = 90  # of a file
@@ -20,6 +21,8 @@ def tear_down_problem(record: Mapping[str, Any]) -> str | None:
     if record.get("outcome") != "completed":
         return None
     told = [f"rank {rank['rank']}: {rank['tear_down_problem']}" for rank in _with(record, "tear_down_problem")]
+    if left := record.get("left_behind"):
+        told.append(describe_left_behind(left))
     if not told and record.get("ended_at_time_limit"):
         return "its processes did not exit after all ranks had finished, and were ended at the time limit"
     return "; ".join(told) or None

@@ -6,7 +6,7 @@ from multicard.trace.tables import STEP, STEPS
 
 PARTS = (
     "compute", "compute and communication", "exposed communication", "exposed memory operations",
-    "idle (host-bound)", "idle (before a collective)", "idle (other)",
+    "idle (host-bound)", "idle (host busy elsewhere)", "idle (before a collective)", "idle (other)",
 )  # fmt: skip
 
 
@@ -14,18 +14,20 @@ def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
     """Seconds of each of `PARTS` in each row of the timeline; idle time of unknown cause counts as other.
 
     `compute` is without communication, `exposed` is without any computation (of memory operations also without any
-    communication), so every moment counts once. A row is empty where kernels were not recorded.
+    communication), so every moment counts once. Host-bound is idle time while the host launches work, as opposed to
+    idle time while it is busy elsewhere, such as loading data. A row is empty where kernels were not recorded.
     """
     t = timeline.filter(like="_s").astype(float)
-    host, collective = t["idle_host_bound_s"].fillna(0.0), t["idle_collective_s"].fillna(0.0)
+    if "idle_host_elsewhere_s" not in t:  # of tables that were made before it was told apart
+        t["idle_host_elsewhere_s"] = 0.0
+    causes = [t[f"idle_{cause}_s"].fillna(0.0) for cause in ("host_bound", "host_elsewhere", "collective")]
     seconds = (
         t["compute_s"] - t["overlapped_s"],
         t["overlapped_s"],
         t["exposed_communication_s"],
         t["busy_s"] - t["compute_s"] - t["exposed_communication_s"],
-        host,
-        collective,
-        t["idle_s"] - host - collective,
+        *causes,
+        t["idle_s"] - sum(causes),
     )
     return pd.DataFrame(dict(zip(PARTS, seconds, strict=True))).where(t["busy_s"].notna())
 

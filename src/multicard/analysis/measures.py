@@ -8,6 +8,7 @@ import pandas as pd
 
 from multicard.analysis import breakdown, stationarity, utilization
 from multicard.analysis.conditions import condition_columns, disturbance
+from multicard.analysis.consistency import check_run
 from multicard.analysis.deviations import deviation, folder_changes
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.run_files import RunFiles, read_table
@@ -33,7 +34,7 @@ COMMON: dict[str, str] = {
     "median_iteration_time_s": "median over the measured steps of the slowest rank's step time: of a typical step, "
     "without the rare long ones",
     **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
-    "other_s": "mean time per measured step and rank outside every phase",
+    "other_s": "mean time per measured step and rank outside every phase and evaluation",
     "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
     "data_share": "part of the time from step to step that the rank that waited longest in each step waited for the "
     "loader, mean over steps",
@@ -43,8 +44,8 @@ COMMON: dict[str, str] = {
     "energy_per_sample_j": "energy of the GPUs in the measured steps, by NVML's counter, per sample that they "
     "processed",
     "peak_reserved_bytes": "highest peak of the GPU memory that PyTorch's allocator reserved in the measured steps",
-    "device_memory_used_bytes": "highest use of a GPU's memory by everything that runs on it, after the training steps "
-    "(of vision those of the first epoch, before any test), by NVML",
+    "device_memory_used_bytes": "highest use of a GPU's memory by everything that runs on it, in the measured steps "
+    "before any test, by NVML",
     "peak_memory_bytes": "highest peak memory of a rank in the measured steps: allocated on a GPU, resident on a CPU",
     "measured_steps": "number of steps in the measured window, per rank",
     "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
@@ -67,7 +68,7 @@ COMMON: dict[str, str] = {
 }
 
 # Columns before parameters and measures.
-ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "folder_changes")
+ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "folder_changes")
 
 # Of each workload, by its name; and of all.
 MEASURES_OF = {
@@ -115,6 +116,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
         "deviation": deviation(record),
+        "inconsistency": None,
         "folder_changes": folder_changes(record),
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
@@ -122,7 +124,11 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
     if record["outcome"] == "completed":
         steps = _read_steps(folder / STEPS, work)
         try:
-            row |= work.measure(record, row, steps, None) if steps.empty else _measures(run, steps, work, machines)
+            if steps.empty:
+                row |= work.measure(record, row, steps, None)
+            else:
+                row["inconsistency"] = "; ".join(check_run(run).faults()) or None
+                row |= _measures(run, steps, work, machines)
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
@@ -144,10 +150,13 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     folder, record = run.folder, run.record
     steps = work.counted(record, steps)
     metered = steps[steps["window"] == "measured"]
+    if resumed := record.get("resumed"):  # the GPUs were sampled in the last attempt
+        metered = metered[metered["epoch"] > resumed["epoch"]]
     steps = without_transient(steps, record["parameters"])
     measured = steps[steps["window"] == "measured"]
     window, distinct = Window(measured), work.distinct_share(record)
     phases = measured[[f"{phase}_s" for phase in PHASES]]
+    known = phases.assign(evaluation_s=measured.get("evaluation_s"))  # steps of earlier versions have no such column
     row = {
         "elapsed_s": window.elapsed_s,
         "iteration_time_s": window.iteration_time_s,
@@ -157,7 +166,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "estimated_epoch_time_s": record["steps_per_pass"] and window.iteration_time_s * record["steps_per_pass"],
         "median_iteration_time_s": window.median_iteration_time_s,
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
-        "other_s": (measured["duration_s"] - phases.sum(axis=1)).mean(),
+        "other_s": (measured["duration_s"] - known.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
         **breakdown.of_steps(window, record["parameters"].get("devices") or 1),

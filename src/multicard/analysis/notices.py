@@ -13,6 +13,7 @@ Notice = Callable[[Mapping[str, Any]], str | None]
 
 DISTURBED = "disturbed"
 DEVIATES = "not as configured"
+INCONSISTENT = "inconsistent record"
 NOT_STATIONARY = "not stationary"
 SAME_SAMPLES = "ranks saw the same samples"
 MAY_SHARE = "ranks may have seen the same samples"
@@ -38,6 +39,12 @@ def disturbance_notice(values: Mapping[str, Any]) -> str | None:
 def deviation_notice(values: Mapping[str, Any]) -> str | None:
     """How a run was executed otherwise than its parameters say, see `multicard.analysis.deviations`; or None."""
     found = values.get("deviation")
+    return None if pd.isna(found) else found
+
+
+def inconsistency_notice(values: Mapping[str, Any]) -> str | None:
+    """How the record of a run disagrees with itself or its trace, see `multicard.analysis.consistency`; or None."""
+    found = values.get("inconsistency")
     return None if pd.isna(found) else found
 
 
@@ -168,6 +175,7 @@ NOTICES: dict[str, Notice] = {
     WINDOW_DIFFERS: window_notice,
     CROSSES_PASS: pass_notice,
     HOST_EXTENTS: extent_notice,
+    INCONSISTENT: inconsistency_notice,
 }
 
 

@@ -11,12 +11,12 @@ from multicard.analysis.statistics import Interval
 
 ENDS = ("", "_low", "_high")
 PREDICTED = (
-    "configuration", "machine", "devices", "nodes", *(f"step_time_s{end}" for end in ENDS),
+    "configuration", "machine", "versions", "devices", "nodes", *(f"step_time_s{end}" for end in ENDS),
     *(f"throughput_per_s{end}" for end in ENDS), "speedup", "efficiency", "memory_bytes", "bound", "laws", "caveats",
     "reason",
 )  # fmt: skip
 CHECKED = (
-    "configuration", "machine", "devices", "nodes", *(f"predicted_s{end}" for end in ENDS), "measured_s",
+    "configuration", "machine", "versions", "devices", "nodes", *(f"predicted_s{end}" for end in ENDS), "measured_s",
     "prediction_error", "inside", "reason",
 )  # fmt: skip
 
@@ -64,8 +64,9 @@ def checks_table(found: Sequence[Series]) -> pd.DataFrame:
 
 
 def _about(each: Series, devices: int, nodes: int) -> dict[str, Any]:
-    where = each.of.provenance.machine or "machine unknown"
-    return {"configuration": each.words, "machine": where, "devices": devices, "nodes": nodes}
+    place = each.of.provenance
+    where = {"machine": place.machine or "machine unknown", "versions": place.software or "versions unknown"}
+    return {"configuration": each.words, **where, "devices": devices, "nodes": nodes}
 
 
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:

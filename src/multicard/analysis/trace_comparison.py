@@ -5,9 +5,9 @@ from typing import Any
 from multicard.analysis.device_time import overall, per_pitch
 from multicard.trace.steps import DEVICE
 from multicard.trace.tables import STEP, ActivityTables
+from multicard.trace.timeline import CAUSES
 
 PARTS = {"phases": "phase", "kernel_classes": "class", "memory_operations": "operation", "cuda_api": "function"}
-CAUSES = ("idle_host_bound", "idle_collective", "idle_other")
 TIMES = ("busy", "exposed_communication", "idle", *CAUSES)
 COMPARED = ("timeline", *PARTS)  # activity tables that the comparison is made of, of the scope of steps
 

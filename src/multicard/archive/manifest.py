@@ -7,17 +7,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ACTIVITY_TABLES, EPOCHS, MACHINES, RUN, STEPS
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ARCHIVED_TABLES, EPOCHS, MACHINES, RUN, STEPS
 from multicard.core.text import printable
 from multicard.experiment.config import ARCHIVES
 
 MANIFEST = "manifest.json"
-FORMAT = 2  # of the manifest and of the members' names; a change that a reader must know of counts it up
+FORMAT = 3  # of the manifest and of the members' names; a change that a reader must know of counts it up
 
 RUN_ID = r"[a-z0-9][A-Za-z0-9_.+-]{0,199}"
 # The files of a run, its record last as when it was made.
 FILES = (
-    STEPS, EPOCHS, *(f"{ACTIVITY}/{table}.parquet" for table in ACTIVITY_TABLES), f"{ACTIVITY}/{ACTIVITY_INDEX}", RUN,
+    STEPS, EPOCHS, *(f"{ACTIVITY}/{table}.parquet" for table in ARCHIVED_TABLES), f"{ACTIVITY}/{ACTIVITY_INDEX}", RUN,
 )  # fmt: skip
 MEMBER = re.compile(
     rf"runs/(?P<run>{RUN_ID})/(?P<file>{'|'.join(map(re.escape, FILES))})"
@@ -51,11 +51,10 @@ class RecordedRun(_StrictModel):
 class Manifest(_StrictModel):
     """The first member of an archive.
 
-    `experiment` is the configuration that was run, without the places of data, models and results. Archives of format 1
-    hold no limits of machines.
+    `experiment` is the configuration that was run, without the places of data, models and results.
     """
 
-    format: Literal[1, 2]
+    format: Literal[FORMAT]
     multicard: str
     experiment: dict[str, Any]
     runs: list[RecordedRun]

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from multicard.archive.recorded import Recorded, find_recorded, unsupported_reasons
+from multicard.archive.recorded import Recorded, find_recorded, has_record, unsupported_reasons
 from multicard.core.text import counted
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
@@ -32,6 +33,8 @@ class Matrix:
         Runs that are taken from archives.
     reasons
         Why a run cannot be had, by its id; None where it can.
+    measured
+        Runs that cannot run here, but whose results are here: they were measured elsewhere.
     """
 
     experiment: Experiment
@@ -40,6 +43,7 @@ class Matrix:
     machine: Machine
     recorded: Recorded
     reasons: dict[str, str | None]
+    measured: frozenset[str] = frozenset()
 
     @classmethod
     def plan(cls, experiment: Experiment) -> "Matrix":
@@ -53,9 +57,10 @@ class Matrix:
         scenarios = expand(experiment)
         runs = distinct(scenarios)
         machine, recorded = machine_for(experiment.cluster), find_recorded(experiment, runs)
-        return cls(
-            experiment, scenarios, runs, machine, recorded, unsupported_reasons(experiment, runs, machine, recorded)
-        )
+        reasons = unsupported_reasons(experiment, runs, machine, recorded)
+        results = Path(experiment.results) / "runs"
+        measured = frozenset(run for run, why in reasons.items() if why and has_record(results / run, runs[run]))
+        return cls(experiment, scenarios, runs, machine, recorded, reasons | dict.fromkeys(measured), measured)
 
     def runnable(self, scenario: str | None = None) -> list[str]:
         """Ids of the runs that can be had, of one scenario or of all."""
@@ -77,8 +82,8 @@ class Matrix:
         return files
 
     def all_prepared(self) -> list[str]:
-        """Provenance files of all data sets and models that are needed, but for recorded runs."""
-        needed = self.runs.keys() - self.recorded.archives.keys()
+        """Provenance files of all data sets and models that are needed, but for runs recorded or measured elsewhere."""
+        needed = self.runs.keys() - self.recorded.archives.keys() - self.measured
         return sorted({file for run in needed for file in self.prepared(run).values()})
 
     def plans(self) -> dict[str, dict[str, Any]]:
@@ -104,7 +109,8 @@ class Matrix:
 
     def planned(self) -> list[str]:
         """Ids of the runs that are to run here, in the order in which they are to start."""
-        return [run for run in self.order if self.reasons[run] is None and run not in self.recorded.archives]
+        elsewhere = self.recorded.archives.keys() | self.measured
+        return [run for run in self.order if self.reasons[run] is None and run not in elsewhere]
 
     @property
     def first_priority(self) -> int:

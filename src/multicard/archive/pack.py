@@ -4,6 +4,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import re
+import socket
 import tarfile
 import tempfile
 import zipfile
@@ -19,15 +22,16 @@ from pydantic import ValidationError
 
 from multicard import __version__
 from multicard.analysis.machine_limits import read_machine
+from multicard.analysis.run_files import RunFiles, read_object
+from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given
 from multicard.archive.configuration import configuration_of
 from multicard.archive.manifest import FILES, FORMAT, MANIFEST, check_suffix
-from multicard.archive.scrub import Scrubber
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_json, unwritable
 from multicard.core.layout import (
     ACTIVITY,
     ACTIVITY_INDEX,
-    ACTIVITY_TABLES,
+    ARCHIVED_TABLES,
     EPOCH_COLUMNS,
     EPOCHS,
     MACHINES,
@@ -40,9 +44,8 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import distinct, expand
 from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.trace.tables import ACTIVITIES
 
-# Names of kernels and functions are made by compilers: long words of letters and digits are no keys there.
-COMPILED = ("kernel", "function", "class", "operation", "collective", "api", "grid", "block")
 WINDOWS = (b"warmup", b"measured", b"profiled")
 NUMBERS = b"0123456789+-.,einfa\r\n"  # of CSV, with those that are not finite
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can say
@@ -51,23 +54,30 @@ SPOOLED_BYTES = 64 << 20
 
 @dataclass
 class Packed:
-    """What went into an archive: its runs, and those that were skipped: begun, and incomplete."""
+    """What went into an archive.
+
+    Attributes
+    ----------
+    runs, incomplete
+        Its runs, and those that were skipped: begun, and incomplete.
+    names
+        Accounts and hosts whose names are words of what the user wrote, such as a command: it may be by chance.
+    """
 
     runs: list[str] = field(default_factory=list)
     incomplete: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
 
 def pack(experiment: Experiment, out: Path) -> Packed:
     """Write the runs of an experiment that are there, and the limits of machines in its results, to `out`.
 
-    That is a .tar.gz or a .zip. Left out are traces, logs and saved weights; replaced is what names people, machines
-    and places. Equal runs give equal bytes.
+    That is a .tar.gz or a .zip. What leaves is listed in `allowed`. Equal runs give equal bytes.
 
     Raises
     ------
     UserError
-        If there is no complete run, a record cannot be read, a name that cannot be replaced names somebody, or `out`
-        cannot be written to.
+        If there is no complete run, a file of one cannot be read, or `out` cannot be written to.
     """
     check_suffix(out)
     problem = unwritable(out.parent)
@@ -80,36 +90,33 @@ def pack(experiment: Experiment, out: Path) -> Packed:
             (packed.runs if complete else packed.incomplete).append(run)
     if not packed.runs:
         raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
-    records = [_read_record(runs / run) for run in packed.runs]
-    machines = [read_machine(path).model_dump(mode="json") for path in machine_records(Path(experiment.results))]
-    scrubber = Scrubber.of([*records, *machines])
-    renamed = [_without_names(record, scrubber) for record in records]
-    ids = [record["run"] for record in renamed]
+    found = [_read_record(runs / run) for run in packed.runs]
+    allowed = Allowed(found)
+    records = [allowed.record(_renamed(record, allowed)) for record in found]
+    ids = [record["run"] for record in records]
     if twice := [old for old, new in zip(packed.runs, ids, strict=True) if ids.count(new) > 1]:
         raise UserError(f"{runs}: {twice[0]} and {twice[1]} differ only in what an archive leaves out, such as paths")
-    for section, names in (("datasets", experiment.datasets), ("models", experiment.models)):
-        for name in names:
-            word = scrubber.holds(name)
-            if word:
-                raise UserError(f"{section}.{name}: holds the name {word!r}, and so do the names of its runs")
 
     with tempfile.SpooledTemporaryFile(SPOOLED_BYTES) as spool:
-        files, known = [], {}
+        files = []
 
         def add(name: str, content: bytes) -> None:
             spool.write(content)
             files.append({"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
 
-        for number, limits in enumerate(machines, start=1):
-            add(f"{MACHINES}/{number}-{limits['device']}.json", _json(scrubber.machine(limits)))
-        for folder, record in zip((runs / run for run in packed.runs), renamed, strict=True):
-            for name, content in _members(folder, record, scrubber, known):
+        for number, path in enumerate(machine_records(Path(experiment.results)), start=1):
+            limits = allowed.machine(read_machine(path).model_dump(mode="json"))
+            add(f"{MACHINES}/{number}-{limits['device']}.json", _json(limits))
+        for folder, record in zip((runs / run for run in packed.runs), records, strict=True):
+            for name, content in _members(folder, record):
                 add(f"runs/{record['run']}/{name}", content)
+        stated = allowed.own(configuration_of(experiment))
+        packed.names = _names_in(json.dumps([stated, [record["parameters"] for record in records]], ensure_ascii=False))
         manifest = {
             "format": FORMAT,
             "multicard": __version__,
-            "experiment": scrubber.value(configuration_of(experiment)),
-            "runs": [{key: record[key] for key in ("run", "outcome", "parameters")} for record in renamed],
+            "experiment": stated,
+            "runs": [{key: record[key] for key in ("run", "outcome", "parameters")} for record in records],
             "files": files,
         }
         spool.seek(0)
@@ -135,14 +142,13 @@ def _read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _without_names(record: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]:
-    """The record with scrubbed parameters, and the name that they make, where they hold text of the user's."""
-    parameters = record["parameters"]
-    if not WORKLOADS[parameters["workload"]].has_free_text:
+def _renamed(record: dict[str, Any], allowed: Allowed) -> dict[str, Any]:
+    """The record with parameters that may leave, and the name that they make, where they hold text of the user's."""
+    if not WORKLOADS[record["parameters"]["workload"]].has_free_text:
         return record
-    scrubbed = scrubber.value(parameters)
+    parameters = allowed.own(record["parameters"])
     try:
-        return record | {"parameters": scrubbed, "run": run_id(parameters_of(scrubbed))}
+        return record | {"parameters": parameters, "run": run_id(parameters_of(parameters))}
     except ValidationError as error:
         fault = error.errors()[0]["msg"]
         raise UserError(
@@ -150,25 +156,29 @@ def _without_names(record: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]
         ) from None
 
 
-def _members(
-    folder: Path, record: dict[str, Any], scrubber: Scrubber, known: dict[bytes, bytes]
-) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of what the archive takes of a run; `known` holds what tables became, by their content."""
+def _names_in(written: str) -> list[str]:
+    """Names of this account and this machine that are words of a text."""
+    names = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} - {"root"}
+    names |= {socket.gethostname(), socket.gethostname().partition(".")[0]}
+    words = (rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])" for name in sorted(names) if len(name) > 1)
+    return list(dict.fromkeys(found[0] for word in words if (found := re.search(word, written))))
+
+
+def _members(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of what the archive takes of a run."""
     yield STEPS, _numbers(folder / STEPS, STEP_COLUMNS)
     yield EPOCHS, _numbers(folder / EPOCHS, EPOCH_COLUMNS)
-    for name in ACTIVITY_TABLES:
-        path = folder / ACTIVITY / f"{name}.parquet"
-        content = path.read_bytes()
-        # Many runs leave the same tables empty.
-        digest = hashlib.sha256(content).digest()
-        if digest not in known:
-            table, scrubbed = _table(path, content, scrubber)
-            if table.num_rows == 0:
-                known[digest] = scrubbed
-        yield f"{ACTIVITY}/{path.name}", known.get(digest) or scrubbed
-    index = scrubber.value(read_json(folder / ACTIVITY / ACTIVITY_INDEX))
-    yield f"{ACTIVITY}/{ACTIVITY_INDEX}", _json(index)
-    yield RUN, _json(scrubber.record(record))
+    index, reports = read_object(folder / ACTIVITY / ACTIVITY_INDEX), Numbered("trace")
+    tables = {}
+    for name in ARCHIVED_TABLES:
+        table = _table(RunFiles(folder), name, reports)
+        absent = given(f"not recorded {UNSAID}")((index.get("tables") or {}).get(name, {}).get("absent"))
+        tables[name] = {"rows": table.num_rows, "absent": absent}
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        yield f"{ACTIVITY}/{name}.parquet", buffer.getvalue()
+    yield f"{ACTIVITY}/{ACTIVITY_INDEX}", _json({"profiler": record["profiler"]["used"], "tables": tables})
+    yield RUN, _json(record)
 
 
 def _numbers(path: Path, columns: Iterable[str]) -> bytes:
@@ -183,28 +193,27 @@ def _numbers(path: Path, columns: Iterable[str]) -> bytes:
     raise UserError(f"{path}: found a column or text that multicard does not write, expected numbers")
 
 
-def _table(path: Path, content: bytes, scrubber: Scrubber) -> tuple[pa.Table, bytes]:
-    """An activity table with its texts scrubbed; of what the file says of itself multicard's own words are kept."""
-    try:
-        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a readable Parquet file: {' '.join(str(error).split())[:200]}") from error
-    arrays, fields = [], []
-    for field_, column in zip(table.schema, table.columns, strict=True):
-        if pa.types.is_string(field_.type) or pa.types.is_large_string(field_.type):
-            scrub = scrubber.name if field_.name in COMPILED else scrubber.text
-            coded = pc.dictionary_encode(column.combine_chunks())
-            words = pa.array([scrub(word) for word in coded.dictionary.to_pylist()], pa.string())
-            column = pc.take(words, coded.indices)
-        elif not (pa.types.is_integer(field_.type) or pa.types.is_floating(field_.type)):
-            raise UserError(f"{path}: the column {field_.name} is of type {field_.type}, expected numbers or text")
-        arrays.append(column)
-        fields.append(pa.field(field_.name, column.type))
-    says = {key: value for key, value in (table.schema.metadata or {}).items() if key == b"multicard"}
-    own = {key: scrubber.text(value.decode("utf-8", "replace")).encode() for key, value in says.items()}
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(arrays, pa.schema(fields, own)), buffer, compression="zstd")
-    return table, buffer.getvalue()
+def _table(run: RunFiles, name: str, reports: Numbered) -> pa.Table:
+    """An activity table: its columns of numbers, and the words of `COLUMNS` in those of text."""
+    schema = ACTIVITIES[name].schema
+    found = run.activity(name, schema.names)
+    columns = []
+    for field_ in schema:
+        column = found[field_.name]
+        try:
+            if pa.types.is_string(field_.type):
+                rule = reports if field_.name == "report" else COLUMNS[field_.name]
+                coded = pc.dictionary_encode(column.combine_chunks())
+                words = pa.array([rule(word) for word in coded.dictionary.to_pylist()], pa.string())
+                columns.append(pc.take(words, coded.indices))
+            else:
+                columns.append(column.cast(field_.type))
+        except (pa.ArrowException, AttributeError) as error:
+            raise UserError(
+                f"{run.folder / ACTIVITY / name}.parquet: the column {field_.name} is of type {column.type}, "
+                f"expected {field_.type}"
+            ) from error
+    return pa.table(columns, schema)
 
 
 def _json(value: Any) -> bytes:

@@ -11,6 +11,8 @@ from multicard.archive.configuration import kind_of
 from multicard.archive.manifest import Manifest, RecordedRun
 from multicard.archive.unpack import is_own, read_manifest
 from multicard.core.errors import UserError
+from multicard.core.files import read_json
+from multicard.core.layout import CAPTURED, EPOCHS, RUN, STEPS, TRACE
 from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.datasets import Dataset
 from multicard.experiment.machine import Machine
@@ -115,6 +117,16 @@ def unsupported_reasons(
             reason = f"{reason}; {recorded.differing[run.id]}"
         reasons[run.id] = reason
     return reasons
+
+
+def has_record(folder: Path, run: Run) -> bool:
+    """Whether a run directory holds all that the run leaves, with these parameters, wherever it was measured."""
+    if not all((folder / name).exists() for name in (RUN, STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")):
+        return False
+    try:
+        return parameters_of(read_json(folder / RUN)["parameters"]) == run.parameters
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _fault(dataset: Dataset) -> str | None:

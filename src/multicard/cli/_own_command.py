@@ -49,8 +49,8 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
         raise UserError(f"-- {first}: name the interpreter of that environment; write --python FILE -- {rest}")
     if command and PYTHON.fullmatch(first) and command[0].startswith("-"):
         raise UserError(
-            f"-- {first} {command[0]}: options of Python are not passed on; leave it out, or set its variable and pass "
-            "that on, such as --pass PYTHONOPTIMIZE"
+            f"-- {first} {command[0]}: options of Python are not passed on; leave it out, or set its variable, such "
+            "as PYTHONOPTIMIZE"
         )
     raise UserError(
         f"-- {shlex.join(command[:1]) or first}: is no Python script, expected SCRIPT.py or -m MODULE; a program that "

@@ -3,13 +3,14 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli._command import Command, add_configuration
+from multicard.cli._command import Command, add_configuration, add_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file to write."""
     parser.add_argument("out", type=Path, help="file to write: .tar.gz or .zip")
     add_configuration(parser)
+    add_profile(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -17,13 +18,17 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.archive.pack import pack
     from multicard.cli._console import console
     from multicard.core.terminal import plain
+    from multicard.core.text import listed
     from multicard.core.units import BYTES, with_unit
     from multicard.experiment.load import read_experiment
 
-    packed = pack(read_experiment(arguments.config), arguments.out)
+    packed = pack(read_experiment(arguments.config, arguments.profile), arguments.out)
     terminal = console()
     for each in packed.incomplete:
         terminal.print(plain(f"skipped: incomplete run: {each}"))
+    if packed.names:
+        where = "is a word of its configuration or commands; look it through before you share it"
+        terminal.print(plain(f"{listed(list(map(repr, packed.names)))} {where}"))
     size = with_unit(arguments.out.stat().st_size, BYTES)
     terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {arguments.out}"))
 

@@ -2,13 +2,17 @@
 
 import argparse
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import Command, add_results, numbers_of_devices
 from multicard.core.errors import UserError
 from multicard.core.text import listed, plural
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Row = dict[str, Any]
+SERIES = ["configuration", "machine", "versions"]  # columns that tell series apart
 
 # But for the throughput, whose unit depends on the workload.
 HEADINGS = ("Devices", "Step time", "Speed-up\n(efficiency)", "Memory\nper device", "Bound")
@@ -39,12 +43,10 @@ def run(arguments: argparse.Namespace) -> None:
         )
     found = read_results(arguments.results, arguments.config).predictions(devices, arguments.nodes)
     terminal = console()
-    machines = found.predictions.groupby("configuration")["machine"].nunique()
+    names = _names(found.predictions, found.names)
     refused: dict[str, list[str]] = {}
-    for (configuration, machine), rows in found.predictions.groupby(["configuration", "machine"], sort=False):
-        name = (
-            f"{found.names[configuration]} ({machine})" if machines[configuration] > 1 else found.names[configuration]
-        )
+    for series, rows in found.predictions.groupby(SERIES, sort=False):
+        configuration, name = series[0], names[series]
         known = rows[rows["reason"].isna()].to_dict("records")
         if known:
             headings = (*HEADINGS[:2], f"Throughput\n({plural(2, found.units[configuration])}/s)", *HEADINGS[2:])
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     if refused:
         terminal.print()
     rows = [
-        (found.names[row["configuration"]], *_checked(row))
+        (names[tuple(row[each] for each in SERIES)], *_checked(row))
         for row in found.checks[found.checks["reason"].isna()].to_dict("records")
     ]
     if rows:
@@ -68,6 +70,18 @@ def run(arguments: argparse.Namespace) -> None:
         terminal.print(text_table("Checks: measured runs, predicted from those on fewer devices", headings, rows))
     for line in found.verdicts:
         terminal.print(plain(line), soft_wrap=True)
+
+
+def _names(predictions: "pd.DataFrame", names: dict[str, str]) -> dict[tuple[str, ...], str]:
+    """Name of each series: that of its configuration, and where several have it, the machine or versions that differ."""
+    from multicard.analysis.evidence import place_words
+
+    found = {}
+    for configuration, rows in predictions.groupby("configuration", sort=False):
+        places = list(dict.fromkeys(zip(rows["machine"], rows["versions"], strict=True)))
+        for place, words in zip(places, place_words(places), strict=True):
+            found[configuration, *place] = names[configuration] + (f" ({words})" if words else "")
+    return found
 
 
 def _predicted(row: Row) -> tuple[str, ...]:

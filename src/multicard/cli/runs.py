@@ -52,6 +52,8 @@ def print_runs(experiment: "Experiment") -> None:
         for number, run in enumerate(runs):
             archive, reason = recorded.archives.get(run.id), matrix.reasons[run.id]
             here = reason or ("runs" if archive is None else f"recorded in {archive}")
+            if run.id in matrix.measured:
+                here = "measured elsewhere"
             if reason is None and run.id in above:
                 here += ", shared with a scenario above"
             workers = run.parameters.loader_workers
@@ -67,8 +69,9 @@ def print_runs(experiment: "Experiment") -> None:
     cannot_run = matrix.not_runnable()
     programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
     terminal.print(
-        f"{counted(len(unique), 'run')}, {len(unique) - len(cannot_run) - len(recorded.archives)} can run here"
-        f"{f', {len(recorded.archives)} recorded' if recorded.archives else ''} "
+        f"{counted(len(unique), 'run')}, {len(matrix.planned())} can run here"
+        f"{f', {len(recorded.archives)} recorded' if recorded.archives else ''}"
+        f"{f', {len(matrix.measured)} measured elsewhere' if matrix.measured else ''} "
         f"({f'{machine.nodes} nodes, each with ' if machine.nodes > 1 else ''}"
         f"{counted(machine.cpus, 'CPU')}, {counted(machine.gpus, 'GPU')}, {', '.join(programs)})",
         highlight=False,

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--pass", action="append", default=[], dest="environment", metavar="VARIABLE",
-        help="environment variable that the script gets beside the usual ones; none that looks like a secret",
+        help="environment variable of another launcher that the script gets nevertheless, such as MASTER_ADDR",
     )  # fmt: skip
     add("--time-limit-min", type=int, default=60, metavar="N", help="minutes per run (default: %(default)s)")
     add(

@@ -4,8 +4,12 @@ import argparse
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command, add_configuration, add_profile
+
+if TYPE_CHECKING:
+    from multicard.launch.slurm_watch import QueuedJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +26,16 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.experiment.load import read_experiment
+    from multicard.launch.slurm_watch import AT_WORK, queued_jobs
 
     matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
+    jobs = {job.run: job for job in queued_jobs(Path.cwd()) if job.state in AT_WORK}
     outcomes: Counter[str] = Counter()
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True
     for run in matrix.runs:
-        outcome, remarks, sound = _run_status(matrix.reasons[run], Path(matrix.experiment.results) / "runs" / run)
+        folder = Path(matrix.experiment.results) / "runs" / run
+        outcome, remarks, sound = _run_status(matrix.reasons[run], folder, jobs.get(run))
         all_sound = all_sound and sound
         outcomes[outcome] += 1
         if remarks:
@@ -41,15 +48,25 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], bool]:
-    """Outcome of a run, remarks on it, and whether nothing is wrong; `cannot_run`: why it cannot run here."""
+def _run_status(cannot_run: str | None, folder: Path, job: "QueuedJob | None") -> tuple[str, list[str], bool]:
+    """Outcome of a run, remarks on it, and whether nothing is wrong.
+
+    `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue.
+    """
     from multicard.analysis.conditions import disturbance
     from multicard.analysis.deviations import deviation, tear_down_problem
     from multicard.analysis.notices import notices
     from multicard.core.files import read_json
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
     from multicard.core.reasons import describe_reason
+    from multicard.launch.attempts import is_at_work
 
+    if not (folder / RUN).exists() and job:
+        if job.state == "PENDING":
+            return "queued", [f"Slurm job {job.id}: {job.reason.replace('_', ' ')}"], True
+        return "running", [f"Slurm job {job.id}"], True
+    if not (folder / RUN).exists() and is_at_work(folder):
+        return "running", [], True
     if not (folder / RUN).exists():
         return ("cannot run here", [cannot_run], True) if cannot_run else ("waiting", [], True)
     record = read_json(folder / RUN)
@@ -62,15 +79,14 @@ def _run_status(cannot_run: str | None, folder: Path) -> tuple[str, list[str], b
         remarks += notices({"disturbance": disturbance(record), "deviation": deviation(record)})
         return record["outcome"], remarks, record["outcome"] != "failed"
 
-    from multicard.analysis.consistency import check_run
     from multicard.analysis.measures import measure_run
 
-    remarks += notices(measure_run(folder))
-    faults = check_run(folder).faults()
+    row = measure_run(folder)
+    remarks += notices(row)
     missing = read_json(folder / ACTIVITY / ACTIVITY_INDEX)["tables"]["phases"]["absent"]
     if missing:
         remarks.append(f"no trace: {missing}")
-    return record["outcome"], remarks + faults, not faults
+    return record["outcome"], remarks, not row["inconsistency"]
 
 
 COMMAND = Command(

@@ -11,6 +11,7 @@ EPOCHS = "epochs.csv"
 LOG = "log.txt"
 SAVED = "saved"
 CHECKPOINT = "checkpoint.pt"
+KEPT = ".outcome"  # folder with a second copy of the outcome
 TRACE = "trace"
 CAPTURED = "captured.json"
 EXPORTED = "exported.json"
@@ -27,6 +28,7 @@ GATHERED_ACTIVITIES = (
     "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
     "message_sizes", "memory_use",
 )  # fmt: skip
+ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive holds
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
@@ -39,6 +41,7 @@ SEARCHES = "search"  # folder of the searches in the results
 JOB = "job.json"  # in the scratch folder only
 NODE = "node.json"  # likewise, of each of several nodes
 CONDITIONS = "conditions.json"  # likewise
+GPU_SAMPLES = "gpu_samples.csv"  # of a run on GPUs
 PROCESS = "process.json"  # likewise, of each Python process of a script that is observed
 MADE = "made"  # likewise, of each of its ranks: steps that it has made so far, as a native 64-bit integer
 
@@ -51,7 +54,7 @@ NOT_RUN = "not run"  # of a run that cannot run here
 REWARDS = ("reward_chosen", "reward_rejected", "reward_accuracy")  # of DPO
 STEP_COLUMNS = (
     "rank", "epoch", "step", "window", "start_s", "duration_s", *(f"{phase}_s" for phase in PHASES),
-    "samples", "tokens", "padded_tokens", "loss", *REWARDS, "peak_memory_bytes", "peak_reserved_bytes",
+    "evaluation_s", "samples", "tokens", "padded_tokens", "loss", *REWARDS, "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
 # Keys of run.json that the first rank tells of all.

@@ -1,8 +1,10 @@
 """Why a run did not complete: recorded as facts, and worded only where it is shown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from multicard.core.text import counted
 
 LONGEST_MESSAGE = 300  # characters that a reason quotes
 
@@ -17,6 +19,7 @@ WORDINGS = {
     "wrong_gpus": "its {devices} devices share GPUs (distinct: {gpus}), so its numbers are not those of {devices}; see "
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",
+    "job_lost": "its Slurm jobs ended before it had an outcome (memory, time limit, scancel or a lost node)",
     # Of scripts.
     "no_torch": "{message}; state the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
@@ -30,6 +33,8 @@ WORDINGS = {
     "another `launcher`",
     "same_rank": "{ranks} processes take themselves for it; have them form a process group, give each a RANK of its "
     "own, or use another `launcher`",
+    "trained_apart": "its {ranks} ranks exchanged nothing in the measured steps, so each trained a model of its own; "
+    "have the script call torch.distributed.init_process_group and wrap its model in DistributedDataParallel",
     "trained_on_cpu": "its processes trained on CPUs, and `device` is cuda; have the script move its model to the GPU, "
     "or state `device: cpu`",
 }
@@ -101,6 +106,15 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
     if reason.get("unreported"):
         text += f"; rank {', '.join(map(_place, reason['unreported']))} exited without reporting"
     return text
+
+
+def describe_left_behind(names: Sequence[str]) -> str:
+    """Word what a script left running, by the names of the processes.
+
+    >>> describe_left_behind(["python3", "python3", "tensorboard"])
+    'ended 3 processes that the script left running (python3, tensorboard)'
+    """
+    return f"ended {counted(len(names), 'process')} that the script left running ({', '.join(dict.fromkeys(names))})"
 
 
 def _place(of: Mapping[str, Any]) -> str:

@@ -50,10 +50,10 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
                 stderr=err,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_limit_files,
             )
         except OSError as error:
             return Answer("", f"{name} cannot be started: {error.strerror}")
+        _limit_files(process.pid)
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -118,9 +118,13 @@ def read_or_none(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _limit_files() -> None:
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES if hard < 0 else min(FILE_BYTES, hard), hard))
+def _limit_files(process: int) -> None:
+    """Limit the files of a program just started. Not by `preexec_fn`, which may deadlock where there are threads."""
+    if hasattr(resource, "prlimit"):  # on Linux
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        with contextlib.suppress(OSError):  # it has ended
+            limits = (FILE_BYTES if hard < 0 else min(FILE_BYTES, hard), hard)
+            resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
 
 
 def _text(file: BinaryIO) -> str:

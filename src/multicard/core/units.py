@@ -123,7 +123,11 @@ def with_unit(value: float, units: Units) -> str:
 
     >>> with_unit(25_276_502_016, BYTES), with_unit(0.0123, SECONDS), with_unit(0, BYTES), with_unit(12, BYTES)
     ('25.3 GB', '12.3 ms', '0 B', '12 B')
+    >>> with_unit(float("nan"), SECONDS)
+    '–'
     """
+    if math.isnan(value):
+        return UNKNOWN
     if not value:
         return f"0 {next(symbol for size, symbol in units if size == 1)}"
     factor, symbol = _unit_of(abs(value), units)

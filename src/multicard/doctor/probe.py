@@ -9,7 +9,7 @@ from typing import Any
 
 from multicard.core.facts import tell
 from multicard.core.system import read_or_none
-from multicard.record.conditions import GpuConditions
+from multicard.launch.gpu_samples import Gpu
 
 TEXT_LIMIT = 300  # of an error's message
 
@@ -78,7 +78,7 @@ def of_gpu(nvml: Any, index: int) -> dict[str, Any] | None:
         "name": asked("nvmlDeviceGetName"),
         "memory_bytes": read_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(gpu).total),
         "instances": _instances(nvml, gpu) if mig and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE else None,
-        "conditions": GpuConditions(nvml, gpu).before,
+        "conditions": Gpu(nvml, gpu).state(),
         "max_sm_clock_mhz": asked("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
         "ecc": None if ecc is None else ecc[0] == nvml.NVML_FEATURE_ENABLED,
         # Volatile: since the driver was loaded; aggregate: in the GPU's life.

@@ -19,8 +19,8 @@ from multicard.profilers.nsys import CAPTURE_RANGE, NO_NVTX, PROFILER, older_tha
 RECORD_LIMIT_S = 90.0
 OF_CPU = "import torch; torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start('{range}'))"
 OF_GPU = (
-    "import torch; torch.cuda.cudart().cudaProfilerStart(); torch.ones(8, device='cuda').sum().item(); "
-    "torch.cuda.cudart().cudaProfilerStop()"
+    "import torch; opened = torch.cuda.nvtx.range_start('{range}'); torch.ones(8, device='cuda').sum().item(); "
+    "torch.cuda.nvtx.range_end(opened)"
 )
 WITHOUT = "without nsys runs are recorded by PyTorch's profiler (profiler: auto)"
 
@@ -69,7 +69,7 @@ def _age(version: str, facts: dict[str, Any]) -> Check:
 def _recording(facts: dict[str, Any], limit_s: float) -> Check:
     """Record a program as a run is recorded. The report, exported, counts; exit codes do not."""
     name, on_gpu = "nsys recording", bool(facts.get("gpus")) and "started_problem" not in facts
-    program = OF_GPU if on_gpu else OF_CPU.format(range=CAPTURE_RANGE)
+    program = (OF_GPU if on_gpu else OF_CPU).format(range=CAPTURE_RANGE)
     table = "CUPTI_ACTIVITY_KIND_KERNEL" if on_gpu else "NVTX_EVENTS"
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
         report, database = Path(scratch, "report.nsys-rep"), Path(scratch, "report.sqlite")

@@ -11,12 +11,20 @@ from multicard.archive.matrix import Matrix
 from multicard.core.system import ask
 from multicard.doctor.checks import Check
 from multicard.doctor.slurm import Nodes, mapping_of, of_rule
-from multicard.experiment.resources import AROUND_MIN, STEPS, memory_of_attempt_mb, step_memory_mb, step_minutes
+from multicard.experiment.resources import (
+    AROUND_MIN,
+    ATTEMPTS,
+    STEPS,
+    memory_of_attempt_mb,
+    step_memory_mb,
+    step_minutes,
+)
 
 MODULES_LIMIT_S = 60.0
 SHOWN = 3
 LOADED = "multicard: loaded"
 RUN = "launch_run"
+ALL = 0  # of memory: whatever a node has
 
 
 @dataclass(frozen=True)
@@ -73,16 +81,18 @@ def on_nodes(
 
 
 def _run_requests(profile: dict[str, Any], matrix: Matrix | None) -> Iterator[Request]:
-    runs = [matrix.runs[run] for run in matrix.runnable() if run not in matrix.recorded.archives] if matrix else []
+    runs = [matrix.runs[run] for run in matrix.planned()] if matrix else []
     if not runs:
         return
-    cluster, attempts = matrix.experiment.cluster, (1, _attempts(profile))
     minutes = of_rule(profile, RUN, "runtime") or matrix.experiment.time_limit_min + AROUND_MIN
-    largest = max(runs, key=lambda run: memory_of_attempt_mb(run, 1, cluster))
+    experiment = matrix.experiment
+    largest = max(runs, key=lambda run: memory_of_attempt_mb(run, 1, experiment))
     fixed = of_rule(profile, RUN, "mem_mb")
-    first, last = (fixed or memory_of_attempt_mb(largest, attempt, cluster) for attempt in attempts)
+    asked = [fixed or memory_of_attempt_mb(largest, attempt, experiment) for attempt in (1, _attempts(profile))]
+    if experiment.timing == "exclusive" and not fixed:
+        asked = [ALL, ALL]
     remedy = f"smaller runs ({largest.id} asks for most)"
-    yield Request(RUN, _partition(profile, RUN), (minutes, minutes), (first, last), remedy)
+    yield Request(RUN, _partition(profile, RUN), (minutes, minutes), (asked[0], asked[1]), remedy)
 
 
 def _step_requests(profile: dict[str, Any], matrix: Matrix | None) -> Iterator[Request]:
@@ -110,8 +120,9 @@ def _step_requests(profile: dict[str, Any], matrix: Matrix | None) -> Iterator[R
 
 
 def _attempts(profile: dict[str, Any]) -> int:
+    """Attempts of a job that do its work."""
     retries = str(profile.get("retries", 0))
-    return 1 + (int(retries) if retries.isdecimal() else 0)
+    return min(1 + (int(retries) if retries.isdecimal() else 0), ATTEMPTS)
 
 
 def _partition(profile: dict[str, Any], rule: str) -> str | None:
@@ -157,7 +168,7 @@ def _time(held: Held) -> Check:
 def _memory(held: Held) -> Check:
     found = _beyond(held, lambda request: request.memory_mb, lambda node: node.memory_mb)
     if found is None:
-        asked = ", ".join(f"{request.name} {request.memory_mb[0]}" for request, _ in held)
+        asked = ", ".join(f"{request.name} {request.memory_mb[0] or 'all of a node'}" for request, _ in held)
         return Check("profile: memory", f"MB asked for: {asked}")
     attempt, request, have = found
     says = f"{request.name} asks for up to {request.memory_mb[attempt]} MB of a node, which has {have}"

@@ -18,7 +18,7 @@ SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 # Snakemake puts the names of modules into a command line as they are.
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 # Make and Snakemake put these into commands and patterns of file names.
-RESULTS_PATH = r"^[\w./+@=,-]+$"
+RESULTS_PATH = r"^[\w./+@=,-]+( +[\w./+@=,-]+)*$"
 ARCHIVE_PATH = r"^[^{}\x00-\x1f]+$"
 ARCHIVES = (".tar.gz", ".zip")  # how the name of an archive of recorded runs ends
 
@@ -155,7 +155,11 @@ class Experiment(Strict):
     """One configuration file."""
 
     results: Annotated[
-        str, Field(pattern=RESULTS_PATH, description="Folder for all results; a name that needs no quoting.")
+        str,
+        Field(
+            pattern=RESULTS_PATH,
+            description="Folder for all results: letters, digits, spaces and `_./+@=,-`.",
+        ),
     ] = "results"
     time_limit_min: Annotated[
         int, Field(ge=1, description="Time limit per run in minutes; a run that exceeds it is ended as timed_out.")

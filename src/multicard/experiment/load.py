@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DEFAULT_WORKLOAD, JobParameters, run_id
 from multicard.experiment.runs import Run, expand_scenario
 from multicard.experiment.workload import WORKLOADS, parameters_of
+
+PROFILE_FILE = re.compile(r"(?:profile|config)(?:\.v(\d+)\+)?\.yaml")  # as Snakemake names them
 
 
 class _Loader(yaml.SafeLoader):
@@ -67,7 +70,7 @@ def read_experiment(path: Path, profile: Path | None = None, outside: bool = Tru
     Parameters
     ----------
     profile
-        Folder of a profile of Snakemake. What it states as `config` goes before the file.
+        Folder of a profile of Snakemake. The values that it states as `config` take precedence over the file's.
     outside
         Whether data, models, archives and the results folder are looked for, which only runs need.
 
@@ -82,23 +85,36 @@ def read_experiment(path: Path, profile: Path | None = None, outside: bool = Tru
     stated = read_profile(profile).get("config") or {}
     if not isinstance(stated, dict):
         raise UserError(f"{profile}: config: found {stated!r}, expected a mapping")
-    return check(config | stated, f"{path} + {profile}", outside)
+    return check(_merged(config, stated), f"{path} + {profile}", outside)
+
+
+def _merged(config: Any, stated: Any) -> Any:
+    """A configuration with the values that a profile states, section by section, as Snakemake merges them."""
+    if not isinstance(config, dict) or not isinstance(stated, dict):
+        return stated
+    return config | {key: _merged(config.get(key), value) for key, value in stated.items()}
 
 
 def read_profile(folder: Path) -> dict[str, Any]:
-    """Read a profile of Snakemake: a folder, or its file.
+    """Read a profile of Snakemake: a file, or of a folder the file for the newest version that Snakemake has reached.
 
     Raises
     ------
     UserError
         If there is none, or it is no mapping that parses.
     """
-    files = [folder] if folder.is_file() else sorted([*folder.glob("config*.yaml"), *folder.glob("profile*.yaml")])
+    files = {folder: 0} if folder.is_file() else {}
+    major = int(version("snakemake").split(".")[0])
+    for path in folder.iterdir() if folder.is_dir() else ():
+        named = PROFILE_FILE.fullmatch(path.name)
+        if named and int(named[1] or 0) <= major:
+            files[path] = int(named[1] or 0)
     if not files:
         raise UserError(f"{folder}: holds no profile of Snakemake (config.yaml)")
-    profile = read_yaml(files[-1])
+    file = max(files, key=lambda path: files[path])
+    profile = read_yaml(file)
     if not isinstance(profile, dict):
-        raise UserError(f"{files[-1]}: found no mapping of options to values")
+        raise UserError(f"{file}: found no mapping of options to values")
     return profile
 
 

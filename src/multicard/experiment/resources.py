@@ -13,6 +13,9 @@ from multicard.experiment.workload import WORKLOADS
 # What a job takes beside the run in it, which has a limit of its own: Snakemake starts twice, and traces are written.
 AROUND_MIN = 10
 
+# Attempts of a lost job that do its work. A run's next one (`retries: 2` in profiles/slurm) only leaves an outcome.
+ATTEMPTS = 2
+
 # Rough, and meant to be too much rather than too little: Slurm ends a job that exceeds what it asked for.
 PROCESS_MB = {"cpu": 1000, "cuda": 4000}  # of a training process: the libraries, and on a GPU what its driver takes
 WORKER_MB = 500  # of a process that loads data
@@ -20,16 +23,20 @@ AROUND_MB = 2000  # Snakemake, the launcher, the profiler
 HEADROOM = 1.5
 
 
-def request(run: Run, experiment: Experiment) -> dict[str, Any]:
+def request(run: Run, experiment: Experiment, whole_memory: bool = True) -> dict[str, Any]:
     """Resources of Snakemake's plugin for Slurm beside memory and time; what is not asked for is None.
 
     On one node GPUs are counted for the job (`gpu`), on several for each node (`gres`): else Slurm could share them
     out unevenly. A job on several nodes is one that starts its processes itself (`mpi`), and that outlives the loss of
     one of them, to write down what happened.
+
+    `whole_memory`: whether a run that has its nodes to itself gets all of their memory, whatever its estimate.
     """
     p = run.parameters
     several, gpus = p.nodes > 1, p.devices_per_node if p.device == "cuda" else None
     flags = ["--exclusive"] if experiment.timing == "exclusive" else []
+    # All memory of the nodes. The plugin refuses the plain option, which the shell makes of this one.
+    flags += ["--mem''=0"] if flags and whole_memory else []
     flags += ["--no-kill"] if several else []
     return {
         "nodes": p.nodes,
@@ -53,19 +60,21 @@ def memory_mb(run: Run) -> int:
     return math.ceil((AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers)) / 100) * 100
 
 
-def memory_of_attempt_mb(run: Run, attempt: int, cluster: Cluster | None) -> int:
+def memory_of_attempt_mb(run: Run, attempt: int, experiment: Experiment) -> int:
     """Megabytes of a node for one of several attempts, the first of which is number 1.
 
-    More for each, since memory may be what the last one lacked; but it may have been preempted only, so no more than
-    the cluster says that a node has, where it says so, and never less than the first asked for.
+    Twice as many for the second, since memory may be what the first one lacked, unless the run gets all memory of its
+    nodes anyway. No more than a node has, where the cluster states it: Slurm would refuse the job.
     """
-    return _of_attempt(memory_mb(run), attempt, cluster)
+    shared = experiment.timing != "exclusive" and attempt <= ATTEMPTS
+    return _of_attempt(memory_mb(run), attempt if shared else 1, experiment.cluster)
 
 
 def _of_attempt(first_mb: int, attempt: int, cluster: Cluster | None) -> int:
+    asked = first_mb * min(attempt, ATTEMPTS)
     if cluster is None or cluster.memory_per_node_gb is None:
-        return first_mb * attempt
-    return max(first_mb, min(first_mb * attempt, int(cluster.memory_per_node_gb * 1000)))
+        return asked
+    return min(asked, int(cluster.memory_per_node_gb * 1000))
 
 
 @dataclass(frozen=True)
@@ -117,4 +126,4 @@ def step_memory_mb(step: str, attempt: int, cluster: Cluster | None, trace: Path
 def step_minutes(step: str, attempt: int, trace: Path | None = None) -> int:
     """Minutes of a step, more for a large trace and for each attempt."""
     reading = sum(trace_sizes_mb(step, trace).values()) / TRACE_MB_PER_MIN
-    return attempt * (STEPS[step].minutes + math.ceil(reading))
+    return min(attempt, ATTEMPTS) * (STEPS[step].minutes + math.ceil(reading))

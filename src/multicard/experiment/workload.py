@@ -236,8 +236,12 @@ class Workload(ABC):
         return None
 
     def passed_variables(self, p: Any) -> tuple[str, ...]:
-        """Names of variables that a job gets if they are set, beside those that every job gets."""
+        """Names of variables that a job gets if they are set, though they are those of another launcher's ranks."""
         return ()
+
+    def withheld_variables(self, p: Any) -> str | None:
+        """Pattern of the names of variables that would change how the ranks are started; None where none do."""
+        return None
 
     def environment(self, p: Any, scratch: Path, rendezvous: Rendezvous | None = None) -> Mapping[str, str]:
         """Further variables of the ranks of this node; what they name is made in its folder `scratch`.

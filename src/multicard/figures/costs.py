@@ -13,6 +13,7 @@ from multicard.analysis.comparisons import overheads, varied
 from multicard.analysis.evidence import DEVICE_WORDS, evidence_of, place_words
 from multicard.analysis.learning import learning_words
 from multicard.analysis.notices import UNCOUNTED
+from multicard.analysis.pareto import front
 from multicard.analysis.scaling import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
@@ -55,7 +56,7 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     used = list(panels.flat[: len(found)])
     if any(not each.on_front for job in found for each in job.trainings):
         used[0].plot([], [], linestyle="none", marker="o", color="0.3", markerfacecolor="white", label=WORSE)
-    drawn = any(len(_estimated_front(group)) > 1 for job in found for group in job.groups)
+    drawn = any(len(_line(group)) > 1 for job in found for group in job.groups)
     if drawn and len(groups) == 1 and groups[0] == "":  # nothing to tell apart
         used[0].plot([], [], color=looks[""][0], label="Pareto front")
     legend_below(figure, *used)
@@ -84,16 +85,16 @@ def _tradeoff_panel(axes: Axes, job: Tradeoff, looks: dict[str, tuple[Colour, st
                 linestyle="none", marker=marker, markersize=5, capsize=3, color=colour, markerfacecolor=fill,
                 label=name if shown and name else "_", clip_on=False,
             )  # fmt: skip
-        front = _estimated_front(group)
-        if len(front) > 1:
+        line = _line(group)
+        if len(line) > 1:
             axes.plot(
-                [each.device_hours for each in front],
-                [each.time_s.value * scale for each in front],
+                [each.device_hours for each in line],
+                [each.time_s.value * scale for each in line],
                 color=colour, linewidth=1.0, zorder=1, label="_",
             )  # fmt: skip
-    front = _estimated_front(trainings)
-    if len(job.groups) > 1 and len(front) > 1:
-        hours, times = [each.device_hours for each in front], [each.time_s.value * scale for each in front]
+    line = _line(trainings)
+    if len(job.groups) > 1 and len(line) > 1:
+        hours, times = [each.device_hours for each in line], [each.time_s.value * scale for each in line]
         axes.plot(hours, times, color="0.5", linestyle=":", linewidth=1.0, zorder=1, label="front if that may change")
     axes.set(
         xlabel=f"{HOURS_OF[job.device]} of the training",
@@ -104,13 +105,12 @@ def _tradeoff_panel(axes: Axes, job: Tradeoff, looks: dict[str, tuple[Colour, st
     axes.set(xlim=(0, 1.15 * right), ylim=(0, 1.1 * top))
 
 
-def _estimated_front(group: Sequence[Training]) -> list[Training]:
-    """Those that none beats by the estimates in both numbers, by time."""
-    front: list[Training] = []
-    for each in sorted(group, key=lambda one: (one.time_s.value, one.device_hours)):
-        if not front or each.device_hours < front[-1].device_hours:
-            front.append(each)
-    return front
+def _line(group: Sequence[Training]) -> list[Training]:
+    """Trainings that the test leaves on the front of a group, by time."""
+    counted_in = [each for each in group if not each.refused]
+    is_on = front([each.measured for each in counted_in])
+    chosen = [each for each, is_one in zip(counted_in, is_on, strict=True) if is_one]
+    return sorted(chosen, key=lambda one: one.time_s.value)
 
 
 def _points(job: Tradeoff) -> list[tuple[float, float, str]]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.comparisons import varied
-from multicard.analysis.evidence import evidence_of
+from multicard.analysis.evidence import evidence_of, place_words
 from multicard.analysis.machine_limits import machines_of
 from multicard.analysis.prediction_groups import series
 from multicard.analysis.prediction_series import Forecast, Series
@@ -73,9 +73,11 @@ def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 
 
 def _labels(found: list[Series], names: list[str]) -> list[str]:
-    """Name of each series by what varies."""
+    """Name of each series by what varies, and by its machine and versions where these do."""
     parameters = pd.DataFrame([dict(each.of.parameters) for each in found])
-    return labels(parameters.reindex(columns=[*dict.fromkeys((*parameters, *names))]), names)
+    varying = labels(parameters.reindex(columns=[*dict.fromkeys((*parameters, *names))]), names)
+    places = place_words([(each.of.provenance.kind, each.of.provenance.software) for each in found])
+    return [", ".join(filter(None, pair)) for pair in zip(varying, places, strict=True)]
 
 
 def _rows(each: Series) -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ LOOKS: dict[str, tuple[str, str]] = dict(
             ("#D55E00", "\\\\\\"),
             ("#F0E442", "..."),
             ("#7F7F7F", "xxx"),
+            ("#CC79A7", "ooo"),
             ("#BFBFBF", "---"),
             ("#F2F2F2", ""),
         ),

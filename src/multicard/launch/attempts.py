@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from multicard.core.errors import UserError
-from multicard.core.layout import EPOCHS, LOG, RUN, SAVED, STEPS, TRACE
+from multicard.core.layout import EPOCHS, GPU_SAMPLES, KEPT, LOG, RUN, SAVED, STEPS, TRACE
 from multicard.launch.signals import interruptible, undisturbed
 
 SCRATCH = ".scratch-"
@@ -59,11 +59,26 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def is_at_work(folder: Path) -> bool:
+    """Whether a process is running the job of a run directory, as far as the file system's locks tell."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK, timeout=0, fallback_to_soft=False):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
+
+
 def _clear(folder: Path) -> None:
     """Remove what an earlier attempt left, run.json first: without it nothing else counts."""
     for name in (RUN, STEPS, EPOCHS, LOG):
         (folder / name).unlink(missing_ok=True)
-    for leftover in (folder / TRACE, folder / SAVED, *folder.glob(f"{SCRATCH}*")):
+    for samples in folder.glob(f"{Path(GPU_SAMPLES).stem}*"):
+        samples.unlink()
+    for leftover in (folder / KEPT, folder / TRACE, folder / SAVED, *folder.glob(f"{SCRATCH}*")):
         shutil.rmtree(leftover, ignore_errors=True)
     for name in (RUN, STEPS, EPOCHS):  # half-written ones
         for leftover in folder.glob(f".{Path(name).stem}-*"):

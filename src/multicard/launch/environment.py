@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -11,63 +12,80 @@ from pathlib import Path
 
 import psutil
 
-from multicard.core.secrets import SECRET_VARIABLE, STANDALONE_TOKEN, TOKEN
+from multicard.core.secrets import TOKEN, is_secret
 from multicard.core.system import SHARED_GPU
 from multicard.experiment.parameters import JobParameters
 from multicard.profilers import PROFILERS
 
-# Reports of Nsight Systems contain the environment of the job, so a job is started with these variables only.
-ALLOWED = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX",
-    # Set by environment modules so that compilers find headers and libraries, for torch.compile.
-    "CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
-    "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", SHARED_GPU,
+# A job gets all variables but secrets and these, by which the launcher of another job, that this process is part of,
+# tells its ranks who they are: a script would take them for its own. Slurm sets its own for every step.
+OF_ANOTHER_JOB = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|PMI|PMIX|PMI2|PALS)_\w+"
+    r"|OMPI_(COMM_WORLD|UNIVERSE|MCA_orte|MCA_ess)_\w+|(MV2_COMM_WORLD|MPI_LOCAL)\w+"
+    r"|SLURM_(PROCID|LOCALID|NODEID|NPROCS|NTASKS\w*|TASK_PID|GTIDS|STEP\w*)"
+    rf"|MULTICARD_(?!{SHARED_GPU.removeprefix('MULTICARD_')}$)\w+"
+)
+
+# What sets the threads of PyTorch and of libraries beside it: Snakemake sets all, for a job's whole process, and each
+# library prefers its own (PyTorch MKL's: init_num_threads in aten/src/ATen/ParallelOpenMP.cpp).
+THREADS = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
 )  # fmt: skip
-ALLOWED_PREFIXES = (
-    "LC_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "PYTORCH_", "NVIDIA_",
-    "CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_",
+
+# Those that may change how fast a job is, or what it computes, and so are recorded; but not what says where things
+# are, which GPUs a job got, or what a parameter of the run says.
+RECORDED = ("CC", "CXX", "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", SHARED_GPU, "LD_PRELOAD")
+RECORDED_PREFIXES = (
+    "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "PYTORCH_",
+    "NVIDIA_", "NVTE_", "CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_", "MALLOC_", "ACCELERATE_",
     "FI_", "UCX_", "OFI_NCCL_",  # networks of clusters, through plugins of NCCL that a module brings
-    "SLINGSHOT_",  # set by Slurm for each step: the part of HPE's network that it may use
 )  # fmt: skip
-
-# What sets the threads of PyTorch: Snakemake sets both, for a job's whole process, and PyTorch prefers MKL's
-# (init_num_threads in aten/src/ATen/ParallelOpenMP.cpp).
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-# Of these, what says where things are, which GPUs a job got, or what a parameter of the run says: none of it is a
-# setting of its own. All others may change how fast a job is, or what it computes.
 NO_SETTINGS = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CPATH",
     "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", *THREADS,
     "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",  # set by scikit-learn and joblib wherever these are imported
 )  # fmt: skip
-NO_SETTINGS_PREFIXES = ("LC_", "SLINGSHOT_")
 PLACES = ("_PATH", "_HOME", "_ROOT", "_DIR", "_DIRECTORY")  # what their names end with
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def job_environment(source: Mapping[str, str] = os.environ, stated: Sequence[str] = ()) -> dict[str, str]:
-    """Environment of a job: what training needs, and nothing that could be a secret.
+def job_environment(
+    source: Mapping[str, str] = os.environ, stated: Sequence[str] = (), withheld: str | None = None
+) -> dict[str, str]:
+    """Environment of a job: what it would have without multicard, less what looks like a secret.
 
-    `stated`: names of further variables.
+    Parameters
+    ----------
+    stated
+        Names of variables that pass though they are of another job.
+    withheld
+        Pattern of names that do not pass.
     """
     return {
         name: value
         for name, value in source.items()
-        if (name in ALLOWED or name in stated or name.startswith(ALLOWED_PREFIXES))
-        and not SECRET_VARIABLE.search(name)
-        and not STANDALONE_TOKEN.search(value)
+        if not is_secret(name, value)
+        and (name in stated or not OF_ANOTHER_JOB.fullmatch(name))
+        and (withheld is None or not re.fullmatch(withheld, name))
     }
 
 
 def settings(source: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Those of a job's variables that may change how fast it is, or what it computes, for its record."""
-    return {
+    """Those of a job's variables that may change how fast it is, or what it computes, for its record.
+
+    Of libraries that are loaded first (`LD_PRELOAD`), their names.
+    """
+    found = {
         name: TOKEN.sub("removed", value)
         for name, value in sorted(job_environment(source).items())
-        if name not in NO_SETTINGS and not name.startswith(NO_SETTINGS_PREFIXES) and not name.endswith(PLACES)
+        if (name in RECORDED or name.startswith(RECORDED_PREFIXES))
+        and name not in NO_SETTINGS
+        and not name.endswith(PLACES)
     }
+    if preloaded := found.get("LD_PRELOAD"):
+        found["LD_PRELOAD"] = " ".join(Path(each).name for each in re.split(r"[\s:]+", preloaded) if each)
+    return found
 
 
 def inside_one_machine(environment: dict[str, str]) -> dict[str, str]:
@@ -94,7 +112,7 @@ def gloo_interface(nccl: str, present: Sequence[str]) -> str | None:
 
 
 def environment_of(
-    parameters: JobParameters, profiler: str, temporary: Path, stated: Sequence[str] = ()
+    parameters: JobParameters, profiler: str, temporary: Path, stated: Sequence[str] = (), withheld: str | None = None
 ) -> dict[str, str]:
     """Environment of the ranks of this node.
 
@@ -102,10 +120,10 @@ def environment_of(
     ----------
     temporary
         Folder of this job alone for their temporary files.
-    stated
-        Names of further variables that they get.
+    stated, withheld
+        As of `job_environment`.
     """
-    environment = job_environment(stated=stated)
+    environment = job_environment(stated=stated, withheld=withheld)
     if parameters.nodes == 1:
         environment = inside_one_machine(environment)
     elif chosen := gloo_interface(environment.get("NCCL_SOCKET_IFNAME", ""), _interfaces()):

@@ -32,7 +32,7 @@ from multicard.core.layout import (
     node_file,
     rank_file,
 )
-from multicard.core.reasons import Reason, describe_reason
+from multicard.core.reasons import Reason, describe_left_behind, describe_reason
 from multicard.core.rendezvous import Rendezvous, free_port
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
@@ -43,15 +43,16 @@ from multicard.launch.commands import training_command
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
 from multicard.launch.folder import ScriptFolder
+from multicard.launch.gpu_samples import keep_samples, sampled
 from multicard.launch.outcome import judge, judge_gpus
-from multicard.launch.process import GRACE_S, Wrapped, run
+from multicard.launch.process import GRACE_S, LEFT_S, Watched, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Availability, Profiler
 
 OF_EVERY_RANK = (
-    "rank", "node", "pid", "binding", "gpus", "energy", "gpu_conditions", "device_memory_used_bytes", "held_bytes",
-    "compile_limits_hit", "tear_down_problem", "observed", "operations", "ignored_exit",
+    "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
+    "held_bytes", "compile_limits_hit", "tear_down_problem", "observed", "operations", "ignored_exit",
 )  # fmt: skip
 # Seconds of training after which a checkpoint is worth writing: restarting from scratch costs no more than this.
 CHECKPOINT_AFTER_S = 30.0
@@ -126,7 +127,7 @@ def run_job(
                 "observe": work.observed(parameters),
             },
         )
-        stated = work.passed_variables(parameters)
+        stated, withheld = work.passed_variables(parameters), work.withheld_variables(parameters)
         own_folder = work.folder(parameters)
         users = ScriptFolder(own_folder, work.script(parameters), folder) if own_folder else None
         if users:
@@ -136,10 +137,10 @@ def run_job(
             gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
             tasks = work.tasks_per_node(parameters)
             command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus, tasks)
-            environment = job_environment(stated=stated) | slurm.srun_environment()
+            environment = job_environment(stated=stated, withheld=slurm.NOT_FOR_SRUN)
         else:
             command = node_command(parameters, profiler, scratch)
-            environment = environment_of(parameters, profiler, temporary, stated)
+            environment = environment_of(parameters, profiler, temporary, stated, withheld)
             environment |= work.environment(parameters, scratch)
         host = None if several or hidden else HostConditions()
         start = datetime.now(UTC)
@@ -147,13 +148,15 @@ def run_job(
         _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
-        watched = None if several else wrapped(profiler, scratch, range(parameters.ranks))
+        watched = None if several else watched_ranks(parameters, profiler, scratch, range(parameters.ranks))
         in_folder = None if several else own_folder
-        ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched, in_folder)
+        with sampled(scratch, "cpu" if several else parameters.device):
+            ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched, in_folder)
         end = datetime.now(UTC)
         conditions = [host.record()] if host else _node_conditions(scratch, parameters.nodes)
 
-        ranks = _rank_records(scratch, parameters)
+        samples = keep_samples(scratch, folder, parameters.nodes)
+        ranks = [rank | samples[rank["node"]].of_rank(rank) for rank in _rank_records(scratch, parameters)]
         nodes = _nodes(scratch, parameters, ranks) if several else []
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
@@ -163,7 +166,8 @@ def run_job(
         if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
             raise UserError(f"{folder}: cannot be written: No space left on device; free space and start again")
         _join_parts(scratch, folder, parameters.ranks)
-        problem = next((f"rank {each['rank']}: {why}" for each in ranks if (why := each.get("trace_problem"))), None)
+        failed = ((each["rank"], each.get("trace_problem")) for each in ranks)
+        problem = next((f"rank {rank}: {found}" for rank, found in failed if found), None)
         captured = keep_trace(scratch, folder / TRACE, profiler, outcome, parameters, ended, problem)
         record = {
             "run": name,
@@ -176,6 +180,7 @@ def run_job(
             "wall_time_s": round(ended.wall_time_s, 3),
             "exit_code": ended.exit_code,
             "ended_at_time_limit": ended.timed_out,
+            "left_behind": list(ended.left_behind),
             "profiler": {"used": profiler, "why": why, "caveat": caveat, "trace_missing": captured["missing"]},
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
@@ -193,6 +198,8 @@ def run_job(
         details = f", {describe_reason(record['reason'])}" if reason else ""
         if outcome == "failed" and reason.message is None:
             details += f"; see {folder / LOG}"
+        if ended.left_behind:
+            details += f"; {describe_left_behind(ended.left_behind)}"
         _print(f"{PROGRESS}{name}: {outcome}{details} ({ended.wall_time_s:.0f} s)")
         return record
 
@@ -310,16 +317,21 @@ def node_command(
     )
     if entry.node_file is None:
         return command
-    return entry.wrap(Wrapped.within(command), (scratch / entry.node_file).absolute(), parameters.device)
+    return entry.wrap(Watched.within(command), (scratch / entry.node_file).absolute(), parameters.device)
 
 
-def wrapped(profiler: str, scratch: Path, ranks: range) -> Wrapped | None:
-    """The job that a profiler runs as its child: these ranks, each of which leaves its record in `scratch`."""
-    entry = PROFILERS[profiler]
-    if entry.node_file is None:
+def watched_ranks(parameters: JobParameters, profiler: str, scratch: Path, ranks: range) -> Watched | None:
+    """The job as these ranks, each of which leaves its record in `scratch`; None where nothing has to watch for them.
+
+    What a script leaves running is ended. Programs of this project leave nothing, and limit their own end.
+    """
+    entry, left_s = PROFILERS[profiler], LEFT_S if WORKLOADS[parameters.workload].is_observed else None
+    if entry.node_file is None and left_s is None:
         return None
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
-    return Wrapped(lambda: all(path.exists() for path in records), entry.never_started)
+    return Watched(
+        lambda: all(path.exists() for path in records), left_s, entry.node_file is not None, entry.never_started
+    )
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:

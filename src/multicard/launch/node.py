@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import atomic_write, read_json, write_json
-from multicard.core.layout import CONDITIONS, JOB, LOG, NODE, PROCESS, node_file, rank_file
+from multicard.core.layout import CONDITIONS, GPU_SAMPLES, JOB, LOG, NODE, PROCESS, node_file, rank_file
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, temporary_folder
-from multicard.launch.job import node_command, wrapped
+from multicard.launch.gpu_samples import sampled
+from multicard.launch.job import node_command, watched_ranks
 from multicard.launch.process import run
 from multicard.launch.signals import interruptible, undisturbed
 from multicard.profilers import PROFILERS, Profiler
@@ -40,16 +41,22 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
         scratch = Path(folder)
         write_json(scratch / JOB, job | {"scratch": folder, "launcher": None if hidden else os.getpid()})
         command = node_command(p, job["profiler"], scratch, rendezvous)
-        environment = environment_of(p, job["profiler"], temporary, work.passed_variables(p))
+        stated, withheld = work.passed_variables(p), work.withheld_variables(p)
+        environment = environment_of(p, job["profiler"], temporary, stated, withheld)
         environment |= work.environment(p, scratch, rendezvous)
         host = None if hidden else HostConditions()
+        is_first = task % work.tasks_per_node(p) == 0  # on its node
         try:
-            ended = run(
-                command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
-                wrapped=wrapped(job["profiler"], scratch, ranks), folder=work.folder(p),
-            )  # fmt: skip
+            with sampled(scratch, p.device if is_first else "cpu"):
+                ended = run(
+                    command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
+                    watched=watched_ranks(p, job["profiler"], scratch, ranks), folder=work.folder(p),
+                )  # fmt: skip
         finally:  # also when this program gets SIGTERM
             _copy_results(scratch, shared, task, PROFILERS[job["profiler"]], ranks)
+            if (scratch / GPU_SAMPLES).exists():
+                with atomic_write(shared / node_file(GPU_SAMPLES, rendezvous.node)) as temporary:
+                    shutil.copyfile(scratch / GPU_SAMPLES, temporary)
             if host:
                 write_json(shared / node_file(CONDITIONS, rendezvous.node), host.record())
         records = [scratch / rank_file("rank.json", rank) for rank in ranks]

@@ -23,6 +23,7 @@ GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
 READ_LIMIT_S = 60.0  # that the last output of a job may take to be read once its processes have ended
 LOOK_S = 1.0
+LEFT_S = 10.0  # that what a script started may go on after all ranks have reported
 TOLD_S = 2.0  # by which a signal to a whole job, as Slurm sends it, may reach this process after it ended the job
 STARTS = 5  # of a profiler that ends before it has started the job
 JOB_MARK = "MULTICARD_JOB"
@@ -40,21 +41,29 @@ class Ended:
     # Of a command that wraps a job: it did not exit after the job and was killed, or it exited before the job.
     lingered: bool = False
     orphaned: bool = False
+    # Names of processes that went on after all ranks had reported, and were ended.
+    left_behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Wrapped:
-    """A job that the command runs inside, as a profiler does, as `within` has it started.
+class Watched:
+    """A job whose ranks report that they are done.
 
     Attributes
     ----------
     done
         Whether all ranks have written their record.
+    left_s
+        How long its processes may go on after that; None: until they exit.
+    in_profiler
+        Whether the command is a profiler that runs the job as its child, started by `within`.
     never_started
-        Whether the command ended before it had started the job, as its output says.
+        Whether the profiler ended before it had started the job, judging by its output.
     """
 
     done: Callable[[], bool]
+    left_s: float | None = None
+    in_profiler: bool = True
     never_started: Callable[[str], bool] = lambda _output: False
 
     @staticmethod
@@ -70,7 +79,7 @@ def run(
     time_limit_s: float,
     on_line: Callable[[str], None],
     grace_s: float | None = None,
-    wrapped: Wrapped | None = None,
+    watched: Watched | None = None,
     folder: Path | None = None,
 ) -> Ended:
     """Run `command`, write its output to `log`, and hand each line to `on_line`.
@@ -82,9 +91,10 @@ def run(
 
     Parameters
     ----------
-    wrapped
-        The job, if the command runs it as its child. A command that runs `FINISH_LIMIT_S` longer than its job is
-        killed; one that exits before it does not take the job with it; one that never started it is started again.
+    watched
+        How to tell that the job is done: what goes on for too long after that is ended. A profiler that runs
+        `FINISH_LIMIT_S` longer than its job is killed; one that exits before it does not take the job with it; one that
+        never started it is started again.
     folder
         Working directory of the command, if not that of this process.
 
@@ -94,10 +104,10 @@ def run(
         If there is no space for the log. The job is ended.
     """
     for _ in range(STARTS):
-        ended = _run_once(command, environment, log, time_limit_s, on_line, grace_s, wrapped, folder)
-        if ended.exit_code == 0 or wrapped is None:
+        ended = _run_once(command, environment, log, time_limit_s, on_line, grace_s, watched, folder)
+        if ended.exit_code == 0 or watched is None:
             break
-        if not wrapped.never_started(log.read_text(encoding="utf-8", errors="replace")):
+        if not watched.never_started(log.read_text(encoding="utf-8", errors="replace")):
             break
     return ended
 
@@ -109,7 +119,7 @@ def _run_once(
     time_limit_s: float,
     on_line: Callable[[str], None],
     grace_s: float | None,
-    wrapped: Wrapped | None,
+    watched: Watched | None,
     folder: Path | None,
 ) -> Ended:
     mark = uuid.uuid4().hex
@@ -145,19 +155,20 @@ def _run_once(
         # A thread, because a child that outlives the command can hold the pipe open.
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
-        timed_out = lingered = orphaned = False
+        grace_s = GRACE_S if grace_s is None else grace_s
+        timed_out, lingered, orphaned, left = False, False, False, ()
         try:
             with interruptible():
-                if wrapped is None:
+                if watched is None:
                     process.wait(timeout=time_limit_s)
                 else:
-                    lingered, orphaned = _wait_for_wrapped(process, mark, started + time_limit_s, wrapped)
+                    lingered, orphaned, left = _wait(process, mark, started + time_limit_s, watched, grace_s)
                 if process.returncode:
                     time.sleep(TOLD_S)
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
-            _end_marked(mark, GRACE_S if grace_s is None else grace_s)
+            _end(lambda: _marked(mark), grace_s)
             process.kill()  # if it is left
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel may never end
                 process.wait(GRACE_S)
@@ -165,36 +176,55 @@ def _run_once(
         if unwritten:
             raise unwritten[0]
     exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
-    return Ended(exit_code, timed_out, time.monotonic() - started, lingered, orphaned)
+    return Ended(exit_code, timed_out, time.monotonic() - started, lingered, orphaned, left)
 
 
-def _wait_for_wrapped(process: subprocess.Popen[str], mark: str, deadline: float, job: Wrapped) -> tuple[bool, bool]:
-    """Wait until a command and the job that it wraps have exited.
+def _wait(
+    process: subprocess.Popen[str], mark: str, deadline: float, job: Watched, grace_s: float
+) -> tuple[bool, bool, tuple[str, ...]]:
+    """Wait until a command and the job that it runs have exited; end what goes on too long after the job is done.
 
-    Returns whether the command lingered after the job, and whether it exited before it.
+    Returns whether a profiler lingered after the job, whether it exited before it, and names of the job's processes
+    that were ended.
 
     Raises
     ------
     subprocess.TimeoutExpired
         At the deadline.
     """
-    orphaned, finished = False, None
-    while time.monotonic() < deadline:
-        done = job.done()
+
+    def at_work() -> list[psutil.Process]:
+        return [each for each in _marked(mark) if not job.in_profiler or WRAPPED_MARK in _environment(each)]
+
+    orphaned, reported, finished, left = False, None, None, ()
+    while (now := time.monotonic()) < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=min(LOOK_S, max(0.0, deadline - time.monotonic())))
-            left = _marked(mark)
-            at_work = any(WRAPPED_MARK in _environment(other) for other in left)
-            orphaned = orphaned or at_work
-            if not left or not orphaned:
-                return False, orphaned
-            done = not at_work  # what else is left may still write the report
-            time.sleep(LOOK_S)
-        if done:
-            finished = finished or time.monotonic()
-            if time.monotonic() - finished > FINISH_LIMIT_S:
-                return True, orphaned
+            process.wait(timeout=min(LOOK_S, deadline - now))
+        now = time.monotonic()
+        reported = reported or (now if job.done() else None)
+        finished = finished or (reported if job.in_profiler else None)
+        if process.returncode is not None:
+            remaining = at_work()
+            if reported is None and not job.in_profiler:
+                return False, False, left
+            orphaned = orphaned or (reported is None and bool(remaining))
+            if not (_marked(mark) if orphaned else remaining):
+                return False, orphaned, left
+            finished = finished or (None if remaining else now)  # what else is left may still write the report
+            time.sleep(LOOK_S / 5)
+        if reported and job.left_s is not None and now - reported > job.left_s:
+            left = left or tuple(sorted(map(_name, at_work())))
+            _end(at_work, grace_s)
+        if finished and now - finished > FINISH_LIMIT_S:
+            return True, orphaned, left
     raise subprocess.TimeoutExpired(process.args, deadline)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return "?"
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:
@@ -236,13 +266,13 @@ def _adopting_orphans() -> Iterator[None]:
                     os.waitpid(child.pid, os.WNOHANG)
 
 
-def _end_marked(mark: str, grace_s: float) -> None:
-    """End every process whose environment has the mark, by its id."""
-    processes = _marked(mark)
+def _end(find: Callable[[], list[psutil.Process]], grace_s: float) -> None:
+    """End the processes that are found, by SIGTERM and, those that are found still, by SIGKILL."""
+    processes = find()
     for process in processes:
         _quietly(process.terminate)
     _, alive = psutil.wait_procs(processes, timeout=grace_s)
-    for process in {*alive, *_marked(mark)}:
+    for process in {*alive, *find()}:
         _quietly(process.kill)
 
 

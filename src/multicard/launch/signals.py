@@ -22,7 +22,8 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
     """Let SIGTERM and SIGHUP do what Ctrl-C does, to this process and to its descendants in its session.
 
     Snakemake ends its jobs on Ctrl-C only: on SIGTERM it waits for them, possibly for hours, and on SIGHUP it leaves
-    them running. A signal that is ignored (`nohup`) stays ignored. The second signal does nothing.
+    them running. A signal that is ignored (`nohup`) stays ignored. A second signal would interrupt the cleaning up,
+    and leave jobs queued: it only says how to stop at once.
 
     Parameters
     ----------
@@ -37,24 +38,22 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
     ending = threading.Event()
 
     def end(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT:
-            if on_slurm and not ending.is_set():
-                print(ON_SLURM, file=sys.stderr, flush=True)
-            ending.set()
-            raise KeyboardInterrupt
         if ending.is_set():
+            if number == signal.SIGINT:
+                os.write(2, f"Still ending. To stop at once, and leave jobs behind: kill -9 {os.getpid()}\n".encode())
             return
         ending.set()
         if on_slurm:
             print(ON_SLURM, file=sys.stderr, flush=True)
-        session = os.getsid(0)
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getsid(process.pid) == session:
-                    process.send_signal(signal.SIGINT)
+        if number != signal.SIGINT:  # which a terminal sends to all of them
+            session = os.getsid(0)
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error, ProcessLookupError):
+                    if os.getsid(process.pid) == session:
+                        process.send_signal(signal.SIGINT)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP, *((signal.SIGINT,) if on_slurm else ())):
+    for number in ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, end)
     return ending

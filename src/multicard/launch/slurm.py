@@ -1,16 +1,8 @@
 """Slurm's part in a job on several nodes: tasks on each, all ended when one of them is."""
 
-import os
-from collections.abc import Mapping
-
-# Variables that srun needs beside those of any job: its job, and where Slurm's configuration is if not in the usual
-# place. Slurm's other variables would change the step.
-FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
-
-
-def srun_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Slurm's variables that srun needs."""
-    return {name: source[name] for name in FOR_SRUN if name in source}
+# srun takes Slurm's variables for options, so it gets no others than those that say which job this is, and where
+# Slurm's configuration is if not in the usual place. Its tasks get all of theirs from it.
+NOT_FOR_SRUN = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
 
 
 def srun_command(command: list[str], nodes: int, cpus: int, gpus: int, tasks: int = 1) -> list[str]:

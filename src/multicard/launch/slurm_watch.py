@@ -1,15 +1,19 @@
-"""Watch a pipeline's jobs in Slurm's queue: name those that will not start, and requeue those that were preempted."""
+"""A pipeline's jobs in Slurm's queue: name those that do not start or were requeued, requeue those preempted."""
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
+from multicard.core.errors import UserError
 from multicard.core.system import ask
+from multicard.core.text import counted
 
 LOOK_S = 30.0
+SHOWN = 5  # jobs in a message
 QUEUE = ["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%r|%V|%Z|%k"]
 # What Snakemake's plugin begins the comment of its jobs with.
 COMMENTS = ("rule_", "group_")
@@ -31,7 +35,58 @@ NEVER = {
 }
 PER_JOB = ("PerJobLimit", "PerJob")  # AssocMaxWallDurationPerJobLimit, QOSMaxGRESPerJob, …
 # Reasons that pass, but maybe not for a long time.
-LONG = ("PartitionDown", "PartitionInactive", "ReqNodeNotAvail", "NodeDown", "AssocMaxJobsLimit", "ReservationDeleted")
+LONG = (
+    "PartitionDown", "PartitionInactive", "ReqNodeNotAvail", "NodeDown", "ReservationDeleted",
+    "Nodes required for job are DOWN", "AssocMaxJobsLimit", "QOSMaxJobsPer", "QOSMaxSubmitJobPer", "QOSMaxNodePer",
+    "QOSMaxGRESPerUser", "QOSMaxCpuPerUser", "QOSMaxMemoryPerUser",
+)  # fmt: skip
+OF_RUN = "rule_launch_run_wildcards_"
+AT_WORK = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING")
+
+
+class QueuedJob(NamedTuple):
+    """A job of a pipeline, as squeue lists it."""
+
+    id: str
+    state: str
+    reason: str
+    submitted: str
+    comment: str  # rule and wildcards
+
+    @property
+    def run(self) -> str | None:
+        """The run that it launches, if it launches one."""
+        return self.comment.removeprefix(OF_RUN) if self.comment.startswith(OF_RUN) else None
+
+
+def queued_jobs(folder: Path) -> Iterator[QueuedJob]:
+    """Jobs that pipelines submitted from a folder; none when Slurm does not answer."""
+    # The times are compared as text: in Slurm's own form, whatever the user prefers.
+    environment = os.environ | {"SLURM_TIME_FORMAT": "standard"}
+    for line in ask(QUEUE, environment=environment).lines:
+        job, state, reason, submitted, rest = (line.split("|", 4) + [""] * 5)[:5]
+        place, _, comment = rest.rpartition("|")
+        if place == str(folder) and comment.startswith(COMMENTS):
+            yield QueuedJob(job, state, reason, submitted, comment)
+
+
+def refuse_orphans(folder: Path) -> None:
+    """Refuse to start beside jobs of a pipeline that was killed: they would run the same runs.
+
+    Raises
+    ------
+    UserError
+        Naming the jobs.
+    """
+    left = [job for job in queued_jobs(folder) if job.state in AT_WORK]
+    if left:
+        named = ", ".join(f"{job.id} ({job.run or job.comment})" for job in left[:SHOWN])
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        ids = " ".join(job.id for job in left)
+        raise UserError(
+            f"{counted(len(left), 'Slurm job')} left from an earlier start in this folder: {named}{more}; "
+            f"wait for their end (their outcomes are kept), or cancel them: scancel {ids}"
+        )
 
 
 @dataclass
@@ -55,6 +110,7 @@ class QueueWatch:
     warn: Callable[[str], None]
     ending: threading.Event = field(default_factory=threading.Event)
     _warned: set[tuple[str, str]] = field(default_factory=set)
+    _started: set[str] = field(default_factory=set)
 
     def start(self, ending: threading.Event) -> None:
         """Look again and again until `ending` is set, in a thread that ends with the process."""
@@ -68,29 +124,39 @@ class QueueWatch:
 
     def look(self) -> None:
         """Look at the queue once. When Slurm does not answer, nothing is said: the next look may succeed."""
-        # The times are compared as text: in Slurm's own form, whatever the user prefers.
-        environment = os.environ | {"SLURM_TIME_FORMAT": "standard"}
-        for line in ask(QUEUE, environment=environment).lines:
-            job, state, reason, submitted, rest = (line.split("|", 4) + [""] * 5)[:5]
-            folder, _, comment = rest.rpartition("|")
-            if folder != str(self.folder) or not comment.startswith(COMMENTS) or submitted < self._since:
+        waiting: dict[str, list[QueuedJob]] = {}
+        for job in queued_jobs(self.folder):
+            if job.submitted < self._since:
                 continue
-            if state == "PENDING":
-                self._pending(job, comment, reason)
-            elif state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
-                self._requeue(job, comment)
+            if job.state == "RUNNING":
+                self._started.add(job.id)
+            elif job.state == "PENDING":
+                self._pending(job, waiting)
+            elif job.state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
+                self._requeue(job.id, job.comment)
+        for code, jobs in waiting.items():
+            new = [job for job in jobs if (job.id, code) not in self._warned]
+            self._warned |= {(job.id, code) for job in new}
+            if new:
+                first = f"{new[0].id} ({new[0].comment})" + (f" and {len(new) - 1} more" if new[1:] else "")
+                verb = "are" if new[1:] else "is"
+                self.warn(f"Slurm job {first} {verb} waiting: {new[0].reason.replace('_', ' ')}")
 
     @property
     def _since(self) -> str:
         return self.since.isoformat(timespec="seconds")
 
-    def _pending(self, job: str, comment: str, reason: str) -> None:
-        code = reason.partition(",")[0].strip("() ")
-        remedy = NEVER.get(code, LIMIT if code.endswith(PER_JOB) else None)
+    def _pending(self, job: QueuedJob, waiting: dict[str, list[QueuedJob]]) -> None:
+        """Report a job that was requeued or will not start; note one that may wait long, by the reason."""
+        code = job.reason.replace("_", " ").partition(",")[0].strip("() ")
+        remedy = NEVER.get(code.replace(" ", "_"), LIMIT if code.endswith(PER_JOB) else None)
+        if job.id in self._started:
+            self._started.remove(job.id)
+            self.warn(f"Slurm job {job.id} ({job.comment}) was requeued: it starts again")
         if remedy:
-            self._once(job, code, f"Slurm job {job} ({comment}) will not start: {reason}; {remedy}")
+            self._once(job.id, code, f"Slurm job {job.id} ({job.comment}) will not start: {job.reason}; {remedy}")
         elif code.startswith(LONG):
-            self._once(job, code, f"Slurm job {job} ({comment}) is waiting: {reason}")
+            waiting.setdefault(code, []).append(job)
 
     def _requeue(self, job: str, comment: str) -> None:
         """Put a preempted job back into the queue, unless Slurm has done so.
@@ -100,6 +166,7 @@ class QueueWatch:
         answer = ask(["scontrol", "requeue", job])
         if answer.problem is None:
             self.warn(f"Slurm job {job} ({comment}) was preempted and is requeued")
+            self._started.discard(job)
             self._warned.discard((job, "PREEMPTED"))
         else:
             problem = f"Slurm job {job} ({comment}) was preempted and cannot be requeued: {answer.problem}; "

@@ -49,6 +49,8 @@ def keep_trace(
         files = {}
     for name in files:
         shutil.move(scratch / name, target / name)  # the scratch folder may be on another disk
+        if entry.node_file:
+            (target / name).chmod(0o600)  # it may hold the environment of the job
     captured = {
         "profiler": profiler,
         "missing": missing,

@@ -6,6 +6,7 @@ with one thread and with as many as there are usable CPUs.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,9 @@ from multicard.core.facts import tell
 from multicard.core.system import read_or_none, usable_cpus
 from multicard.limits.timing import least_s, repeats_s
 from multicard.record.binding import SYSFS, format_cpus, node_of_gpu, pci_address, read_topology
-from multicard.record.energy import EnergyMeter
 from multicard.record.environment import hardware, host, versions
-from multicard.workloads.vision.precision import choose_fp32
+from multicard.record.visible import identities
+from multicard.workloads.vision.precision import allow_tf32, choose_fp32
 
 DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
@@ -34,8 +35,7 @@ def main(kind: str, seconds: float) -> None:
     """Measure everything, for about `seconds` each."""
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     tell(machine={"host": host(), "hardware": hardware(), "versions": versions(), "numa": numa(kind)})
-    meter = EnergyMeter(device)  # for clocks and throttling
-    meter.start()
+    began = time.monotonic()
     size = array_bytes(device)
     for threads in [1] if kind == "cuda" else sorted({1, usable_cpus()}):
         for precision in precisions(device):
@@ -44,8 +44,7 @@ def main(kind: str, seconds: float) -> None:
     if kind == "cuda":
         for pinned in (True, False):
             measured("transfer", lambda p=pinned: transfer(device, p, seconds), None)
-    meter.stop()
-    tell(gpu_conditions=meter.conditions.record())
+    tell(rank={"gpus": identities([device]), "windows": [[began, time.monotonic()]]})
     tell(done=True)
 
 
@@ -109,12 +108,12 @@ def product(device: torch.device, dtype: torch.dtype, edge: int) -> Callable[[],
 @contextmanager
 def fp32_as(precision: str) -> Iterator[None]:
     """Let a GPU multiply fp32 as TF32, or forbid it."""
-    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     choose_fp32("on" if precision == "tf32" else "off")
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision = before
+        allow_tf32(*before)
 
 
 def memory(device: torch.device, size: int, seconds: float, threads: int) -> Iterator[dict[str, Any]]:

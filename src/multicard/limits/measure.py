@@ -13,7 +13,7 @@ import pandas as pd
 
 from multicard.core.errors import UserError
 from multicard.core.facts import told
-from multicard.core.layout import STEPS
+from multicard.core.layout import GPU_SAMPLES, STEPS
 from multicard.core.pipeline import pipeline_folder
 from multicard.core.prepared import PROVENANCE
 from multicard.core.reasons import describe_reason
@@ -24,6 +24,7 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch.commands import training_command
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import inside_one_machine, job_environment, settings
+from multicard.launch.gpu_samples import Samples, sampled
 from multicard.launch.job import run_job
 from multicard.launch.process import run
 from multicard.limits.all_reduce import exchange
@@ -123,10 +124,14 @@ def measure_machine(
 
 
 def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
-    facts, part = _told("multicard.limits.device_job", [device, str(seconds)], 100 * seconds)
+    with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
+        with sampled(Path(scratch), device):
+            facts, part = _told("multicard.limits.device_job", [device, str(seconds)], 100 * seconds)
+        samples = Samples.read(Path(scratch, GPU_SAMPLES))
     machine = next((fact["machine"] for fact in facts if "machine" in fact), {})
-    gpu = next((fact["gpu_conditions"] for fact in facts if "gpu_conditions" in fact), None)
-    return machine, {"part": "device", **part, "ranks": [{"rank": 0, "gpu_conditions": [gpu]}]}
+    rank = next((fact["rank"] for fact in facts if "rank" in fact), {})
+    conditions = samples.of_rank(rank)["gpu_conditions"]
+    return machine, {"part": "device", **part, "ranks": [{"rank": 0, "gpu_conditions": conditions}]}
 
 
 def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -97,20 +97,21 @@ class Nsys(Profiler):
         """Command that runs `command` and its children, recording the profiled window into the report `file`.
 
         CPU sampling and context switches stay off: on recent kernels they hang nsys 2022.4 for good.
-        On a CPU the window is an NVTX range, on a GPU a cudaProfilerStart/Stop pair. The capture's end must not
-        end the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event. So are
-        allocations of device memory, by an nsys that knows how: PyTorch keeps what it has once allocated, so in the
-        middle of training there are few.
+        The window is an NVTX range: cudaProfilerStart and Stop may be the script's own. The capture's end must not end
+        the job. Every kernel of a CUDA graph is recorded: by default nsys records a graph as one event. CUDA events
+        are not, where nsys can leave them out: timing them adds dependencies between streams, and so hides overlap.
+        Nor is the environment, by an nsys that can discard it. What the job leaves running neither holds nsys nor is
+        ended by it: the launcher ends it, and records that.
         """
+        trace = _if_known("profile", "--discard-environment=true")
         if device == "cuda":
-            trace = ["--trace=cuda,nvtx", "--cuda-graph-trace=node"]
-            trace += _if_known("profile", "--cuda-memory-usage=true")
-            capture = ["--capture-range=cudaProfilerApi"]
+            trace += ["--trace=cuda,nvtx", "--cuda-graph-trace=node"]
+            trace += _if_known("profile", "--cuda-event-trace=false")
         else:
-            trace = ["--trace=nvtx"]
-            capture = ["--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"]
+            trace += ["--trace=nvtx"]
         return [
-            "nsys", "profile", *trace, "--sample=none", "--cpuctxsw=none", *capture, "--capture-range-end=stop",
+            "nsys", "profile", *trace, "--sample=none", "--cpuctxsw=none", "--capture-range=nvtx",
+            f"--nvtx-capture={CAPTURE_RANGE}", "--capture-range-end=stop", "--wait=primary", "--kill=none",
             "--force-overwrite=true", f"--output={file}", *command,
         ]  # fmt: skip
 
@@ -121,7 +122,7 @@ class Nsys(Profiler):
 
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
         """Open the window in which the nsys around the job records."""
-        return NsysSession(device)
+        return NsysSession()
 
     def check(self, file: Path) -> None:
         """Raise `TraceError` unless `nsys profile` left a report."""
@@ -134,9 +135,9 @@ class Nsys(Profiler):
     def export(self, file: Path, folder: Path) -> Path:
         """Export a report to SQLite; the database appears only when it passed its checks.
 
-        An nsys that can exports NVTX's payloads, in which NCCL states the sizes of its messages. nsys 2023.4 records
-        the environment of every process on the machine that it may read, not of the job alone. They are removed from
-        the database, and so are all payloads but NCCL's; from the report they cannot be.
+        An nsys that can exports NVTX's payloads, in which NCCL states the sizes of its messages. An nsys that cannot
+        discard environments records those of every process on the machine that it may read, not of the job alone. They
+        are removed from the database, and so are all payloads but NCCL's; from the report they cannot be.
 
         Raises
         ------
@@ -145,9 +146,12 @@ class Nsys(Profiler):
         UserError
             If there is no space for the database: the report is none the worse for it.
         """
-        if not self.is_installed():
-            raise TraceError(f"cannot export {file.name}: nsys is not on the PATH")
         database = folder / f"{file.stem}.sqlite"
+        if not self.is_installed():
+            if database.exists():  # exported elsewhere
+                check_database(database)
+                return database
+            raise TraceError(f"cannot export {file.name}: nsys is not on the PATH")
         try:
             with atomic_write(database) as temporary:
                 temporary.unlink()  # nsys refuses to write to a name that exists
@@ -172,34 +176,27 @@ class Nsys(Profiler):
 class NsysSession(Session):
     """Ranges are NVTX, of the kind that ends by its handle: those of push and pop would cross the script's own."""
 
-    def __init__(self, device: "torch.device"):
-        from torch import cuda
+    def __init__(self) -> None:
+        from torch.cuda import nvtx
 
-        self._cuda, self._on_gpu = cuda, device.type == "cuda"
+        self._nvtx = nvtx
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
         """Show the block as an NVTX range."""
-        opened = self._cuda.nvtx.range_start(name)
+        opened = self._nvtx.range_start(name)
         try:
             yield
         finally:
-            self._cuda.nvtx.range_end(opened)
+            self._nvtx.range_end(opened)
 
     def mark(self, name: str) -> None:
         """Leave an NVTX mark."""
-        self._cuda.nvtx.mark(name)
+        self._nvtx.mark(name)
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> AbstractContextManager[object]:
         """Open the capture that `wrap` told nsys to wait for."""
-        if not self._on_gpu:
-            with self.range(CAPTURE_RANGE):
-                yield
-            return
-        self._cuda.profiler.start()
-        yield
-        self._cuda.profiler.stop()
+        return self.range(CAPTURE_RANGE)
 
 
 PROFILER = Nsys()

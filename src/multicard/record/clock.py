@@ -19,6 +19,9 @@ class Clock(Protocol):
     def seconds(self, start: Any, end: Any) -> float:
         """Seconds between two marks."""
 
+    def now(self) -> tuple[Any, float]:
+        """A mark of this moment, and this moment by the clock that processes of a machine share; call it likewise."""
+
 
 class HostClock:
     """Wall time of this process, for work that the CPU does."""
@@ -31,6 +34,10 @@ class HostClock:
     def seconds(self, start: float, end: float) -> float:
         """Seconds between two marks."""
         return end - start
+
+    def now(self) -> tuple[float, float]:
+        """Read both clocks."""
+        return time.perf_counter(), time.monotonic()
 
 
 class CudaClock:
@@ -63,6 +70,12 @@ class CudaClock:
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """Seconds between two events."""
         return start.elapsed_time(end) / 1e3
+
+    def now(self) -> tuple[torch.cuda.Event, float]:
+        """An event that the GPU has just reached, and that moment."""
+        event = self.mark()
+        event.synchronize()
+        return event, time.monotonic()
 
 
 def clock_for(device: torch.device, devices: Sequence[torch.device] = ()) -> Clock:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _python_dispatch, flop_counter
 
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+FP8 = "fp8"
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 CONVOLUTION = "convolution"  # in the names of such operations
 COUNTED = {"aten", "fsdp"}  # namespaces of operators whose bytes count: PyTorch's own, and the copies of FSDP2
@@ -46,7 +47,8 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
     again
         Those that activation checkpointing computes again: forward operations inside a backward pass.
     by_precision
-        All operations by the precision of their results, `tf32` where PyTorch computes fp32 in it.
+        All operations by the precision of their results, `tf32` where PyTorch computes fp32 in it; `fp8` by that of
+        their inputs.
     bytes
         Of the tensors that all of PyTorch's operators read and write: see `bytes_of`. None where one has no such size.
     problem
@@ -73,7 +75,7 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
         formula = formulas().get(getattr(function, "overloadpacket", None))
         if formula is not None:
             try:
-                self._add(formula(*args, **(kwargs or {}), out_val=found), str(function), found)
+                self._add(formula(*args, **(kwargs or {}), out_val=found), str(function), args, found)
             except Exception as error:  # the code that is counted goes on
                 self.problem = f"{type(error).__name__} of the formula of {function}"
         if self.bytes is not None and getattr(function, "namespace", None) in COUNTED:
@@ -83,7 +85,7 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
                 self.bytes = None
         return found
 
-    def _add(self, count: int, name: str, found: Any) -> None:
+    def _add(self, count: int, name: str, args: Sequence[Any], found: Any) -> None:
         result = next(each for each in (found if isinstance(found, Sequence) else (found,)) if each is not None)
         self.total += count
         # A backward pass computes without gradients, what checkpointing computes again inside it with them.
@@ -92,6 +94,8 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
         precision = PRECISIONS.get(result.dtype, str(result.dtype))
         if precision == "fp32" and result.is_cuda:
             precision = "tf32" if allows_tf32(of_convolutions=CONVOLUTION in name) else precision
+        if any(isinstance(each, torch.Tensor) and "float8" in str(each.dtype) for each in args):
+            precision = FP8
         self.by_precision[precision] += count
 
 
@@ -175,7 +179,8 @@ class StepCounter:
     Attributes
     ----------
     record
-        `model` and `hardware` operations, the `precision` of most, `bytes`, and the `problem`: why these are not known.
+        `model` and `hardware` operations, the `precision` of most (`fp8` if of any), `bytes`, and the `problem`: why
+        these are not known.
     """
 
     def __init__(self, devices: int, device: str | None = None) -> None:
@@ -203,7 +208,8 @@ class StepCounter:
         if problem or _compiled():
             self.record["problem"] = problem or COMPILED
             return
-        [(precision, _)] = counter.by_precision.most_common(1)
+        # Of a step that is partly in fp8, for which no peak is known, no peak is the right one.
+        precision = FP8 if FP8 in counter.by_precision else counter.by_precision.most_common(1)[0][0]
         self.record |= {"model": counter.total - counter.again, "hardware": counter.total, "precision": precision}
         self.record["bytes"] = counter.bytes
 

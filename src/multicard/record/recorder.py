@@ -47,6 +47,11 @@ class Recorder:
     counted_step
         Of this process, whose operations and bytes are counted if it is of the warm-up; None for none.
 
+    Attributes
+    ----------
+    windows
+        When the measured steps of each epoch began and ended, by `time.monotonic`: on a GPU, when that did.
+
     >>> with recorder.step(epoch=1, window="measured") as step:    # doctest: +SKIP
     ...     with recorder.phase("forward"):
     ...         loss = model(images)
@@ -68,6 +73,8 @@ class Recorder:
         self._counted_step, self._counter = counted_step, None
         self.clock = clock or clock_for(device, devices)
         self.rows: list[dict[str, Any]] = []
+        self.windows: list[list[float]] = []
+        self._window_epoch: int | None = None  # of the last one
         self._pending: list[_Step] = []
         self._current: _Step | None = None
         self._count = 0
@@ -127,6 +134,7 @@ class Recorder:
             If a loss is not finite. The rows are kept all the same.
         """
         self.clock.settle()
+        now = self.clock.now()
         fresh = []
         for step in self._pending:
             # From step to step: CUDA gives milliseconds in single precision, too coarse for the length of a run.
@@ -134,12 +142,20 @@ class Recorder:
                 self._start_s += self.clock.seconds(self._start, step.start)
             self._start = step.start
             fresh.append(step.row(self.rank, self.clock, self._start_s))
+            if step.window == "measured":
+                self._extend_windows(step, *now)
         self._pending.clear()
         self.rows += fresh
         for row in fresh:
             if row["loss"] is not None and not math.isfinite(row["loss"]):
                 raise Diverged(row["loss"], row["step"])
         return fresh
+
+    def _extend_windows(self, step: "_Step", now: Any, now_s: float) -> None:
+        start_s, end_s = (now_s - self.clock.seconds(mark, now) for mark in (step.start, step.end))
+        if step.epoch != self._window_epoch:
+            self.windows.append([start_s, end_s])
+        self.windows[-1][1], self._window_epoch = end_s, step.epoch
 
     def continue_from(self, written: str) -> None:
         """Continue after the steps of an earlier attempt, as `write` left them.
@@ -201,7 +217,7 @@ class _Step:
                 self.counts[name] = (self.counts[name] or 0) + count
 
     def row(self, rank: int, clock: Any, start_s: float) -> dict[str, Any]:
-        times: dict[str, float | None] = {f"{name}_s": None for name in PHASES}
+        times: dict[str, float | None] = {f"{name}_s": None for name in (*PHASES, "evaluation")}
         for name, start, end in self.phases:
             times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
         return {

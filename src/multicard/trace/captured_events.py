@@ -37,9 +37,9 @@ class CapturedEvents:
     ) -> None:
         """Read the kinds of events that are `wanted`.
 
-        Beside kinds, "shapes" asks for launch shapes, "starts" for more than durations of what runs on devices, and
-        "launches" for the calls that launched it. The scope `STEPS` needs "ranges", and for what runs on devices "api",
-        "starts" and "launches".
+        Beside kinds, "shapes" asks for launch shapes, "starts" for more than durations of what runs on devices,
+        "launches" for the calls that launched it, and "calls" for the times of all calls. The scope `STEPS` needs
+        "ranges", and for what runs on devices "api", "starts" and "launches".
         """
         self.traces, self.scope = traces, scope
 
@@ -68,6 +68,7 @@ class CapturedEvents:
             own.arrays.pop("correlation", None)
         self.api = read(
             "api",
+            *(("start", "duration") if "calls" in wanted else ()),
             groups=("process", "api", "name", *thread),
             see=self.launches.see if self.launches else None,
             where=self._begun_in_steps() if scope == STEPS else None,

@@ -208,7 +208,7 @@ def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequenc
 def _times(kernels: Events, codes: list[int], trace: Trace) -> tuple[Any, Any]:
     """Starts and ends of the kernels of some groups in order of time, on the trace's clock."""
     mine = np.isin(kernels.code, codes)
-    start = kernels.arrays["start"][mine] + (trace.clock[1] if trace.clock else 0)
+    start = kernels.arrays["start"][mine].astype(np.int64) + (trace.clock[1] if trace.clock else 0)
     end = start + kernels.arrays["duration"][mine]
     order = np.argsort(start, kind="stable")
     return start[order], end[order]

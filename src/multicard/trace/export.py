@@ -16,10 +16,6 @@ def export_run(folder: Path) -> None:
     trace = folder / TRACE
     captured = read_json(trace / CAPTURED)
     profiler, missing, files = PROFILERS[captured["profiler"]], captured["missing"], []
-    keep = {CAPTURED, EXPORTED, *(entry["name"] for entry in captured["files"])}
-    for old in trace.iterdir():
-        if old.name.endswith(profiler.readable) and old.name not in keep:
-            old.unlink()
     for entry in captured["files"]:
         path = trace / entry["name"]
         if missing is None and (not path.exists() or sha256(path) != entry["sha256"]):
@@ -30,5 +26,9 @@ def export_run(folder: Path) -> None:
                 files.append(described(profiler.export(path, trace)) | node)
         except TraceError as error:
             missing = str(error)
+    keep = {CAPTURED, EXPORTED, *(entry["name"] for entry in (*captured["files"], *files))}
+    for old in trace.iterdir():
+        if old.name.endswith(profiler.readable) and old.name not in keep:
+            old.unlink()
     exported = {"profiler": profiler.name, "missing": missing, "files": [] if missing else files}
     write_json(trace / EXPORTED, exported)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 Intervals = npt.NDArray[np.int64]
 
 NOTHING: Intervals = np.empty((0, 2), np.int64)
+FIRST, LAST = -(1 << 62), 1 << 62  # the time that a complement covers
 
 
 def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
@@ -32,6 +33,16 @@ def merged(starts: Intervals, ends: Intervals) -> tuple[Intervals, Intervals]:
     opens = np.flatnonzero(starts[1:] > reach[:-1]) + 1
     firsts = np.concatenate(([0], opens))
     return np.column_stack((starts[firsts], reach[np.append(opens - 1, len(starts) - 1)])), firsts
+
+
+def complement(moments: Intervals) -> Intervals:
+    """Moments between `FIRST` and `LAST` that a set does not hold."""
+    return np.column_stack((np.append(FIRST, moments[:, 1]), np.append(moments[:, 0], LAST)))
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """Moments that both sets hold."""
+    return complement(union(*np.concatenate((complement(a), complement(b))).T))
 
 
 class Measure:

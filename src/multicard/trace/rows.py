@@ -5,6 +5,7 @@ A row names its trace by number; columns that it lacks are empty.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,8 @@ from multicard.core.layout import PHASES
 from multicard.trace.captured_events import STEPS, CapturedEvents, summed
 from multicard.trace.collect import Events
 from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
+from multicard.trace.host import elsewhere
+from multicard.trace.intervals import NOTHING, Intervals
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 from multicard.trace.statistics import Grouped, Statistics, by_group, statistics
@@ -160,8 +163,14 @@ def timeline(capture: CapturedEvents) -> Rows:
         found = capture.marks.window(trace, process) if capture.scope == STEPS else ALWAYS
         return None if found == ALWAYS else found
 
+    @cache
+    def away(trace: int, process: int | None) -> Intervals:
+        return (
+            NOTHING if capture.api is None else elsewhere(capture.api, capture.ranges, capture.marks, (trace, process))
+        )
+
     return timelines(
-        capture.traces, capture.kernels, capture.memory, capture.launches, communicates, capture.steps, window
+        capture.traces, capture.kernels, capture.memory, capture.launches, away, communicates, capture.steps, window
     )
 
 

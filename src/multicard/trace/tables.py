@@ -271,7 +271,7 @@ ACTIVITIES: dict[str, Activity] = {
         "Where each device's time goes, by unions of intervals: over the capture, or from the first step's start to "
         "the last one's end (scope steps), and per step. The extent of steps is the device's own where launches tell "
         "it, else the host's; start_s counts from the first of them in the report.",
-        needs=("ranges", "api", "launches", "starts"),
+        needs=("ranges", "api", "launches", "starts", "calls"),
         requires_any=True,
     ),
     "shares": Activity(

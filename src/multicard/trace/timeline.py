@@ -7,16 +7,15 @@ import numpy as np
 
 from multicard.trace.captured_events import CAPTURE, STEPS, Place
 from multicard.trace.collect import Events, in_parallel
-from multicard.trace.intervals import NOTHING, Intervals, Measure, merged, union
+from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged, union
 from multicard.trace.launches import UNKNOWN, Launches
 from multicard.trace.model import Integers, Trace
 from multicard.trace.steps import HOST, STEP, Steps, Window
 
 SHARES = ("span", "busy", "compute", "communication", "memory", "overlapped", "exposed_communication", "idle")
-CAUSES = ("idle_host_bound", "idle_collective", "idle_other")
+CAUSES = ("idle_host_bound", "idle_host_elsewhere", "idle_collective", "idle_other")
 
 COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
-_LONG_BEFORE = -(1 << 62)
 
 
 class Device:
@@ -40,16 +39,19 @@ class Device:
         self._start, self._end, self._kind = start, end[order], kind[order]
         self._call = None if call is None else call[order]
 
-    def between(self, starts: Integers, ends: Integers) -> dict[str, list[int] | list[None]]:
+    def between(
+        self, starts: Integers, ends: Integers, elsewhere: Intervals = NOTHING
+    ) -> dict[str, list[int] | list[None]]:
         """Nanoseconds of each of `SHARES` and `CAUSES` within each [start, end).
 
         Busy is any activity; overlapped is communication while the device also computes, exposed is
         communication while it does not; idle is the rest of the span.
 
         An idle gap is judged by the activity that ends it. `idle_host_bound`: its launching call began only after
-        the device had gone idle. `idle_collective`: it was launched in time and communicates, so the device waits
-        for a collective to begin. `idle_other`: launched in time but started late for another reason, launch not
-        recorded, or nothing follows. They are None when no calls were recorded.
+        the device had gone idle, and the host was launching work; `idle_host_elsewhere`: likewise, in the moments of
+        `elsewhere`, when the host was busy with something else. `idle_collective`: it was launched in time and
+        communicates, so the device waits for a collective to begin. `idle_other`: launched in time but started late
+        for another reason, launch not recorded, or nothing follows. They are None when no calls were recorded.
         """
 
         def length(moments: Intervals) -> Integers:
@@ -74,8 +76,8 @@ class Device:
         found["idle"] = found["span"] - found["busy"]
         if self._call is not None:
             causes = _idle_causes(busy, self._call[firsts], self._kind[firsts] == COMMUNICATION)
-            host, collective = map(length, causes)
-            found |= dict(zip(CAUSES, (host, collective, found["idle"] - host - collective), strict=True))
+            host, collective, away = map(length, (*causes, intersection(causes[0], elsewhere)))
+            found |= dict(zip(CAUSES, (host - away, away, collective, found["idle"] - host - collective), strict=True))
         listed = {name: values.tolist() for name, values in found.items()}
         return listed | {name: [None] * len(starts) for name in CAUSES if name not in listed}
 
@@ -85,7 +87,7 @@ class Device:
 
 def _idle_causes(busy: Intervals, call: Integers, communicates: Integers) -> tuple[Intervals, Intervals]:
     """Gaps that are bound by the host and gaps that wait for a collective, from what opens each busy interval."""
-    begins = np.concatenate(([_LONG_BEFORE], busy[:-1, 1]))[: len(busy)]
+    begins = np.concatenate(([FIRST], busy[:-1, 1]))[: len(busy)]
     gaps = np.column_stack((begins, busy[:, 0]))
     known = call != UNKNOWN
     host = known & (call >= begins)
@@ -97,6 +99,7 @@ def timelines(
     kernels: Events | None,
     memory: Events | None,
     launches: Launches | None,
+    away: Callable[[int, int], Intervals],
     communicates: Sequence[bool],
     steps: Mapping[Place, Steps],
     window: Callable[[int, int], Window | None],
@@ -111,6 +114,8 @@ def timelines(
         What ran on devices, with process, device, start and duration. None: not recorded.
     launches
         The calls that launched the kernels and memory operations, None when no calls were recorded.
+    away
+        When the host of a trace and process is busy with something other than launching work.
     communicates
         For each group of kernels, whether these communicate.
     steps
@@ -149,7 +154,7 @@ def timelines(
                 first, last = min(first, own.window[0]), max(last, own.window[1])
         else:
             first, last = own.window if len(own.starts) else around
-        found = device.between(np.append(first, own.starts), np.append(last, own.ends))
+        found = device.between(np.append(first, own.starts), np.append(last, own.ends), away(*place[:2]))
         where = dict(zip(("trace", "process", "device"), place, strict=True))
         origin = origins.get(place[0])
         starts = [None if origin is None else (start - origin) / 1e9 for start in (first, *own.starts.tolist())]
@@ -185,7 +190,7 @@ def _device(
     columns: list[list[Integers]] = [[], [], [], []]
     for which, (own, values, kind) in enumerate(sets):
         mine = own.mask(value == place for value in values)
-        start = own.arrays["start"][mine]
+        start = own.arrays["start"][mine].astype(np.int64)  # narrowed times would wrap in a sum
         columns[0].append(start)
         columns[1].append(start + own.arrays["duration"][mine])
         columns[2].append(kind[own.code[mine]])

@@ -59,7 +59,8 @@ FIGURES = (
         44,
         "What does NVIDIA DALI gain over PyTorch's DataLoader?",
         "It does not show that the loader was the bottleneck: where the GPU is always busy, a faster loader cannot "
-        "help. On a CPU, DALI decodes on the same cores that train.",
+        "help. Images in arrays (`stored_size: null`) do not show what DALI can do: nothing is decoded, and DALI calls "
+        "Python for every batch. On a CPU, DALI decodes on the same cores that train.",
         "vision",
     ),
     _gain("layout", 45, "What does the memory layout NHWC gain over NCHW?", "It does not show which kernels changed: "

@@ -5,7 +5,7 @@ from multicard.figures.catalog._words import BARS
 
 KINDS = (
     "allocated (by PyTorch, for tensors), reserved (by PyTorch's allocator, which keeps what tensors release), and "
-    "used by everything on the GPU (by NVML, after the training steps: CUDA's context and NCCL's buffers too)"
+    "used by everything on the GPU (by NVML, before any test: CUDA's context and NCCL's buffers too)"
 )
 
 FIGURES = (

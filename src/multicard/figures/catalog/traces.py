@@ -59,8 +59,9 @@ FIGURES = (
         order=35,
         question="Is a GPU busy, waiting for other GPUs, or idle?",
         caption="Share of the profiled time, in which every moment of a GPU counts once. Communication is exposed "
-        "where the GPU computes nothing meanwhile. Idle time is attributed to what ends it: a kernel that the host "
-        "launched late (host-bound), or a collective. Bars are means over GPUs and repeats; each tick "
+        "where the GPU computes nothing meanwhile. Idle time is attributed to what ends it: a kernel that was "
+        "launched late, because the host was launching other work (host-bound) or busy elsewhere, such as loading "
+        "data; or a collective. Bars are means over GPUs and repeats; each tick "
         "marks the busy time of one GPU in one run.",
         limits="Busy does not mean well utilized: a GPU that runs one small kernel counts as busy. Waiting *inside* a "
         "collective counts as communication, not as idle (see the table `stragglers`).",

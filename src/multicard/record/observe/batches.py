@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from multicard.core.system import read_or_none
@@ -19,12 +19,15 @@ class Pass:
         The step that asked for each, and its contents.
     ended
         The step that found the loader exhausted; None before.
+    trained
+        Whether a backward pass or an update followed any of them: else they are of a test.
     """
 
     def __init__(self, loader: Loader):
         self.loader = loader
         self.batches: list[tuple[int, Contents]] = []
         self.ended: int | None = None
+        self.trained = False
         self._first: Reading | None = None
 
     def add(self, step: int, batch: Any, asked: int | None) -> None:
@@ -37,7 +40,7 @@ class Pass:
         """
         # A batch may be anything. What was asked counts whatever it looks like, as with two views of each sample.
         samples = asked if asked not in (None, 1) else read_or_none(lambda: self._samples(batch, asked))
-        tokens = read_or_none(lambda: tokens_in(batch)) if isinstance(batch, Mapping) else None
+        tokens = read_or_none(lambda: tokens_in(batch))
         self.batches.append((step, Contents(samples, tokens)))
 
     def _samples(self, batch: Any, asked: int | None) -> int | None:

@@ -9,6 +9,7 @@ DEEPEST = 4  # levels of lists, tuples and mappings that are looked into
 MOST_PARTS = 64  # of each
 
 TOKENS, MASK = ("input_ids", "tokens"), "attention_mask"  # keys of Hugging Face's batches, and of torchtune's
+WITH_LABELS = (*TOKENS, "input", "inputs")  # of batches that are pairs with labels: torchtitan's
 
 
 class Contents(NamedTuple):
@@ -77,19 +78,34 @@ def later_samples(batch: Any, batch_size: int | None, drop_last: bool, first: Re
     return smaller.pop() if len(smaller) == 1 else None
 
 
-def tokens_in(batch: Mapping[str, Any]) -> int | None:
+def tokens_in(batch: Any) -> int | None:
     """Tokens of a batch of texts; None of any other.
 
     They are the elements of its integers of shape (samples, length), less those that its mask of the same shape leaves
-    out. A mask on a GPU is not read, since that would wait for it.
+    out. A mask on a GPU is not read, since that would wait for it. Under a name that other data have too, as torchtitan
+    gives them, they come with labels of the same shape.
+
+    >>> ids = torch.zeros(2, 8, dtype=int)
+    >>> tokens_in({"input_ids": ids}), tokens_in(({"input": ids}, ids)), tokens_in(({"input": ids}, ids[:, 0]))
+    (16, 16, None)
     """
-    ids = next((batch[name] for name in TOKENS if name in batch), None)
-    if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or not _is_integer(ids):
+    names, labels = TOKENS, None
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        batch, labels = batch
+        names = WITH_LABELS
+    if not isinstance(batch, Mapping):
+        return None
+    ids = next((batch[name] for name in names if name in batch), None)
+    if not _are_ids(ids) or (names is WITH_LABELS and not (_are_ids(labels) and labels.shape == ids.shape)):
         return None
     mask = batch.get(MASK)
     if isinstance(mask, torch.Tensor) and mask.shape == ids.shape and mask.device.type == "cpu":
         return int(mask.count_nonzero())
     return ids.numel()
+
+
+def _are_ids(values: Any) -> bool:
+    return isinstance(values, torch.Tensor) and values.dim() == 2 and _is_integer(values)
 
 
 def _is_integer(values: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import dataloader
 
 from multicard.core.system import read_or_none
+from multicard.record.observe.exchange import functions_of_messages, note_message
 from multicard.record.observe.loaders import loader_of, note_index, samples_asked
 from multicard.record.observe.observer import OBSERVER
 from multicard.record.observe.ranks import world_size
@@ -35,6 +36,8 @@ def install(note_process: Callable[..., None], job: str) -> None:
     _watch_scalers()
     _watch_backward()
     _watch_loaders()
+    _watch_messages()
+    _watch_modes()
 
 
 def apart(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,6 +215,43 @@ def _watch_indices(base: Any) -> None:
         return index
 
     base._next_index = watched_index
+
+
+def _watch_modes() -> None:
+    """Watch when a model is put into evaluation mode, and only then when it returns to training.
+
+    Many scripts call `train` in every step, which calls that of every module.
+    """
+    module = torch.nn.Module
+    begins, ends = apart(OBSERVER.evaluation_begins), apart(OBSERVER.evaluation_ends)
+    plain_eval, plain_train = module.eval, module.train
+
+    @functools.wraps(plain_eval)
+    def watched_eval(self: Any) -> Any:
+        if not is_compiling() and begins():
+            module.train = watched_train
+        return plain_eval(self)
+
+    @functools.wraps(plain_train)
+    def watched_train(self: Any, mode: bool = True) -> Any:
+        if mode and not is_compiling():
+            module.train = plain_train
+            ends()
+        return plain_train(self, mode)
+
+    module.eval = watched_eval
+
+
+def _watch_messages() -> None:
+    """Watch messages between two ranks, as of a pipeline; collectives are counted by PyTorch."""
+    for owner, name, plain in functions_of_messages():
+
+        @functools.wraps(plain)
+        def watched(*arguments: Any, _plain: Any = plain, **options: Any) -> Any:
+            note_message()
+            return _plain(*arguments, **options)
+
+        setattr(owner, name, watched)
 
 
 def _hide_from_compiler() -> None:

@@ -8,19 +8,16 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSa
 
 from multicard.core.system import read_or_none
 
-SAMPLERS, DATA_SETS = ("batch_sampler", "sampler"), ("dataset", "datasets")  # attributes that lead to those within
+SAMPLERS = ("batch_sampler", "sampler")  # attributes that lead to those within
+DATA_SETS = ("dataset", "datasets", "_data", "_distributed")  # likewise; the last two are torchtitan's, Hugging Face's
 MOST_LINKS = 64  # samplers around samplers, or data sets around data sets, that are looked at
 MOST_AHEAD = 10_000  # batches that a loader may have asked for and not given
 
-# Attributes of samplers, batch samplers and data sets that give each rank its own samples: those of PyTorch, torchdata,
-# Lightning and Hugging Face; of Accelerate; of OpenMMLab; of YOLOX and Detectron2; of Megatron and NeMo.
-SHARES = (
-    ("num_replicas", "rank"),
-    ("num_processes", "process_index"),
-    ("world_size", "rank"),
-    ("_world_size", "_rank"),
-    ("data_parallel_size", "data_parallel_rank"),
-)
+# Attributes of loaders, samplers and data sets that give each rank its own samples, with or without a _ before them:
+# of how many shares, and which; those of PyTorch, torchdata, torchtitan, Lightning, Hugging Face, Accelerate,
+# OpenMMLab, YOLOX, Detectron2, Megatron and NeMo, and what people call them.
+SHARES = ("num_replicas", "num_processes", "world_size", "data_parallel_size", "dp_world_size", "dp_size", "num_shards")
+OWN_SHARE = ("rank", "process_index", "data_parallel_rank", "dp_rank", "global_rank", "shard_id", "shard_index")
 MICRO_BATCHES = "micro_batch_times_data_parallel_size", "micro_batch_size"  # what Megatron's keep of the former
 
 # Samplers that draw from all of a data set on each rank, if they are PyTorch's or torchdata's.
@@ -63,7 +60,7 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     description = {
         "kind": type(loader).__name__,
         "sampler": None if streams else type(samplers[-1]).__name__,
-        "distinct": ranks == 1 or read_or_none(lambda: draws_distinct(samplers, loader.dataset, ranks)),
+        "distinct": ranks == 1 or read_or_none(lambda: draws_distinct(samplers, loader.dataset, ranks, loader)),
         "batch_size": batch_size,
         "num_workers": loader.num_workers,
     }
@@ -73,10 +70,10 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     return Loader(description, batch_size, length, ahead, bool(loader.drop_last))
 
 
-def draws_distinct(samplers: list[Any], data: Any, ranks: int) -> bool | None:
-    """Whether each of several ranks draws samples of its own by these samplers from this data set."""
+def draws_distinct(samplers: list[Any], data: Any, ranks: int, loader: Any = None) -> bool | None:
+    """Whether each of several ranks draws samples of its own by these samplers from this data set, by this loader."""
     sets = list(_chain(data, DATA_SETS))
-    shares = [share for each in (*samplers, *sets) for share in _shares(each)]
+    shares = [share for each in (loader, *samplers, *sets) for share in _shares(each)]
     if ranks in shares:
         return True
     is_plain = all(_is_plain(each, data) for each in samplers) and not any(map(_may_be_share, sets))
@@ -99,9 +96,11 @@ def _chain(first: Any, names: tuple[str, ...]) -> Iterator[Any]:
 
 def _shares(link: Any) -> Iterator[int]:
     """Among how many ranks a sampler or data set says that it shares samples."""
-    for size, rank in SHARES:
-        if hasattr(link, size) and hasattr(link, rank):
-            yield getattr(link, size)
+    sizes, own = (
+        [found for name in names for mark in ("", "_") if isinstance(found := getattr(link, mark + name, None), int)]
+        for names in (SHARES, OWN_SHARE)
+    )
+    yield from (size for size in dict.fromkeys(sizes) if any(0 <= rank < size for rank in own))
     if all(hasattr(link, name) for name in MICRO_BATCHES):
         all_samples, own = (getattr(link, name) for name in MICRO_BATCHES)
         yield all_samples // own

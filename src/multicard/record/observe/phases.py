@@ -6,6 +6,8 @@ from typing import Any
 # Phases that begin. A transfer does where a loader gave a batch, if the start of the forward pass is seen too.
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = "data", "transfer", "forward", "backward", "optimizer"
 UNFED_BACKWARD = "backward without a loader"  # before which nothing tells where a forward pass began
+EVALUATION = "evaluation"  # begins where a batch is drawn without gradients, or the model is put into evaluation mode
+TESTED = "tested"  # a loader of an evaluation is exhausted: the evaluation ends here, unless another one follows
 LEFT = None  # a phase ends
 PASSED = "passed"  # one ends, and what comes next may be a forward pass, if a backward pass follows
 
@@ -26,11 +28,24 @@ def phases_of(events: Iterable[Event], has_transfers: bool = True) -> list[tuple
     [('backward', 3, 4), ('forward', 4, 6), ('backward', 6, 7)]
     >>> phases_of([(DATA, 0), (TRANSFER, 1), (FORWARD, 2), (BACKWARD, 3), (TRANSFER, 5), (BACKWARD, 7)])[1:]
     [('transfer', 1, 2), ('forward', 2, 3), ('backward', 3, 5), ('forward', 5, 7)]
+
+    What a backward pass follows was no evaluation, such as one of a model of which a part is in evaluation mode.
+
+    >>> phases_of([(EVALUATION, 0), (TESTED, 2), (EVALUATION, 3), (DATA, 5), (LEFT, 6), (EVALUATION, 6), (BACKWARD, 9)])
+    [('evaluation', 0, 2), ('evaluation', 3, 5), ('data', 5, 6)]
     """
     phases: list[tuple[str, Any, Any]] = []
     phase = start = passed = None  # passed: mark of the end of a backward pass or of another optimizer's update
     arrived = None  # mark of the batch before a forward pass, where its transfer ended
+    tested = None  # mark of the end of an evaluation
     for event, mark in events:
+        if phase == EVALUATION:
+            if event == TESTED:
+                tested = mark
+                continue
+            if tested is not None or event not in (BACKWARD, UNFED_BACKWARD):
+                phases.append((EVALUATION, start, mark if tested is None else tested))
+            phase = tested = None
         if event == BACKWARD and phase is None and passed is not None:
             phase, start = FORWARD, passed
         if phase == TRANSFER and event == FORWARD:
@@ -43,6 +58,6 @@ def phases_of(events: Iterable[Event], has_transfers: bool = True) -> list[tuple
             phases.append((FORWARD, start, mark))
         elif phase not in (None, TRANSFER, FORWARD):
             phases.append((phase, start, mark))
-        phase, start = {UNFED_BACKWARD: BACKWARD, PASSED: None}.get(event, event), mark
+        phase, start = {UNFED_BACKWARD: BACKWARD, PASSED: None, TESTED: None}.get(event, event), mark
         passed, arrived = mark if event == PASSED else None, None
     return phases

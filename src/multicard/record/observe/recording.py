@@ -24,17 +24,19 @@ from multicard.record.binding import bound
 from multicard.record.capture import LONGEST_WAIT, Capture, HostBarrier, RankLeft
 from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
-from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.memory import peak_memory
 from multicard.record.observe.batches import asks_ahead, used_by_step
+from multicard.record.observe.exchange import Exchanges
 from multicard.record.observe.failure import facts_of_process
 from multicard.record.observe.observer import Observer, is_capturing
 from multicard.record.observe.phases import (
     BACKWARD,
+    EVALUATION,
     FORWARD,
     LEFT,
     OPTIMIZER,
     PASSED,
+    TESTED,
     TRANSFER,
     UNFED_BACKWARD,
     Event,
@@ -90,8 +92,7 @@ class Recording:
         self._mark = self.recorder.clock.mark
         self._on_gpu = device.type == "cuda"
         self.plan = Plan(self.stated)
-        self.meters = [EnergyMeter(each) for each in self.devices]
-        self.thread = ThreadTime()
+        self.thread, self.exchanges = ThreadTime(), Exchanges()
         is_first = self.rank % self.stated["ranks_per_node"] == 0
         self.others = OthersMeter(job.get("launcher") if is_first else None)
         self.record: dict[str, Any] = {}
@@ -141,12 +142,39 @@ class Recording:
     def note_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
         if self._between_passes and self._step is not None and not (self._on_gpu and is_capturing()):
-            self._resume_meters()  # an exhausted loader may have given the batch before
+            self._resume_clock()  # an exhausted loader may have given the batch before
         self.note(BACKWARD if is_fed else UNFED_BACKWARD)
+
+    @property
+    def events(self) -> int:
+        """Number of events of the step so far."""
+        return len(self._events)
+
+    def note_evaluation(self) -> None:
+        """An evaluation begins, or goes on."""
+        if not self._events or self._events[-1][0] != EVALUATION:
+            self.note(EVALUATION)
+
+    def note_after_evaluation(self, event: str | None) -> None:
+        """An evaluation ends, if one is open."""
+        if self._events and self._events[-1][0] == EVALUATION:
+            self.note(event)
+
+    def retract(self, number: int, before_pass: tuple[Any, int, list[Event], bool] | None) -> None:
+        """Take the events of the step from that number on for an evaluation; `before_pass`: as `begin_pass` gave it."""
+        if self._step is None or not (tested := self._events[number:]):
+            return
+        ended = [(TESTED, tested[-1][1])] if tested[-1][0] is LEFT else []  # else the pass was broken off
+        self._events[number:] = [(EVALUATION, tested[0][1]), *ended]
+        if before_pass is not None:
+            self._step.start, self._step.epoch, events, is_between = before_pass
+            self._events[:0] = events
+            if is_between:
+                self.end_pass()
 
     def _show(self, event: str | None) -> None:
         self._close_ranges(1)
-        if event in (LEFT, PASSED):
+        if event in (LEFT, PASSED, EVALUATION, TESTED):
             return
         self._show_step()
         if self._step.window != "warmup":
@@ -172,7 +200,7 @@ class Recording:
         step = self.steps + 1
         if self._prepare(step, observer):
             self._start = None  # work of the profiler, or of ours, is in no step
-        self._resume_meters()
+        self._resume_clock()
         window = self.plan.window(step)
         self._step = self.recorder.begin(observer.epoch, window, self._start)
         self._start, self._events = self._step.start, []
@@ -207,27 +235,27 @@ class Recording:
         self._seen.clear()
         self.recorder.settle()
 
-    def begin_pass(self, observer: Observer) -> None:
-        """A pass over the data begins: the step that is open begins only now."""
+    def begin_pass(self, observer: Observer) -> tuple[Any, int, list[Event], bool] | None:
+        """A pass over the data begins: the step that is open begins only now; give what that has changed."""
         if self._step is None:
-            return
+            return None
+        before = self._step.start, self._step.epoch, list(self._events), self._between_passes
         self._close_ranges(0)
         self._events.clear()
         self._step.epoch = observer.epoch
-        self._resume_meters()
+        self._resume_clock()
         self._step.start = self._mark()
+        return before
 
     def end_pass(self) -> None:
-        """A loader is exhausted: tests may follow, which no meter should count."""
+        """A loader is exhausted: tests may follow, whose time does not count."""
         if self.plan.window(self.steps + 1) == "measured":
             self._between_passes = True
-            for meter in (*self.meters, self.thread):
-                meter.stop()
+            self.thread.stop()
 
-    def _resume_meters(self) -> None:
+    def _resume_clock(self) -> None:
         if self._between_passes and self.plan.window(self.steps + 1) == "measured":
-            for meter in (*self.meters, self.thread):
-                meter.start()
+            self.thread.start()
         self._between_passes = False
 
     def _prepare(self, step: int, observer: Observer) -> bool:
@@ -237,12 +265,12 @@ class Recording:
             self.others.start()
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
-            for meter in (*self.meters, self.thread):
-                meter.start()
+            self.thread.start()
+            self.exchanges.start()
         if step == plan.measured_end + 1:
             self._settle(observer)
-            for meter in (*self.meters, self.thread):
-                meter.stop()
+            self.thread.stop()
+            self.exchanges.stop()
             self.others.stop()
             plan.profiled = self._agree(observer)
             self._log(
@@ -337,10 +365,8 @@ class Recording:
             "binding": bound() | {"note": None},
             "steps_per_pass": self._pace.pass_steps,
             "profiled_window": self.plan.profiled and self.plan.profiled._asdict(),
-            "energy": [meter.record() for meter in self.meters],
-            "gpu_conditions": [meter.conditions.record() for meter in self.meters],
+            "windows": self.recorder.windows,
             "host_conditions": self.others.record(),
-            "device_memory_used_bytes": [device_memory_used_bytes(device) for device in self.devices],
             "compile_limits_hit": limits_hit(),
             "operations": self.recorder.operations,
             "trace_problem": self.capture.problem,
@@ -351,6 +377,7 @@ class Recording:
                 "frameworks": dict(_frameworks()),
                 "threads": torch.get_num_threads(),
                 "thread_time": self.thread.record(),
+                "exchanged": self.exchanges.seen,
             },
             "ignored_exit": False,
         }

@@ -13,7 +13,6 @@ from torch import nn
 
 from multicard.core.errors import UserError
 from multicard.record.capture import Capture
-from multicard.record.energy import EnergyMeter
 from multicard.record.others import OthersMeter
 from multicard.record.rank import log_progress
 from multicard.record.recorder import Recorder
@@ -56,10 +55,9 @@ class Observer:
         rank: int,
         recorder: Recorder,
         capture: Capture,
-        meter: EnergyMeter,
         others: OthersMeter | None = None,
     ):
-        self.p, self.rank, self.recorder, self.capture, self.meter = p, rank, recorder, capture, meter
+        self.p, self.rank, self.recorder, self.capture = p, rank, recorder, capture
         self.others = others or OthersMeter(None)
         self.held: ModelState | None = None
         self.save_time_s: float | None = None
@@ -164,11 +162,8 @@ class Observer:
             window = "profiled"
         if number == p.least_warmup_steps:  # the last step of the warm-up makes up for the time that this takes
             self.others.start()
-        if number == p.least_warmup_steps + 1:
-            self.meter.start()
         if window == "profiled" and "window" not in self._open:
             self.recorder.settle()
-            self.meter.stop()
             self.others.stop()
             self._enter_context("window", self.capture.window())
         if self.rank == 0 and number in (p.least_warmup_steps + 1, p.least_warmup_steps + p.steps // 2):

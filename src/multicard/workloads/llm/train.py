@@ -9,7 +9,6 @@ import torch
 
 from multicard.core.layout import STEPS, rank_file
 from multicard.record.capture import Capture
-from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.others import OthersMeter
 from multicard.record.rank import bind_rank, run_rank
 from multicard.record.recorder import COUNTED_STEP, Recorder
@@ -36,10 +35,10 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
     _stay_offline(scratch, rank)
     from multicard.workloads.llm import torchtune_backend
 
-    capture, meter = Capture(job["profiler"], scratch, rank, device), EnergyMeter(device)
+    capture = Capture(job["profiler"], scratch, rank, device)
     recorder = Recorder(rank, device, capture, counted_step=COUNTED_STEP)
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
-    observer = Observer(p, rank, recorder, capture, meter, others)
+    observer = Observer(p, rank, recorder, capture, others)
     train_file, output = Path(job["data"]) / texts["files"][0]["name"], scratch / "output"
     if rank == 0:
         record["data"]["tokens_per_sample"] = torchtune_backend.tokens_per_sample(p, model, texts, train_file)
@@ -59,11 +58,9 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
         },
         "attention": observer.attention,
         "held_bytes": observer.held.record() if observer.held else None,
-        "energy": [meter.record()],
-        "gpu_conditions": [meter.conditions.record()],
+        "windows": recorder.windows,
         "host_conditions": others.record(),
         "operations": recorder.operations,
-        "device_memory_used_bytes": [device_memory_used_bytes(device)],
     }
     if rank == 0 and p.save != "none":
         weights = [path for path in output.rglob("*") if path.suffix in WEIGHTS]

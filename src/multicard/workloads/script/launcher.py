@@ -22,8 +22,8 @@ class Launcher:
         What a user who starts the ranks by it types: its program, or `-m` and its module.
     package
         Package that the interpreter needs for it, beside torch; None where none.
-    variables
-        Names of variables that it needs, beside those of every job.
+    withheld
+        Pattern of the names of variables that it would take for options; None where there are none.
     hidden_from_profilers
         Why a profiler that runs it as its child would not see the ranks, nor multicard know their CPU time for the
         job's; None where they do.
@@ -36,7 +36,7 @@ class Launcher:
     programs: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     package: str | None = None
-    variables: tuple[str, ...] = ()
+    withheld: str | None = None
     hidden_from_profilers: str | None = None
 
     def facts(self) -> list[str]:

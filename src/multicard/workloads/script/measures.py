@@ -16,6 +16,7 @@ MEASURES: dict[str, str] = {
     "where batches do not show them",
     "measured_passes": "passes over the data that the measured window spans",
     "steps_per_pass": "steps of one pass over the data",
+    "evaluation_s": "mean time per measured step and rank in evaluations inside a pass; empty where none was seen",
     "cpu_wait_share": "share of the measured steps in which the thread of the training loop was ready to run and had "
     "no CPU, mean over ranks; empty where the kernel does not tell",
     "blocked_share": "likewise, in which it neither ran nor waited for a CPU or for data, as while it waits for other "
@@ -29,12 +30,14 @@ MEASURES: dict[str, str] = {
 def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
     """Measures of one completed run from its record, the measures of every workload and its steps."""
     measured = steps[steps["window"] == "measured"]
+    evaluation = measured.get("evaluation_s", pd.Series(dtype=float))
     return {
         "steps_per_s": 1 / common["iteration_time_s"],
         "distinct_share": distinct_share(record),
         "tokens_per_s": _tokens_per_s(record, common["elapsed_s"], measured),
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.get("steps_per_pass"),
+        "evaluation_s": evaluation.fillna(0.0).mean() if evaluation.notna().any() else None,
         **_of_threads(record, common.get("data_share")),
         "ignored_exit": any(rank.get("ignored_exit") for rank in record.get("ranks") or []),
     }

@@ -27,7 +27,7 @@ def judge_script(
     if reason is not None and reason.code in ("exited", "timed_out") and (made := _made(p, reason.code, scratch)):
         reason = replace(reason, message="; ".join(filter(None, (reason.message, made))))
     if reason is not None and p.launched_by == "python" and OF_LAUNCHERS.search(reason.message or ""):
-        hint = "a launcher sets it: state launcher: torchrun, which starts one device, too"
+        hint = "a launcher sets it: state launcher: torchrun (--launcher torchrun), which starts one device, too"
         reason = replace(reason, message=f"{reason.message}; {hint}")
     return outcome, reason
 
@@ -52,6 +52,9 @@ def _judged(
         [(rank, count)] = seen.most_common(1) or [(None, 0)]
         if count > 1:
             return "failed", Reason("same_rank", rank=rank, ranks=count)
+        exchanged = [(rank.get("observed") or {}).get("exchanged") for rank in ranks]
+        if len(ranks) > 1 and all(each is False for each in exchanged):
+            return "failed", Reason("trained_apart", ranks=len(ranks))
     if leaves_gpus:
         return outcome, replace(reason, code="unused_gpus")
     if ended:

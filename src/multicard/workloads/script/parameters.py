@@ -75,7 +75,7 @@ class ScriptParameters(JobParameters):
     ] = "auto"
     environment: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=VARIABLE)], ...],
-        Field(strict=False, description="Names of environment variables that the script gets beside the usual ones."),
+        Field(strict=False, description="Names of variables of a launcher that the script gets nevertheless."),
     ] = ()
     samples_per_step: Annotated[
         int | None,

@@ -20,6 +20,8 @@ from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 PACKAGE = Path(__file__).parents[2]
+OBSERVER_PARTS = ("core", "profilers", "record")  # packages that the observer imports
+NO_CACHE = shutil.ignore_patterns("__pycache__")
 LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 1)
 LONGEST_ANSWER = 160  # characters
 INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
@@ -68,7 +70,10 @@ def environment(p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | Non
     observer = scratch.absolute() / "observer"
     observer.mkdir(exist_ok=True)
     shutil.copyfile(OBSERVER_SITE, observer / OBSERVER_SITE.name)
-    (observer / PACKAGE.name).symlink_to(PACKAGE)
+    for part in OBSERVER_PARTS:  # copies: a container need not show the folder that multicard is installed in
+        shutil.copytree(PACKAGE / part, observer / PACKAGE.name / part, ignore=NO_CACHE)
+    for file in PACKAGE.glob("*.py"):
+        shutil.copy2(file, observer / PACKAGE.name)
     return {
         **LAUNCHERS[p.launched_by].environment(rendezvous),
         OBSERVE: str(scratch.absolute() / JOB),
@@ -96,11 +101,6 @@ def _path(p: ScriptParameters) -> str:
 
 def _before(folder: str, variable: str) -> str:
     return os.pathsep.join(filter(None, (folder, os.environ.get(variable))))
-
-
-def passed_variables(p: ScriptParameters) -> tuple[str, ...]:
-    """Names that are stated, and those that the launcher needs."""
-    return (*p.environment, *LAUNCHERS[p.launched_by].variables)
 
 
 def secret_stated(p: ScriptParameters) -> str | None:

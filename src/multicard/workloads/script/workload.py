@@ -14,8 +14,8 @@ from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 
-# Assumed of a rank's memory on the host: what a script keeps there is not known.
-RANK_MB = 8000
+# Assumed of a rank's memory on the host, beside its process: what a script keeps there is not known.
+RANK_MB = {"cpu": 2000, "cuda": 8000}
 
 
 class Script(Workload):
@@ -69,8 +69,12 @@ class Script(Workload):
         return start.script_file(p)
 
     def passed_variables(self, p: ScriptParameters) -> tuple[str, ...]:
-        """Those that are stated, and the launcher's."""
-        return start.passed_variables(p)
+        """Those that are stated."""
+        return tuple(p.environment)
+
+    def withheld_variables(self, p: ScriptParameters) -> str | None:
+        """Those that the launcher takes for options."""
+        return LAUNCHERS[p.launched_by].withheld
 
     def environment(
         self, p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None
@@ -109,7 +113,7 @@ class Script(Workload):
 
     def rank_memory_mb(self, p: ScriptParameters, inputs: Inputs) -> float:
         """A guess; Slurm gives a second attempt more."""
-        return RANK_MB
+        return RANK_MB[p.device]
 
     def durations_s(self, p: ScriptParameters, inputs: Inputs) -> None:
         """Not known: it depends on the script."""

@@ -13,7 +13,6 @@ from torch import nn
 
 from multicard.core.layout import CHECKPOINT, STEPS, rank_file
 from multicard.record import environment
-from multicard.record.energy import EnergyMeter
 from multicard.record.rank import log_progress
 from multicard.record.recorder import Recorder
 from multicard.workloads.vision.parameters import VisionParameters
@@ -35,9 +34,7 @@ class State:
     scaler: torch.amp.GradScaler
     loader: Any
     recorder: Recorder
-    meters: list[EnergyMeter]
     epochs: list[dict[str, float]]
-    memory_used: list[int | None]
 
 
 class Checkpoints:
@@ -125,8 +122,6 @@ class Checkpoints:
             "random": torch.get_rng_state(),
             "gpus_random": [torch.cuda.get_rng_state(gpu) for gpu in _gpus(state.recorder)],
             "sampler": None if generator is None else generator.get_state(),
-            "meters": [list(map(list, meter.intervals)) for meter in state.meters],
-            "memory_used": state.memory_used,
         }
         try:
             state.recorder.write(self._part(STEPS, self.rank))
@@ -171,9 +166,6 @@ class Checkpoints:
         state.scaler.load_state_dict(left["scaler"])
         state.recorder.continue_from(left["steps"][self.rank])
         state.epochs += left["epochs"]
-        state.memory_used += part["memory_used"]
-        for meter, intervals in zip(state.meters, part["meters"], strict=True):
-            meter.intervals += map(tuple, intervals)
         # Workers that stay draw a random number once, when they start: before the state is what it was.
         if getattr(state.loader, "persistent_workers", False):
             iter(state.loader)

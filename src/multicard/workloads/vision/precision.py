@@ -1,5 +1,6 @@
 """Number formats of training, fp64 and fp32 throughout, fp16 and bf16 as mixed precision; and memory formats."""
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -14,11 +15,20 @@ def parameter_dtype(precision: str) -> torch.dtype:
 
 
 def choose_fp32(tf32: str) -> None:
-    """Let the GPU compute fp32 in TF32 or forbid it; `default` leaves it as PyTorch has it."""
+    """Let the GPU compute fp32 in TF32 or forbid it; `default` leaves it as PyTorch has it.
+
+    By the older of PyTorch's two settings: Inductor reads that one, which raises an error once the newer one was set
+    (https://github.com/pytorch/pytorch/issues/166387). The newer one can be read in any case.
+    """
     if tf32 != "default":
-        how = "tf32" if tf32 == "on" else "ieee"
-        torch.backends.cuda.matmul.fp32_precision = how
-        torch.backends.cudnn.conv.fp32_precision = how
+        allow_tf32(matmul=tf32 == "on", cudnn=tf32 == "on")
+
+
+def allow_tf32(matmul: bool, cudnn: bool) -> None:
+    """Let matrix products, and what cuDNN computes, be in TF32 or not."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*new API settings to control TF32", category=UserWarning)
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
 
 
 def memory_format(layout: str) -> torch.memory_format:

@@ -17,7 +17,6 @@ from multicard.core.files import write_csv
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
 from multicard.record.capture import Capture
 from multicard.record.compilation import allow_compilations
-from multicard.record.energy import EnergyMeter, device_memory_used_bytes
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import place_window
 from multicard.record.rank import bind_rank, log_progress, run_rank
@@ -47,7 +46,7 @@ def train(
     The profiled steps lie in a pass of their own (`place_window`). A run that resumes from a checkpoint warms up again.
 
     Returns what else is to be recorded: `steps_per_pass`, the steps that this rank needs for one pass over its
-    training data; `profiled_window`; energy and memory of each of its GPUs; `resumed`, from where the run resumed.
+    training data; `profiled_window`; `windows`, when measured steps ran; `resumed`, from where the run resumed.
     """
     scratch = Path(job["scratch"])
     torch.set_num_threads(p.threads)
@@ -77,12 +76,10 @@ def train(
         )
 
     gpus = rank_devices(p)
-    meters = [EnergyMeter(gpu) for gpu in gpus]
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     capture = Capture(job["profiler"], scratch, rank, device, gpus)
     recorder = Recorder(rank, device, capture, gpus, counted_step=COUNTED_STEP)
     epochs: list[dict[str, float]] = []
-    memory_used: list[int | None] = []
 
     def run_step(batches: Iterator[Any], epoch: int, window: str) -> None:
         with recorder.step(epoch, window) as step:
@@ -101,7 +98,7 @@ def train(
                 optimizer.zero_grad()
             step.add(len(labels), loss)
 
-    state = State(model, optimizer, scaler, training, recorder, meters, epochs, memory_used)
+    state = State(model, optimizer, scaler, training, recorder, epochs)
     checkpoints = Checkpoints(job, p, rank, device, facts, state)
     resumed = checkpoints.resume()
     try:
@@ -114,20 +111,13 @@ def train(
             for number in range(1, steps_per_epoch + 1):
                 if done == warm - 1:  # the last step of the warm-up makes up for the time that this takes
                     others.start()
-                if done == max(warm, (epoch - 1) * steps_per_epoch):  # the first measured step of an epoch
-                    for meter in meters:
-                        meter.start()
                 run_step(batches, epoch, "warmup" if done < warm else "measured")
                 done += 1
                 if rank == 0 and number in (steps_per_epoch // 2, steps_per_epoch):
                     log_progress(f"epoch {epoch} of {p.epochs}, step {number} of {steps_per_epoch}")
             losses = [row["loss"] for row in recorder.settle()]
-            for meter in meters:
-                meter.stop()
             others.stop()
             epoch_time = time.perf_counter() - started
-            if epoch == 1:  # of training alone: what a test takes, PyTorch keeps
-                memory_used += [device_memory_used_bytes(gpu) for gpu in gpus]
             # To compile for other batches than those of training would cost more than it gains.
             with torch.compiler.set_stance("force_eager") if forward is not model else nullcontext():
                 test_loss, test_accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
@@ -167,11 +157,9 @@ def train(
     return {
         "steps_per_pass": len(training),
         "profiled_window": window._asdict(),
-        "energy": [meter.record() for meter in meters],
-        "gpu_conditions": [meter.conditions.record() for meter in meters],
+        "windows": recorder.windows,
         "host_conditions": others.record(),
         "operations": recorder.operations,
-        "device_memory_used_bytes": memory_used,
         "resumed": resumed,
     }
 

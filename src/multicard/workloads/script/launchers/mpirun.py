@@ -18,7 +18,7 @@ class Mpirun(Launcher):
     description = "`mpirun` starts a process for each device."
     programs = ("mpirun", "mpiexec")
     several_nodes = False
-    variables = AS_ROOT
+    withheld = r"SLURM_.*"  # it would place ranks on all nodes of the job of Slurm
 
     def facts(self) -> list[str]:
         """How Open MPI is told to place ranks, and how to tell it otherwise."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.rendezvous import Rendezvous, env_variables
-from multicard.core.secrets import SECRET_VARIABLE, STANDALONE_TOKEN
+from multicard.core.secrets import is_secret
 from multicard.workloads.script.launcher import Launcher
 
 
@@ -18,7 +18,7 @@ class Srun(Launcher):
     name, order = "srun", 50
     description = "`srun` starts a task for each device, inside a job of Slurm."
     programs = ("srun",)
-    variables = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF")
+    withheld = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
     hidden_from_profilers = "Slurm starts the ranks outside of the process that it runs"
 
     def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
@@ -51,9 +51,7 @@ class Srun(Launcher):
         if rendezvous is None:
             return env_variables()
         of_task = {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith("SLURM") and not SECRET_VARIABLE.search(name) and not STANDALONE_TOKEN.search(value)
+            name: value for name, value in os.environ.items() if name.startswith("SLURM") and not is_secret(name, value)
         }
         return of_task | env_variables(rendezvous)
 

@@ -1,0 +1,61 @@
+"""When the host is busy with something other than launching work, such as loading data."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from multicard.trace.collect import Events
+from multicard.trace.intervals import NOTHING, Intervals, complement, intersection, union
+from multicard.trace.steps import Marks
+
+# Waiting for the next batch: multicard's phase, and the range of PyTorch's DataLoader (torch/utils/data/dataloader.py).
+DATA = re.compile(r"data|enumerate\(DataLoader\).*")
+# Running the model, though some operators launch nothing for a while.
+MODEL = re.compile(r"\W*(?:forward|backward|optimizer)\W*|aten::.*|Optimizer\..*|DistributedDataParallel\.forward")
+
+# Eager launches follow each other within microseconds. From 1 ms without any call nothing is being launched where the
+# host is outside its steps or loads data. Elsewhere a pause must stand out from those between the program's own
+# operators, which a profiler may slow down.
+PAUSE_NS = 1_000_000
+PAUSE_FACTOR = 100  # times the median pause
+
+
+def elsewhere(api: Events, ranges: Events | None, marks: Marks, owner: tuple[int, int | None]) -> Intervals:
+    """Moments at which a process has no CUDA call in progress and no launches under way.
+
+    These are pauses of at least `PAUSE_NS` between calls as far as they lie outside the marked steps or in a range of
+    `DATA`, and outside ranges of `MODEL` all of a pause that is also `PAUSE_FACTOR` times as long as the median.
+
+    Parameters
+    ----------
+    api
+        Calls with process, start and duration.
+    ranges
+        Ranges with process, name, start and duration.
+    owner
+        Trace and process.
+    """
+    calls = _moments(api, [place == owner for place in api.values("process")])
+    if not len(calls):
+        return NOTHING
+    pauses = complement(calls)
+    lengths = pauses[:, 1] - pauses[:, 0]
+    between = np.median(lengths[1:-1]) if len(lengths) > 2 else np.inf
+    long = lengths >= max(PAUSE_NS, PAUSE_FACTOR * float(between))
+    long[[0, -1]] = False  # how long the host paused before the first call and after the last is not known
+    steps = marks.steps.get(owner)
+    free = NOTHING if steps is None else complement(union(steps.starts, steps.ends))
+    away = pauses[long]
+    if ranges is not None:
+        names = [name if tuple(of) == owner else "" for *of, name in ranges.values("process", "name")]
+        loading, running = (_moments(ranges, [bool(what.fullmatch(name)) for name in names]) for what in (DATA, MODEL))
+        free = union(*np.concatenate((free, loading)).T)
+        away = intersection(away, complement(running))
+    return union(*np.concatenate((intersection(pauses[lengths >= PAUSE_NS], free), away)).T)
+
+
+def _moments(events: Events, groups: Sequence[bool]) -> Intervals:
+    own = events.mask(groups)
+    start = events.arrays["start"][own].astype(np.int64)
+    return union(start, start + events.arrays["duration"][own])

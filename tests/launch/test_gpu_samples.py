@@ -1,0 +1,238 @@
+"""What the launcher samples of GPUs, cut to the times of measured steps: closed forms on a simulated NVML and clock."""
+
+# ruff: noqa: N802, N815 - the stand-in has NVIDIA's names
+import csv
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from multicard.launch.gpu_samples import COLUMNS, HELD, Gpu, GpuSampler, Samples, keep_samples
+from multicard.record.visible import identities
+
+A, B = "GPU-aaaa", "GPU-bbbb"
+ANSWERS = {
+    ("nvmlDeviceGetClockInfo", 1): 1755,
+    ("nvmlDeviceGetClockInfo", 2): 2619,
+    ("nvmlDeviceGetTemperature", 0): 40,
+    ("nvmlDeviceGetPowerUsage",): 350_500,
+    ("nvmlDeviceGetEnforcedPowerLimit",): 600_000,
+    ("nvmlDeviceGetPowerManagementDefaultLimit",): 700_000,
+    ("nvmlDeviceGetCurrentClocksEventReasons",): 0x1,
+    ("nvmlDeviceGetTotalEnergyConsumption",): 5_000,
+    ("nvmlDeviceGetMigMode",): [0, 0],
+}
+STATE = {
+    "sm_clock_mhz": 1755, "memory_clock_mhz": 2619, "temperature_c": 40, "power_w": 350.5, "power_limit_w": 600.0,
+    "default_power_limit_w": 700.0, "clock_reasons": ["gpu_idle"],
+}  # fmt: skip
+
+
+class _Nvml:
+    """GPUs whose answers a test sets, by function and arguments; the driver does not support what is missing."""
+
+    nvmlMemory_v2 = 2
+
+    def __init__(self, *uuids: str):
+        self.uuids, self.answers, self.broken = uuids, dict(ANSWERS), False
+
+    def nvmlInit(self) -> None:
+        if self.broken:
+            raise RuntimeError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.uuids)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, index: int) -> str:
+        return self.uuids[index]
+
+    def nvmlDeviceGetViolationStatus(self, _gpu: int, policy: int) -> SimpleNamespace:
+        return SimpleNamespace(referenceTime=0, violationTime=2_000_000_000 * policy)
+
+    def nvmlDeviceGetMemoryInfo(self, _gpu: int, version: int) -> SimpleNamespace:
+        assert version == self.nvmlMemory_v2
+        return SimpleNamespace(used=3 * 2**30)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda _gpu, *arguments: self.answers[name, *arguments]
+
+
+def written(
+    folder: Path, gpu: str = A, every_s: float = 0.5, end_s: float = 20.0, **columns: Callable[[float], Any]
+) -> Samples:
+    """Samples of a GPU from 0 to `end_s`, each column a function of time; a None is empty."""
+    with (folder / "gpu_samples.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, COLUMNS)
+        rows.writeheader()
+        for now in (number / 2 for number in range(41)):
+            rows.writerow({"time_s": now, "gpu": gpu} | {name: value(now) for name, value in columns.items()})
+    return Samples.read(folder / "gpu_samples.csv")
+
+
+def test_energy_is_interpolated_between_samples_of_the_counter(tmp_path: Path) -> None:
+    samples = written(tmp_path, energy_j=lambda now: 1000 + 300 * now)
+    energy = samples.of_gpu(A, [(2.2, 5.7)])["energy"]
+    assert energy == {"energy_j": pytest.approx(300 * 3.5), "duration_s": pytest.approx(3.5), "reason": None}
+
+
+def test_what_is_between_windows_does_not_count(tmp_path: Path) -> None:
+    # 100 W, but 900 W from 5 to 10 s, in between the windows.
+    samples = written(tmp_path, energy_j=lambda now: 100 * now + 800 * min(max(now - 5, 0), 5))
+    energy = samples.of_gpu(A, [(1.1, 4.9), (10.2, 13.3)])["energy"]
+    assert energy["energy_j"] == pytest.approx(100 * (3.8 + 3.1))
+    assert energy["duration_s"] == pytest.approx(3.8 + 3.1)
+
+
+def test_without_a_counter_power_is_integrated(tmp_path: Path) -> None:
+    # A ramp of 20 W per second: the integral of a straight line has a closed form.
+    samples = written(tmp_path, power_w=lambda now: 100 + 20 * now)
+    found = samples.of_gpu(A, [(1.3, 4.6), (7.0, 7.2)])["energy"]["energy_j"]
+    assert found == pytest.approx(sum(100 * (b - a) + 10 * (b * b - a * a) for a, b in ((1.3, 4.6), (7.0, 7.2))))
+
+
+def test_samples_that_failed_are_passed_over(tmp_path: Path) -> None:
+    samples = written(tmp_path, energy_j=lambda now: None if 3 < now < 6 else 50 * now)
+    assert samples.of_gpu(A, [(2.0, 8.0)])["energy"]["energy_j"] == pytest.approx(50 * 6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "windows", "reason"),
+    [
+        ({"energy_j": lambda now: now}, [], "no step was measured"),
+        ({"energy_j": lambda now: now}, [(5.0, 25.0)], "the GPU was not sampled throughout"),
+        ({"temperature_c": lambda _: 40}, [(5.0, 6.0)], "the driver tells neither energy nor power"),
+    ],
+)
+def test_where_there_are_no_joules_there_is_a_reason(
+    tmp_path: Path, columns: dict[str, Any], windows: list[tuple[float, float]], reason: str
+) -> None:
+    energy = written(tmp_path, **columns).of_gpu(A, windows)["energy"]
+    assert energy == {"energy_j": None, "duration_s": None, "reason": reason}
+
+
+def test_throttling_counts_in_the_windows_on_a_gpu_at_work_alone(tmp_path: Path) -> None:
+    def reasons(now: float) -> int:
+        if now < 4:
+            return 0x40  # heat, before the window
+        if now == 6.0:
+            return 0x1 | 0x20  # slowed down while it idles, as after a synchronization
+        return 0x4 if now < 8 else 0x80
+
+    samples = written(
+        tmp_path, clock_reasons=reasons, temperature_c=lambda now: 40 + now, **{HELD["power"]: lambda now: now / 2}
+    )
+    found = samples.of_gpu(A, [(4.2, 7.8)])["gpu_conditions"]
+    assert found["clock_reasons"] == ["sw_power_cap"]
+    assert found["held_back_s"] == {"power": pytest.approx(1.8)}
+    assert found["watched_s"] == pytest.approx(3.6)
+    assert (found["before"]["temperature_c"], found["after"]["temperature_c"]) == (40.0, 47.5)
+    assert found["before"]["clock_reasons"] == ["hw_thermal_slowdown"]
+    assert samples.of_gpu(A, [])["gpu_conditions"]["after"] is None
+
+
+def test_memory_is_the_most_before_the_first_test(tmp_path: Path) -> None:
+    samples = written(tmp_path, memory_used_bytes=lambda now: 7 if now < 5 else 9 if now < 6 else 20)
+    assert samples.of_gpu(A, [(2.0, 5.6), (8.0, 9.0)])["device_memory_used_bytes"] == 9
+    assert samples.of_gpu(A, [(2.1, 2.2)])["device_memory_used_bytes"] == 7  # between two samples
+
+
+def test_a_rank_gets_its_own_gpus_and_one_on_cpus_none(tmp_path: Path) -> None:
+    samples = written(tmp_path, B, energy_j=lambda now: now)
+    rank = {"gpus": [{"uuid": B}, {"uuid": A}], "windows": [[1.0, 3.0]]}
+    found = samples.of_rank(rank)
+    assert [each["energy_j"] for each in found["energy"]] == [pytest.approx(2.0), None]
+    assert found["energy"][1]["reason"] == "NVML does not know the GPU"
+    assert found["gpu_conditions"][1] is found["device_memory_used_bytes"][1] is None
+    on_cpu = Samples().of_rank({"gpus": None, "windows": [[1.0, 3.0]]})
+    assert on_cpu["energy"] == [{"energy_j": None, "duration_s": None, "reason": "no meter for a CPU"}]
+
+
+def sampled(folder: Path, nvml: _Nvml, seconds: float = 0.0) -> Samples:
+    with GpuSampler(folder / "gpu_samples.csv", nvml):
+        time.sleep(seconds)
+    return Samples.read(folder / "gpu_samples.csv")
+
+
+def test_every_gpu_is_sampled_several_times_a_second_from_before_the_job_until_after_it(tmp_path: Path) -> None:
+    began = time.monotonic()
+    samples = sampled(tmp_path, _Nvml(A, B), 1.05)
+    assert set(samples.gpus) == {A, B}
+    times = samples.gpus[A]["time_s"]
+    assert began <= times[0] < began + 0.3 and times[-1] >= began + 1.05
+    assert 5 <= len(times) <= 12 and (times[1:] - times[:-1] >= 0.09).sum() >= len(times) - 2
+    found = samples.of_gpu(B, [(times[0], times[-1])])
+    assert found["gpu_conditions"]["before"] == found["gpu_conditions"]["after"] == STATE
+    assert found["gpu_conditions"]["clock_reasons"] == []  # the GPU was idle throughout
+    assert found["gpu_conditions"]["held_back_s"] == dict.fromkeys(HELD, 0.0)
+    assert found["device_memory_used_bytes"] == 3 * 2**30
+
+
+def test_what_a_driver_does_not_support_is_none() -> None:
+    nvml = _Nvml(A)
+    nvml.answers.clear()
+    assert set(Gpu(nvml, 0).state().values()) == {None}
+    assert not Gpu(nvml, 0).is_partitioned()
+
+
+def test_an_older_driver_is_asked_by_the_former_name() -> None:
+    nvml = _Nvml(A)
+    reasons = nvml.answers.pop(("nvmlDeviceGetCurrentClocksEventReasons",))
+    nvml.answers["nvmlDeviceGetCurrentClocksThrottleReasons",] = reasons
+    assert Gpu(nvml, 0).state()["clock_reasons"] == ["gpu_idle"]
+
+
+def test_a_partitioned_gpu_or_no_driver_is_a_reason(tmp_path: Path) -> None:
+    nvml = _Nvml(A)
+    nvml.answers["nvmlDeviceGetMigMode",] = [1, 1]
+    instance = sampled(tmp_path, nvml).of_rank({"gpus": [{"uuid": "GPU-instance"}], "windows": [[0, 1]]})
+    assert instance["energy"][0]["reason"] == "the GPU is partitioned (MIG)"
+    nvml.broken = True
+    energy = sampled(tmp_path, nvml).of_gpu(A, [(0, 1)])["energy"]
+    assert energy["reason"] == "NVML cannot be used: Driver Not Loaded"
+
+
+def test_samples_move_into_the_run_directory_and_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    scratch, folder = tmp_path / "scratch", tmp_path / "run"
+    scratch.mkdir()
+    folder.mkdir()
+    written(scratch, energy_j=lambda now: now)
+    file = scratch / "gpu_samples.csv"
+    file.write_text(file.read_text()[:-15])
+    [samples] = keep_samples(scratch, folder, 1)
+    assert not file.exists() and (folder / file.name).exists()
+    assert len(samples.gpus[A]["time_s"]) == 40
+    assert keep_samples(scratch, folder / "other", 2) == [Samples(), Samples()]
+
+
+def test_ranks_need_no_package_for_it() -> None:
+    code = (
+        "import sys; sys.modules['pynvml'] = None\n"
+        "import multicard.record.observe.recording, multicard.record.recorder, multicard.workloads.vision.train"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_under_load_takes_more_than_it_does_idle(tmp_path: Path) -> None:
+    device = torch.device("cuda", 0)
+    matrix = torch.randn(4096, 4096, device=device)
+    with GpuSampler(tmp_path / "gpu_samples.csv"):
+        began = time.monotonic()
+        while time.monotonic() - began < 2:
+            for _ in range(20):
+                matrix @ matrix
+            torch.cuda.synchronize()
+        ended = time.monotonic()
+    samples = Samples.read(tmp_path / "gpu_samples.csv")
+    [energy] = samples.of_rank({"gpus": identities([device]), "windows": [[began, ended]]})["energy"]
+    assert energy["reason"] is None and 10 < energy["energy_j"] / energy["duration_s"] < 2000  # watts

@@ -1,0 +1,85 @@
+"""An outcome survives Snakemake, which deletes the outputs of jobs that it believes to have failed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicard.launch.attempts import scratch_in
+from multicard.launch.kept import OUTPUTS, drop_kept, keep, made_of, restore
+from multicard.workloads.script.parameters import ScriptParameters
+from multicard.workloads.vision.parameters import VisionParameters
+
+OF = made_of(VisionParameters(device="cpu"), Path("data/digits-1"), None)
+
+
+def finished(folder: Path, reason: dict[str, Any] | None = None, memory_mb: int | None = 4000) -> Path:
+    """A run directory whose outcome is kept, and whose outputs Snakemake has deleted."""
+    for name in OUTPUTS:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps({"file": name, "reason": reason}))
+    keep(folder, OF, memory_mb)
+    for name in OUTPUTS:
+        (folder / name).unlink()
+    return folder
+
+
+def test_outputs_that_snakemake_deleted_are_put_back(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    assert restore(run, OF, 4000)
+    assert [json.loads((run / name).read_text())["file"] for name in OUTPUTS] == [*OUTPUTS]
+    assert not list(run.rglob(".run-*"))
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_a_file_system_without_hard_links_gets_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError
+
+    if not link:
+        monkeypatch.setattr("os.link", refuse)
+    assert restore(finished(tmp_path / "run"), OF, None)
+
+
+def test_another_run_is_not_put_back(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    assert not restore(run, made_of(VisionParameters(device="cpu", seed=1), Path("data/digits-1"), None), None)
+    assert not restore(run, made_of(VisionParameters(device="cpu"), Path("data/digits-2"), None), None)
+    assert not (run / "run.json").exists()
+
+
+def test_a_changed_script_makes_another_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    parameters = ScriptParameters(command=["train.py"], folder=str(tmp_path))
+    before = made_of(parameters, None, None)
+    assert before["script"] and before == made_of(parameters, None, None)
+    (tmp_path / "train.py").write_text("print(2)")
+    assert before != made_of(parameters, None, None)
+
+
+@pytest.mark.parametrize(("memory_mb", "put_back"), [(4000, True), (8000, False)])
+def test_a_killed_run_is_repeated_only_with_more_memory(tmp_path: Path, memory_mb: int, put_back: bool) -> None:
+    run = finished(tmp_path / "run", {"code": "killed", "signal": "SIGKILL"})
+    assert restore(run, OF, memory_mb) is put_back
+
+
+def test_a_completed_run_is_put_back_whatever_its_memory(tmp_path: Path) -> None:
+    assert restore(finished(tmp_path / "run"), OF, 8000)
+
+
+def test_a_new_attempt_begins_without_the_outcome_of_the_last(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run")
+    with scratch_in(run):
+        pass
+    assert not restore(run, OF, None)
+
+
+def test_outcomes_that_the_user_deleted_or_asked_to_repeat_are_dropped(tmp_path: Path) -> None:
+    deleted, stays, forced = (finished(tmp_path / name) for name in ("deleted", "stays", "forced"))
+    for run in (stays, forced):
+        (run / "run.json").write_text("{}")
+    drop_kept(tmp_path, ["forced"])
+    assert [restore(run, OF, None) for run in (deleted, stays, forced)] == [False, True, False]

@@ -1,0 +1,151 @@
+"""Evaluation inside a pass: no pass, no samples, and a part of the step that a stopwatch of the script agrees with."""
+
+from pathlib import Path
+
+import pytest
+
+from observed_scripts import Server, after_head
+
+pytestmark = pytest.mark.slow
+
+WINDOWS = {"warmup_steps": 3, "measured_steps": 8, "profiled_steps": 4}
+# A pass has 50 steps. After every second one the script evaluates, and prints its seconds with the step that follows.
+LOOP = """
+import itertools, time
+data = TensorDataset(torch.randn(400, 4), torch.randint(2, (400,)))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+tests = DataLoader(TensorDataset(torch.randn(12, 4)), batch_size=4)
+def forward(batch):
+    time.sleep(0.01)
+    return model(batch[0])
+{define}
+updates = 0
+def test():
+    began = time.perf_counter()
+    evaluate()
+    print("evaluated", updates, time.perf_counter() - began, flush=True)
+while True:
+    for x, y in loader:
+        {before}
+        loss_of(x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.002)
+        updates += 1
+        if updates % 2 == 0:
+            test()
+            {after}
+"""
+EVALUATIONS = {
+    "without gradients": """
+@torch.no_grad()
+def evaluate():
+    for batch in tests:
+        forward(batch)
+""",
+    "in inference mode, broken off": """
+@torch.inference_mode()
+def evaluate():
+    for batch in itertools.islice(tests, 2):
+        forward(batch)
+""",
+    "with gradients off for the forward pass only": """
+def evaluate():
+    for batch in tests:
+        with torch.no_grad():
+            forward(batch)
+""",
+    "with gradients off for the forward pass only, broken off": """
+def evaluate():
+    for batch in itertools.islice(tests, 2):
+        with torch.no_grad():
+            forward(batch)
+""",
+    "two loaders, in evaluation mode, with gradients": """
+def evaluate():
+    model.eval()
+    for each in (tests, DataLoader(tests.dataset, batch_size=6)):
+        for batch in each:
+            forward(batch)
+    model.train()
+""",
+    "on the training data": """
+def evaluate():
+    for batch in DataLoader(data, batch_size=100, shuffle=True):
+        with torch.no_grad():
+            forward(batch)
+""",
+    "without a loader, in evaluation mode": """
+@torch.no_grad()
+def evaluate():
+    model.eval()
+    for number in range(3):
+        forward([x])
+    model.train()
+""",
+}
+AFTERWARDS = {"nothing": "pass", "a checkpoint": "time.sleep(0.02)"}
+
+
+def evaluation_times(output: str) -> dict[int, float]:
+    """Seconds of the script's own stopwatch, by the step that the evaluation precedes."""
+    words = [line.split() for line in output.splitlines() if line.startswith("evaluated")]
+    return {int(updates): float(seconds) for _, updates, seconds in words}
+
+
+@pytest.mark.parametrize("after", AFTERWARDS.values(), ids=AFTERWARDS)
+@pytest.mark.parametrize("define", EVALUATIONS.values(), ids=EVALUATIONS)
+def test_evaluation_inside_a_pass_is_a_part_of_its_own(define: str, after: str, server: Server, tmp_path: Path) -> None:
+    if after != "pass" and "islice" in define:
+        pytest.skip("nothing tells the end of a test that is broken off from what follows")
+    found = server.run(tmp_path, after_head(LOOP.format(define=define, before="pass", after=after)), **WINDOWS)
+    assert found.exit_code == 0, found.output
+    own = evaluation_times(found.output)
+    steps = found.of("measured")
+    # Step 1 ends with the second update; the evaluation after update n is at the beginning of step n.
+    for step in steps:
+        number, evaluated = int(step["step"]), float(step["evaluation_s"] or 0)
+        assert evaluated == pytest.approx(own.get(number, 0.0), abs=0.003), (number, own)
+        assert evaluated <= float(step["duration_s"])
+    assert sum(bool(step["evaluation_s"]) for step in steps) == 4
+    assert {step["samples"] for step in found.steps[0]} == {"8"}
+    assert {step["epoch"] for step in found.steps[0]} == {"1"}
+    assert found.rank["steps_per_pass"] == 50
+    assert [each["batch_size"] for each in found.rank["observed"]["loaders"]] == [8]
+
+
+# What looks like an evaluation and trains.
+TRAINS = {
+    "a part that stays in evaluation mode": {"before": "model.train(); norm.eval()"},
+    "a teacher": {"before": "teacher.eval(); teacher(x)"},
+    "a module in evaluation mode between steps": {"before": "pass", "after": "time.sleep(0.01)", "define": "norm.eval"},
+}
+
+
+@pytest.mark.parametrize("changes", TRAINS.values(), ids=TRAINS)
+def test_what_trains_is_no_evaluation(changes: dict[str, str], server: Server, tmp_path: Path) -> None:
+    define = "norm, teacher = nn.BatchNorm1d(4), nn.Linear(4, 2)\ndef evaluate():\n    "
+    stated = {"before": "pass", "after": "pass"} | changes | {"define": define + changes.get("define", "pass")}
+    found = server.run(tmp_path, after_head(LOOP.format(**stated)), **WINDOWS)
+    assert found.exit_code == 0, found.output
+    assert sum(float(step["evaluation_s"] or 0) for step in found.of("measured")) < 0.001
+    assert all(float(step["forward_s"]) > 0 for step in found.of("measured"))
+
+
+def test_batches_that_are_drawn_without_gradients_and_trained_on_are_no_evaluation(
+    server: Server, tmp_path: Path
+) -> None:
+    found = server.run(
+        tmp_path,
+        after_head("""
+        while True:
+            for x, y in loader.__class__.__iter__(loader):
+                with torch.no_grad():
+                    z, _ = next(iter(loader))
+                loss_of(z, y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        """),
+    )
+    assert found.exit_code == 0, found.output
+    assert {step["evaluation_s"] for step in found.steps[0]} == {""}
