@@ -190,6 +190,20 @@ def test_copies_from_the_host_are_per_step_and_card(tmp_path: Path) -> None:
     assert (row["host_to_device_s"], row["host_to_device_bytes"]) == (pytest.approx(0.03), 300)
 
 
+def test_processes_of_two_nodes_that_share_a_number_have_copies_of_their_own(tmp_path: Path) -> None:
+    folder = record(tmp_path, "ddp")  # one profiled step of each of two processes
+    for name in ("phases", "timeline"):
+        path = folder / "activity" / f"{name}.parquet"
+        if path.exists():
+            table = pd.read_parquet(path)
+            table.assign(report=[f"node{r}" for r in table["rank"]], process=1).to_parquet(path)
+    rows = [(f"node{r}", r, 1, 0, what, s, size) for r in (0, 1) for what, s, size in COPIES]
+    columns = ["report", "rank", "process", "device", "operation", "total_s", "bytes"]
+    pd.DataFrame(rows, columns=columns).to_parquet(folder / "activity" / "memory_operations.parquet")
+    row = measure_run(folder)
+    assert (row["host_to_device_s"], row["host_to_device_bytes"]) == (pytest.approx(0.03), 300)
+
+
 @pytest.mark.parametrize(("second", "expected"), [(60.0, (30 + 60) / 180), (None, None)])
 def test_energy_is_that_of_all_cards_or_none(tmp_path: Path, second: float | None, expected: float | None) -> None:
     ranks = [{"energy": [{"energy_j": j}], "device_memory_used_bytes": [j]} for j in (30.0, second)]

@@ -241,11 +241,14 @@ def _copies(run: RunFiles) -> dict[str, float]:
     steps = run.traced_steps
     if not run.has_activity("memory_operations") or steps.empty:
         return {}
-    rows = run.activity("memory_operations", ["process", "device", "operation", "total_s", "bytes"]).to_pandas()
+    rows = run.activity(
+        "memory_operations", ["report", "process", "device", "operation", "total_s", "bytes"]
+    ).to_pandas()
     if rows.empty:
         return {}
-    gpus = len(rows[["process", "device"]].drop_duplicates())
-    per_process = len(steps) / steps["process"].nunique()
+    # Two nodes may share a process id.
+    gpus = len(rows[place].drop_duplicates())
+    per_process = len(steps) / len(steps[["report", "process"]].drop_duplicates())
     copies = rows[rows["operation"] == "host_to_device"][["total_s", "bytes"]].sum() / gpus / per_process
     return {"host_to_device_s": copies["total_s"], "host_to_device_bytes": copies["bytes"]}
 

@@ -20,6 +20,7 @@ from multicard.analysis.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
+from multicard.core.text import gpu_name
 from multicard.experiment.parameters import ARGS_PREFIX, own_value
 from multicard.trace.tables import ACTIVITIES
 
@@ -188,7 +189,7 @@ def machine(hardware: dict[str, Any]) -> str:
     >>> machine({"gpus": [{"name": "NVIDIA H100"}] * 4, "processor": "AMD EPYC 9334", "logical_cpus": 128})
     '4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs'
     """
-    names = [gpu["name"] for gpu in hardware.get("gpus") or []]
+    names = [gpu_name(gpu["name"]) for gpu in hardware.get("gpus") or []]
     gpus = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
     return ", ".join([*gpus, f"{hardware.get('processor')}", f"{hardware.get('logical_cpus')} CPUs"])
 

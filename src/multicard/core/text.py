@@ -111,3 +111,15 @@ def _ascii(character: str) -> str:
         return character
     plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
     return plain or "?"
+
+
+_BARE_GPU = re.compile(r"(?:[A-Z]{1,2}\d{2,4}\b|GeForce|Quadro|RTX|TITAN)")
+
+
+def gpu_name(name: object) -> str:
+    """Name of a GPU as today's drivers give it: those before R470 left out the maker.
+
+    >>> gpu_name("A100-SXM4-40GB"), gpu_name("NVIDIA A100-SXM4-40GB"), gpu_name("Tesla T4")
+    ('NVIDIA A100-SXM4-40GB', 'NVIDIA A100-SXM4-40GB', 'Tesla T4')
+    """
+    return f"NVIDIA {name}" if _BARE_GPU.match(str(name)) else str(name)

@@ -55,4 +55,6 @@ def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: st
         table = table.replace_schema_metadata({"multicard": json.dumps({"description": activity.description})})
         with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
-    write_json(folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": profiler, "tables": index})
+    write_json(
+        folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": profiler, "tables": index, "notices": list(found.notices)}
+    )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from multicard.core.errors import TraceError
+from multicard.trace.encoding import refuse_absurd
 from multicard.trace.kernel_classes import collective_call
 from multicard.trace.model import (
     KINDS,
@@ -110,7 +111,8 @@ class _KinetoEvents:
         else:
             self.ranks = rank_marks([(self.process, group[2]) for group, _ in self.rows["ranges"]])
         for kind, rows in self.rows.items():  # integers that do not fit are found here, where the file is named
-            np.array([numbers for _, numbers in rows], np.int64).reshape(-1, len(KINDS[kind].numbers))
+            columns = np.array([numbers for _, numbers in rows], np.int64).reshape(-1, len(KINDS[kind].numbers))
+            refuse_absurd(dict(zip(KINDS[kind].numbers, columns.T, strict=True)))
 
     def _add(self, event: dict[str, Any]) -> None:
         category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
