@@ -15,6 +15,7 @@ from multicard.core.errors import UserError
 from multicard.record.capture import Capture
 from multicard.record.energy import EnergyMeter
 from multicard.record.others import OthersMeter
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.record.rank import log_progress
 from multicard.record.recorder import Recorder
 from multicard.workloads.llm.model_state import ModelState, count
@@ -159,14 +160,15 @@ class Observer:
 
     def _begin_step(self, number: int) -> None:
         p = self.p
-        window = "warmup" if number <= p.least_warmup_steps else "measured"
-        if number > p.least_warmup_steps + p.steps:
+        measured_end = p.least_warmup_steps + p.steps
+        window = "measured" if p.least_warmup_steps < number <= measured_end else "warmup"
+        if number > measured_end + LEAST_SETTLING:
             window = "profiled"
         if number == p.least_warmup_steps:  # the last step of the warm-up makes up for the time that this takes
             self.others.start()
         if number == p.least_warmup_steps + 1:
             self.meter.start()
-        if window == "profiled" and "window" not in self._open:
+        if number == measured_end + 1:
             self.recorder.settle()
             self.meter.stop()
             self.others.stop()
