@@ -37,7 +37,7 @@ def seconds(found: Cost) -> dict[str, float]:
 
 
 def test_a_run_trains_tests_and_is_profiled_and_holds_the_whole_node() -> None:
-    # No loading. 2 GPUs: 4 epochs of 25 steps of 10 images; 6400 tests, a third of the work, 3200 each; 1 + 2 + 10 steps.
+    # No loading. 2 GPUs: 4 epochs of 25 steps of 10 images; 6400 tests, a third of the work, 3200 each; 13 steps.
     shape = {"dataset": "random", "image_size": 112, "batch_size": 10, "epochs": 4, "steps_per_epoch": 25}
     found = cost(strategy="ddp-ds", devices=2, **shape)
     parts = {

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-
 LEAST_SETTLING = 2  # steps: a profiler goes on starting in the first ones that it records
 
 
@@ -37,8 +36,8 @@ def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> Pro
     """Place a window of `profiled` steps or more.
 
     Twice as many steps as the loader reads ahead are dropped before the profiler starts, and again after, two at least:
-    what was read ahead during a pause would hide the loader. Four times as many make the window, so that it has several bursts of
-    the loader. The window lies within one pass if a pass is long enough.
+    what was read ahead during a pause would hide the loader. Four times as many make the window, so that it has several
+    bursts of the loader. The window lies within one pass if a pass is long enough.
 
     Parameters
     ----------
