@@ -264,6 +264,17 @@ def test_samples_that_are_stated_for_all_runs_are_warned_of_where_something_vari
     assert "--samples-per-step" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("vary", "warned"), [([], False), (["--vary", "b=4,8"], True)])
+def test_stated_samples_of_a_device_fit_every_number_of_devices(
+    vary: list[str], warned: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = ["{b}"] if vary else []
+    stated = written("--devices", "1,2", "--samples-per-device", "12", *vary, "--", "train.py", *batch)
+    [scenario] = stated["scenarios"].values()
+    assert scenario["fixed"]["samples_per_device"] == 12
+    assert ("--samples-per-device: a step counts as 12 samples of each device" in capsys.readouterr().out) is warned
+
+
 def test_a_dry_run_lists_the_runs_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["scale", "--device", "cpu", "--dry-run", "--devices", "1,2", "--vary", "b=4,8", "--", "train.py", "{b}"])
     listed = capsys.readouterr().out

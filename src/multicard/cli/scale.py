@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples of a step, of all ranks together, if its loaders do not tell",
     )
     add(
+        "--samples-per-device", type=int, metavar="N", help="the same of each device, where each has a batch of its own"
+    )
+    add(
         "--count-operations", action="store_true",
         help="count the operations of a warm-up step, for MFU and the roofline",
     )  # fmt: skip
@@ -139,6 +142,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         "launcher": arguments.launcher,
         "environment": arguments.environment,
         "samples_per_step": arguments.samples_per_step,
+        "samples_per_device": arguments.samples_per_device,
         "count_operations": arguments.count_operations or None,
     }
     fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
@@ -167,13 +171,18 @@ def _same_samples(config: dict[str, Any]) -> str | None:
     from multicard.core.text import listed
 
     [scenario] = config["scenarios"].values()
-    samples, vary = scenario["fixed"].get("samples_per_step"), scenario["vary"]
-    varied = [name for name, values in {"devices": vary["devices"], **vary.get("args", {})}.items() if len(values) > 1]
-    if samples is None or not varied:
+    fixed, vary = scenario["fixed"], scenario["vary"]
+    each, samples = fixed.get("samples_per_device"), fixed.get("samples_per_step")
+    counts = vary.get("args", {}) if each else {"devices": vary["devices"], **vary.get("args", {})}
+    varied = [name for name, values in counts.items() if len(values) > 1]
+    if (each or samples) is None or not varied:
         return None
+    option, of = (
+        ("device", f"{each} samples of each device") if each else ("step", f"{samples} samples of all ranks together")
+    )
     return (
-        f"--samples-per-step: a step counts as {samples} samples of all ranks together in every run, so throughput and "
-        f"speed-up are wrong where {listed(varied, 'or')} changes that number"
+        f"--samples-per-{option}: a step counts as {of} in every run, so throughput and speed-up are wrong where "
+        f"{listed(varied, 'or')} changes that number"
     )
 
 
