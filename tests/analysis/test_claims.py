@@ -91,7 +91,8 @@ def test_what_is_called_synthetic_decides_nothing(claim: str, made_up: dict[str,
     judged = verdict_on(claim, evidence_of(tmp_path, TRUE[claim], **made_up))
     assert judged.verdict == "not measured here"
     if claim != "mnist_accuracy" or "source" not in made_up:
-        assert "synthetic data" in judged.other_evidence and "synthetic data" in judged.can_be_judged
+        what = "synthetic images" if "source" in made_up else "synthetic timings"
+        assert what in judged.other_evidence and what in judged.can_be_judged
 
 
 def test_a_run_on_a_gpu_without_its_name_decides_nothing(tmp_path: Path) -> None:

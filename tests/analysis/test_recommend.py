@@ -530,9 +530,18 @@ def test_text_from_files_is_escaped(tmp_path: Path) -> None:
     assert r"\<script\>\|\*x\* \# y" in as_markdown(results)
 
 
-def test_cpu_and_synthetic_data_are_marked(tmp_path: Path) -> None:
+def test_cpu_and_synthetic_timings_are_marked(tmp_path: Path) -> None:
     assert "say nothing about GPUs" in as_markdown(made(tmp_path / "a", images(100, device="cpu"), gpu=None))
-    assert "Some of these runs are synthetic" in as_markdown(made(tmp_path / "b", images(100), source="synthetic"))
+    gpu = GPU | {"name": "synthetic GPU"}
+    assert "Some runs have synthetic timings" in as_markdown(made(tmp_path / "b", images(100), gpu=gpu))
+
+
+def test_synthetic_images_on_a_gpu_have_real_timings(tmp_path: Path) -> None:
+    rows = images(100, dataset="synthetic", estimated_epoch_time_s=60.0)
+    evidence = made(tmp_path, rows, source="synthetic")
+    text = as_markdown(evidence, demand=Demand(epochs=2))
+    assert "synthetic timings" not in text and "No answer" not in text
+    assert not any(run.synthetic for run in evidence.runs)
 
 
 def test_the_length_of_a_run_is_not_a_choice(tmp_path: Path) -> None:

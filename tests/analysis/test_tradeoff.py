@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from synthetic_results import OTHERWISE, SCATTERED, STEADY, Row, images, made, make_results, repeated, texts
+from synthetic_results import GPU, OTHERWISE, SCATTERED, STEADY, Row, images, made, make_results, repeated, texts
 
 from multicard.analysis.answers import answer_lines
 from multicard.analysis.best import choices
@@ -361,8 +361,8 @@ def test_processes_and_synthetic_runs_give_no_answer_for_gpus(tmp_path: Path) ->
     assert "No answer for GPUs: only CPU processes were measured" in text and "No cost: no GPU was measured." in text
     assert "**2 CPU processes**" in text and "GPU-hours" not in text
     assert "Energy: not recorded (a CPU has no meter)." in text
-    text = answered(made(tmp_path / "b", scaled_runs(), source="synthetic"), deadline_s=1200)
-    assert "No answer: all of these runs are synthetic" in text
+    text = answered(made(tmp_path / "b", scaled_runs(), gpu=GPU | {"name": "synthetic GPU"}), deadline_s=1200)
+    assert "No answer: all of these runs have synthetic timings" in text
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,11 @@ def _job_lines(job: Tradeoff, evidence: Evidence, demand: Demand) -> list[str]:
     synthetic = sum(run.synthetic for run in runs)
     lines = []
     if synthetic == len(runs):
-        lines.append("No answer: all of these runs are synthetic, and no machine takes the times below.")
+        lines.append("No answer: all of these runs have synthetic timings; no machine takes the times below.")
     elif synthetic:
-        lines.append(f"{synthetic} of {counted(len(runs), 'run')} are synthetic: no machine takes their times.")
+        lines.append(
+            f"{synthetic} of {counted(len(runs), 'run')} have synthetic timings: no machine took them."
+        )
     if job.device == "cpu":
         lines.append("No answer for GPUs: only CPU processes were measured, and what follows is about them.")
         if demand.gpu_hour_cost is not None:

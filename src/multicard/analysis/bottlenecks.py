@@ -297,5 +297,5 @@ def _caveats(configuration: Configuration) -> list[str]:
     if others and configuration.completed:
         caveats.append(f"{len(others)} of {len(configuration.runs)} repeats did not complete")
     if any(run.synthetic for run in configuration.runs):
-        caveats.append("synthetic data")
+        caveats.append("synthetic timings")
     return caveats

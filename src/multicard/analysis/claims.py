@@ -17,7 +17,7 @@ from multicard.analysis.claim_limits import Comparison, Number, Where, fits, qua
 from multicard.analysis.claim_tests import KINDS, AnyTest
 from multicard.analysis.claim_verdicts import Pooled, Verdict, interval, judge_together
 from multicard.analysis.conditions import how_many
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
+from multicard.analysis.evidence import OBSERVATION, SYNTHETIC, Configuration, Evidence, MeasuredRun
 from multicard.analysis.notices import DISTURBED, NOT_STATIONARY, disturbance_notice
 from multicard.analysis.observation import observed_once
 from multicard.analysis.statistics import LEVEL, Interval
@@ -265,7 +265,9 @@ def _judge(
 def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str | None]) -> str:
     """Why a configuration's runs are not judged whatever the test; empty where they may be."""
     if any(run.synthetic for run in configuration.runs):
-        return "synthetic data or machine"
+        return "synthetic timings"
+    if configuration.provenance.data_source == SYNTHETIC:
+        return "synthetic images"  # which no loader reads, decodes or copies
     if claim.hardware != "any" and configuration["device"] != "cuda":
         return "CPU processes"
     if not fits(configuration, claim.size.get(configuration["workload"], {})):

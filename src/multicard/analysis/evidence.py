@@ -22,7 +22,7 @@ from multicard.experiment.workload import WORKLOADS, Workload
 
 SCENARIOS, RUNS = "scenarios", "runs"
 DEVICE_WORDS = {"cpu": "CPU process", "cuda": "GPU"}
-SYNTHETIC = "synthetic"  # in the names of synthetic data and machines
+SYNTHETIC = "synthetic"  # in the names of machines whose timings are, and the kind of data set of random images
 
 GPU_COUNT = re.compile(r"(?:^|(?<=, ))\d+ × ")  # in the name of a machine
 PROFILER = re.compile(r"(?:^|, )profiler \w+")  # among versions
@@ -32,7 +32,10 @@ OBSERVATION = ("profiled_steps", "profiler", "save")
 
 
 def names_synthetic(names: Iterable[Any]) -> bool:
-    """Whether one of the names of data or machines, some of them None, says that they are synthetic."""
+    """Whether timings are synthetic: one of the names of their machine, some of them None, says so.
+
+    Real runs on synthetic images have real timings.
+    """
     return any(SYNTHETIC in str(name).lower() for name in names)
 
 
@@ -117,9 +120,8 @@ class MeasuredRun:
 
     @property
     def synthetic(self) -> bool:
-        """Whether the run, its data or its machine is synthetic, by its name."""
-        texts = (self.run, self.provenance.machine, self.provenance.gpu, self.provenance.data_source)
-        return names_synthetic(texts)
+        """Whether its timings are, by the name of its machine."""
+        return names_synthetic((self.provenance.machine, self.provenance.gpu))
 
     @property
     def repeat(self) -> int:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
-from multicard.analysis.evidence import SYNTHETIC
+from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.notices import (
     ADOPTED,
     DEVIATES,
@@ -63,11 +63,9 @@ def remarks(tables: ScenarioTables) -> list[str]:
 
 
 def synthetic(tables: ScenarioTables) -> Literal["all", "some"] | None:
-    """How many of a scenario's completed runs are synthetic, by the name of their machine; None for none."""
-    synthetic_runs = tables.table("runs_info")["machine"].dropna().str.lower().str.contains(SYNTHETIC, regex=False)
-    if not synthetic_runs.any():
-        return None
-    return "all" if synthetic_runs.all() else "some"
+    """How many of a scenario's completed runs have synthetic timings; None for none."""
+    made_up = [names_synthetic([machine]) for machine in tables.table("runs_info")["machine"].dropna()]
+    return None if not any(made_up) else "all" if all(made_up) else "some"
 
 
 def _not_shown(tables: ScenarioTables) -> list[str]:

@@ -25,9 +25,9 @@ HEADINGS = {
 # Of measures that may be unknown throughout: why.
 WHY_UNKNOWN = {
     "throughput_samples_per_s": "throughput and speed-up: the samples of a step are not known, state them "
-    "(samples_per_step, --samples-per-step)",
+    "(--samples-per-step or --samples-per-device)",
     "steps_per_s": "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
-    "(samples_per_step, --samples-per-step)",
+    "(--samples-per-step or --samples-per-device)",
     "speedup": "speed-up: no completed run on one device to compare with",
     "exposed_communication_share": "exposed communication: read from traces of GPUs only",
 }

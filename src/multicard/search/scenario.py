@@ -207,9 +207,7 @@ class ScenarioSpace:
                 f"{files.folder}: has no {self.measure}, expected one above 0: search for another goal, such as "
                 "--goal iteration_time"
             )
-        hardware, data = record.get("hardware") or {}, record.get("data") or {}
-        names = [gpu.get("name") for gpu in hardware.get("gpus") or []]
-        names += [hardware.get("processor"), data.get("source")]
+        hardware = record.get("hardware") or {}
         cost_s = float(record.get("wall_time_s") or 0.0)
         if record.get("resumed"):  # that is of the last attempt alone
             cost_s = max(cost_s, float(read_table(files.folder / EPOCHS, EPOCH_COLUMNS)["epoch_time_s"].sum()))
@@ -217,7 +215,7 @@ class ScenarioSpace:
             value,
             row["outcome"],
             cost_s,
-            names_synthetic(names),
+            names_synthetic([machine(hardware)]),
             Provenance(machine(hardware)).kind if hardware else None,
             disturbance_notice(row),
         )
