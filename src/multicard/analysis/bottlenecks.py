@@ -55,11 +55,14 @@ class Bottleneck:
         Share of the step, mean over repeats; of padding that of the tokens, of memory that of the GPU's.
     evidence
         The numbers, in words, with the file that they are from.
+    pageable
+        Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
     """
 
     kind: Kind
     share: float
     evidence: str
+    pageable: float | None = None
 
     @property
     def most_gain(self) -> float | None:
@@ -110,9 +113,11 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
     reports = []
     for configuration in evidence.configurations:
         numbers = [_Numbers(run, traces.get(run.run, {})) for run in configuration.completed]
-        parts = _mean_parts(configuration)
+        parts, pageable = _mean_parts(configuration), _share(numbers, "pageable_copies")
         found = [
-            Bottleneck(part, share, _of_part(part, share, numbers)) for part, share in parts.items() if share >= LEAST
+            Bottleneck(part, share, _of_part(part, share, numbers), pageable)
+            for part, share in parts.items()
+            if share >= LEAST
         ]
         padding = _padding(numbers)
         if padding is not None and padding.share >= LEAST:
