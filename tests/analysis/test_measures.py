@@ -139,6 +139,11 @@ def test_the_profiled_window_is_measured_by_the_same_definitions(tmp_path: Path)
     ("spoil", "message"),
     [
         (lambda steps: steps.drop(columns="start_s"), "found no column start_s"),
+        (
+            lambda steps: steps.assign(duration_s=1e308),
+            r"found 1e\+308 in the column duration_s, expected at most 1e\+12 s",
+        ),
+        (lambda steps: steps.assign(start_s=-1e13), r"found -1e\+13 in the column start_s, expected at most 1e\+12 s"),
         (lambda steps: steps.assign(start_s=None), "found a step without start_s, expected when each step began"),
     ],
 )

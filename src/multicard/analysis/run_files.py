@@ -21,6 +21,7 @@ from multicard.trace.tables import STEP, STEPS
 Section = dict[str, Any] | None
 
 _PLACE = ["report", "process", "rank"]
+MOST_S = 1e12  # times beyond it are damage, and their sums overflow
 
 
 class _Profiler(BaseModel):
@@ -116,7 +117,7 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If it is not there, does not parse, or has no such column, or text in it.
+        If it is not there, does not parse, or has no such column, or text or a time beyond `MOST_S` in it.
     """
     try:
         table = pd.read_csv(path)
@@ -129,6 +130,8 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
             raise UserError(f"{path}: found no column {name}")
         if name != "window" and len(table) and not pd.api.types.is_numeric_dtype(table[name]):
             raise UserError(f"{path}: found text in the column {name}, expected numbers")
+        if name.endswith("_s") and (absurd := table[name][table[name].abs() > MOST_S]).size:
+            raise UserError(f"{path}: found {absurd.iloc[0]:g} in the column {name}, expected at most {MOST_S:g} s")
     return table
 
 
