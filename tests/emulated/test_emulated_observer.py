@@ -76,7 +76,7 @@ def test_a_script_is_timed_on_its_gpu(server: Server, tmp_path: Path) -> None:
     assert gpu["uuid"].endswith("0001")  # the emulation numbers them
     assert len(found.rank["energy"]) == len(found.rank["device_memory_used_bytes"]) == 1
     [steps] = found.steps
-    assert len(steps) == 6
+    assert len(steps) == 8
     has_memory_and_phases(steps, least_bytes=(64 << 20) - 1)
     assert min(int(step["peak_reserved_bytes"]) for step in steps) >= 64 << 20
     # The counters are the script's own: nothing resets them.
