@@ -266,6 +266,7 @@ class Recording:
         plan = self.plan
         if step == max(1, plan.warmup):  # the last step of the warm-up makes up for the time that this takes
             self.others.start()
+            self.recorder.clock.reserve(plan.measured)
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
             self.thread.start()

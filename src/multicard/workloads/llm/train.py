@@ -38,6 +38,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
 
     capture = Capture(job["profiler"], scratch, rank, device)
     recorder = Recorder(rank, device, capture, counted_step=COUNTED_STEP)
+    recorder.clock.reserve(p.total_steps * p.gradient_accumulation_steps)
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     observer = Observer(p, rank, recorder, capture, others)
     train_file, output = Path(job["data"]) / texts["files"][0]["name"], scratch / "output"
