@@ -222,6 +222,12 @@ def forced_runs():
     return [folder.name for folder in folders if folder.parent == Path(RESULTS, "runs")]
 
 
+def priority_of_step(planned):
+    """Priority of a step after the runs: before runs that have their nodes to themselves, which it cannot disturb."""
+    alone = ON_CLUSTER and EXPERIMENT.timing == "exclusive"
+    return MATRIX.first_priority if alone else planned
+
+
 def planned_place(wildcards):
     """A run's place in the order of the runs, as JSON."""
     return json.dumps(asdict(MATRIX.order[wildcards.run]))
