@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import resource
 import struct
 import tarfile
 import zipfile
@@ -288,3 +289,16 @@ def test_only_the_runs_that_are_asked_for_are_written(recorded_archive: Path, tm
     with pytest.raises(UserError, match="holds no run other"):
         place_runs(recorded_archive, tmp_path, ["other"])
     assert not (tmp_path / first).exists()
+
+
+def test_a_full_disk_is_not_the_archive_s_fault(recorded_archive: Path, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # then a write fails as on a full disk
+    try:
+        with pytest.raises(UserError) as stopped:
+            place_runs(recorded_archive, tmp_path / "runs", [read_manifest(recorded_archive).runs[0].run])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    [line] = str(stopped.value).splitlines()
+    assert line.endswith("steps.csv: cannot be unpacked: File too large") and "damaged" not in line
+    assert list((tmp_path / "runs").iterdir()) == []
