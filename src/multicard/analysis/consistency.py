@@ -41,12 +41,12 @@ class Consistency:
 
 def check_run(folder: Path) -> Consistency:
     """Check one completed run."""
-    steps = pd.read_csv(folder / STEPS)
+    run = RunFiles(folder)
+    steps = run.table(STEPS, ("rank", "step", "duration_s", *(f"{phase}_s" for phase in PHASES)))
     measured = steps[steps["window"] == "measured"].set_index("rank")
     coverage = measured[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / measured["duration_s"]
 
     profiled = steps[steps["window"] == "profiled"]
-    run = RunFiles(folder)
     covered = WORKLOADS[run.record["parameters"]["workload"]].phases_cover_steps
     ratios = (_in_order(run.traced_steps) / _in_order(profiled)).dropna()
     uncompared = set(profiled["rank"]) - set(ratios.index.get_level_values("rank"))
