@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import resource
 import struct
 import tarfile
@@ -302,3 +303,9 @@ def test_a_full_disk_is_not_the_archive_s_fault(recorded_archive: Path, tmp_path
     [line] = str(stopped.value).splitlines()
     assert line.endswith("steps.csv: cannot be unpacked: File too large") and "damaged" not in line
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_an_archive_that_unpacks_to_many_times_its_size_is_refused(tmp_path: Path) -> None:
+    members = sound(steps=bytes(65 << 20))
+    path = write_zip(tmp_path / "x.zip", [("manifest.json", manifest(members)), *members.items()])
+    assert re.search(r"^holds 68\.2 MB, expected at most 67\.1 MB$", refused(path, tmp_path / "runs"))
