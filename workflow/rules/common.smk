@@ -153,6 +153,13 @@ def all_records():
     return [f"{RESULTS}/runs/{run}/run.json" for run in MATRIX.runnable()]
 
 
+def all_activity():
+    """Indices of the activity tables of runs whose traces are there: one that was deleted is made again."""
+    folders = [Path(RESULTS, "runs", run) for run in MATRIX.planned()]
+    there = [each for each in folders if (each / "trace" / "captured.json").exists()]
+    return [f"{each}/activity/tables.json" for each in there]
+
+
 def all_figures():
     """Folders of the figures of every scenario that has something to show."""
     return [f"{RESULTS}/figures/{scenario}" for scenario in MATRIX.figures()]

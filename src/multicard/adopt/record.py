@@ -54,6 +54,7 @@ def write_run(traced: Traced, folder: Path) -> None:
         "versions": {"GPU": ", ".join(gpus)} if gpus else None,
         "ended_at_time_limit": False,
         "profiler": {"used": profiler, "why": why, "caveat": None, "trace_missing": None},
+        "files": [described(folder / name) for name in (STEPS, EPOCHS)],
         "command": [],
         "conditions": [],
         "ranks": [{"rank": rank, "pid": process} for (_, process), rank in traced.ranks.items()],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multicard.core.errors import UserError
-from multicard.core.files import mentions_full_disk, read_json, report_full_disk, write_csv, write_json
+from multicard.core.files import described, mentions_full_disk, read_json, report_full_disk, write_csv, write_json
 from multicard.core.layout import (
     CHECKPOINT,
     CONDITIONS,
@@ -182,6 +182,7 @@ def run_job(
             "ended_at_time_limit": ended.timed_out,
             "left_behind": list(ended.left_behind),
             "profiler": {"used": profiler, "why": why, "caveat": caveat, "trace_missing": captured["missing"]},
+            "files": [described(folder / name) for name in (STEPS, EPOCHS)],
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
             "conditions": _with_measured_steps(conditions, ranks),
