@@ -25,9 +25,10 @@ def row(devices: int, seconds: float | None, **others: Any) -> dict[str, Any]:
 
 
 def shown(folder: Path) -> bool:
-    return print_results(
+    completed, _ = print_results(
         Experiment.model_validate({"results": str(folder), "scenarios": {"s0": ASKED}}), Path("mine.yaml")
     )
+    return completed
 
 
 def printed(
@@ -110,8 +111,8 @@ def test_what_was_gained_and_what_to_do_next_come_last(tmp_path: Path, capsys: p
         "of the step is spent waiting for the data loader (measures.csv)"
     )
     assert following == [
-        f"next: for why runs did not complete, log.txt in their folders in {tmp_path}/runs; without these "
-        "folders, multicard run mine.yaml tries again",
+        f"next: for why runs did not complete, log.txt in their folders in {tmp_path}/runs; "
+        "multicard run mine.yaml --retry-failed runs them again",
         "next: for intervals, repeats: 3 in mine.yaml, then multicard run mine.yaml; what was measured stays",
         f"next: for what to try and the best configuration, multicard recommend {tmp_path}",
     ]

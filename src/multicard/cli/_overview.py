@@ -2,10 +2,9 @@
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from multicard.experiment.config import Experiment
+    from multicard.experiment.runs import Run
 
 # Headings that are shorter than the names of their columns.
 HEADINGS = {
@@ -35,8 +35,8 @@ WHY_UNKNOWN = {
 SHOWN_RUNS = 3  # by their names, in a line
 
 
-def print_results(experiment: "Experiment", config: Path, profile: Path | None = None) -> bool:
-    """Print every scenario, what to do next and where the report is; whether any run completed.
+def print_results(experiment: "Experiment", config: Path, profile: Path | None = None) -> tuple[bool, bool]:
+    """Print every scenario, what to do next and where the report is; whether any run completed, and whether any failed.
 
     `config`: the file that states the experiment.
 
@@ -85,35 +85,41 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
     for line in _next_steps(experiment, config, shlex.join(again), completed, failed):
         terminal.print(plain(f"next: {line}"), soft_wrap=True)
     terminal.print(plain(f"report: {results / 'report.html'}"), soft_wrap=True)
-    return completed
+    return completed, failed
+
+
+def has_changed(run: "Run", record: Mapping[str, Any]) -> bool:
+    """Whether the script of a run is another one than its record has; False where either is not known."""
+    from multicard.core.files import sha256
+    from multicard.core.system import read_or_none
+    from multicard.experiment.workload import WORKLOADS
+
+    script = WORKLOADS[run.parameters.workload].script(run.parameters)
+    before = (record.get("script") or {}).get("sha256")
+    now = read_or_none(lambda: sha256(script)) if script and before else None
+    return now is not None and now != before
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
-    """A line for each script that has changed since it was measured: it is no parameter, so no run is made again."""
-    from multicard.core.files import read_json, sha256
-    from multicard.core.system import read_or_none
+    """A line for each script that has changed since it was measured: completed runs are not made again for that."""
+    from multicard.cli.run import read_record
     from multicard.core.text import counted, first_of
     from multicard.experiment.runs import distinct, expand
-    from multicard.experiment.workload import WORKLOADS
 
     if experiment.recorded:
         return
     folder = Path(experiment.results) / "runs"
-    checksum = cache(lambda file: read_or_none(lambda: sha256(file)))
-    measured: dict[Path, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
+    measured: dict[str, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
     for run in distinct(expand(experiment)).values():
-        script = WORKLOADS[run.parameters.workload].script(run.parameters)
-        record = read_or_none(lambda run=run: read_json(folder / run.id / RUN)) if script else None
-        before = ((record or {}).get("script") or {}).get("sha256")
-        if before and checksum(script):
-            measured[script][run.id] = before != checksum(script)
+        if (script := ((record := read_record(folder / run.id)).get("script") or {}).get("file")) is not None:
+            measured[script][run.id] = has_changed(run, record)
     there = {record.parent.name for record in folder.glob(f"*/{RUN}")}
     for script, is_changed in measured.items():
         changed = [run for run, has in is_changed.items() if has]
         if changed:
             what = folder if there == set(changed) else f"{first_of(changed, SHOWN_RUNS)} in {folder}"
             which = f"{len(changed)} of {counted(len(is_changed), 'run')} {'was' if len(changed) == 1 else 'were'}"
-            yield f"{script.name} has changed since {which} measured; delete {what} to measure them again"
+            yield f"{script} has changed since {which} measured; delete {what} to measure them again"
 
 
 def _next_steps(experiment: "Experiment", config: Path, again: str, completed: bool, failed: bool) -> Iterator[str]:
@@ -121,7 +127,7 @@ def _next_steps(experiment: "Experiment", config: Path, again: str, completed: b
     results = shlex.quote(experiment.results)
     if failed and not experiment.recorded:
         where = f"log.txt in their folders in {results}/runs"
-        yield f"for why runs did not complete, {where}; without these folders, {again} tries again"
+        yield f"for why runs did not complete, {where}; {again} --retry-failed runs them again"
     if completed:
         if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
             yield f"for intervals, repeats: 3 in {config}, then {again}; what was measured stays"
