@@ -32,6 +32,7 @@ WHY_UNKNOWN = {
     "exposed_communication_share": "exposed communication: read from traces of GPUs only",
 }
 
+KEY_WIDTH = 12  # of names and values of parameters, which may be folded
 SHOWN_RUNS = 3  # by their names, in a line
 
 
@@ -62,7 +63,8 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
         tables, lines = ScenarioTables(folder), []
         if len(tables.measures):
             rows, shown = overview(tables), measures_shown(tables)
-            terminal.print(overview_table(scenario.question, rows, shown))
+            for table in overview_tables(scenario.question, rows, shown, terminal.width):
+                terminal.print(table)
             completed = completed or bool(tables.completed)
             failed = failed or len(tables.completed) < len(tables.measures)
             if tables.completed:
@@ -134,29 +136,59 @@ def _next_steps(experiment: "Experiment", config: Path, again: str, completed: b
         yield f"for what to try and the best configuration, multicard recommend {results}"
 
 
-def overview_table(title: str, rows: "pd.DataFrame", measures: list[str]) -> "Table":
-    """Show configurations by `analysis.overview`: parameters, measures with their intervals, and outcomes."""
+def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:
+    """Show configurations by `analysis.overview`: parameters, measures with their intervals, and outcomes.
+
+    Measures that are unknown throughout are left out. Those that do not fit into `width` columns, with their numbers
+    unbroken, follow in further tables.
+    """
     from rich.table import Table
 
     from multicard.core.terminal import plain
 
     parameters = [name for name in rows if name not in ("outcome", "reason") and not name.startswith(tuple(measures))]
-    table = Table(title=plain(title), title_justify="left")
-    for name in parameters:
-        table.add_column(plain(name.removeprefix(ARGS_PREFIX)), overflow="fold")
+    keys = [
+        (name.removeprefix(ARGS_PREFIX), [UNKNOWN if value != value else f"{value}" for value in rows[name]])
+        for name in parameters
+    ]
     columns = []
     for name in measures:
-        units = units_of(name) if rows[name].notna().any() else None
-        factor, unit = unit_for(rows[name], units) if units else (1.0, "")
+        if rows[name].isna().all():
+            continue
+        factor, unit = unit_for(rows[name], units) if (units := units_of(name)) else (1.0, "")
         bounds = [rows[f"{name}{end}"] * factor for end in ("", "_low", "_high")]
-        columns.append([number_in(*each) for each in zip(*bounds, strict=True)])
         words = HEADINGS.get(name) or heading(name)
-        table.add_column(f"{words} ({unit})" if unit else words, justify="right")
-    table.add_column("outcome")
-    for row, *cells in zip(rows.to_dict("records"), *columns, strict=True):
-        own = [UNKNOWN if row[name] != row[name] else f"{row[name]}" for name in parameters]
-        table.add_row(*map(plain, own), *cells, plain(str(row["outcome"]).replace("_", " ")))
-    return table
+        cells = [number_in(*each) for each in zip(*bounds, strict=True)]
+        columns.append((f"{words} ({unit})" if unit else words, cells))
+    columns.append(("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]]))
+    around = 3  # a line, and a blank on each side
+    key_widths = [min(KEY_WIDTH, _width(head, *cells)) for head, cells in keys]
+    left = available = width - 1 - sum(key_widths) - around * len(keys)
+    parts: list[list[tuple[str, list[str]]]] = [[]]
+    for head, cells in columns:
+        needed = _width(head, *cells) + around
+        if needed > left and parts[-1]:
+            parts.append([])
+            left = available
+        parts[-1].append((head, cells))
+        left -= needed
+    tables = []
+    for part in parts:
+        table = Table(title=None if tables else plain(title), title_justify="left")
+        for (head, _), least in zip(keys, key_widths, strict=True):
+            table.add_column(plain(head), overflow="fold", min_width=least)
+        for head, cells in part:
+            justify = "left" if head == "outcome" else "right"
+            table.add_column(plain(head), justify=justify, min_width=_width(head, *cells))
+        for row in zip(*(cells for _, cells in (*keys, *part)), strict=True):
+            table.add_row(*map(plain, row))
+        tables.append(table)
+    return tables
+
+
+def _width(*cells: str) -> int:
+    """Least width in which no word of these cells is broken."""
+    return max(len(word) for cell in cells for word in cell.split() or [""])
 
 
 def _is_unknown(rows: "pd.DataFrame", measure: str) -> bool:

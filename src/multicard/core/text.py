@@ -18,7 +18,7 @@ _LATEX = {
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    r"""Text in one line, with a mark in the place of what cannot be printed, cut to a length, between words if it can be.
+    r"""Text in one line, with a mark in the place of what cannot be printed, cut to a length between words.
 
     >>> printable("a\x1b[1m\nb"), printable("abcdef", 4), printable("one two three", 10)
     ('a�[1m b', 'abc…', 'one two …')
