@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").touch()
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
-    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_: None)
+    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_, **__: None)
     return tmp_path
 
 
@@ -316,7 +316,7 @@ def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_, **__: pytest.fail("it was run"))
     asked = ["--devices", "4,1024", "--launcher", "srun"]
     assert "this is none; use salloc, or --write-only" in refused(
         "--devices", "1", "--launcher", "srun", "--", "train.py"

@@ -10,6 +10,7 @@ from typing import Any
 
 from multicard.cli._command import Command, add_device, device_of, needs_writing, numbers_of_devices, results_of
 from multicard.cli._own_command import as_in_file, parse_command, resolve_names
+from multicard.cli.run import add_failures
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import plural
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--config-out", type=Path, default=CONFIG, metavar="FILE", help="configuration to write (default: %(default)s)")
     add("--overwrite", action="store_true", help="replace a configuration file that differs")
+    add_failures(parser)
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--dry-run", action="store_true", help="list the runs; write and run nothing")
     only.add_argument(
@@ -71,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the configuration, run it, and print its results; exit with 1 unless all was made and a run completed."""
+    """Write the configuration, run it, and print its results; exit as `run_and_print` does."""
     from multicard.cli.run import check_start, run_and_print
     from multicard.cli.runs import print_runs
     from multicard.core.pipeline import pipeline_folder
@@ -100,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
         profile = pipeline_folder() / "profiles/slurm"
         print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile, such as {profile}")
         return
-    run_and_print(experiment, path)
+    run_and_print(experiment, path, retry_failed=arguments.retry_failed, keep_going=arguments.keep_going)
 
 
 def _refuse_others(results: Path) -> None:

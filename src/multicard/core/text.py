@@ -18,13 +18,16 @@ _LATEX = {
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    r"""Text in one line, with a mark in the place of each character that cannot be printed, cut to a length.
+    r"""Text in one line, with a mark in the place of what cannot be printed, cut to a length between words.
 
-    >>> printable("a\x1b[1m\nb"), printable("abcdef", 4)
-    ('a�[1m b', 'abc…')
+    >>> printable("a\x1b[1m\nb"), printable("abcdef", 4), printable("one two three", 10)
+    ('a�[1m b', 'abc…', 'one two …')
     """
     shown = "".join(character if character.isprintable() else " " if character.isspace() else "�" for character in text)
-    return shown if longest is None or len(shown) <= longest else f"{shown[: longest - 1]}…"
+    if longest is None or len(shown) <= longest:
+        return shown
+    words, _, rest = shown[:longest].rpartition(" ")
+    return f"{words} …" if len(words) > len(rest) and len(words) + 2 <= longest else f"{shown[: longest - 1]}…"
 
 
 def counted(number: int, one: str) -> str:

@@ -301,7 +301,7 @@ class Recording:
 
     def _log(self, text: str) -> None:
         if self.rank == 0:
-            print(f"{PROGRESS}  {text}", file=sys.stderr, flush=True)
+            print(f"{PROGRESS}  {text}\n", end="", file=sys.stderr, flush=True)  # in one write: others print, too
 
     # The end.
 

@@ -12,6 +12,7 @@ from multicard.core.files import read_json
 from multicard.core.layout import MADE, PROCESS, rank_file
 from multicard.core.reasons import Reason
 from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 # Environment variables that scripts for several ranks read.
@@ -60,7 +61,9 @@ def _judged(
         return outcome, replace(reason, code="unused_gpus")
     if ended:
         return outcome, reason
-    if reason.code == "exited" and (raised := [each for each in processes if each.get("error")]):
+    launchers = {module for each in LAUNCHERS.values() for module in each.modules}  # they only say that a rank failed
+    raised = [each for each in processes if each.get("error") and each["program"] not in launchers]
+    if reason.code == "exited" and raised:
         words = {Path(word).name for word in p.command}
         # The script before what it started; of its ranks, the first to fail.
         error = min(raised, key=lambda each: Path(each["program"]).name not in words)["error"]
