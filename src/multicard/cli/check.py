@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LONGEST = 20  # lines of remarks of a kind
 OTHER_SESSIONS = (
-    "cannot tell: results of different sessions, and no repeats show how much sessions differ: repeat one an hour later "
-    "or on another node, or state the difference, as with --session-spread 2%"
+    "cannot tell: results of different sessions, and no repeats show how much sessions differ: repeat one side an hour "
+    "later or on another node, or state the difference, as with --session-spread 2%"
 )
 CANNOT_TELL_CODE = 2  # as for a faulty command line; 1 is a regression
 REGRESSION_CODE = 1
