@@ -40,10 +40,10 @@ def test_several_configurations_have_a_range_and_the_parts_of_their_steps(tmp_pa
 
 def test_what_repeats_do_not_decide_is_no_difference(tmp_path: Path) -> None:
     same = images(100, FALLING), images(100, RISING, devices=2)
-    assert lines(tmp_path / "a", *same) == ["2 GPUs: 1.00 [0.61, 1.65] times as fast as 1; no difference is shown"]
+    assert lines(tmp_path / "a", *same) == ["2 GPUs: 1.00 [0.61, 1.65] times as fast as 1; inconclusive"]
     faster = images(10, image_size=512), images(20, image_size=512, devices=2)
     assert lines(tmp_path / "b", *same, *faster) == [
-        "2 GPUs: 1 to 2 times as fast as 1; no difference is shown (1 of 2 configurations)"
+        "2 GPUs: 1 to 2 times as fast as 1; inconclusive (1 of 2 configurations)"
     ]
 
 

@@ -56,9 +56,10 @@ def test_a_table_of_measures_has_units_in_its_headings_and_intervals_in_its_cell
     assert headings == [
         "strategy", "devices", "repeats", "iteration time (ms)", "peak memory (GB)", "data share (%)", "speed-up"
     ]  # fmt: skip
-    assert one[:5] == ["ddp-ds", "1", "3", "100 [98, 104]", "1.50 [1.50, 1.50]"]
+    assert one[:5] == ["ddp-ds", "1", "3", "101 [93, 108]", "1.50 [1.50, 1.50]"]
+    # Two configurations with repeats have each its own scatter: log 0.1006 ± 4.30 × 0.0303 / √3.
     # 2 × 100 / 110, 2 × 104 / 112 and 2 × 98 / 111: logarithms 0.598, 0.619 and 0.569, so 0.595 ± 4.30 × 0.0145.
-    assert two[3:] == ["111 [110, 112]", "1.50 [1.50, 1.50]", "12.5 [12.5, 12.5]", "1.81 [1.70, 1.93]"]
+    assert two[3:] == ["111 [109, 114]", "1.50 [1.50, 1.50]", "12.5 [12.5, 12.5]", "1.81 [1.70, 1.93]"]
     # 4 × 100 / 130, by the one repeat that both have.
     assert four[2:] == ["1", "130", "1.50", "12.5", "3.08"]
 
@@ -130,7 +131,7 @@ def test_the_table_of_scaling_models_has_parameters_intervals_tests_and_reason()
 
 def test_a_caption_says_what_brackets_and_errors_are_where_there_are_any() -> None:
     ratios = markdown(speedup_table(synthetic()), "Scaling.").splitlines()[0]
-    assert "Geometric means of the ratios of repeats, in brackets the 95% t interval" in ratios
+    assert "Geometric means of the ratios of repeats, in brackets the 95% CI" in ratios
     medians = markdown(measures_table(synthetic(), ["iteration_time_s"]), "Times").splitlines()[0]
     assert "the range of two to five repeats, from six on the exact interval of the median" in medians
     assert "In brackets 95% intervals of the parameters" in markdown(scaling_models_table(synthetic()), "Models")

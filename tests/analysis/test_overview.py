@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.synthetic_results import make_results, repeated
@@ -38,8 +39,11 @@ def test_repeats_make_an_interval(tmp_path: Path) -> None:
     rows = [one for each in (row(1, 100, 0.1), row(2, 100, 0.1)) for one in repeated(each, (0.9, 1.0, 1.1))]
     found = overview(tables(tmp_path, *rows))
     assert len(found) == 2
-    # The range of three repeats around their median.
-    for name, expected in (("", 0.1), ("_low", 0.09), ("_high", 0.11)):
+    # Two configurations with the same three repeats: the t interval of their logarithms, of two degrees of freedom.
+    logs = np.log([0.09, 0.1, 0.11])
+    reach = 4.302653 * logs.std(ddof=1) / 3**0.5
+    for name, sign in (("", 0), ("_low", -1), ("_high", 1)):
+        expected = np.exp(logs.mean() + sign * reach)
         assert found[f"iteration_time_s{name}"].tolist() == pytest.approx([expected] * 2)
 
 

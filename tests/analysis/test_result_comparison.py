@@ -31,9 +31,9 @@ def test_a_slower_machine_is_slower_and_uses_as_much_memory(extracted_run: Path,
     assert words(found) == {
         "iteration_time_s": "slower",
         "throughput_samples_per_s": "slower",
-        "peak_memory_bytes": "no difference",
-        "test_accuracy": "no difference",
-        "test_loss": "no difference",
+        "peak_memory_bytes": "inconclusive",
+        "test_accuracy": "inconclusive",
+        "test_loss": "inconclusive",
     }
     time = found.changes[0]
     assert time.ratio.value == pytest.approx(1.5)
@@ -73,7 +73,7 @@ def test_results_that_scale_less_are_told_from_results_that_are_slower(extracted
     assert (two.ratio.low, two.ratio.high) == pytest.approx((0.5 / 0.8, 0.5 / 0.8))
     slower = compare_results(a, scaled(tmp_path / "c", 2, 1)).changes
     assert {c.verdict for c in slower if c.measure == "iteration_time_s"} == {"slower"}
-    assert [c.verdict for c in slower if c.measure == "speedup"] == ["no difference"]
+    assert [c.verdict for c in slower if c.measure == "speedup"] == ["inconclusive"]
 
 
 def test_time_and_throughput_of_the_same_work_are_one_comparison(extracted_run: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_time_and_throughput_of_the_same_work_are_one_comparison(extracted_run: 
 def test_a_difference_within_the_spread_of_repeats_is_none(extracted_run: Path, tmp_path: Path) -> None:
     a = results(extracted_run, tmp_path / "a", 1)
     assert words(compare_results(a, results(extracted_run, tmp_path / "b", 1.002)))["iteration_time_s"] == (
-        "no difference"
+        "inconclusive"
     )
 
 

@@ -122,17 +122,30 @@ def paired(ratios: list[float]) -> list[float]:
     return [gmean(ratios), *np.exp([found.low, found.high])]
 
 
-def test_a_spread_is_median_and_interval_of_the_completed_repeats() -> None:
+def test_a_value_is_the_geometric_mean_of_the_completed_repeats_with_its_t_interval() -> None:
     rows = [*repeats(4.0, 1.0, 2.0), {"repeat": 4, "outcome": "failed", "throughput": 9.0}]
     [row] = over_repeats(measures(*rows), ["throughput_samples_per_s"]).to_dict("records")
     assert row["repeats"] == 3
-    assert ends(row, "throughput_samples_per_s") == [2.0, 1.0, 4.0]
+    assert ends(row, "throughput_samples_per_s") == pytest.approx(paired([4.0, 1.0, 2.0]))
 
 
-def test_the_interval_of_nine_repeats_leaves_the_lowest_and_the_highest_out() -> None:
-    values = [2.0**power for power in range(9)]
-    [row] = over_repeats(measures(*repeats(*values)), ["throughput_samples_per_s"]).to_dict("records")
-    assert ends(row, "throughput_samples_per_s") == [16.0, 2.0, 128.0]
+def test_a_share_is_an_arithmetic_mean_that_stays_a_share() -> None:
+    table = measures(*repeats(4.0, 1.0, 2.0)).assign(data_share=[0.0, 0.1, 0.2])
+    [row] = over_repeats(table, ["data_share"]).to_dict("records")
+    # The interval is 0.1 ± 4.30 × 0.1 / √3.
+    assert ends(row, "data_share") == pytest.approx([0.1, 0.0, 0.1 + 4.302653 * 0.1 / 3**0.5])
+
+
+def test_few_repeats_have_the_scatter_of_all_configurations() -> None:
+    def widest(*turns: list[float]) -> float:
+        rows = [row for size, turn in enumerate(turns) for row in repeats(*turn, image_size=32 + size)]
+        table = over_repeats(measures(*rows), ["throughput_samples_per_s"])
+        return (table["throughput_samples_per_s_high"] / table["throughput_samples_per_s_low"]).max()
+
+    _, low, high = paired([1.0, 1.01])
+    assert widest(*[[1.0, 1.01], [1.01, 1.0]] * 4) < (high / low) ** 0.5
+    # Rounds that all configurations are slower in tell no more than one configuration does.
+    assert widest(*[[1.0, 1.01]] * 8) == pytest.approx(high / low)
 
 
 def test_a_single_repeat_and_what_is_not_known_have_no_bounds() -> None:
@@ -151,7 +164,7 @@ def test_configurations_come_in_the_order_of_their_first_runs_and_empty_paramete
     table = measures(*rows, *repeats(7.0, image_size=32, steps_per_epoch=5))
     spread = over_repeats(table, ["throughput_samples_per_s"])
     assert spread["image_size"].tolist() == [96, 32, 32]
-    assert spread["throughput_samples_per_s"].tolist() == [2.0, 2.0, 7.0]
+    assert spread["throughput_samples_per_s"].tolist() == pytest.approx([3**0.5, 3**0.5, 7.0])
     assert spread["steps_per_epoch"].isna().tolist() == [True, True, False]
 
 

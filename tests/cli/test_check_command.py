@@ -65,8 +65,9 @@ def test_the_slower_configuration_is_one_line(
     assert check(baseline, slower, "--junit", tmp_path / "found.xml") == 1
     first, *doubts, last = capsys.readouterr().out.splitlines()
     [run] = {path.name.removesuffix("_r1") for path in baseline.glob("runs/*seed7*_r1")}
-    # Logarithms of both sides deviate by 0.002: log 1.1 plus and minus 2.776 (t of 4 degrees) × 0.002 × √(2/3).
-    assert first == f"REGRESSION {run}: 10.0% slower (95% interval 9.5% to 10.5%), 3 repeats"
+    # Logarithms of all four samples deviate by 0.002: log 1.1 plus and minus t × 0.002 × √(2/3), which is 9.5% with the
+    # 4 degrees of freedom of one configuration, and 9.6% with the 8 of both.
+    assert first == f"REGRESSION {run}: 10.0% slower (95% CI 9.6% to 10.4%, n=3)"
     assert f"in doubt: new {run}_r3: disturbed: other processes: 1.5 CPUs" in [
         each.partition("; not")[0] for each in doubts
     ]

@@ -49,7 +49,7 @@ def test_a_gain_inside_the_interval_is_drawn_hollow_and_worded_as_none() -> None
     assert axes.get_xlabel() == "CPU processes"
     hollow = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
     assert [tuple(line.get_xdata()) for line in hollow] == [(1,)]
-    assert legend(figure) == [["hollow: no difference"]]
+    assert legend(figure) == [["hollow: inconclusive"]]
 
 
 def test_one_difference_among_thirty_needs_more_than_one_alone() -> None:

@@ -134,5 +134,5 @@ def test_an_overhead_whose_interval_includes_zero_is_hollow() -> None:
     ]
     assert [mark.get_markerfacecolor() == "white" for mark in (clear, none, one)] == [False, True, False]
     assert [mark.get_fillstyle() for mark in (clear, none, one)] == ["full", "full", "bottom"]
-    assert legend(figure) == [["hollow: no difference", "half-filled: one repeat, cannot tell"]]
+    assert legend(figure) == [["hollow: inconclusive", "half-filled: one repeat, cannot tell"]]
     assert axes.get_xlabel() == "Profiling overhead (%)"

@@ -11,7 +11,8 @@ from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
 from multicard.analysis.learning import Changes, changes_from, key_of, learnings
 from multicard.analysis.observation import observed_once
-from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
+from multicard.analysis.pooling import Pool
+from multicard.analysis.statistics import Interval, verdict
 
 Goal = Literal["throughput", "time_to_accuracy", "energy", "memory"]
 GOALS: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "energy", "memory")
@@ -38,7 +39,7 @@ class Choice:
     differing
         Parameters in which the candidates differ, without those that another one implies.
     tied
-        Others that are not significantly different, corrected for the number of comparisons with the best.
+        Others that are not significantly different, by a test that allows for the best having been chosen.
     of_one_repeat
         How many of these are so because one of the two has a single repeat, hence no interval.
     repeats
@@ -141,15 +142,16 @@ def candidates_of(valued: Valued) -> list[tuple[Configuration, dict[int, float]]
 def _best(valued: Valued, goal: Goal) -> tuple[Configuration | None, Interval | None, list[Configuration], int, int]:
     if not valued:
         return None, None, [], 0, 0
-    means = [(configuration, values, product_of([(1.0, values)])) for configuration, values in valued]
+    pool = Pool([values for _, values in valued])
+    means = [pool.mean(index) for index in range(len(valued))]
     choose, worse = (max, "less") if goal == "throughput" else (min, "more")
-    best, best_values, value = choose(means, key=lambda entry: entry[2].value)
-    others = [(configuration, values) for configuration, values, _ in means if configuration is not best]
-    ratios = corrected([ratio_of(values, best_values) for _, values in others])
+    best = choose(range(len(means)), key=lambda index: means[index].value)
+    others = [index for index in range(len(means)) if index != best]
+    ratios = pool.against_best(best, others)
     tied = {index: verdict(ratio) for index, ratio in enumerate(ratios) if verdict(ratio) != worse}
     of_one_repeat = list(tied.values()).count("unknown")
     fewest = min((ratio.repeats for ratio in ratios), default=0)
-    return best, value, [others[index][0] for index in tied], of_one_repeat, fewest
+    return valued[best][0], means[best], [valued[others[index]][0] for index in tied], of_one_repeat, fewest
 
 
 def differing(configurations: Sequence[Configuration]) -> tuple[str, ...]:

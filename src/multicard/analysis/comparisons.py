@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 from pydantic.fields import FieldInfo
 
+from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling import over_repeats
-from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
+from multicard.analysis.statistics import Interval, corrected, verdict
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import WORKLOADS, Workload, workload_of
 
@@ -72,16 +73,21 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
     by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
     present = [value for value in ORDER[parameter] if (completed[parameter] == value).any()]
-    ratios, rows = [], []
+    samples, pairs, rows = [], [], []
+    groups = [(key, group) for key, group in completed.groupby(by, sort=False, dropna=False)]
+    places = {}
+    for number, (_, group) in enumerate(groups):
+        for value in present:
+            if times := group[group[parameter] == value].set_index("repeat")["iteration_time_s"].to_dict():
+                places[number, value] = len(samples)
+                samples.append(times)
     for value in present[1:]:
-        for key, group in completed.groupby(by, sort=False, dropna=False):
-            base, compared = (
-                group[group[parameter] == each].set_index("repeat")["iteration_time_s"].to_dict()
-                for each in (present[0], value)
-            )
-            if base and compared:
-                ratios.append(ratio_of(base, compared))
+        for number, (key, _) in enumerate(groups):
+            if (number, present[0]) in places and (number, value) in places:
+                pairs.append((places[number, present[0]], places[number, value]))
                 rows.append({"base": present[0], "value": value, **dict(zip(by, key, strict=True))})
+    pool = Pool(samples)
+    ratios = [pool.ratio(*pair) for pair in pairs]
     columns = ["base", "value", *by, "repeats", "gain", "gain_low", "gain_high", "verdict"]
     found = pd.concat([pd.DataFrame(rows, columns=columns[:-5]), _excess("gain", ratios)], axis="columns")
     return found[columns]
@@ -95,9 +101,10 @@ def overheads(measures: pd.DataFrame) -> pd.DataFrame:
     rows.
     """
     known = measures[(measures["outcome"] == "completed") & measures["profiler_overhead"].notna()]
-    groups = known.groupby(_parameters(measures), sort=False, dropna=False)["profiler_overhead"]
-    data = groups.size().reset_index().drop(columns="profiler_overhead")
-    return pd.concat([data, _excess("profiler_overhead", [product_of([(1.0, 1 + own)]) for _, own in groups])], axis=1)
+    groups = known.groupby(_parameters(measures), sort=False, dropna=False)[["repeat", "profiler_overhead"]]
+    data = groups.size().reset_index().drop(columns=0)
+    pool = Pool([dict(zip(own["repeat"], 1 + own["profiler_overhead"], strict=True)) for _, own in groups])
+    return pd.concat([data, _excess("profiler_overhead", [pool.mean(at) for at in range(len(data))])], axis=1)
 
 
 def _excess(name: str, ratios: Sequence[Interval]) -> pd.DataFrame:

@@ -49,6 +49,6 @@ def _speed(ratios: Sequence[Interval]) -> Iterable[str]:
     else:
         yield f"{number(slowest.value)} to {number(fastest.value)} times as fast as 1"
     verdicts = [verdict(ratio) for ratio in corrected(ratios)]
-    for kind, text in (("unknown", "one repeat, so a difference may be noise"), ("none", "no difference is shown")):
+    for kind, text in (("unknown", "one repeat, so a difference may be noise"), ("none", "inconclusive")):
         if count := verdicts.count(kind):
             yield text if count == len(verdicts) else f"{text} ({count} of {counted(len(verdicts), 'configuration')})"

@@ -13,7 +13,7 @@ from multicard.analysis.conditions import disturbance
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import MACHINE_TABLE, ScenarioTables
-from multicard.analysis.statistics import Interval, median_of
+from multicard.analysis.statistics import Interval, product_of
 from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, number, percent, with_unit
@@ -67,12 +67,12 @@ class Row(BaseModel):
 
     @property
     def time_s(self) -> Interval:
-        """Median over the blocks."""
-        return median_of(self.times_s)
+        """Geometric mean over the blocks."""
+        return product_of([(1.0, self.times_s)])
 
     @property
     def rate(self) -> Interval:
-        """Work per second: of the median time, with the ends of its interval."""
+        """Work per second: of the mean time, with the ends of its interval."""
         return self.per_second(getattr(self, self.kind))
 
     def per_second(self, work: float) -> Interval:
@@ -223,7 +223,7 @@ def all_reduces(limits: MachineLimits) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Line:
-    """A limit in words: what, under which conditions, the median rate, and its spread."""
+    """A limit in words: what, under which conditions, the mean rate, and its 95% interval."""
 
     what: str
     of: str
@@ -239,7 +239,7 @@ class Line:
 
         spread = ""
         if interval.low is not None:
-            spread = f"{worded(interval.low)} to {worded(interval.high)}{'' if interval.coverage else ' (range)'}"
+            spread = f"{worded(interval.low)} to {worded(interval.high)}"
         return cls(what, ", ".join(of), f"{worded(interval.value)}{'' if units else ' samples/s'}", spread)
 
 

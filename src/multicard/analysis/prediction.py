@@ -71,10 +71,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Check:
-    """A measured count as predicted from the smaller ones."""
+    """A measured count as predicted from the smaller ones, of which the `largest` is one."""
 
     predicted: Prediction
     measured: Interval
+    largest: int
 
     @property
     def error(self) -> float | None:
@@ -125,23 +126,30 @@ def predict(
     laws = busy_laws(points, count, samples, network, rng)
     fitted = admitted([law(busy) for law in laws], points, busy[0], busy_noise)
     loaders, caveats = loader_laws(points, count, local, samples, rng, alone)
-    compute = _mean([each.compute for each in fitted])
-    busy_s = _mean([each.target[0] for each in fitted])
-    totals = [
-        each.target if loader is None else np.maximum(each.target, loader.target)
-        for each, loader in itertools.product(fitted, loaders or [None])
-    ]
-    value = _mean([total[0] for total in totals])
+    main = [each for each in fitted if not each.only_bounds] or fitted
+    compute = _mean([each.compute for each in main])
+    busy_s = _mean([each.target[0] for each in main])
+    totals, values = (
+        [
+            each.target if loader is None else np.maximum(each.target, loader.target)
+            for each, loader in itertools.product(laws, loaders or [None])
+        ]
+        for laws in (fitted, main)
+    )
+    value = _mean([total[0] for total in values])
     low = high = None
-    if busy_noise is not None:
+    counts = {each.count for each in points}
+    if len(counts) == 1:
+        caveats = (*caveats, "no interval: runs on one number of devices do not show what grows with them")
+    elif busy_noise is not None:
         beyond += max(each.deviation for each in (*fitted, *loaders))
         ends = np.array([np.quantile(total[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) for total in totals])
         low, high = (float(end) for end in (ends[:, 0].min() * np.exp(-beyond), ends[:, 1].max() * np.exp(beyond)))
         if low <= 0:  # as far as the repeats tell, a step might take no time
             low = high = None
             caveats = (*caveats, "no interval: the repeats are too few for how much they scatter")
-    words = tuple(dict.fromkeys(each.words for each in (*fitted, *loaders)))
-    if busy_noise is None:
+    words = tuple(dict.fromkeys(each.words for each in (*main, *loaders)))
+    if busy_noise is None and len(counts) > 1:
         caveats = (*caveats, "no interval: no repeats")
     if network is None:
         caveats = (*caveats, f"{unknown}: hidden communication may become exposed")
@@ -166,19 +174,26 @@ def checks(
     found = []
     for point in _scaled(points)[1:]:
         smaller = [each for each in points if each.count < point.count]
-        predicted = predict(smaller, point.count, point.local, point.samples, network, missed(found), unknown, alone)
-        found.append(Check(predicted, product_of([(1.0, point.step_s)])))
+        beyond = missed(found, point.count)
+        predicted = predict(smaller, point.count, point.local, point.samples, network, beyond, unknown, alone)
+        largest = max(each.count for each in smaller)
+        found.append(Check(predicted, product_of([(1.0, point.step_s)]), largest))
     return found
 
 
-def missed(found: Sequence[Check]) -> float:
-    """How far the last check with an interval was outside of it, as a logarithm; 0 where it was inside, or is none."""
-    for check in reversed(found):
-        step = check.predicted.step_s
+def missed(found: Sequence[Check], count: int) -> float:
+    """How far the interval of a count is to be stretched, as a logarithm, for what the last check missed.
+
+    As far as the check with an interval was outside of it, times as many devices as are to be added, over those that
+    the check added: what no law has may grow with them. 0 where it was inside, or there is none.
+    """
+    counts = [check.predicted.count for check in found]
+    for place in reversed(range(len(found))):
+        step, measured = found[place].predicted.step_s, found[place].measured.value
         if step is not None and step.low is not None:
-            return max(
-                0.0, float(np.log(step.low / check.measured.value)), float(np.log(check.measured.value / step.high))
-            )
+            outside = max(0.0, float(np.log(step.low / measured)), float(np.log(measured / step.high)))
+            added = counts[place] - found[place].largest
+            return outside * max(1.0, (count - counts[-1]) / added)
     return 0.0
 
 

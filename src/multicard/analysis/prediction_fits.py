@@ -65,6 +65,7 @@ class Fitted:
     compute: float = 0.0
     uncertain: Array | float = 0.0  # standard error at the points, beside that of the runs
     deviation: float = 0.0  # the largest from the runs, relative, of a law that they contradict
+    only_bounds: bool = False  # whether another law that holds sets the value
 
 
 def drawn(values: Sequence[Array], rng: np.random.Generator) -> tuple[Array, float | None]:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,10 +77,10 @@ def busy_laws(
     compute = np.column_stack([of_device, *constant])
     asked = np.array([samples, *(1.0 for _ in constant)])
     weights = np.sqrt([len(each.step_s) for each in points])
-    if network is None:
-        # All up to a number of devices may be hidden, of those between the smallest and the largest.
-        shapes = itertools.product(COMMUNICATION.items(), [1.0, *np.unique(counts)[1:-1]])
-        return [_known_law(NOTHING, compute, asked, np.zeros(DRAWS + 1), weights)] + [
+
+    def growing(exposed: Array | float = 0.0) -> list[Law]:
+        """A cost that grows with the devices as fitted to the runs, all of it or beyond a number of devices."""
+        return [
             _shape_law(
                 f"{GROWING}{name.strip('()')}" + (f" beyond {hidden:.0f}" if hidden > 1 else ""),
                 compute,
@@ -88,9 +88,14 @@ def busy_laws(
                 np.maximum(0.0, term(counts) - term(np.array(hidden))),
                 max(0.0, float(term(np.array(float(count))) - term(np.array(hidden)))),
                 weights,
+                exposed,
+                only_bounds=network is not None,
             )
-            for (name, term), hidden in shapes
+            for (name, term), hidden in itertools.product(COMMUNICATION.items(), [1.0, *np.unique(counts)[1:-1]])
         ]
+
+    if network is None:
+        return [_known_law(NOTHING, compute, asked, np.zeros(DRAWS + 1), weights), *growing()]
     errors = rng.standard_normal((DRAWS, len(network.fits), 2))
     scatter = np.concatenate([np.zeros((1, *errors.shape[1:])), errors])
     found: list[Law] = []
@@ -118,6 +123,14 @@ def busy_laws(
             fixed = np.column_stack([of_device, np.ones_like(of_device)])
             words = f"{KNOWN}, all exposed, part of the compute time fixed{grows}"
             found.append(_offset_law(words, fixed, np.array([samples, 1.0]), alone_s, target, weights))
+    if counts.max() > 1:
+        # Other costs may grow with the devices, such as waiting for the slowest; what the runs hide may show beyond.
+        found += [*growing(), *growing(np.maximum(0.0, target - alone_s.max(axis=1)))]
+    if len(set(counts)) > 2:
+        for name, term in COMMUNICATION.items():
+            grown, then = np.column_stack([compute, term(counts)]), np.append(asked, term(np.array(float(count))))
+            words = f"{KNOWN}, and a cost {GROWING}{name.strip('()')}"
+            found.append(_only_bounds(_hidden_law(words, grown, then, alone_s, target, weights)))
     return found
 
 
@@ -133,14 +146,28 @@ def words_of(laws: Sequence[str]) -> str:
     return "; ".join(each for each in (*known[:1], *together, *known[1:]))
 
 
-def _shape_law(name: str, compute: Array, asked: Array, column: Array, target: float, weights: Array) -> Law:
-    """Compute and a communication term of a known shape and unknown size."""
+def _only_bounds(law: Law) -> Law:
+    return lambda busy: replace(law(busy), only_bounds=True)
+
+
+def _shape_law(
+    name: str,
+    compute: Array,
+    asked: Array,
+    column: Array,
+    target: float,
+    weights: Array,
+    exposed: Array | float,
+    only_bounds: bool,
+) -> Law:
+    """Compute and a term of a known shape and unknown size, and what is exposed beyond the runs."""
 
     def law(busy: Array) -> Fitted:
         matrix = np.column_stack([compute, column])
         theta = least_squares(np.broadcast_to(matrix, (len(busy), *matrix.shape)), busy, weights)
         own = float(theta[0, :-1] @ asked)
-        return Fitted(name, theta @ np.append(asked, target), matrix @ theta[0], matrix.shape[1], own)
+        total = theta @ np.append(asked, target) + exposed
+        return Fitted(name, total, matrix @ theta[0], matrix.shape[1], own, only_bounds=only_bounds)
 
     return law
 

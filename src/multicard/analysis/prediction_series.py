@@ -149,7 +149,7 @@ class Series:
             return Forecast(devices, nodes, Prediction(devices, None, reason=self._no_samples))
         count, unknown = devices if nodes == 1 else nodes, self._no_network(nodes)
         alone = self._loader_alone
-        beyond = missed(checks(points, network, alone=alone))
+        beyond = missed(checks(points, network, alone=alone), count)
         predicted = predict(points, count, of_node, samples, network, beyond, unknown, alone)
         if predicted.step_s is None:
             why = "; ".join(each for each in (predicted.reason, self.elsewhere) if each)

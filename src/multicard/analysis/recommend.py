@@ -135,7 +135,7 @@ def _decision(choice: Choice) -> str:
     names = "; ".join(for_markdown(_own_words(choice, each)) for each in choice.tied[:3])
     more = f"; and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
     overlap = choice.of_one_repeat < len(choice.tied)
-    why = " or ".join(["no difference shown"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
+    why = " or ".join(["no significant difference"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
     return f"inconclusive ({why}); possibly just as good: {names}{more}{besides}"
 
 

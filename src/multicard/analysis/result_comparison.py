@@ -5,9 +5,8 @@ A configuration is what its runs share: all parameters but the repeat.
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -17,9 +16,10 @@ from multicard.analysis.conditions import disturbance, how_many
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import notices
+from multicard.analysis.pooling import Pool
 from multicard.analysis.run_files import read_record
 from multicard.analysis.scaling import RATES, add_scaling
-from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
+from multicard.analysis.statistics import Interval, corrected, mean_of, product_of, verdict
 from multicard.core.text import gpu_name
 from multicard.core.units import BYTES, with_unit
 from multicard.experiment.parameters import as_columns
@@ -38,7 +38,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "loss_at_end": ("higher", "lower"),
 }
 SAME_WORK = 1e-6  # relative difference of the work of a step up to which it is the same
-NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
+INCONCLUSIVE, CANNOT_TELL = "inconclusive", "cannot tell"
 NOT_IN_A, NOT_IN_B = "measured in b only", "measured in a only"
 MACHINE = "machine"  # the entry of the environment that is its name
 HARDWARE = ("processor", "logical_cpus", "usable_cpus", "GPUs", "number of GPUs")  # the entries that set the speed
@@ -63,6 +63,8 @@ class Configuration:
         Of each measure those of the completed runs that have it.
     doubts
         Of completed runs whose numbers are in doubt: their ids, and why.
+    runs
+        Ids of the runs that the values of each measure are of.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Configuration:
     outcomes: dict[str, str]
     values: dict[str, list[float]]
     doubts: dict[str, list[str]]
+    runs: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one configuration: its medians over repeats, and the ratio of its geometric means, b over a.
+    """One measure of one configuration: its geometric means over repeats, and their ratio, b over a.
 
-    `verdict` is in words; `repeats` counts the completed runs of each side that have the measure. The median of a side
+    `verdict` is in words; `repeats` counts the completed runs of each side that have the measure. The mean of a side
     without it is None.
     """
 
@@ -168,6 +171,7 @@ def read_side(folders: Sequence[Path]) -> Side:
         for measure in WORDS if row["outcome"] == "completed" else ():
             if not pd.isna(row.get(measure)):
                 found.values.setdefault(measure, []).append(float(row[measure]))
+                found.runs.setdefault(measure, []).append(run)
     return Side(records, configurations)
 
 
@@ -230,8 +234,8 @@ def _changes(a: dict[str, Configuration], b: dict[str, Configuration]) -> list[C
         Change(
             configuration=name,
             measure=measure,
-            a=median(before) if before else None,
-            b=median(after) if after else None,
+            a=typical(before),
+            b=typical(after),
             ratio=ratio,
             repeats=(len(before), len(after)),
             verdict=_word(measure, ratio) if before and after else (NOT_IN_B if before else NOT_IN_A),
@@ -245,16 +249,34 @@ def _corrected(found: Sequence[tuple[str, str, list[float], list[float]]]) -> li
     times = {name: before + after for name, measure, before, after in found if measure == "iteration_time_s"}
     tests: dict[tuple[str, str], Interval] = {}
     keys = []
-    for name, measure, before, after in found:
+    ratios = ratios_of([(measure, before, after) for _, measure, before, after in found])
+    for ratio, (name, measure, before, after) in zip(ratios, found, strict=True):
         # Where the work is the same in all runs, a rate is the same comparison as the iteration time.
         twin = measure in RATES and _same_work(times.get(name, []), before + after)
         keys.append((name, "iteration_time_s" if twin else measure))
-        tests.setdefault(keys[-1], ratio_of(after, before))
+        tests.setdefault(keys[-1], ratio)
     adjusted = dict(zip(tests, corrected(list(tests.values())), strict=True))
-    return [
-        replace(ratio_of(after, before), p_value=adjusted[key].p_value)
-        for key, (_, _, before, after) in zip(keys, found, strict=True)
-    ]
+    return [replace(ratio, p_value=adjusted[key].p_value) for key, ratio in zip(keys, ratios, strict=True)]
+
+
+def ratios_of(found: Sequence[tuple[str, list[float], list[float]]]) -> list[Interval]:
+    """Ratios of a measure after to before, by the scatter of all configurations and both sides."""
+    pools = {
+        kind: Pool([values for measure, *sides in found if measure == kind for values in sides])
+        for kind in {measure for measure, *_ in found}
+    }
+    place = dict.fromkeys(pools, 0)
+    ratios = []
+    for measure, *_ in found:
+        ratios.append(pools[measure].ratio(place[measure] + 1, place[measure]))
+        place[measure] += 2
+    return ratios
+
+
+def typical(values: Sequence[float]) -> float | None:
+    """Geometric mean; the arithmetic one where it has none; None without values."""
+    mean = product_of([(1.0, values)]).value
+    return mean_of(values).value if mean is None else mean
 
 
 def _same_work(times: list[float], rates: list[float]) -> bool:
@@ -267,7 +289,7 @@ def _same_work(times: list[float], rates: list[float]) -> bool:
 
 def _word(measure: str, ratio: Interval) -> str:
     more, less = WORDS[measure]
-    return {"more": more, "less": less, "none": NO_DIFFERENCE, "unknown": CANNOT_TELL}[verdict(ratio)]
+    return {"more": more, "less": less, "none": INCONCLUSIVE, "unknown": CANNOT_TELL}[verdict(ratio)]
 
 
 def environment_differences(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:

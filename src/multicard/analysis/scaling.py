@@ -8,8 +8,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling_models import SCALING_MODELS, Fit, fit_scaling_models, karp_flatt
-from multicard.analysis.statistics import Interval, median_of, product_of, ratio_by_block, ratio_of
+from multicard.analysis.statistics import Interval, product_of, ratio_by_block
+from multicard.core.units import PERCENT, units_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import Workload, workload_of
 
@@ -29,11 +31,14 @@ class Speedup:
         Index of the configuration on one device that it is compared with, or -1.
     rates, base
         Work per second by block: its own, and the baseline's (empty without one).
+    over_blocks
+        Speed-up over the blocks, with its interval.
     """
 
     baseline: int
     rates: Mapping[int, float]
     base: Mapping[int, float]
+    over_blocks: Interval
 
     @cached_property
     def base_rate(self) -> float:
@@ -45,11 +50,6 @@ class Speedup:
     def by_block(self) -> dict[int, float]:
         """Speed-up in each block that both have."""
         return ratio_by_block(self.rates, self.base)
-
-    @property
-    def over_blocks(self) -> Interval:
-        """Speed-up over the blocks, with its interval."""
-        return ratio_of(self.rates, self.base)
 
     def of_repeat(self, repeat: int) -> float:
         """Speed-up of one repeat, over the baseline's mean where its block has none; not a number if unknown."""
@@ -72,11 +72,17 @@ def speedups_of(configurations: Iterable[tuple[Hashable, Workload, str, int, Map
         for index, (shared, _, method, devices, rates) in enumerate(rows)
         if rates and devices == 1
     }
+    together: dict[Hashable, list[int]] = {}
+    for index, (shared, *_) in enumerate(rows):
+        together.setdefault(shared, []).append(index)
+    pools = {shared: Pool([*(rows[index][-1] for index in own), {}]) for shared, own in together.items()}
     found = []
-    for shared, work, method, _, rates in rows:
+    for place, (shared, work, method, _, rates) in enumerate(rows):
         baselines = ((shared, base) for base in work.baselines(method))
         index = next((on_one[each] for each in baselines if each in on_one), -1)
-        found.append(Speedup(index, rates, rows[index][-1] if index >= 0 else {}))
+        own = together[shared]
+        ratio = pools[shared].ratio(own.index(place), own.index(index) if index >= 0 else len(own))
+        found.append(Speedup(index, rates, rows[index][-1] if index >= 0 else {}, ratio))
     return found
 
 
@@ -105,9 +111,9 @@ def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     """Each value of each configuration over its completed repeats.
 
     Gives one row per configuration in the order of `measures`: its parameters, `repeats`, and for each value
-    `<value>`, `<value>_low` and `<value>_high`. A value is the median with its interval, of two to five repeats with
-    their range (`statistics.median_of`); `speedup` and `efficiency` are those of `speedups`. Bounds are empty where
-    fewer than two repeats are known.
+    `<value>`, `<value>_low` and `<value>_high`. A value is the geometric mean with its 95% interval, of shares and of
+    what is not above zero throughout the arithmetic mean (`pooling.Pool.mean`); `speedup` and `efficiency` are those of
+    `speedups`. Bounds are empty where fewer than two repeats are known.
     """
     is_completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
     completed = measures[is_completed]
@@ -123,8 +129,9 @@ def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
                 scaling = compared.iloc[of_all[is_completed][firsts]].reset_index(drop=True)
             table = table.assign(**{f"{value}{end}": scaling[f"{value}{end}"] for end in ENDS})
         else:
-            numbers = _numbers(completed[value]).to_numpy()
-            table = table.assign(**_columns(value, [median_of(numbers[at]) for at in places]))
+            repeats, numbers = completed["repeat"].to_numpy(), _numbers(completed[value]).to_numpy()
+            samples = [{repeats[i]: numbers[i] for i in at if np.isfinite(numbers[i])} for at in places]
+            table = table.assign(**_columns(value, _means(value, samples)))
     return table
 
 
@@ -267,6 +274,18 @@ def _places(of: np.ndarray, count: int) -> list[np.ndarray]:
 def _numbers(column: pd.Series) -> pd.Series:
     """Give a column as floating-point numbers, not a number where it is empty."""
     return pd.Series(column.astype("Float64").to_numpy(dtype=float, na_value=np.nan), index=column.index)
+
+
+def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]:
+    """Means of the samples of a value; those of shares stay within 0 and 1."""
+    is_share = units_of(value) is PERCENT
+    pool = Pool(samples, logs=not is_share and all(number > 0 for own in samples for number in own.values()))
+    found = [pool.mean(index) for index in range(len(samples))]
+    if not is_share or not all(0 <= number <= 1 for own in samples for number in own.values()):
+        return found
+    return [
+        each if each.low is None else replace(each, low=max(0.0, each.low), high=min(1.0, each.high)) for each in found
+    ]
 
 
 def _columns(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:

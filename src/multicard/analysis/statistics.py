@@ -1,28 +1,25 @@
-"""Medians, means and ratios over repeats with their intervals, and whether a difference is one.
+"""Means and ratios over repeats with their intervals, and whether a difference is one.
 
-A median has the narrowest interval between two order statistics that covers it with at least 95%, whatever the
-distribution: the number of repeats below the median is binomial. Six repeats are the fewest that have one, their range,
-with 96.9%; fewer have a range and no interval.
+A value is the geometric mean with a t interval of its logarithms; of shares and other values that may be zero, the
+arithmetic mean with a t interval. Configurations that were measured together share what is known of their scatter:
+`multicard.analysis.pooling`.
 
 A ratio is one of geometric means. Where both sides have values of the same blocks (repeats that ran in turn), it is the
 mean of the ratios by block, with a t interval of their logarithms; else that of all values of both sides, with Welch's
-interval, where one side has fewer values with as many degrees of freedom as that side alone, since Welch's would be too
-many. All assume that logarithms are normal. A single block has no interval. Equal ratios have one without width.
+interval and Satterthwaite's degrees of freedom. Those are too many where one side has two repeats and the other many
+more: of 2 and 10 the interval covers 90%. All assume that logarithms are normal. A single block has no interval. Equal
+ratios have one without width.
 
 Verdicts on several comparisons that are shown together are corrected by Holm's method.
 
-Order statistics: David and Nagaraja, Order Statistics, 3rd ed., section 7.1. B. L. Welch, Biometrika 34, 1947; F. E.
-Satterthwaite, Biometrics Bulletin 2, 1946; the fewer degrees of freedom: M. R. Mickey and M. B. Brown, Annals of
-Mathematical Statistics 37, 1966. Sture Holm, Scandinavian Journal of Statistics 6, 1979. Geometric means of
-ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.
+B. L. Welch, Biometrika 34, 1947; F. E. Satterthwaite, Biometrics Bulletin 2, 1946. Sture Holm, Scandinavian Journal of
+Statistics 6, 1979. Geometric means of ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -52,7 +49,7 @@ class Interval:
     left_out
         Values that were not finite numbers, or in no block that all sides have.
     coverage
-        The probability with which the bounds contain the truth; None where they are only the range of the repeats.
+        The probability with which the bounds contain the truth; None without bounds.
     p_value
         Of a ratio, two-sided: how likely one so far from 1 is between equals, or from `against`. None without an
         interval.
@@ -67,24 +64,6 @@ class Interval:
     p_value: float | None = None
 
 
-def median_of(values: Blocks | Values) -> Interval:
-    """Median with the exact interval of its order statistics; of two to five repeats with their range.
-
-    >>> median_of([3.0, 1.0, 2.0])
-    Interval(value=2.0, low=1.0, high=3.0, repeats=3, left_out=0, coverage=None, p_value=None)
-    """
-    numbers, left_out = _known(values)
-    n = len(numbers)
-    if n == 0:
-        return Interval(None, None, None, 0, left_out)
-    if n == 1:
-        return Interval(float(numbers[0]), None, None, 1, left_out)
-    ordered = np.sort(numbers)
-    outside, coverage = _order_statistics(n)
-    low, high = float(ordered[outside]), float(ordered[n - 1 - outside])
-    return Interval(float(np.median(ordered)), low, high, n, left_out, coverage)
-
-
 def mean_of(values: Blocks | Values, against: float | None = None, level: float = LEVEL) -> Interval:
     """Arithmetic mean with its t interval: for shares and other values that are not compared as ratios.
 
@@ -93,7 +72,7 @@ def mean_of(values: Blocks | Values, against: float | None = None, level: float 
     >>> mean_of([0.2, 0.4]).value, mean_of([0.2]).low
     (0.30000000000000004, None)
     """
-    numbers, left_out = _known(values)
+    numbers, left_out = known(values)
     n = len(numbers)
     if n == 0:
         return Interval(None, None, None, 0, left_out)
@@ -138,11 +117,11 @@ def product_of(terms: Sequence[Term], against: float = 1.0, level: float = LEVEL
     """Product of geometric means, each to the power of its weight, such as a ratio of ratios.
 
     By the blocks that all terms have, if these are two or all that a term has; else by the means of all values, with
-    Satterthwaite's degrees of freedom if all terms have as many. Without blocks, the same object in several terms is
+    Satterthwaite's degrees of freedom. Without blocks, the same object in several terms is
     one sample.
     """
-    blocks = _shared_blocks([values for _, values in terms])
-    if len(blocks) >= 2 or (blocks and min(len(_known(values)[0]) for _, values in terms) == 1):
+    blocks = shared_blocks([values for _, values in terms])
+    if len(blocks) >= 2 or (blocks and min(len(known(values)[0]) for _, values in terms) == 1):
         weights = np.array([weight for weight, _ in terms])
         table = np.array([[values[block] for block in blocks] for _, values in terms], dtype=float)
         left_out = sum(len(values) for _, values in terms) - table.size
@@ -152,26 +131,26 @@ def product_of(terms: Sequence[Term], against: float = 1.0, level: float = LEVEL
         if len(blocks) == 1:
             return Interval(math.exp(logs[0]), None, None, 1, left_out)
         error = logs.std(ddof=1) / math.sqrt(len(blocks))
-        return _ratio(float(logs.mean()), float(error), len(blocks) - 1, len(blocks), left_out, against, level)
+        return interval_of_log(float(logs.mean()), float(error), len(blocks) - 1, len(blocks), left_out, against, level)
 
     samples: dict[int, tuple[float, Blocks | Values]] = {}
     for weight, values in terms:
         samples[id(values)] = (samples.get(id(values), (0.0, values))[0] + weight, values)
-    known = [(weight, *_known(values)) for weight, values in samples.values()]
-    fewest = min((len(numbers) for _, numbers, _ in known), default=0)
-    left_out = sum(out for *_, out in known)
-    if fewest == 0 or any(numbers.min() <= 0 for _, numbers, _ in known):
+    numbered = [(weight, *known(values)) for weight, values in samples.values()]
+    fewest = min((len(numbers) for _, numbers, _ in numbered), default=0)
+    left_out = sum(out for *_, out in numbered)
+    if fewest == 0 or any(numbers.min() <= 0 for _, numbers, _ in numbered):
         return Interval(None, None, None, fewest, left_out)
-    logs = [(weight, np.log(numbers)) for weight, numbers, _ in known]
+    logs = [(weight, np.log(numbers)) for weight, numbers, _ in numbered]
     estimate = float(sum(weight * each.mean() for weight, each in logs))
     if fewest == 1:
         return Interval(math.exp(estimate), None, None, 1, left_out)
     parts = [(weight**2 * each.var(ddof=1) / len(each), len(each) - 1) for weight, each in logs]
     variance = float(sum(part for part, _ in parts))
     freedom = float(fewest - 1)
-    if variance > 0 and len({own for _, own in parts}) == 1:
+    if variance > 0:
         freedom = variance**2 / sum(part**2 / own for part, own in parts)
-    return _ratio(estimate, math.sqrt(variance), freedom, fewest, left_out, against, level)
+    return interval_of_log(estimate, math.sqrt(variance), freedom, fewest, left_out, against, level)
 
 
 def ratio_by_block(values: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:
@@ -261,8 +240,14 @@ def verdict(ratio: Interval) -> Verdict:
     return "more" if ratio.value > 1 else "less"
 
 
-def _ratio(
-    estimate: float, error: float, freedom: float, repeats: int, left_out: int, against: float, level: float
+def interval_of_log(
+    estimate: float,
+    error: float,
+    freedom: float,
+    repeats: int,
+    left_out: int,
+    against: float = 1.0,
+    level: float = LEVEL,
 ) -> Interval:
     """The interval of a ratio from the mean of its logarithm, its standard error and degrees of freedom."""
     reach = float(stdtrit(freedom, (1 + level) / 2)) * error
@@ -279,17 +264,7 @@ def _p_value(difference: float, error: float, freedom: float) -> float:
     return 2 * float(stdtr(freedom, -abs(difference) / error)) if error > 0 else 0.0
 
 
-@cache
-def _order_statistics(n: int) -> tuple[int, float | None]:
-    """How many values are outside at each end, and the coverage of what is inside; None where even all cover less."""
-    # Probability that at most 0, 1, … of the values are below the median, for a value is so with one half.
-    tails = [count / 2**n for count in accumulate(math.comb(n, below) for below in range(n // 2))]
-    outside = max((below for below, tail in enumerate(tails) if 2 * tail <= 1 - LEVEL), default=0)
-    coverage = 1 - 2 * tails[outside]
-    return outside, coverage if coverage >= LEVEL else None
-
-
-def _known(values: Blocks | Values) -> tuple[np.ndarray, int]:
+def known(values: Blocks | Values) -> tuple[np.ndarray, int]:
     """Give the finite numbers among `values`, and how many others there are."""
     every = list(values.values() if isinstance(values, Mapping) else values)
     try:
@@ -300,7 +275,7 @@ def _known(values: Blocks | Values) -> tuple[np.ndarray, int]:
     return numbers, len(every) - len(numbers)
 
 
-def _shared_blocks(samples: Sequence[Blocks | Values]) -> list[Hashable]:
+def shared_blocks(samples: Sequence[Blocks | Values]) -> list[Hashable]:
     """Blocks in which all samples have a number; none where one has no blocks."""
     if not samples or not all(isinstance(each, Mapping) for each in samples):
         return []

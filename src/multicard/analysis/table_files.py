@@ -17,11 +17,12 @@ from multicard.core.units import ONE, UNKNOWN, heading, number_in, unit_for, uni
 from multicard.experiment.config import is_parameter
 
 INTERVALS = (
-    "Medians over repeats, in brackets the range of two to five repeats, from six on the exact interval of the median "
-    "(coverage 95% or more); one repeat has neither."
+    "Geometric means over repeats (of shares arithmetic ones), in brackets the 95% CI by the scatter of all "
+    "configurations; one repeat has none."
 )
 RATIOS = (
-    "Geometric means of the ratios of repeats, in brackets the 95% t interval of their logarithms; one repeat has none."
+    "Geometric means of the ratios of repeats, in brackets the 95% CI by the scatter of all configurations; one repeat "
+    "has none."
 )
 FITS = (
     "In brackets 95% intervals of the parameters by Student's t, which hold if the model does. Lack of fit: F test of "

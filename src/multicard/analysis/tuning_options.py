@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from multicard.analysis.bottlenecks import Kind
 from multicard.analysis.evidence import Configuration
-from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
-from multicard.core.units import percent
+from multicard.analysis.pooling import Pool
+from multicard.analysis.statistics import Interval, corrected, verdict
+from multicard.core.units import confidence, percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
 
@@ -138,6 +139,7 @@ class Neighbours:
     def __init__(self, configurations: Sequence[Configuration]):
         self._configurations = configurations
         self._by: dict[tuple[str, ...], dict[Any, list[Configuration]]] = {}
+        self._pools: dict[tuple[Any, ...], tuple[Pool, dict[int, int]]] = {}
 
     def of(self, configuration: Configuration, parameters: Sequence[str]) -> list[Configuration]:
         """Those that are equal in all but the parameters and what these imply."""
@@ -149,6 +151,20 @@ class Neighbours:
                 groups[each.rest(names)].append(each)
             self._by[names] = groups
         return [each for each in self._by[names][configuration.rest(names)] if each is not configuration]
+
+    def ratio(self, measure: str, one: Configuration, base: Configuration) -> Interval:
+        """A measure of a configuration over that of another, by the scatter of all of their job and place."""
+        key = measure, *self._job(one)
+        if key not in self._pools:
+            alike = [each for each in self._configurations if self._job(each) == key[1:]]
+            self._pools[key] = Pool([each.blocks(measure) for each in alike]), {id(e): i for i, e in enumerate(alike)}
+        pool, places = self._pools[key]
+        return pool.ratio(places[id(one)], places[id(base)])
+
+    @staticmethod
+    def _job(configuration: Configuration) -> tuple[Any, ...]:
+        place = configuration.provenance
+        return configuration.workload.job(configuration.parameters), configuration["device"], place.kind, place.software
 
 
 def advice(configuration: Configuration, kind: Kind, neighbours: Neighbours) -> list[Advice]:
@@ -165,7 +181,7 @@ def advice(configuration: Configuration, kind: Kind, neighbours: Neighbours) -> 
         ]
         learning = configuration.workload.learning
         otherwise = learning(configuration.parameters) != learning(values)
-        found.append(Advice(option, [_tried(configuration, each) for each in having], otherwise))
+        found.append(Advice(option, [_tried(neighbours, configuration, each) for each in having], otherwise))
     tried = [tried for each in found for tried in each.tried]
     ratios = iter(corrected([ratio for each in tried for ratio in (each.speed, each.memory)]))
     found = [
@@ -178,24 +194,23 @@ def advice(configuration: Configuration, kind: Kind, neighbours: Neighbours) -> 
 def effect(ratio: Interval, what: tuple[str, str] = ("faster", "slower")) -> str:
     """Describe a ratio of speed, or of something else.
 
-    >>> effect(Interval(1.25, 1.2, 1.3, 3, p_value=0.01)), effect(Interval(0.8, None, None, 1))
-    ('25% faster [+20%, +30%]', 'inconclusive with one repeat (-20%)')
+    >>> effect(Interval(1.25, 1.2, 1.3, 3, p_value=0.01))
+    '25% faster (95% CI +20% to +30%, n=3)'
+    >>> effect(Interval(1.42, 0.41, 4.96, 2, p_value=0.3)), effect(Interval(0.8, None, None, 1))
+    ('inconclusive: +42% (95% CI -59% to +396%, n=2)', 'inconclusive: -20% (n=1)')
     """
     if ratio.value is None:
         return "not known"
-    if verdict(ratio) == "unknown":
-        return f"inconclusive with one repeat ({percent(ratio.value - 1, signed=True)})"
-    bounds = f"[{percent(ratio.low - 1, signed=True)}, {percent(ratio.high - 1, signed=True)}]"
-    if verdict(ratio) == "none":
-        return f"no difference beyond run-to-run variation {bounds}"
-    return f"{percent(abs(ratio.value - 1))} {what[verdict(ratio) == 'less']} {bounds}"
+    ends = [None if end is None else percent(end - 1, signed=True) for end in (ratio.value, ratio.low, ratio.high)]
+    if verdict(ratio) in ("unknown", "none"):
+        return f"inconclusive: {ends[0]} {confidence(*ends[1:], ratio.repeats)}"
+    change = f"{percent(abs(ratio.value - 1))} {what[verdict(ratio) == 'less']}"
+    return f"{change} {confidence(*ends[1:], ratio.repeats)}"
 
 
-def _tried(configuration: Configuration, having: Configuration) -> Tried:
-    speed, memory = (
-        ratio_of(having.blocks(name), configuration.blocks(name)) for name in (configuration.rate, "peak_memory_bytes")
-    )
-    return Tried(having, speed, memory)
+def _tried(neighbours: Neighbours, configuration: Configuration, having: Configuration) -> Tried:
+    measures = configuration.rate, "peak_memory_bytes"
+    return Tried(having, *(neighbours.ratio(measure, having, configuration) for measure in measures))
 
 
 def _with_option(configuration: Configuration, option: TuningOption) -> dict[str, Any] | None:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from multicard.analysis.regressions import MEASURES, Judgement, Pair, failed, failures, judge
+from multicard.analysis.regressions import MEASURES, Judgement, failed, failures, judge, pair_of
 from multicard.analysis.result_comparison import Configuration, Side
-from multicard.analysis.statistics import Interval, median_of
+from multicard.analysis.sessions import sessions_of
+from multicard.analysis.statistics import Interval, product_of
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Point:
         Place of the version, from 0.
     values
         Over repeats; empty where none completed.
-    median
-        Their median with its interval, in the unit of `column`.
+    mean
+        Their geometric mean with its interval, in the unit of `column`.
     column
         The measure's; None without values.
     outcomes
@@ -40,7 +41,7 @@ class Point:
     parameters: Mapping[str, object]
     version: int
     values: Sequence[float]
-    median: Interval
+    mean: Interval
     column: str | None
     outcomes: Sequence[str]
     since_previous: Judgement | None = None
@@ -49,7 +50,12 @@ class Point:
     first: int | None = None
 
 
-def history(versions: Sequence[Side], tolerance: float = 0.03, measure: str = "iteration_time") -> list[Point]:
+def history(
+    versions: Sequence[Side],
+    tolerance: float = 0.03,
+    measure: str = "iteration_time",
+    session_spread: float | None = None,
+) -> list[Point]:
     """Follow a measure of each configuration over versions, given in their order.
 
     Each version is compared with the one before and with the first, so that a regression in steps below the tolerance
@@ -65,10 +71,17 @@ def history(versions: Sequence[Side], tolerance: float = 0.03, measure: str = "i
         for key, places in known.items()
         for before, after in [*pairwise(places), *((places[0], place) for place in places[1:])]
     )
+    sessions = sessions_of([side.records for side in versions])
     pairs = [
-        Pair(names[key], measure, lines[key][before].values, lines[key][after].values) for key, before, after in steps
+        pair_of(
+            names[key],
+            measure,
+            [versions[each].configurations[key] for each in places],
+            [sessions[each] for each in places],
+        )
+        for key, *places in steps
     ]
-    judged = dict(zip(steps, judge(pairs, tolerance), strict=True))
+    judged = dict(zip(steps, judge(pairs, tolerance, session_spread), strict=True))
     found = []
     for key, line in lines.items():
         for place, point in enumerate(line):
@@ -100,7 +113,7 @@ def _point(name: str, version: int, configuration: Configuration | None, column:
         parameters=configuration.parameters if configuration else {},
         version=version,
         values=values,
-        median=median_of(values),
+        mean=product_of([(1.0, values)]),
         column=column,
         outcomes=list(configuration.outcomes.values()) if configuration else [],
     )

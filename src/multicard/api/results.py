@@ -277,7 +277,11 @@ class Results:
         return ResultsComparison(self, other)
 
     def check(
-        self, new: "Results", tolerance: float = 0.03, measures: Sequence[str] = ("iteration_time",)
+        self,
+        new: "Results",
+        tolerance: float = 0.03,
+        measures: Sequence[str] = ("iteration_time",),
+        session_spread: float | None = None,
     ) -> RegressionCheck:
         """Judge whether new results are worse than these by more than a tolerance, configuration by configuration.
 
@@ -289,13 +293,16 @@ class Results:
             Share of the baseline by which a measure may be worse.
         measures
             Some of `iteration_time`, `throughput`, `memory` and `energy`.
+        session_spread
+            By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
+            read from repeats that span sessions; without such nothing is told of sides measured in different sessions.
 
         Raises
         ------
         UserError
             If a file of a run is missing or damaged.
         """
-        found = check_sides(self._side, new._side, tolerance, measures)
+        found = check_sides(self._side, new._side, tolerance, measures, session_spread)
         if any(_is_archive(each.path) for each in (self, new)):  # which hold no names of machines
             found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
         return found
@@ -478,7 +485,12 @@ class ResultsComparison:
         return summary_html("Comparison", facts, self.changes)
 
 
-def follow(versions: Sequence[Results], tolerance: float = 0.03, measure: str = "iteration_time") -> list[Point]:
+def follow(
+    versions: Sequence[Results],
+    tolerance: float = 0.03,
+    measure: str = "iteration_time",
+    session_spread: float | None = None,
+) -> list[Point]:
     """Follow a measure of each configuration over versions, given in their order; see `Results.check`.
 
     Raises
@@ -486,7 +498,7 @@ def follow(versions: Sequence[Results], tolerance: float = 0.03, measure: str = 
     UserError
         If a file of a run is missing or damaged.
     """
-    return history([each._side for each in versions], tolerance, measure)
+    return history([each._side for each in versions], tolerance, measure, session_spread)
 
 
 def hardware_differences(versions: Sequence[Results]) -> list[tuple[str, str, str]]:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from multicard.api.results import Results
 
 LONGEST = 20  # lines of remarks of a kind
+OTHER_SESSIONS = (
+    "cannot tell: results of different sessions, and no repeats show how much sessions differ: repeat one side an hour "
+    "later or on another node, or state the difference, as with --session-spread 2%"
+)
 CANNOT_TELL_CODE = 2  # as for a faulty command line; 1 is a regression
 REGRESSION_CODE = 1
 
@@ -42,10 +46,14 @@ def add_judging(parser: argparse.ArgumentParser, verb: str, names: str) -> None:
         "--measure", default="iteration_time", metavar=names,
         help=f"what to {verb}: iteration_time (default), throughput, memory, energy",
     )  # fmt: skip
+    add(
+        "--session-spread", metavar="X%",
+        help="by how much sessions (days, nodes) differ (standard deviation); needed where no repeats span sessions",
+    )  # fmt: skip
     add("--allow-other-machine", action="store_true", help=f"{verb} although the hardware differs")
 
 
-def tolerance_of(text: str) -> float:
+def tolerance_of(text: str, option: str = "--tolerance") -> float:
     """Read a tolerance such as 3% as a share.
 
     Raises
@@ -54,12 +62,18 @@ def tolerance_of(text: str) -> float:
         If it is anything else.
     """
     if not re.fullmatch(r"\d+(\.\d+)?%", text) or float(text[:-1]) >= 100:
-        raise UserError(f"--tolerance: found {text!r}, expected a percentage below 100% such as 3%")
+        raise UserError(f"{option}: found {text!r}, expected a percentage below 100% such as 3%")
     return float(text[:-1]) / 100
 
 
+def session_spread_of(arguments: argparse.Namespace) -> float | None:
+    """The stated spread of sessions as a share; None where it is not stated."""
+    text = arguments.session_spread
+    return None if text is None else tolerance_of(text, "--session-spread")
+
+
 def run(arguments: argparse.Namespace) -> None:
-    """Print what became worse; exit with 1 for a regression, with 2 where nothing can be told."""
+    """Print what became worse; exit with 1 for a regression, with 2 where there are no intervals."""
     try:
         code = _check(arguments)
     except UserError as error:  # whose usual code is that of a regression
@@ -90,8 +104,8 @@ def worded(judgement: "Judgement") -> str:
     """By how much a measure changed, with its interval and the repeats behind it.
 
     >>> from multicard.analysis.regressions import Pair, judge
-    >>> worded(judge([Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09])], 0.03)[0])
-    '10.0% slower (95% interval 7.6% to 12.4%), 3 repeats'
+    >>> worded(judge([Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09])], 0.03, 0.0)[0])
+    '10.0% slower (95% CI 7.6% to 12.4%, n=3)'
     """
     from multicard.analysis.regressions import MEASURES
     from multicard.core.units import percent
@@ -104,7 +118,7 @@ def worded(judgement: "Judgement") -> str:
         return f"{percent(abs(share), decimals=1)} {measure.worse if share >= 0 else measure.better}"
 
     before, after = judgement.repeats
-    repeats = counted(before, "repeat") if before == after else f"{before} and {after} repeats"
+    repeats = f"n={before}" if before == after else f"n={before} and {after}"
     if change.low is None or change.high is None:
         return f"{one(change.value)}; {judgement.reason}"
     ends = [change.low, change.high]
@@ -113,7 +127,7 @@ def worded(judgement: "Judgement") -> str:
     else:
         interval = " to ".join(map(one, ends))
     why = f"; {judgement.reason}" if judgement.reason else ""
-    return f"{one(change.value)} (95% interval {interval}), {repeats}{why}"
+    return f"{one(change.value)} (95% CI {interval}, {repeats}){why}"
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -126,7 +140,9 @@ def _check(arguments: argparse.Namespace) -> int:
             raise UserError(f"--measure: found {measure!r}, expected some of {','.join(MEASURES)}")
     if arguments.junit:
         refuse_unwritable("--junit", arguments.junit)
-    found = read_runs(arguments.baseline).check(read_runs(arguments.new), tolerance, measures)
+    found = read_runs(arguments.baseline).check(
+        read_runs(arguments.new), tolerance, measures, session_spread_of(arguments)
+    )
     try:
         refuse_other_hardware(found.hardware, arguments)
     except UserError as error:
@@ -193,11 +209,17 @@ def _print(found: "RegressionCheck", arguments: argparse.Namespace) -> None:
     from multicard.cli._console import console
     from multicard.core.terminal import plain
 
+    hidden = found.in_one_session
     doubts = [f"in doubt: {side} {run}: {why}" for side, run, why in found.doubts]
     if len(doubts) > LONGEST:
         doubts[LONGEST:] = [f"in doubt: {len(doubts) - LONGEST} more runs"]
     lines = [
-        *(line_of(each) for kind in (REGRESSION, UNDECIDED, CANNOT_TELL) for each in found.of(kind)),
+        *(
+            line_of(each)
+            for kind in (REGRESSION, UNDECIDED, CANNOT_TELL)
+            for each in found.of(kind)
+            if each not in hidden or each.change.low > found.tolerance
+        ),
         *(f"not compared {name}: {why}" for name, why in found.not_compared.items()),
         *(f"differs: {what}: {a} in the baseline, {b} now" for what, a, b in [*found.hardware, *found.environment]),
         *doubts,
@@ -210,6 +232,8 @@ def _print(found: "RegressionCheck", arguments: argparse.Namespace) -> None:
     counts = [f"{len(found.of(kind))} {word}" for kind, word in words.items() if found.of(kind)]
     summary = [counted(len(found.of(REGRESSION)), "regression"), *counts]
     compared = len({each.configuration for each in found.judgements})
+    if hidden:
+        lines.append(OTHER_SESSIONS)
     lines.append(f"{counted(compared, 'configuration')} compared by {arguments.measure}: {', '.join(summary)}")
     terminal = console()
     for line in lines:

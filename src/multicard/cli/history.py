@@ -4,7 +4,15 @@ import argparse
 from pathlib import Path
 
 from multicard.cli._command import Command, refuse_unwritable
-from multicard.cli.check import add_judging, line_of, read_runs, refuse_other_hardware, tolerance_of
+from multicard.cli.check import (
+    OTHER_SESSIONS,
+    add_judging,
+    line_of,
+    read_runs,
+    refuse_other_hardware,
+    session_spread_of,
+    tolerance_of,
+)
 from multicard.core.errors import UserError
 
 
@@ -27,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw a measure of each configuration over versions, and print where it became worse."""
-    from multicard.analysis.regressions import MEASURES, REGRESSION
+    from multicard.analysis.regressions import MEASURES, ONE_SESSION, REGRESSION
     from multicard.api.results import follow, hardware_differences, is_synthetic
     from multicard.cli._console import console
     from multicard.core.terminal import plain
@@ -46,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     names = labels(arguments.versions)
     versions = [read_runs(path) for path in arguments.versions]
     refuse_other_hardware(hardware_differences(versions), arguments)
-    points = follow(versions, tolerance, arguments.measure)
+    points = follow(versions, tolerance, arguments.measure, session_spread_of(arguments))
     if not any(point.values for point in points):
         raise UserError(f"{arguments.measure} was not measured in any version")
     lines = []
@@ -55,6 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
             if judgement and judgement.verdict == REGRESSION:
                 lines.append(f"{names[since]} to {names[point.version]}: {line_of(judgement)}")
                 break
+    if any(point.since_previous and point.since_previous.reason == ONE_SESSION for point in points):
+        lines.append(OTHER_SESSIONS)
     terminal = console()
     for line in lines:
         terminal.print(plain(line), soft_wrap=True)

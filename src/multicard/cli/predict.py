@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _names(predictions: "pd.DataFrame", names: dict[str, str]) -> dict[tuple[str, ...], str]:
-    """Name of each series: its configuration, and where several have it, the machine or versions that differ."""
+    """Name of each series: that of its configuration, with the machine or versions where these tell several apart."""
     from multicard.analysis.evidence import place_words
 
     found = {}
@@ -121,7 +121,8 @@ def _time(row: Row, name: str) -> str:
     from multicard.core.units import SECONDS, number_in, unit_for
 
     scale, unit = unit_for([row[name]], SECONDS)
-    return f"{number_in(*(scale * row[f'{name}{end}'] for end in ('', '_low', '_high')))} {unit}"
+    ends = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return f"{number_in(*(None if end is None else scale * end for end in ends))} {unit}"
 
 
 def _basis(rows: list[Row]) -> list[str]:

@@ -169,6 +169,15 @@ def number_in(value: float, low: float | None = None, high: float | None = None)
     return f"{_fixed(value, decimals)} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
 
 
+def confidence(low: str | None, high: str | None, repeats: int) -> str:
+    """Ends of an interval in words, with the number of repeats behind it.
+
+    >>> confidence("+3%", "+9%", 3), confidence(None, None, 1)
+    ('(95% CI +3% to +9%, n=3)', '(n=1)')
+    """
+    return f"(n={repeats})" if low is None or high is None else f"(95% CI {low} to {high}, n={repeats})"
+
+
 def _fixed(value: float, decimals: int) -> str:
     text = f"{value:.{decimals}f}"
     return text.replace("-", "−") if float(text) else "0"

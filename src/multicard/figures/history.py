@@ -19,7 +19,6 @@ from multicard.figures.style import WIDTH_IN, colours, filled, legend_below, not
 COLUMNS, PANEL_IN = 3, 1.7  # of panels, and the height of one
 TITLE_PER_IN, TITLE_IN = 11, 0.14  # characters of a title per inch of its panel, and the height of a line of it
 MOST = 24  # panels
-WHISKERS = {False: "range", True: "95% interval"}  # of a median, by whether it has an interval
 LONGEST = 14  # characters of a version's name at an axis
 
 
@@ -79,9 +78,8 @@ def _draw(named: dict[str, list[Point]], versions: Sequence[str], tolerance: flo
         rows, columns, figsize=(WIDTH_IN, height * rows + 0.9), sharex=True, squeeze=False
     )  # fmt: skip
     panels = list(grid.flat)
-    covered = {point.median.coverage is not None for own in lines for point in own if point.median.low is not None}
-    whiskers = " or ".join(word for is_covered, word in WHISKERS.items() if is_covered in covered)
-    whiskers = f"median of repeats{whiskers and ', ' + whiskers}"
+    covered = any(point.mean.low is not None for own in lines for point in own)
+    whiskers = f"mean of repeats{', 95% CI' if covered else ''}"
     for axes, own, title in zip(panels, lines, titles, strict=False):
         _panel(axes, own, tolerance, whiskers)
         axes.set_title(title, fontsize="small")
@@ -101,13 +99,13 @@ def _draw(named: dict[str, list[Point]], versions: Sequence[str], tolerance: flo
 def _panel(axes: Axes, own: list[Point], tolerance: float, whiskers: str) -> None:
     column = next(point.column for point in own if point.column)
     known = [point for point in own if point.values]
-    factor, unit = unit_for([point.median.value for point in known], units_of(column) or ((1.0, ""),))
-    first = known[0].median.value * factor
+    factor, unit = unit_for([point.mean.value for point in known], units_of(column) or ((1.0, ""),))
+    first = known[0].mean.value * factor
     band = [first * (1 - tolerance), first * (1 + tolerance)]
     axes.axhspan(*band, color="0.88", zorder=0, label=f"first version ±{100 * tolerance:g}%")
     # None is not a number here: a version without values is a gap in the line.
-    medians = [point.median for point in own]
-    ends = [(each.value, each.low or each.value, each.high or each.value) for each in medians]
+    means = [point.mean for point in own]
+    ends = [(each.value, each.low or each.value, each.high or each.value) for each in means]
     value, low, high = np.array(ends, float).T * factor
     places = [point.version for point in own]
     axes.errorbar(
@@ -161,7 +159,7 @@ def _table(points: Sequence[Point], versions: Sequence[str]) -> pd.DataFrame:
     for point in points:
         row = {
             "configuration": point.configuration, "version": versions[point.version], "measure": point.column,
-            "median": point.median.value, "low": point.median.low, "high": point.median.high,
+            "mean": point.mean.value, "low": point.mean.low, "high": point.mean.high,
             "repeats": len(point.values), "outcomes": ", ".join(dict.fromkeys(point.outcomes)),
         }  # fmt: skip
         for name, judgement in (("previous", point.since_previous), ("first", point.since_first)):

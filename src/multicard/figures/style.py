@@ -30,7 +30,7 @@ WEAK = {
     "none": {"fillstyle": "full", "markerfacecolor": "white"},
     "unknown": {"fillstyle": "bottom", "markerfacecoloralt": "white"},
 }
-WEAK_WORDS = {"none": "hollow: no difference", "unknown": "half-filled: one repeat, cannot tell"}
+WEAK_WORDS = {"none": "hollow: inconclusive", "unknown": "half-filled: one repeat, cannot tell"}
 
 PHASE_COLOURS = {
     "data": "#E69F00",

@@ -12,9 +12,10 @@ from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
 from multicard.analysis.machine_limits import MachineLimits, loader_rates, read_machine
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import disturbance_notice
+from multicard.analysis.pooling import Pool
 from multicard.analysis.run_files import RunFiles
 from multicard.analysis.scenario_tables import machine
-from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
+from multicard.analysis.statistics import Interval, verdict
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ANY_NODE, EPOCH_COLUMNS, EPOCHS, RUN, machine_file
@@ -118,9 +119,11 @@ class ScenarioSpace:
         """The best configuration, those not significantly different of which there are repeats, and its value."""
         best, completed = search.best, search.completed
         close = [key for key in search.close if key != best]
-        ratios = corrected([ratio_of(completed[key], completed[best]) for key in close])
+        places = {key: place for place, key in enumerate(completed)}
+        pool = Pool(list(completed.values()))
+        ratios = pool.against_best(places[best], [places[key] for key in close], len(completed))
         tied = [key for key, ratio in zip(close, ratios, strict=True) if verdict(ratio) in ("none", "unknown")]
-        return best, tied, product_of([(1.0, completed[best])])
+        return best, tied, pool.mean(places[best])
 
     def in_words(self, value: float) -> str:
         """A value of the measure with its unit."""

@@ -41,7 +41,7 @@ FIGURES = (
         question="Does adding devices pay off more for larger images?",
         caption="Time: duration of one pass over the training data (time per step × steps per pass). Efficiency: "
         "speed-up over one device, divided by the number of devices; the thin line is ideal scaling. Points are "
-        "medians over repeats, of efficiency geometric means of ratios. Whiskers of times "
+        "means over repeats, of efficiency geometric means of ratios. Whiskers of times "
         f"{REPEATS}; those of efficiency {RATIOS}; {NONE}.",
         limits="A pass need not have been run in full: with `steps_per_epoch` the time is extrapolated from the "
         "measured steps. Evaluation between epochs is not included.",
