@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -126,10 +127,20 @@ def test_status_of_an_experiment_that_has_not_run(tmp_path: Path) -> None:
     assert (shown.returncode, shown.stdout.strip()) == (0, "1 waiting")
 
 
-def test_status_fails_when_a_run_failed(tmp_path: Path) -> None:
-    run = tmp_path / "results/runs/vision_digits_32px_single_cpu1_fp32_r1"
+RUN = "vision_digits_32px_single_cpu1_fp32_r1"
+
+
+def write_record(folder: Path, **changes: Any) -> Path:
+    """Write the least that a record has to hold, for the run of `config`."""
+    run = folder / "results/runs" / RUN
     run.mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps({"outcome": "failed", "reason": "rank 0: [red]why"}))
+    record = {"run": RUN, "outcome": "completed", "parameters": {"workload": "vision"}, "profiler": {"used": "none"}}
+    (run / "run.json").write_text(json.dumps(record | changes))
+    return run
+
+
+def test_status_fails_when_a_run_failed(tmp_path: Path) -> None:
+    write_record(tmp_path, outcome="failed", reason="rank 0: [red]why")
     shown = multicard("status", "--config", config(tmp_path))
     assert shown.returncode == 1
     assert "rank 0: [red]why" in shown.stdout
@@ -137,20 +148,29 @@ def test_status_fails_when_a_run_failed(tmp_path: Path) -> None:
 
 
 def test_status_says_what_disturbed_a_run(tmp_path: Path) -> None:
-    run = tmp_path / "results/runs/vision_digits_32px_single_cpu1_fp32_r1"
-    run.mkdir(parents=True)
-    record = {"outcome": "completed", "reason": None, "conditions": [{"others_cpu_s": 90.0, "wall_s": 60.0}]}
-    (run / "run.json").write_text(json.dumps(record))
+    write_record(tmp_path, conditions=[{"others_cpu_s": 90.0, "wall_s": 60.0}])
     shown = multicard("status", "--config", config(tmp_path))
     assert shown.returncode == 0
     assert "disturbed: other processes: 1.5 CPUs" in " ".join(shown.stdout.replace("│", " ").split())
 
 
+def test_status_reads_measured_scenarios_from_their_tables(tmp_path: Path) -> None:
+    run, table = write_record(tmp_path), tmp_path / "results/scenarios/a/measures.csv"
+    (run / "activity").mkdir()  # without steps, so this run cannot be measured
+    (run / "activity/tables.json").write_text(json.dumps({"tables": {"phases": {"absent": None}}}))
+    table.parent.mkdir(parents=True)
+    table.write_text(f"run,outcome,workload,inconsistency\n{RUN},completed,vision,its steps last twice as long\n")
+    shown = multicard("status", "--config", config(tmp_path))
+    assert shown.returncode == 1
+    assert "its steps last twice as long" in " ".join(shown.stdout.replace("│", " ").split())
+    os.utime(table, (0, 0))  # of before the run
+    shown = multicard("status", "--config", config(tmp_path))
+    assert "steps.csv: missing" in shown.stdout.replace("\n", "")
+
+
 def test_status_says_that_a_profiler_may_record_too_little(tmp_path: Path) -> None:
-    run = tmp_path / "results/runs/vision_digits_32px_single_cpu1_fp32_r1"
-    run.mkdir(parents=True)
     profiler = {"used": "nsys", "why": "as configured", "caveat": "nsys 1.0.0 is older", "trace_missing": None}
-    (run / "run.json").write_text(json.dumps({"outcome": "completed", "reason": None, "profiler": profiler}))
+    write_record(tmp_path, profiler=profiler)
     shown = multicard("status", "--config", config(tmp_path))
     assert shown.returncode == 0
     assert "nsys 1.0.0 is older" in " ".join(shown.stdout.replace("│", " ").split())

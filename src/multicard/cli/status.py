@@ -3,10 +3,13 @@
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import Command, add_configuration, add_profile
+
+MOST_MEASURED = 100  # finished runs that are in no table yet: the latest ones, to answer in seconds
 
 if TYPE_CHECKING:
     from multicard.launch.slurm_watch import QueuedJob
@@ -25,20 +28,31 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.archive.matrix import Matrix
     from multicard.cli._console import console
     from multicard.core.errors import UserError
+    from multicard.core.layout import RUN
     from multicard.core.terminal import plain
+    from multicard.core.text import counted
     from multicard.experiment.load import read_experiment
     from multicard.launch.slurm_watch import AT_WORK, queued_jobs
 
     matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
+    results = Path(matrix.experiment.results)
+    measured = _measured(results, list(matrix.scenarios))
+    unmeasured = sorted(
+        (path.stat().st_mtime, run)
+        for run in matrix.runs.keys() - measured.keys()
+        if (path := results / "runs" / run / RUN).exists()
+    )
+    unchecked = {run for _, run in unmeasured[:-MOST_MEASURED]}
     jobs = {job.run: job for job in queued_jobs(Path.cwd()) if job.state in AT_WORK}
     outcomes: Counter[str] = Counter()
     damaged: list[str] = []
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True
     for run in matrix.runs:
-        folder = Path(matrix.experiment.results) / "runs" / run
         try:
-            outcome, remarks, sound = _run_status(matrix.reasons[run], folder, jobs.get(run))
+            outcome, remarks, sound = _run_status(
+                matrix.reasons[run], results / "runs" / run, jobs.get(run), measured.get(run), run not in unchecked
+            )
         except UserError as error:
             outcome, remarks, sound = "damaged", [], False
             damaged.append(str(error))
@@ -52,14 +66,40 @@ def run(arguments: argparse.Namespace) -> None:
     for line in damaged:
         terminal.print(plain(line), soft_wrap=True, highlight=False)
     terminal.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()), highlight=False)
+    if unchecked:
+        terminal.print(f"{counted(len(unchecked), 'earlier run')} will be checked when their scenario has finished")
     if not all_sound:
         sys.exit(1)
 
 
-def _run_status(cannot_run: str | None, folder: Path, job: "QueuedJob | None") -> tuple[str, list[str], bool]:
+def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Rows of the tables that are no older than the record of their run, by run."""
+    from multicard.analysis.scenario_tables import MEASURES, read_columns
+    from multicard.core.layout import RUN
+
+    found = {}
+    for scenario in scenarios:
+        path = results / "scenarios" / scenario / MEASURES
+        if path.exists():
+            made = path.stat().st_mtime
+            for row in read_columns(path).to_dict("records"):
+                record = results / "runs" / str(row["run"]) / RUN
+                if record.exists() and record.stat().st_mtime <= made:
+                    found[row["run"]] = row
+    return found
+
+
+def _run_status(
+    cannot_run: str | None,
+    folder: Path,
+    job: "QueuedJob | None" = None,
+    row: Mapping[str, Any] | None = None,
+    check: bool = True,
+) -> tuple[str, list[str], bool]:
     """Outcome of a run, remarks on it, and whether nothing is wrong.
 
-    `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue.
+    `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them.
+    `check`: measure a finished run that is in no table.
     """
     from multicard.analysis.conditions import disturbance
     from multicard.analysis.deviations import deviation, tear_down_problem
@@ -83,17 +123,20 @@ def _run_status(cannot_run: str | None, folder: Path, job: "QueuedJob | None") -
         remarks.append(caveat)
     if problem := tear_down_problem(record):
         remarks.append(problem)
-    if record["outcome"] != "completed" or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
+    traced = (folder / ACTIVITY / ACTIVITY_INDEX).exists()
+    if record["outcome"] != "completed" or not traced or not (row or check):
         remarks += notices({"disturbance": disturbance(record), "deviation": deviation(record)})
         return record["outcome"], remarks, record["outcome"] != "failed"
 
+    import pandas as pd
+
     from multicard.analysis.measures import measure_run
 
-    row = measure_run(folder)
+    row = row or measure_run(folder)
     remarks += notices(row)
     if missing := RunFiles(folder).why_absent("phases"):
         remarks.append(f"no trace: {missing}")
-    return record["outcome"], remarks, not row["inconsistency"]
+    return record["outcome"], remarks, pd.isna(row.get("inconsistency"))
 
 
 COMMAND = Command(
