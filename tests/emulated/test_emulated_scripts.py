@@ -3,11 +3,13 @@
 Scripts of others are in the folder MULTICARD_SCRIPTS. The machine has more GPUs than a run asks for.
 """
 
+# ruff: noqa: N802 - the stand-in has NVIDIA's names
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,35 @@ for step in range(100):
 """
 
 
+class _Nvml:
+    """NVML's energy of the emulated GPUs, for the launcher: it is this process, in which nothing is emulated."""
+
+    @staticmethod
+    def nvmlInit() -> None:
+        pass
+
+    @staticmethod
+    def nvmlDeviceGetCount() -> int:
+        return 4
+
+    @staticmethod
+    def nvmlDeviceGetHandleByIndex(index: int) -> int:
+        return index
+
+    @staticmethod
+    def nvmlDeviceGetUUID(index: int) -> str:
+        return f"GPU-e0e1e2e3-e4e5-e6e7-e8e9-eaebeced{index:04x}"
+
+    @staticmethod
+    def nvmlDeviceGetTotalEnergyConsumption(_index: int) -> int:
+        return int(100e3 * time.monotonic())
+
+
+@pytest.fixture(autouse=True)
+def _nvml_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", _Nvml)
+
+
 def started(emulated: EmulatedGpus, run: Path, /, *command: str, **given: Any) -> Script:
     """Run a script on GPUs, by the Python of the emulated environment."""
     stated = {"device": "cuda", "python": str(emulated.python)}
@@ -76,6 +107,8 @@ def ran_on_its_gpus(run: Script, emulated: EmulatedGpus, communicates: bool = Tr
     assert contexts == {str(gpu) for gpu in range(devices)}
     for rank in run.record["ranks"]:
         assert [meter["reason"] for meter in rank["energy"]] == [None] * (devices // ranks)
+        for meter in rank["energy"]:
+            assert meter["energy_j"] == pytest.approx(100 * meter["duration_s"], rel=0.01)
     for step in run.steps:
         peak, reserved = int(step["peak_memory_bytes"]), int(step["peak_reserved_bytes"])
         assert peak <= reserved
