@@ -59,9 +59,7 @@ def _job_lines(job: Tradeoff, evidence: Evidence, demand: Demand) -> list[str]:
     if synthetic == len(runs):
         lines.append("No answer: all of these runs have synthetic timings; no machine takes the times below.")
     elif synthetic:
-        lines.append(
-            f"{synthetic} of {counted(len(runs), 'run')} have synthetic timings: no machine took them."
-        )
+        lines.append(f"{synthetic} of {counted(len(runs), 'run')} have synthetic timings: no machine took them.")
     if job.device == "cpu":
         lines.append("No answer for GPUs: only CPU processes were measured, and what follows is about them.")
         if demand.gpu_hour_cost is not None:
