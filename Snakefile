@@ -57,6 +57,7 @@ rule all:
     input:
         # Asked for by themselves, so that a run whose folder was deleted runs again.
         records=all_records(),
+        activity=all_activity(),
         tables=expand(
             "{results}/scenarios/{scenario}/measures.csv",
             results=RESULTS,

@@ -20,7 +20,7 @@ from multicard.record.observe import OBSERVE, OBSERVER_SITE
 
 LIMIT_S = 900  # of a script, on a machine that does other things too
 WINDOWS = {"warmup_steps": 1, "measured_steps": 3, "profiled_steps": 2}
-STEPS = 6  # of these
+STEPS = 8  # of these, with two that settle the profiler
 
 # Up to here most scripts are the same: 32 samples in batches of 8, so 4 updates in a pass.
 HEAD = """

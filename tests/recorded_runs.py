@@ -14,6 +14,7 @@ import yaml
 
 from conftest import TINY
 from multicard.archive.pack import pack
+from multicard.core.files import described
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
 from multicard.experiment.parameters import run_id
@@ -61,10 +62,12 @@ def add_run(
     change(record)
     folder = results / "runs" / record["run"]
     shutil.copytree(source, folder)
-    (folder / "run.json").write_text(json.dumps(record))
     if times != 1:
         steps = pd.read_csv(folder / "steps.csv")
         scaled = [name for name in steps if name.endswith("_s")]
         steps[scaled] = steps[scaled] * times
         steps.to_csv(folder / "steps.csv", index=False)
+    if "files" in record:
+        record["files"] = [described(folder / name) for name in ("steps.csv", "epochs.csv")]
+    (folder / "run.json").write_text(json.dumps(record))
     return folder

@@ -94,8 +94,11 @@ def test_a_damaged_file_is_named_in_one_line(
     side: str, file: str, content: bytes | str | None, says: str, extracted_run: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    def without_checksums(record: dict[str, Any]) -> None:  # so that the content of a table is looked into
+        del record["files"]
+
     for each in ("a", "b"):
-        folder = add_run(extracted_run, tmp_path / each)
+        folder = add_run(extracted_run, tmp_path / each, change=without_checksums)
     path = tmp_path / side / "runs" / folder.name / file
     if content is None:
         path.unlink()

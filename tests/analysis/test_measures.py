@@ -139,6 +139,11 @@ def test_the_profiled_window_is_measured_by_the_same_definitions(tmp_path: Path)
     ("spoil", "message"),
     [
         (lambda steps: steps.drop(columns="start_s"), "found no column start_s"),
+        (
+            lambda steps: steps.assign(duration_s=1e308),
+            r"found 1e\+308 in the column duration_s, expected at most 1e\+12 s",
+        ),
+        (lambda steps: steps.assign(start_s=-1e13), r"found -1e\+13 in the column start_s, expected at most 1e\+12 s"),
         (lambda steps: steps.assign(start_s=None), "found a step without start_s, expected when each step began"),
     ],
 )
@@ -184,6 +189,21 @@ def test_time_to_accuracy_ends_with_the_first_epoch_that_reaches_it() -> None:
 def test_copies_from_the_host_are_per_step_and_card(tmp_path: Path) -> None:
     folder = record(tmp_path, "ddp")  # one profiled step of each of two processes
     rows = [("t", r, 1 + r, 0, what, s, size) for r in (0, 1) for what, s, size in COPIES]
+    columns = ["report", "rank", "process", "device", "operation", "total_s", "bytes"]
+    pd.DataFrame(rows, columns=columns).to_parquet(folder / "activity" / "memory_operations.parquet")
+    row = measure_run(folder)
+    assert (row["host_to_device_s"], row["host_to_device_bytes"]) == (pytest.approx(0.03), 300)
+
+
+def test_processes_of_two_nodes_that_share_a_number_have_copies_of_their_own(tmp_path: Path) -> None:
+    folder = record(tmp_path, "ddp")  # one profiled step of each of two processes
+    for name in ("phases", "timeline"):
+        path = folder / "activity" / f"{name}.parquet"
+        if path.exists():
+            table = pd.read_parquet(path)
+            table.assign(report=[f"node{r}" for r in table["rank"]], process=1).to_parquet(path)
+    # On one node it has the first GPU, on the other the second.
+    rows = [(f"node{r}", r, 1, r, what, s, size) for r in (0, 1) for what, s, size in COPIES]
     columns = ["report", "rank", "process", "device", "operation", "total_s", "bytes"]
     pd.DataFrame(rows, columns=columns).to_parquet(folder / "activity" / "memory_operations.parquet")
     row = measure_run(folder)

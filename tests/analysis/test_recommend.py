@@ -388,6 +388,20 @@ def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(pr
     assert f"{GENERALLY}: `torch.autocast`" in found["Compute"]
 
 
+@pytest.mark.parametrize(("pageable", "advised"), [(0, False), (4000, True)])
+def test_pinned_memory_is_advised_where_copies_come_from_pageable_memory(
+    pageable: int, advised: bool, tmp_path: Path
+) -> None:
+    copies = [
+        {"at": 0, "operation": "host_to_device", "host_memory": memory, "bytes": count, "total_s": 1.0}
+        for memory, count in (("pageable", pageable), ("pinned", 6000))
+    ]
+    tables = {"timeline": [timeline(0, memory=0.4)], "memory_operations": copies}
+    text = as_markdown(made(tmp_path, [ADOPTED | {"devices": 1, "data_share": 0.2}], tables=tables))
+    assert "`non_blocking=True`" in text and "`num_workers`" in text
+    assert ("pin_memory" in text) == advised
+
+
 def test_general_advice_fits_the_devices(tmp_path: Path) -> None:
     cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "cpu_wait_share": 0.2, "transfer_s": 0.0}
     [_, loading, waiting] = [

@@ -1,10 +1,14 @@
 """Two captures compared, against differences worked out by hand."""
 
+import json
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from multicard.analysis.trace_comparison import PITCH, compare_captures, step_pitch
+from multicard.analysis.step_periods import ratio_of_medians, step_periods
+from multicard.analysis.trace_comparison import PERIOD, compare_captures
 from multicard.cli.compare import compare_traces
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
@@ -35,7 +39,8 @@ def test_differences_are_per_step_and_the_largest_comes_first(tmp_path: Path) ->
     (tmp_path / "b.json").write_text(slower)
     found, _ = compare_captures(a, tables(tmp_path / "b.json"))
     # From the first step's start to the second one's, the device is busy at 0-5 and 6-11 ms, then at 6-16 ms.
-    busy, idle, first, *others = found
+    period, busy, idle, first, *others = found
+    assert (period["name"], period["ratio"]) == (PERIOD, 1)
     assert [(row["name"], row["difference_s"]) for row in (busy, idle)] == [
         ("busy", pytest.approx(0.005)), ("idle_other", pytest.approx(-0.005)),
     ]  # fmt: skip
@@ -81,9 +86,9 @@ def test_the_wait_between_steps_comes_first_when_it_is_what_changed(tmp_path: Pa
     rows, basis = compare_captures(starved, fed)
     assert basis == "per step"
     # From start to start 50 and 12 ms, of which the device computes for 7; the steps last 10 ms in both.
-    pitch, idle, *others = rows
-    assert (pitch["table"], pitch["name"]) == ("steps", PITCH)
-    assert (pitch["a_s"], pitch["b_s"], pitch["ratio"]) == pytest.approx((0.050, 0.012, 0.24))
+    period, idle, *others = rows
+    assert (period["table"], period["name"]) == ("steps", PERIOD)
+    assert (period["a_s"], period["b_s"], period["ratio"]) == pytest.approx((0.050, 0.012, 0.24))
     assert (idle["table"], idle["name"]) == ("timeline", "idle_host_elsewhere")
     assert (idle["a_s"], idle["b_s"]) == pytest.approx((0.040, 0.002))
     assert [row["difference_s"] for row in others] == pytest.approx([0] * len(others))
@@ -94,27 +99,96 @@ def test_the_wait_between_steps_comes_first_when_it_is_what_changed(tmp_path: Pa
 def test_the_comparison_says_how_many_times_as_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare_traces(training(tmp_path / "a.json", 60.0), training(tmp_path / "b.json", 12.0))
     said = " ".join(capsys.readouterr().out.split())
-    assert "from the start of a step to the start of the next: 60.0 ms in a, 12.0 ms in b; b is 5.00 times as" in said
+    assert "median step period: 60.0 ms in a, 12.0 ms in b: -80%" in said
+    assert "b is 5.00 times as fast as a" in said
 
 
-def test_on_cpus_the_pitch_is_that_of_the_host(tmp_path: Path) -> None:
+def test_on_cpus_the_period_is_that_of_the_host(tmp_path: Path) -> None:
     a, b = (tables(training(tmp_path / f"{pitch}.json", pitch, device=False)) for pitch in (50.0, 12.0))
     [first, *_] = compare_captures(a, b)[0]
-    assert (first["name"], first["a_s"], first["b_s"]) == (PITCH, pytest.approx(0.050), pytest.approx(0.012))
+    assert (first["name"], first["a_s"], first["b_s"]) == (PERIOD, pytest.approx(0.050), pytest.approx(0.012))
 
 
-def test_where_the_host_runs_ahead_the_pitch_is_that_of_the_device(tmp_path: Path) -> None:
+def test_where_the_host_runs_ahead_the_period_is_that_of_the_device(tmp_path: Path) -> None:
     # Steps of 2 ms on the host; kernels of 8 ms, one after another.
     steps = [(2.0 * n, 2.0 * n + 2) for n in range(4)]
     kernels = [(2.0 * n + 0.5, 8.0 * n + 1, 8.0 * n + 9, "gemm") for n in range(4)]
     path = training_trace(tmp_path / "t.json", {PID: steps}, {PID: kernels})
     # The steps begin at 0, 9, 17 and 25 ms.
-    assert step_pitch(tables(path)) == pytest.approx(0.025 / 3)
+    assert step_periods(tables(path)).tolist() == pytest.approx([0.009, 0.008, 0.008])
 
 
-def test_one_step_has_no_pitch(tmp_path: Path) -> None:
+def test_one_step_has_no_period(tmp_path: Path) -> None:
     path = training_trace(tmp_path / "t.json", {PID: [(0, 10)]}, {PID: [(1, 2, 9, "gemm")]})
-    assert step_pitch(tables(path)) is None
+    assert len(step_periods(tables(path))) == 0
     found = by_name(compare_captures(tables(path), tables(training(tmp_path / "u.json", 12.0)))[0])
-    assert PITCH not in found
+    assert PERIOD not in found
     assert (found["busy"]["a_s"], found["busy"]["b_s"]) == pytest.approx((0.007, 0.007))
+
+
+MANY = 58
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def job(path: Path, period: float, slow: dict[int, float], messages: int, seed: int) -> Path:
+    """58 steps about as long as `period`, in ms, but for some; with so many all-reduces of 1 ms in all but the last."""
+    chance = np.random.default_rng(seed)
+    lengths = [slow.get(n, period + chance.normal(0, 0.1)) for n in range(MANY)]
+    begins = np.concatenate(([0.0], np.cumsum(lengths))).tolist()
+    work = [
+        (begin + 1.2 * k, begin + 1.2 * k + 0.1, begin + 1.2 * k + 1.1, ALL_REDUCE)
+        for begin in begins[:-1] for k in range(messages)
+    ]  # fmt: skip
+    return training_trace(path, {PID: [(start, end - 0.01) for start, end in pairwise(begins)]}, {PID: work})
+
+
+def test_one_slow_step_does_not_turn_a_comparison_around(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # b takes 1% more in all steps but for one of a, which takes 69.6 ms: by the means b would be faster.
+    a, b = job(tmp_path / "a.json", 12.0, {30: 69.6}, 8, 1), job(tmp_path / "b.json", 12.12, {}, 5, 2)
+    [period, *others] = compare_captures(tables(a), tables(b))[0]
+    assert period["name"] == PERIOD
+    periods = [step_periods(tables(path)) for path in (a, b)]
+    assert periods[0].mean() > periods[1].mean()
+    assert [period["a_s"], period["b_s"]] == [pytest.approx(np.median(own)) for own in periods]
+    assert 1 < period["low"] < 1.01 < period["high"] < 1.02
+    counts = {row["name"]: (row["a_calls"], row["b_calls"]) for row in others if row["table"] == "collectives"}
+    assert counts == {"all_reduce": (8, 5)}
+    compare_traces(a, b)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "outlying in a: step 31 (69.6 ms)" in said
+    assert "NCCL calls per step: 8 → 5" in said
+
+
+def test_equal_jobs_are_inconclusive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compare_traces(*(job(tmp_path / f"{seed}.json", 12.0, {}, 5, seed) for seed in (3, 4)))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "inconclusive: " in said and "times as fast" not in said and "NCCL calls per" not in said
+
+
+@pytest.mark.parametrize("common", [0.0, 0.5])
+def test_the_interval_of_a_ratio_of_medians_has_its_coverage(common: float) -> None:
+    """Steps with outliers, whose deviations have a part in common with the step before."""
+    chance, covered, runs = np.random.default_rng(5), 0, 1000
+
+    def periods(median: float) -> np.ndarray:
+        noise = chance.normal(0, 1, MANY)
+        for n in range(1, MANY):
+            noise[n] = common * noise[n - 1] + (1 - common**2) ** 0.5 * noise[n]
+        slow = np.where(chance.random(MANY) < 0.03, 5.0, 1.0)
+        return median * np.exp(0.02 * noise) * slow
+
+    for _ in range(runs):
+        found = ratio_of_medians(periods(1.1), periods(1.0))
+        covered += found.low <= 1.1 <= found.high
+    assert 0.92 <= covered / runs <= 0.985
+
+
+def test_a_host_that_waits_longer_comes_after_what_the_device_does(tmp_path: Path) -> None:
+    first = training(tmp_path / "a.json", 50.0)
+    document = json.loads(first.read_text())
+    waits = [e for e in document["traceEvents"] if e["cat"] == "cuda_runtime"]
+    for wait, lasts in ((4000, "a"), (8000, "b")):
+        more = [e | {"name": "cudaDeviceSynchronize", "ts": e["ts"] + 500, "dur": wait, "args": {}} for e in waits]
+        (tmp_path / f"{lasts}.json").write_text(json.dumps(document | {"traceEvents": document["traceEvents"] + more}))
+    rows = compare_captures(*(tables(tmp_path / f"{side}.json") for side in "ab"))[0]
+    assert (rows[-1]["name"], rows[-1]["difference_s"]) == ("cudaDeviceSynchronize", pytest.approx(0.004))

@@ -45,8 +45,8 @@ def plant(value: Any, canary: str) -> Any:
         more = {canary: canary} if any(isinstance(entry, str) for entry in value.values()) else {}
         return {name: plant(entry, canary) for name, entry in value.items()} | more
     if isinstance(value, list):
-        return [plant(entry, canary) for entry in value] + [canary]
-    return canary if isinstance(value, str) or value is None else value
+        return [plant(entry, canary) for entry in value] + [canary] * any(isinstance(entry, str) for entry in value)
+    return canary if isinstance(value, str) else value
 
 
 @pytest.mark.parametrize("canary", [USER, HOST, f"/home/{USER}/x", TOKEN, f"{USER}@{HOST}", f"Error: {USER} on {HOST}"])
@@ -70,7 +70,7 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
     kept = {name: record[name] for name in ("run", "parameters", "outcome")}
     planted["data"] |= {"dataset": "digits", "source": "digits"}
     planted["model"] = planted["data"]
-    planted["profiler"]["used"], planted["order"] = "kineto", None
+    planted["profiler"]["used"], planted["files"] = "kineto", record["files"]
     (folder / "run.json").write_text(json.dumps(planted | kept))
     for path in (folder / "activity").glob("*.parquet"):
         schema = pq.read_schema(path)
@@ -257,7 +257,7 @@ def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_resul
     record.write_text('{"run"')
     assert "run.json: not the record of a run" in refused(tmp_path / "b", tmp_path / "x.zip")
 
-    folder = add_run(extracted_run, tmp_path / "c")
+    folder = add_run(extracted_run, tmp_path / "c", change=lambda record: record.pop("files"))
     (folder / "steps.csv").write_text((folder / "steps.csv").read_text() + "0,1,some words\n")
     assert "steps.csv: found a column or text that multicard does not write" in refused(
         tmp_path / "c", tmp_path / "x.zip"

@@ -4,6 +4,8 @@ import gzip
 import hashlib
 import io
 import json
+import re
+import resource
 import struct
 import tarfile
 import zipfile
@@ -288,3 +290,22 @@ def test_only_the_runs_that_are_asked_for_are_written(recorded_archive: Path, tm
     with pytest.raises(UserError, match="holds no run other"):
         place_runs(recorded_archive, tmp_path, ["other"])
     assert not (tmp_path / first).exists()
+
+
+def test_a_full_disk_is_not_the_archive_s_fault(recorded_archive: Path, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # then a write fails as on a full disk
+    try:
+        with pytest.raises(UserError) as stopped:
+            place_runs(recorded_archive, tmp_path / "runs", [read_manifest(recorded_archive).runs[0].run])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    [line] = str(stopped.value).splitlines()
+    assert line.endswith("steps.csv: cannot be unpacked: File too large") and "damaged" not in line
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_an_archive_that_unpacks_to_many_times_its_size_is_refused(tmp_path: Path) -> None:
+    members = sound(steps=bytes(65 << 20))
+    path = write_zip(tmp_path / "x.zip", [("manifest.json", manifest(members)), *members.items()])
+    assert re.search(r"^holds 68\.2 MB, expected at most 67\.1 MB$", refused(path, tmp_path / "runs"))

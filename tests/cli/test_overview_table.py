@@ -25,9 +25,10 @@ def row(devices: int, seconds: float | None, **others: Any) -> dict[str, Any]:
 
 
 def shown(folder: Path) -> bool:
-    return print_results(
+    completed, _ = print_results(
         Experiment.model_validate({"results": str(folder), "scenarios": {"s0": ASKED}}), Path("mine.yaml")
     )
+    return completed
 
 
 def printed(
@@ -70,13 +71,36 @@ def test_files_that_runs_changed_are_named_after_the_table(tmp_path: Path, capsy
     assert says in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_numbers_are_whole_however_narrow_the_terminal_is(
+    width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multicard.cli._console.WIDE", width)
+    scatter = (0.9, 1.0, 1.1)
+    rows = [one for n in (1, 2, 4) for one in repeated(row(n, 0.1 / n, data_share=0.25), scatter)]
+    make_results(tmp_path, rows)
+    shown(tmp_path)
+    text = capsys.readouterr().out
+    lines = [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│└")]
+    assert max(map(len, lines)) <= width and "…" not in "".join(lines)
+    words = {word for line in lines for word in line.split()}
+    assert {"100", "[90.0,", "110]", "completed", "1.00"} <= words or {
+        "100",
+        "[90,",
+        "110]",
+        "completed",
+        "1.00",
+    } <= words
+    assert "communication" not in words and "memory" not in words, "empty throughout"
+
+
 def test_failures_have_their_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(1, 0.1), row(2, None, outcome="failed"), row(4, None, outcome="out_of_memory")]
     completed, text = printed(tmp_path, capsys, *rows, run1="rank 1: no such file: a\x1b[1m", run2="rank 0: 3 GiB")
     assert completed
     lines = text.splitlines()
-    assert [line for line in lines if line.startswith(" 2 ")] == [" 2 – – – – – – – failed "]
-    assert [line for line in lines if line.startswith(" 4 ")] == [" 4 – – – – – – – out of memory "]
+    assert [line for line in lines if line.startswith(" 2 ")] == [" 2 – – – failed "]
+    assert [line for line in lines if line.startswith(" 4 ")] == [" 4 – – – out of memory "]
     assert "failed: rank 1: no such file: a�[1m" in lines
     assert "out of memory: rank 0: 3 GiB" in lines
 
@@ -110,8 +134,8 @@ def test_what_was_gained_and_what_to_do_next_come_last(tmp_path: Path, capsys: p
         "(75% of the step); largest other cost data loading (25%, 25.0 ms)"
     )
     assert following == [
-        f"next: for why runs did not complete, log.txt in their folders in {tmp_path}/runs; without these "
-        "folders, multicard run mine.yaml tries again",
+        f"next: for why runs did not complete, log.txt in their folders in {tmp_path}/runs; "
+        "multicard run mine.yaml --retry-failed runs them again",
         "next: for intervals, repeats: 3 in mine.yaml, then multicard run mine.yaml; what was measured stays",
         f"next: for what to try and the best configuration, multicard recommend {tmp_path}",
     ]

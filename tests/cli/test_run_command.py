@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,15 +16,23 @@ import yaml
 from conftest import ROOT, TINY
 from multicard.cli import main
 from multicard.cli._pipeline import run_pipeline
+from multicard.cli.run import FirstRuns, forget_failed, run_and_print
+from multicard.core.errors import UserError
+from multicard.core.files import write_json
+from multicard.experiment.load import check
+from multicard.experiment.runs import distinct, expand
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
 PYTHON = sys.executable  # a fixture replaces it
 LINES = """host: node7
+launch_run         1
 Job 3: prepare the data set digits
 1 of 4 steps (25%) done
 Job 2: run a_r1
 multicard: a_r1: starting, profiler none
 multicard:   step 7 of 60
+multicard: a_r1: completed, 12.3 ms per step (8 s)
+Finished jobid: 2 (Rule: launch_run)
 2 of 4 steps (50%) done
 Job 0: write the report
 """
@@ -46,10 +55,11 @@ def snakemake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_line_is_told_of_each_step(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_pipeline(Path("mine.yaml"))
     assert capfd.readouterr().out.splitlines() == [
-        "[  0%] prepare the data set digits",
-        "[ 25%] a_r1: starting, profiler none",
-        "[ 25%]   step 7 of 60",
-        "[ 50%] write the report",
+        "[0/1 runs] prepare the data set digits",
+        "[0/1 runs] a_r1: starting, profiler none",
+        "[0/1 runs]   step 7 of 60",
+        "[1/1 runs] a_r1: completed, 12.3 ms per step (8 s)",
+        "[1/1 runs] write the report",
     ]
     given = (snakemake / "arguments").read_text().splitlines()
     assert given[:3] == ["-P", "-m", "snakemake"]
@@ -60,7 +70,10 @@ def test_a_line_is_told_of_each_step(snakemake: Path, capfd: pytest.CaptureFixtu
 
 def test_on_a_cluster_runs_are_steps_too(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_pipeline(Path("mine.yaml"), Path("profiles/slurm"))
-    assert "[ 25%] run a_r1" in capfd.readouterr().out.splitlines()
+    (snakemake / "lines").write_text("".join(x for x in LINES.splitlines(True) if not x.startswith("multicard: ")))
+    assert run_pipeline(Path("mine.yaml"), Path("profiles/slurm"))
+    lines = capfd.readouterr().out.splitlines()[-3:]
+    assert lines == ["[0/1 runs] prepare the data set digits", "[0/1 runs] run a_r1", "[1/1 runs] write the report"]
     assert "profiles/slurm" in (snakemake / "arguments").read_text().splitlines()
 
 
@@ -75,6 +88,75 @@ def test_what_snakemake_said_is_shown_where_it_fails(snakemake: Path, capfd: pyt
     (snakemake / "then").write_text("echo 'LockException: Directory cannot be locked.' >&2; exit 1\n")
     assert not run_pipeline(Path("mine.yaml"))
     assert capfd.readouterr().err.splitlines()[-1] == "LockException: Directory cannot be locked."
+
+
+def test_it_is_stopped_for_the_reason_that_is_given(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (snakemake / "then").write_text("trap 'exit 1' TERM\nfor turn in $(seq 600); do sleep 0.1; done\nexit 0\n")
+    asked = []
+    with pytest.raises(UserError, match=r"^enough$"):
+        run_pipeline(Path("mine.yaml"), why_stop=lambda run: asked.append(run) or "enough")
+    assert asked == ["a_r1"]
+
+
+def failed(folder: Path, run: str, message: str, outcome: str = "failed", **others: Any) -> str:
+    """Leave the record of a run that did not complete."""
+    reason = {"code": "error", "rank": 0, "message": message}
+    write_json(folder / run / "run.json", {"outcome": outcome, "reason": reason} | others)
+    return run
+
+
+def test_first_runs_that_fail_alike_stop_the_others(tmp_path: Path) -> None:
+    def stops(*ends: tuple[str, str]) -> list[bool]:
+        watch = FirstRuns(tmp_path, 12)
+        return [bool(watch.why_stop(failed(tmp_path, f"r{at}", *end))) for at, end in enumerate(ends)]
+
+    alike = ("no file at 0x7f", "failed")
+    assert stops(alike, ("no file at 0x81", "failed"), alike, alike) == [False, False, True, False]
+    assert stops(alike, alike, ("another error", "failed")) == [False] * 3
+    assert stops(alike, alike, ("", "completed"), alike) == [False] * 4
+    assert stops(*[("no memory", "out_of_memory")] * 4) == [False] * 4, "others may need less"
+    said = FirstRuns(tmp_path, 12)
+    [line] = [line for _ in range(3) if (line := said.why_stop(failed(tmp_path, "r0", "no data here")))]
+    assert "the first 3 of 12 runs failed alike: rank 0: no data here" in line and "--keep-going" in line
+
+
+def test_failed_runs_are_run_again_where_their_script_has_changed_or_all_are_asked_for(tmp_path: Path) -> None:
+    script, runs = tmp_path / "train.py", tmp_path / "results" / "runs"
+    script.write_bytes(b"abc")
+    sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of "abc", by FIPS 180-4
+    fixed = {"workload": "script", "command": [str(script)], "device": "cpu"}
+    scenario = {"question": "?", "fixed": fixed, "vary": {"steps": [5, 6]}, "figures": ["memory"]}
+    experiment = check({"results": str(runs.parent), "scenarios": {"s": scenario}}, "mine.yaml", outside=False)
+    fails, completes = sorted(distinct(expand(experiment)))
+
+    def left(every: bool) -> list[str]:
+        known = {"script": {"file": "train.py", "sha256": sha256}}
+        failed(runs, fails, "no data here", **known)
+        failed(runs, completes, "", "completed", **known)
+        forget_failed(experiment, every)
+        return sorted(record.parent.name for record in runs.glob("*/run.json"))
+
+    assert left(every=False) == [fails, completes]
+    assert left(every=True) == [completes]
+    script.write_bytes(b"abcd")
+    assert left(every=False) == [completes]
+
+
+@pytest.mark.parametrize(
+    ("results", "made", "code"),
+    [((True, False), True, None), ((True, True), True, 3), ((False, True), True, 1), ((True, False), False, 1)],
+)
+def test_the_exit_code_tells_whether_runs_failed(
+    results: tuple[bool, bool], made: bool, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multicard.cli._overview.print_results", lambda *_: results)
+    monkeypatch.setattr("multicard.cli._pipeline.run_pipeline", lambda *_, **__: made)
+    found = None
+    try:
+        run_and_print(check(EXPERIMENT, "mine.yaml", outside=False), tmp_path / "mine.yaml")
+    except SystemExit as stopped:
+        found = stopped.code
+    assert found == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -123,8 +205,8 @@ def test_what_stands_after_two_dashes_is_the_command_s_own(monkeypatch: pytest.M
     monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *stated: given.append(stated))
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT))
     main(["run", str(tmp_path / "mine.yaml"), "--", "--jobs", "1", "--", "x"])
-    [(experiment, config, profile, options)] = given
-    assert (config, profile, options) == (tmp_path / "mine.yaml", None, ["--jobs", "1", "--", "x"])
+    [(experiment, *others)] = given
+    assert others == [tmp_path / "mine.yaml", None, ["--jobs", "1", "--", "x"], False, False]
     assert list(experiment.scenarios) == ["formats"]
 
 

@@ -12,9 +12,9 @@ from docs.test_pages import shell_commands
 from multicard.cli import main
 from multicard.cli._own_command import parse_command
 from multicard.core.errors import UserError
-from multicard.experiment.load import read_experiment
+from multicard.experiment.load import check, read_experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.runs import distinct, expand
+from multicard.experiment.runs import Run, distinct, expand
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").touch()
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
-    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_: None)
+    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_, **__: None)
     return tmp_path
 
 
@@ -48,7 +48,7 @@ def test_the_file_says_what_was_asked_and_is_valid(folder: Path) -> None:
     stated = written(
         "--devices", "1,2", "--vary", "batch-size=32,64", "--vary", "amp=none,bf16", "--vary", "lr=0.1",
         "--steps", "20", "--repeats", "3", "--pass", "HF_HOME", "--samples-per-step", "64", "--python", sys.executable,
-        "--results", "out", "--time-limit-min", "5",
+        "--results", "out", "--time-limit-min", "5", "--warmup", "3", "--profiled-steps", "4",
         "--", "train.py", "--batch-size", "{batch-size}", "--amp={amp}", "--lr", "{lr}", "--out", "{run_dir}/x y",
     )  # fmt: skip
     [scenario] = stated["scenarios"].values()
@@ -72,6 +72,8 @@ def test_the_file_says_what_was_asked_and_is_valid(folder: Path) -> None:
         "launcher": "auto",
         "environment": ["HF_HOME"],
         "samples_per_step": 64,
+        "warmup_steps": 3,
+        "profiled_steps": 4,
     }
     own = {"batch_size": [32, 64], "amp": ["none", "bf16"], "lr": [0.1]}
     assert scenario["vary"] == {"devices": [1, 2], "args": own}
@@ -211,7 +213,7 @@ def test_a_script_without_two_dashes_before_it_is_told_of_them(capsys: pytest.Ca
 def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Path) -> None:
     first = written("--devices", "1", "--", "train.py")
     assert written("--devices", "1", "--", "train.py") == first, "the same is no other"
-    asked = ["--devices", "1,2", "--", "train.py"]
+    asked = ["--devices", "1,2", "--", "train.py", "--other"]
     line = "multicard.yaml: exists and holds something else; --overwrite replaces it and keeps what was measured with "
     assert f"{line}unchanged parameters, --config-out FILE writes another" in refused(*asked)
     main(["scale", "--device", "cpu", "--config-out", "other.yaml", *asked])
@@ -219,6 +221,25 @@ def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Pa
     other = yaml.safe_load(Path("other.yaml").read_text())
     assert (first["results"], other["results"]) == ("results", "results-other"), "neither replaces the other's"
     assert written("--overwrite", *asked)["scenarios"] == other["scenarios"]
+
+
+def test_more_devices_values_and_repeats_extend_what_is_there(folder: Path) -> None:
+    command = ["--", "train.py", "{b}"]
+    ids = {run.id for run in runs_of(written("--devices", "1", "--vary", "b=8", *command))}
+    extended = written("--devices", "2", "--vary", "b=16,8", "--repeats", "3", *command)
+    assert extended["scenarios"]["scale"]["vary"] == {"devices": [1, 2], "args": {"b": [8, 16]}}
+    assert extended["scenarios"]["scale"]["repeats"] == 3
+    assert "speedup" in extended["scenarios"]["scale"]["figures"]
+    assert ids < {run.id for run in runs_of(extended)} and len(runs_of(extended)) == 12
+    assert written("--devices", "1", "--vary", "b=8", *command) == extended, "fewer take nothing away"
+    for other in (["--steps", "7"], ["--warmup", "3"], ["--results", "elsewhere"]):
+        assert "exists and holds something else" in refused("--devices", "1", "--vary", "b=8", *other, *command)
+    Path("multicard.yaml").write_text(Path("multicard.yaml").read_text().replace("steps: 50", "steps: 60"))
+    assert "exists and holds something else" in refused("--devices", "2", "--vary", "b=8", *command), "edited by hand"
+
+
+def runs_of(config: dict[str, Any]) -> list[Run]:
+    return list(distinct(expand(check(config, "multicard.yaml"))).values())
 
 
 def test_a_folder_of_the_users_is_not_taken_for_results(folder: Path) -> None:
@@ -234,15 +255,23 @@ def test_a_folder_of_the_users_is_not_taken_for_results(folder: Path) -> None:
     assert written(*asked)["results"] == "results"
 
 
-def test_an_environment_that_is_active_and_not_used_is_told_of(
+def test_the_interpreter_of_the_active_environment_is_the_default(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for active, told in ((sys.prefix, False), ("/opt/train", True)):
-        monkeypatch.setenv("VIRTUAL_ENV", active)
-        written("--devices", "1", "--", "train.py")
-        assert ("--python /opt/train/bin/python" in capsys.readouterr().out) == told
-    written("--devices", "1", "--overwrite", "--python", sys.executable, "--", "train.py")
-    assert "interpreter" not in capsys.readouterr().out
+    other = folder / "env" / "bin" / "python"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(sys.executable)
+    own = Path(sys.prefix)
+    for active, found in ((None, None), (own, None), (folder / "gone", None), (other.parents[1], str(other))):
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+            monkeypatch.delenv(name, raising=False)
+        if active:
+            monkeypatch.setenv("CONDA_PREFIX" if active == other.parents[1] else "VIRTUAL_ENV", str(active))
+        stated = written("--devices", "1", "--write-only", "--overwrite", "--", "train.py")["scenarios"]["scale"]
+        assert stated["fixed"].get("python") == found
+        assert f"interpreter: {found or sys.executable}" in capsys.readouterr().out
+    stated = written("--devices", "1", "--write-only", "--overwrite", "--python", "python3", "--", "train.py")
+    assert stated["scenarios"]["scale"]["fixed"]["python"] == "python3"
 
 
 @pytest.mark.parametrize(
@@ -264,6 +293,17 @@ def test_samples_that_are_stated_for_all_runs_are_warned_of_where_something_vari
     assert "--samples-per-step" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("vary", "warned"), [([], False), (["--vary", "b=4,8"], True)])
+def test_stated_samples_of_a_device_fit_every_number_of_devices(
+    vary: list[str], warned: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = ["{b}"] if vary else []
+    stated = written("--devices", "1,2", "--samples-per-device", "12", *vary, "--", "train.py", *batch)
+    [scenario] = stated["scenarios"].values()
+    assert scenario["fixed"]["samples_per_device"] == 12
+    assert ("--samples-per-device: a step counts as 12 samples of each device" in capsys.readouterr().out) is warned
+
+
 def test_a_dry_run_lists_the_runs_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["scale", "--device", "cpu", "--dry-run", "--devices", "1,2", "--vary", "b=4,8", "--", "train.py", "{b}"])
     listed = capsys.readouterr().out
@@ -276,7 +316,7 @@ def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_, **__: pytest.fail("it was run"))
     asked = ["--devices", "4,1024", "--launcher", "srun"]
     assert "this is none; use salloc, or --write-only" in refused(
         "--devices", "1", "--launcher", "srun", "--", "train.py"

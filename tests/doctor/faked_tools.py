@@ -34,7 +34,8 @@ def nvidia_smi(driver: str, cuda: str, gpus: list[str]) -> str:
 
 
 def sinfo(rows: list[str], version: str = "slurm 24.05.4") -> str:
-    """Script of a sinfo that lists partitions, each `name|state|nodes|gres|cpus|time limit|MB`."""
+    """Script of a sinfo that lists partitions, each `name|state|nodes|gres|cpus|limit|MB`, maybe with `|node state`."""
+    rows = [row if row.count("|") > 6 else f"{row}|idle" for row in rows]
     names = "\n".join(row.partition("|")[0] for row in rows)
     return (
         f'case "$*" in *--version*) echo {shlex.quote(version)} ;; *%R\\|*) echo {shlex.quote(chr(10).join(rows))} ;;\n'

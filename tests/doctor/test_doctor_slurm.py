@@ -16,7 +16,7 @@ from multicard.doctor import runs, slurm
 from multicard.doctor.checks import Check
 from multicard.experiment.load import check, read_profile
 
-TOOLS = ("sbatch", "srun", "sinfo", "squeue", "sacct", "scontrol")
+TOOLS = ("sbatch", "srun", "sinfo", "squeue", "sacct", "scontrol", "sacctmgr")
 ROWS = [
     "debug|up|2|(null)|8|30:00|16000",
     "gpu|up|10|gpu:h100:4(S:0-1),nvme:1|96|2-00:00:00|256000",
@@ -24,7 +24,7 @@ ROWS = [
     "gpu|up|1|gpu:a100:8(S:0,2)|128|2-00:00:00|1000000",
     "old|down|1|gpu:2|16|infinite|8000",
 ]
-ANSWERS = {"sinfo": sinfo(ROWS), "scontrol": "echo 'MinJobAge               = 300 sec'"}
+ANSWERS = {"sinfo": sinfo(ROWS), "scontrol": "echo 'MinJobAge               = 300 sec'", "sacctmgr": "exit 1"}
 NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
 
 
@@ -335,3 +335,57 @@ def test_a_profile_is_read_from_its_folder_and_faults_are_one_line(tmp_path: Pat
     (tmp_path / "config.yaml").write_text("- a list\n")
     with pytest.raises(UserError, match="found no mapping"):
         read_profile(tmp_path)
+
+
+@pytest.mark.parametrize("state", ["drained", "draining", "drained*", "down", "idle*", "down*", "inval"])
+def test_a_partition_whose_nodes_take_no_jobs_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    nodes = f"gpu|up|2|gpu:4|96|1-00:00:00|256000|{state}"
+    found = looked(tmp_path, monkeypatch, for_runs("gpu"), fits=fits_of(), sinfo=sinfo([nodes]))
+    assert found["profile: partition"].verdict == "error"
+    assert "none of its nodes takes jobs" in found["profile: partition"].found
+    one_up = nodes.replace(f"|{state}", "|mixed")
+    some = looked(tmp_path, monkeypatch, for_runs("gpu"), fits=fits_of(), sinfo=sinfo([nodes, one_up]))
+    assert some["profile: partition"].verdict == "ok"
+    assert some["profile: cluster"].verdict == "ok"
+
+
+SACCTMGR = "case $* in *associations*) printf 'mine\\nours\\n' ;; *) printf 'normal|\\nshort|00:30:00\\n' ;; esac"
+
+
+@pytest.mark.parametrize(
+    ("options", "check_", "verdict", "says"),
+    [
+        ({"default-resources": {"slurm_partition": "gpu", "slurm_account": "ours"}}, "account", "ok", "ours"),
+        (
+            {"default-resources": {"slurm_partition": "gpu", "slurm_account": "theirs"}},
+            "account", "error", "not an account of yours: theirs",
+        ),
+        ({"slurm-qos": "fast"}, "QOS", "error", "not known to this Slurm: fast"),
+        ({"slurm-qos": "normal"}, "time", "ok", "launch_run 70"),
+        ({"slurm-qos": "short"}, "time", "error", "launch_run asks for 70 min, its QOS allows 30"),
+        (
+            {"default-resources": {"slurm_partition": "gpu", "qos": "short"}},
+            "time", "error", "launch_run asks for 70 min, its QOS allows 30",
+        ),
+    ],
+)  # fmt: skip
+def test_account_and_qos_are_compared_with_slurm_s_accounting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], check_: str, verdict: str, says: str
+) -> None:
+    found = looked(tmp_path, monkeypatch, for_runs("gpu", **options), fits=fits_of(), sacctmgr=SACCTMGR)
+    told = found[f"profile: {check_}"]
+    assert (told.verdict, says in told.found) == (verdict, True), told
+
+
+@pytest.mark.parametrize(("timing", "refuses"), [("shared", True), ("exclusive", False)])
+def test_runs_whose_memory_no_node_has_are_known_before_slurm_refuses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timing: str, refuses: bool
+) -> None:
+    looked(tmp_path, monkeypatch)  # puts the fakes in place
+    monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: 16_001)
+    matrix = fits_of(timing=timing, device="cpu").keywords["matrix"]
+    found = runs.refused(for_runs("debug"), matrix)
+    assert list(found.values()) == (["Slurm refuses it: asks for 16001 MB, a node has 16000"] if refuses else [])
+    assert runs.refused(for_runs("gpu"), matrix) == {}

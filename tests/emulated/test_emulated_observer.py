@@ -75,7 +75,7 @@ def test_a_script_is_timed_on_its_gpu(server: Server, tmp_path: Path) -> None:
     [gpu] = found.rank["gpus"]
     assert gpu["uuid"].endswith("0001")  # the emulation numbers them
     [steps] = found.steps
-    assert len(steps) == 6
+    assert len(steps) == 8
     measured = sum(float(step["duration_s"]) for step in steps if step["window"] == "measured")
     assert sum(end - start for start, end in found.rank["windows"]) == pytest.approx(measured, abs=1e-3)
     has_memory_and_phases(steps, least_bytes=(64 << 20) - 1)

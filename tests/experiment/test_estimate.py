@@ -37,12 +37,12 @@ def seconds(found: Cost) -> dict[str, float]:
 
 
 def test_a_run_trains_tests_and_is_profiled_and_holds_the_whole_node() -> None:
-    # No loading. 2 GPUs: 4 epochs of 25 steps of 10 images; 6400 tests, a third of the work, 3200 each; 1 + 10 steps.
+    # No loading. 2 GPUs: 4 epochs of 25 steps of 10 images; 6400 tests, a third of the work, 3200 each; 13 steps.
     shape = {"dataset": "random", "image_size": 112, "batch_size": 10, "epochs": 4, "steps_per_epoch": 25}
     found = cost(strategy="ddp-ds", devices=2, **shape)
     parts = {
         "start-up": START_S, "training": 1000 * GPU_S, "tests": 4 * 3200 * GPU_S / 3,
-        "profiled window": 110 * GPU_S, "traces": TRACE_S,
+        "profiled window": 130 * GPU_S, "traces": TRACE_S,
     }  # fmt: skip
     assert seconds(found) == pytest.approx(parts)
     hours = sum(parts.values()) / 3600
@@ -100,13 +100,13 @@ def test_runs_of_unknown_length_are_counted_apart() -> None:
 
 
 def test_tuning_takes_as_long_as_its_arithmetic_and_reads_its_weights() -> None:
-    # 10 steps of 4 sequences of 1000 tokens on each of 2 GPUs; 4 operations for each of 8.03e9 weights of 2 bytes.
+    # 12 steps of 4 sequences of 1000 tokens on each of 2 GPUs; 4 operations for each of 8.03e9 weights of 2 bytes.
     steps = {"warmup_steps": 2, "steps": 5, "profiled_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2}
     shape = {"workload": "llm", "model": "llama", "devices": 2, "sequence_length": 1000, **steps}
     step, reading = 4000 * 4 * 8.03e9 / FLOPS["bf16"], 2 * 8.03e9 / STORAGE_BYTES_PER_S
     expected = {
         "start-up": START_S, "loading weights": LIBRARIES_S + reading, "training": 7 * step,
-        "profiled window": 3 * step, "saving weights": 0, "traces": TRACE_S,
+        "profiled window": 5 * step, "saving weights": 0, "traces": TRACE_S,
     }  # fmt: skip
     assert seconds(cost(**shape)) == pytest.approx(expected, rel=1e-3)
     # Half as much again to compute what was not kept; all weights take half as much again too, and are written.

@@ -35,7 +35,7 @@ def asked(run: Run, timing: str = "exclusive") -> dict[str, Any]:
 
 def test_a_run_on_one_node_counts_its_gpus_for_the_job() -> None:
     run = vision(strategy="ddp", devices=4)
-    assert asked(run) == {"nodes": 1, "gpu": 4, "slurm_extra": "--exclusive --mem''=0"}
+    assert asked(run) == {"nodes": 1, "gpu": 4, "slurm_extra": "--exclusive --nice=100 --mem''=0"}
     assert asked(run, timing="shared") == {"nodes": 1, "gpu": 4}
 
 
@@ -43,7 +43,7 @@ def test_a_run_on_several_nodes_counts_its_gpus_on_each_and_starts_its_processes
     run = vision(strategy="ddp", devices=8, nodes=2)
     assert asked(run) == {
         "nodes": 2, "gres": "gpu:4", "mpi": "srun", "tasks": 2, "tasks_per_gpu": 0,
-        "slurm_extra": "--exclusive --mem''=0 --no-kill",
+        "slurm_extra": "--exclusive --nice=100 --mem''=0 --no-kill",
     }  # fmt: skip
 
 
@@ -153,8 +153,8 @@ def test_where_no_cluster_is_stated_nothing_limits_the_memory_of_a_lost_job() ->
 
 
 def test_a_run_that_has_its_nodes_to_itself_gets_all_of_their_memory_unless_the_profile_states_it() -> None:
-    assert asked(vision(device="cpu"))["slurm_extra"] == "--exclusive --mem''=0"
-    assert request(vision(device="cpu"), experiment(), whole_memory=False)["slurm_extra"] == "--exclusive"
+    assert asked(vision(device="cpu"))["slurm_extra"] == "--exclusive --nice=100 --mem''=0"
+    assert request(vision(device="cpu"), experiment(), whole_memory=False)["slurm_extra"] == "--exclusive --nice=100"
     assert "slurm_extra" not in asked(vision(device="cpu"), "shared")
     assert len({memory_of_attempt_mb(vision(), attempt, experiment()) for attempt in (1, 2, 3)}) == 1
 

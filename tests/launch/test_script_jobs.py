@@ -505,3 +505,10 @@ def test_a_script_that_hangs_is_ended_at_the_time_limit(
     monkeypatch.setattr(process, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": AtItsLimit}))
     record = job(tmp_path, "--fault", "hang", "--at", "8", *arguments)
     assert (record["outcome"], record["reason"]["code"]) == ("timed_out", code)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_a_script_says_as_it_exits_is_the_reason_under_torchrun_too(devices: int, tmp_path: Path) -> None:
+    (tmp_path / "exits.py").write_text("import sys, torch; sys.exit('Please set DATA_DIR')\n")
+    record = job(tmp_path / "run", script="exits.py", folder=str(tmp_path), devices=devices)
+    assert (record["outcome"], record["reason"]["message"]) == ("failed", "Please set DATA_DIR")

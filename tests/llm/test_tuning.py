@@ -344,10 +344,10 @@ def test_the_data_are_passed_over_again_when_they_end(
     data = tmp_path / "data"
     prepare_texts("short", TextFile(source="text-file", path=str(short), samples="preference"), data, RESOURCES)
     folder = tune(data=data, technique="lora", batch_size=4)
-    assert steps_of(folder)["epoch"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert steps_of(folder)["epoch"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
     record = read_json(folder / "run.json")
     assert record["steps_per_pass"] == 2
-    expected = {"warmup_steps": 0, "settling_steps": 0, "profiled_steps": 2, "crosses_pass": False}
+    expected = {"warmup_steps": 0, "settling_steps": 2, "profiled_steps": 2, "crosses_pass": False}
     assert record["profiled_window"] == expected
 
 

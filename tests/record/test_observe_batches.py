@@ -403,10 +403,10 @@ def test_where_later_steps_ask_for_no_steady_number_batches_are_used_where_asked
 @pytest.mark.parametrize(
     ("pace", "placed"),
     [
-        (Pace(), (0, 0, 10, False)),  # no loader
-        (Pace(steps_in_pass=30, batches_per_step=1, pass_batches=100), (0, 0, 10, False)),
-        (Pace(steps_in_pass=95, batches_per_step=1, pass_batches=100), (6, 0, 10, False)),  # second step of the next
-        (Pace(steps_in_pass=3, batches_per_step=1, pass_batches=8), (0, 0, 10, True)),
+        (Pace(), (0, 2, 10, False)),  # no loader
+        (Pace(steps_in_pass=30, batches_per_step=1, pass_batches=100), (0, 2, 10, False)),
+        (Pace(steps_in_pass=95, batches_per_step=1, pass_batches=100), (6, 2, 10, False)),  # second step of the next
+        (Pace(steps_in_pass=3, batches_per_step=1, pass_batches=8), (0, 2, 10, True)),
         (Pace(steps_in_pass=3, batches_per_step=1, pass_batches=None, ahead=8), (0, 16, 32, False)),
         (Pace(steps_in_pass=30, batches_per_step=4, pass_batches=400, ahead=8), (0, 4, 10, False)),
     ],
@@ -419,7 +419,7 @@ def test_the_profiled_window_follows_the_measured_one_within_a_pass(
 
 def test_windows_follow_each_other() -> None:
     plan = Plan({"warmup_steps": 2, "measured_steps": 3, "profiled_steps": 2})
-    assert plan.steps == 7
+    assert plan.steps == 9
     plan.profiled = place(Pace(), 2)._replace(warmup_steps=1, settling_steps=1)
     assert plan.opening == 7
     assert [plan.window(step) for step in range(1, plan.steps + 1)] == (

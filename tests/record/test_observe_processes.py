@@ -54,7 +54,7 @@ def test_ranks_that_a_script_starts_itself_end_together(server: Server, tmp_path
     assert [(rank["rank"], rank["outcome"]) for rank in found.ranks] == [(0, "completed"), (1, "completed")]
     for rank, steps in enumerate(found.steps):
         assert {(step["rank"], step["samples"]) for step in steps} == {(str(rank), "8")}
-        assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
+        assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["warmup"] + 2 * ["profiled"]
     assert all(rank["observed"]["loaders"][0]["sampler"] == "DistributedSampler" for rank in found.ranks)
     assert all(rank["observed"]["loaders"][0]["distinct"] is True for rank in found.ranks)
     assert {file.name for file in (tmp_path / "scratch").glob("*.gz")} == {"rank0.json.gz", "rank1.json.gz"}
@@ -184,7 +184,7 @@ def test_ranks_of_torchrun_that_share_a_model_end_together(tmp_path: Path) -> No
     )  # fmt: skip
     assert found.exit_code == 0, found.output
     assert [(rank["rank"], rank["outcome"]) for rank in found.ranks] == [(0, "completed"), (1, "completed")]
-    assert [[step["samples"] for step in steps] for steps in found.steps] == 2 * [6 * ["8"]]
+    assert [[step["samples"] for step in steps] for steps in found.steps] == 2 * [8 * ["8"]]
     seen = {process["program"]: process["steps"] for process in found.processes}
     assert seen == {"torch.distributed.run": False, str(tmp_path / "script.py"): True, "-c": False}
 

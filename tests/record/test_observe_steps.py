@@ -27,12 +27,12 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
     found = server.run(tmp_path, after_head(script))
     assert (found.exit_code, found.rank["outcome"], found.rank["ignored_exit"]) == (0, "completed", False)
     [steps] = found.steps
-    assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
-    assert [int(step["step"]) for step in steps] == [1, 2, 3, 4, 5, 6]
+    assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["warmup"] + 2 * ["profiled"]
+    assert [int(step["step"]) for step in steps] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert {step["samples"] for step in steps} == {"8"}
     # The first update ends no step, so the first pass has three: then one of four has.
-    assert [step["epoch"] for step in steps] == ["1", "1", "1", "2", "2", "2"]
-    assert "cleaned up after epoch 1\n" in found.output
+    assert [step["epoch"] for step in steps] == ["1", "1", "1", "2", "2", "2", "2", "3"]
+    assert "cleaned up after epoch 2\n" in found.output
     assert found.rank["steps_per_pass"] == 4
     times = found.rank["observed"].pop("thread_time")
     assert times is None or times.keys() == {"wall_s", "ran_s", "waited_for_cpu_s"}
@@ -196,7 +196,7 @@ def test_the_wait_for_a_slow_loader_is_its_own(server: Server, tmp_path: Path) -
     for step in found.steps[0]:
         assert float(step["data_s"]) >= 8 * 0.01
         named = sum(float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer"))
-        if step["step"] != "4":  # which begins a pass, and so after what ended the last step
+        if step["step"] not in ("4", "8"):  # which begin a pass, and so after what ended the last step
             assert float(step["duration_s"]) - named >= 0.05
 
 
@@ -230,7 +230,7 @@ def test_pytorchs_profiler_records_the_window(server: Server, tmp_path: Path) ->
         events = json.load(file)["traceEvents"]
     names = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
     assert {name: names[name] for name in ("step", "data", "forward", "backward", "optimizer", "rank:0", "warmup")} == {
-        "step": 2, "data": 2, "forward": 2, "backward": 2, "optimizer": 2, "rank:0": 1, "warmup": 0,
+        "step": 2, "data": 2, "forward": 2, "backward": 2, "optimizer": 2, "rank:0": 1, "warmup": 2,
     }  # fmt: skip
 
 
@@ -263,7 +263,9 @@ def test_a_script_goes_on_where_its_steps_cannot_be_profiled(
     assert (found.exit_code, found.rank["outcome"]) == (0, "completed"), found.output
     assert found.rank["trace_problem"].startswith(problem)
     assert f"multicard:   no trace of rank 0: {problem}" in found.output
-    assert [step["window"] for step in found.steps[0]] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
+    assert [step["window"] for step in found.steps[0]] == ["warmup"] + 3 * ["measured"] + 2 * ["warmup"] + 2 * [
+        "profiled"
+    ]
     assert {f"updates: {STEPS + 1}", "ours: 0"} <= set(found.output.splitlines())
     assert not list((tmp_path / "scratch").glob("*.gz"))
 
@@ -294,7 +296,8 @@ def test_marked_steps_have_the_samples_that_were_drawn_since_the_mark_before(ser
                 multicard.marks.step()
     """
     found = server.run(tmp_path, after_head(script))
-    assert [float(step["samples"]) for step in found.steps[0]] == [4] * STEPS
+    assert len(found.steps[0]) >= STEPS
+    assert {float(step["samples"]) for step in found.steps[0]} == {4}
 
 
 @pytest.mark.parametrize("steps", [0, 3])
@@ -350,7 +353,7 @@ def test_a_script_that_ends_too_early_says_how_many_steps_it_made(server: Server
     """
     found = server.run(tmp_path, after_head(script))
     assert (found.exit_code, found.rank["outcome"]) == (0, "failed")
-    assert found.rank["reason"] == {"code": "too_few_steps", "rank": 0, "steps": 4, "needed_steps": 7}
+    assert found.rank["reason"] == {"code": "too_few_steps", "rank": 0, "steps": 4, "needed_steps": 9}
     assert len(found.steps[0]) == 3
 
 

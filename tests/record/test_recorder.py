@@ -12,6 +12,7 @@ import torch
 from multicard.core.layout import STEP_COLUMNS
 from multicard.record import recorder as recorder_module
 from multicard.record.capture import Capture
+from multicard.record.clock import CudaClock
 from multicard.record.memory import PeakMemory
 from multicard.record.recorder import Diverged, Recorder
 
@@ -76,14 +77,77 @@ def test_step_numbers_continue_across_epochs(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_all_gpus_of_a_rank_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(recorder_module, "peak_memory", lambda *devices: asked.append(devices) or PeakMemory(7, 8))
+    asked: list[tuple[torch.device, ...]] = []
+    monkeypatch.setattr(recorder_module, "peak_memory", lambda *devices, **_: asked.append(devices) or PeakMemory(7, 8))
     devices = [torch.device("cuda", 0), torch.device("cuda", 1)]
     made = Recorder(0, CPU, Capture("none", tmp_path, 0, CPU), devices)
     one_step(made)
     [row] = made.settle()
-    assert asked == [tuple(devices)]
+    assert set(asked) == {tuple(devices)}
     assert (row["peak_memory_bytes"], row["peak_reserved_bytes"]) == (7, 8)
+
+
+def test_peaks_are_read_once_a_window_and_what_lies_between_epochs_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2 + 3 steps, then a test, then 4 steps: each makes the peak that is its number, the test one of 100."""
+    peak, reads = 0, []
+
+    def read(*_: torch.device, reset: bool = True) -> PeakMemory:
+        nonlocal peak
+        reads.append(reset)
+        found, peak = PeakMemory(peak, 2 * peak), 0 if reset else peak
+        return found
+
+    monkeypatch.setattr(recorder_module, "peak_memory", read)
+    made, number = Recorder(0, CPU, Capture("none", tmp_path, 0, CPU), [torch.device("cuda", 0)]), 0
+    for windows in (["warmup"] * 2 + ["measured"] * 3, ["measured"] * 4):
+        for window in windows:
+            with made.step(epoch=1, window=window) as step:
+                number += 1
+                peak = max(peak, number)
+                step.add(1, torch.tensor(1.0))
+        made.settle()
+        peak = 100
+    assert [row["peak_memory_bytes"] for row in made.rows] == [2, 2, 5, 5, 5, 9, 9, 9, 9]
+    assert [row["peak_reserved_bytes"] for row in made.rows] == [4, 4, 10, 10, 10, 18, 18, 18, 18]
+    assert len(reads) == 5  # as each epoch begins and ends, and between the windows
+
+
+class Event:
+    """An event of CUDA that counts how many of them are made, and notes when it was recorded last."""
+
+    made = 0
+
+    def __init__(self, **_: Any):
+        Event.made += 1
+        self.recorded = 0.0
+
+    def record(self, _stream: Any) -> None:
+        """Note the moment."""
+        self.recorded = time.perf_counter()
+
+    def elapsed_time(self, end: "Event") -> float:
+        """Milliseconds."""
+        return 1e3 * (end.recorded - self.recorded)
+
+
+def test_events_are_made_before_the_steps_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    made = recorder(tmp_path)
+    made.clock = CudaClock([])
+    made.clock.reserve(2)
+    ready = Event.made
+    starts = []
+    for _ in range(3):
+        for _ in range(2):
+            starts.append(time.perf_counter())
+            one_step(made)
+        made.settle()
+    assert Event.made == ready == 2 * 12
+    for row, start in zip(made.rows, starts, strict=True):
+        assert row["start_s"] == pytest.approx(start - starts[0], abs=0.005)
+        assert 0.08 <= row["duration_s"] <= 0.12 and row["forward_s"] >= 0.06
 
 
 class Scripted:
@@ -98,6 +162,8 @@ class Scripted:
 
     def settle(self) -> None:
         """Nothing to wait for."""
+
+    forget = reserve = lambda *_: None
 
     def seconds(self, start: float, end: float) -> float:
         """Milliseconds in single precision, as seconds."""

@@ -16,7 +16,6 @@ EMULATED = (ROOT / "tests" / "emulated" / "test_emulated_scripts.py").read_text(
 ON_CPUS = {
     "torchtune, command": hasattr(test_frameworks, "test_torchtune_by_its_own_command"),
     "pytorch/examples imagenet, python": "def test_imagenet_of_pytorchs_examples(" in PUBLISHED,
-    "pytorch/examples imagenet, torchrun": "def test_imagenet_of_pytorchs_examples(" in PUBLISHED,
     "nanoGPT, python": "def test_nanogpt(" in PUBLISHED,
     "DDP, srun": ON_SLURM,
     "DDP on two nodes, torchrun": ON_SLURM,

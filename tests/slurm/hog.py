@@ -1,8 +1,8 @@
 """A training script that, before its third step, takes some megabytes and waits for a file if one is named."""
 
-import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -14,7 +14,7 @@ held = []
 for step, (inputs, target) in enumerate(torch.utils.data.DataLoader(data, batch_size=4)):
     if step == 2:
         held = [bytearray(b"x") * 2**20 for _ in range(hog_mb)]
-        while sys.argv[2:] and not os.path.exists(sys.argv[2]):
+        while sys.argv[2:] and not Path(sys.argv[2]).exists():
             time.sleep(0.1)
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(model(inputs), target).backward()

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,19 @@ def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: 
     done = snakemake(folder, "--until", "launch_run")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     assert (folder / "results/runs" / run / "run.json").read_text() == before
+
+
+def test_what_finished_runs_left_is_read_before_the_last_run_that_wants_a_whole_node(
+    slurm: Path, tmp_path: Path
+) -> None:
+    scenario = {"question": "?", "fixed": {"command": [HOG, "0"]}, "repeats": 6, "figures": ["step_times"]}
+    experiment = EXPERIMENT | {"timing": "exclusive", "scenarios": {"one": scenario}}
+    folder = project(tmp_path / "project", experiment, "scripts")
+    done = snakemake(folder, "--until", "extract_activity")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    runs = (folder / "results/runs").glob("*/run.json")
+    last = max(datetime.fromisoformat(json.loads(path.read_text())["started"]) for path in runs)
+    read = [path.stat().st_mtime for path in (folder / "results/runs").glob("*/activity/tables.json")]
+    assert len(read) == 6
+    assert min(read) < last.timestamp()
+    assert all("--mem=0" in line for line in submitted(folder))

@@ -9,10 +9,12 @@ import os
 import random
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
 
@@ -52,6 +54,29 @@ def test_every_schema_reads(path: Path) -> None:
     assert found(path).rows
     for rows in found(path).rows.values():
         assert all(row["total_s"] >= 0 for row in rows if "total_s" in row)
+
+
+@pytest.mark.parametrize(
+    "path", sorted([*FOLDER.glob("nsys/*.sqlite"), *FOLDER.glob("kineto/*.json.gz")]), ids=lambda path: path.name
+)
+def test_clocks_of_sound_captures_agree(path: Path) -> None:
+    lines = [line for line in found(path).notices if "without a kernel" not in line]
+    assert lines == []
+
+
+def test_launches_of_a_slice_whose_kernels_ran_after_it_are_counted() -> None:
+    path = FOLDER / "nsys/nsys-ai_h100_2gpu_1s_schema3.25.0.sqlite"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        counts = db.execute(
+            "SELECT globalTid >> 24 & 16777215 AS pid, count(*), sum(NOT EXISTS (SELECT 1 FROM "
+            "CUPTI_ACTIVITY_KIND_KERNEL k WHERE k.correlationId = r.correlationId AND k.globalPid >> 24 & 16777215 = "
+            "r.globalTid >> 24 & 16777215)) FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId "
+            "WHERE s.value LIKE 'cudaLaunchKernel%' OR s.value LIKE 'cuLaunchKernel%' GROUP BY pid ORDER BY pid"
+        ).fetchall()
+    assert found(path).notices == tuple(
+        f"{path.stem}: process {pid}: {lacking} of {launches} kernel launches without a kernel"
+        for pid, launches, lacking in counts
+    )
 
 
 def added(rows: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:

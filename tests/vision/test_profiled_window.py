@@ -42,18 +42,18 @@ def test_what_a_loader_reads_ahead(stated: dict[str, Any], batches: int) -> None
 @pytest.mark.parametrize(
     ("ahead", "pass_steps", "warmup", "expected"),
     [
-        (0, 100, 0, (1, 0, 10, False)),  # one step in which the loader starts
-        (0, 100, 7, (7, 0, 10, False)),
+        (0, 100, 0, (1, 2, 10, False)),  # one step in which the loader starts
+        (0, 100, 7, (7, 2, 10, False)),
         (1, 100, 0, (2, 2, 10, False)),  # ten are more than 4
         (8, 100, 0, (16, 16, 32, False)),
         (8, 64, 0, (16, 16, 32, False)),  # just fits
         (8, 63, 0, (16, 16, 32, True)),
         (8, 64, 20, (80, 16, 32, False)),  # would end in the next pass, so it begins there
         (8, 100, 105, (116, 16, 32, False)),  # would begin when that pass has just begun
-        (0, 12, 5, (13, 0, 10, False)),
-        (0, 11, 0, (1, 0, 10, False)),
-        (0, 10, 0, (1, 0, 10, True)),
-        (0, 3, 0, (1, 0, 10, True)),
+        (0, 14, 5, (15, 2, 10, False)),
+        (0, 13, 0, (1, 2, 10, False)),
+        (0, 12, 0, (1, 2, 10, True)),
+        (0, 3, 0, (1, 2, 10, True)),
     ],
 )
 def test_a_window_lies_within_a_pass_that_is_long_enough(

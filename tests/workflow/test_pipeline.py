@@ -129,6 +129,18 @@ def test_every_stage_leaves_its_files(finished: Path) -> None:
     assert (finished / "data" / DIGITS / "provenance.json").exists()
 
 
+def test_a_deleted_index_of_activity_tables_is_made_again_without_the_run(finished: Path) -> None:
+    run = RUN.format("ddp-ds_cpu1_bf16")
+    index = finished / "results" / "runs" / run / "activity" / "tables.json"
+    aside = index.rename(index.with_suffix(".aside"))
+    try:
+        plan = planned(finished)
+    finally:
+        aside.rename(index)
+    assert f"extract the activity tables of {run}" in plan
+    assert not [job for job in plan if job.startswith(("run ", "export "))]
+
+
 def test_both_ranks_of_a_run_are_in_its_tables(finished: Path) -> None:
     phases = pd.read_parquet(finished / "results/runs" / RUN.format("ddp-ds_cpu2_fp32") / "activity" / "phases.parquet")
     per_step = phases.groupby(["rank", "phase"]).size()

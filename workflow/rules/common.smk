@@ -153,6 +153,13 @@ def all_records():
     return [f"{RESULTS}/runs/{run}/run.json" for run in MATRIX.runnable()]
 
 
+def all_activity():
+    """Indices of the activity tables of runs whose traces are there: one that was deleted is made again."""
+    folders = [Path(RESULTS, "runs", run) for run in MATRIX.planned()]
+    there = [each for each in folders if (each / "trace" / "captured.json").exists()]
+    return [f"{each}/activity/tables.json" for each in there]
+
+
 def all_figures():
     """Folders of the figures of every scenario that has something to show."""
     return [f"{RESULTS}/figures/{scenario}" for scenario in MATRIX.figures()]
@@ -220,6 +227,12 @@ def forced_runs():
         return list(MATRIX.runs)
     folders = [Path(str(file)).parent for file in asked.forcerun]
     return [folder.name for folder in folders if folder.parent == Path(RESULTS, "runs")]
+
+
+def priority_of_step(planned):
+    """Priority of a step after the runs: before runs that have their nodes to themselves, which it cannot disturb."""
+    alone = ON_CLUSTER and EXPERIMENT.timing == "exclusive"
+    return MATRIX.first_priority if alone else planned
 
 
 def planned_place(wildcards):

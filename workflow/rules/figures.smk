@@ -27,7 +27,7 @@ rule measure_scenario:
         f"{RESULTS}/logs/measure_scenario/{{scenario}}.txt",
     benchmark:
         f"{RESULTS}/benchmarks/measure_scenario/{{scenario}}.tsv"
-    priority: lambda wildcards: MATRIX.priority_of_scenario(wildcards.scenario)
+    priority: lambda wildcards: priority_of_step(MATRIX.priority_of_scenario(wildcards.scenario))
     resources:
         **small("measure_scenario"),
     params:
@@ -66,7 +66,7 @@ rule draw_figures:
         f"{RESULTS}/logs/draw_figures/{{scenario}}.txt",
     benchmark:
         f"{RESULTS}/benchmarks/draw_figures/{{scenario}}.tsv"
-    priority: lambda wildcards: MATRIX.priority_of_scenario(wildcards.scenario)
+    priority: lambda wildcards: priority_of_step(MATRIX.priority_of_scenario(wildcards.scenario))
     resources:
         **small("draw_figures"),
     params:

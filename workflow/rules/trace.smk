@@ -11,7 +11,7 @@ rule export_trace:
         f"{RESULTS}/logs/export_trace/{{run}}.txt",
     benchmark:
         f"{RESULTS}/benchmarks/export_trace/{{run}}.tsv"
-    priority: lambda wildcards: MATRIX.priority_of_trace(wildcards.run)
+    priority: lambda wildcards: priority_of_step(MATRIX.priority_of_trace(wildcards.run))
     envmodules:
         *EXPERIMENT.modules,
     resources:
@@ -36,7 +36,7 @@ rule extract_activity:
         f"{RESULTS}/logs/extract_activity/{{run}}.txt",
     benchmark:
         f"{RESULTS}/benchmarks/extract_activity/{{run}}.tsv"
-    priority: lambda wildcards: MATRIX.priority_of_trace(wildcards.run)
+    priority: lambda wildcards: priority_of_step(MATRIX.priority_of_trace(wildcards.run))
     resources:
         **small("extract_activity"),
     params:

@@ -8,6 +8,7 @@ from multicard.analysis.run_files import RunFiles
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import described, write_csv, write_json
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, FROM_FIRST_RANK, RUN, STEP_COLUMNS, STEPS
+from multicard.core.text import gpu_name
 from multicard.experiment.workload import parameters_of
 from multicard.trace.extract import write_tables
 from multicard.trace.find_steps import with_steps
@@ -34,12 +35,14 @@ def write_run(traced: Traced, folder: Path) -> None:
         if names.count(trace.name) > 1:  # of ranks in folders of their own
             trace.name = f"{trace.name} {number}"
     try:
-        write_tables(activity_tables(traces, scope=IN_STEPS), folder, profiler)
+        found = activity_tables(traces, scope=IN_STEPS)
+        write_tables(found, folder, profiler)
+        traced.notices = found.notices
     except TraceError as error:
         raise UserError(f"{run.where}: {error}") from error
     write_csv(folder / STEPS, STEP_COLUMNS, _steps(traced, RunFiles(folder)))
     write_csv(folder / EPOCHS, EPOCH_COLUMNS, ())
-    gpus = dict.fromkeys(name for trace in traces for name in trace.gpus)
+    gpus = dict.fromkeys(gpu_name(name) for trace in traces for name in trace.gpus)
     steps_from = traced.found.source if traced.steps else None
     why = f"adopted trace, {f'steps from {steps_from}' if steps_from else 'without steps'}"
     record: dict[str, Any] = {
@@ -51,6 +54,7 @@ def write_run(traced: Traced, folder: Path) -> None:
         "versions": {"GPU": ", ".join(gpus)} if gpus else None,
         "ended_at_time_limit": False,
         "profiler": {"used": profiler, "why": why, "caveat": None, "trace_missing": None},
+        "files": [described(folder / name) for name in (STEPS, EPOCHS)],
         "command": [],
         "conditions": [],
         "ranks": [{"rank": rank, "pid": process} for (_, process), rank in traced.ranks.items()],

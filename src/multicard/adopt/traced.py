@@ -31,6 +31,8 @@ class Traced:
         Rank of each process with kernels.
     steps
         Those that count: the same ones of each rank, without the stated warm-up.
+    notices
+        Lines on what its traces lack, or what was set right in them.
     """
 
     run: TracedRun
@@ -38,6 +40,7 @@ class Traced:
     found: FoundSteps
     ranks: dict[Owner, int]
     steps: dict[Owner, HostSteps]
+    notices: tuple[str, ...] = ()
 
     @property
     def devices(self) -> int:

@@ -56,11 +56,14 @@ class Bottleneck:
         Share of the step, mean over repeats; of padding that of the tokens, of memory that of the GPU's.
     evidence
         The numbers, in words, with the file that they are from.
+    pageable
+        Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
     """
 
     kind: Kind
     share: float
     evidence: str
+    pageable: float | None = None
 
     @property
     def most_gain(self) -> float | None:
@@ -115,8 +118,9 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
     for configuration in evidence.configurations:
         numbers = [_Numbers(run, traces.get(run.run, {})) for run in configuration.completed]
         parts, of = _mean_parts(configuration), _scope(numbers)
+        pageable = _share(numbers, "pageable_copies")
         found = [
-            Bottleneck(part, share, _of_part(part, share, numbers, of))
+            Bottleneck(part, share, _of_part(part, share, numbers, of), pageable)
             for part, share in parts.items()
             if share >= LEAST
         ]

@@ -42,7 +42,7 @@ class Consistency:
 def check_run(run: Path | RunFiles) -> Consistency:
     """Check one completed run, given its folder or its files."""
     run = RunFiles.of(run)
-    steps = pd.read_csv(run.folder / STEPS)
+    steps = run.table(STEPS, ("rank", "step", "duration_s", *(f"{phase}_s" for phase in PHASES)))
     measured = steps[steps["window"] == "measured"].set_index("rank")
     coverage = measured[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / measured["duration_s"]
 

@@ -15,7 +15,7 @@ from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, cpus_of, machine, versions
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
-from multicard.core.text import counted
+from multicard.core.text import counted, gpu_name
 from multicard.experiment.config import parameters_in
 from multicard.experiment.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
@@ -328,7 +328,7 @@ def _provenance(runs: Path, run: str) -> Provenance:
     return Provenance(
         machine=machine(hardware) if hardware else None,
         versions=versions(record),
-        gpu=", ".join(dict.fromkeys(str(gpu["name"]) for gpu in gpus)) or None,
+        gpu=", ".join(dict.fromkeys(gpu_name(gpu["name"]) for gpu in gpus)) or None,
         gpu_memory_bytes=min(memory, default=None),
         numa_nodes=frozenset(node for rank in nodes for node in rank),
         usable_cpus=hardware.get("usable_cpus"),

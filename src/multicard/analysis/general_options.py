@@ -13,7 +13,7 @@ class GeneralOption:
     """Something to change in the program itself, in Markdown.
 
     `device` restricts it to one kind of device, `several` to several devices, and `numa` to several NUMA nodes.
-    `learns_otherwise`: it changes what is learned from a sample.
+    `learns_otherwise`: it changes what is learned from a sample. `pins`: it helps copies from pageable memory only.
     """
 
     description: str
@@ -21,6 +21,7 @@ class GeneralOption:
     several: bool = False
     numa: bool = False
     learns_otherwise: bool = False
+    pins: bool = False
 
     def applies(self, configuration: Configuration) -> bool:
         """Whether it can be had on the devices of a configuration."""
@@ -53,7 +54,7 @@ LOADING = (
     GeneralOption("more loader workers (`num_workers`), as far as there are CPUs for them"),
     GeneralOption("`persistent_workers=True`, so that no pass begins by starting workers"),
     GeneralOption("a higher `prefetch_factor`, where the time of a batch varies"),
-    GeneralOption("`pin_memory=True`, which prepares copies in the loader", "cuda"),
+    GeneralOption("`pin_memory=True`, which prepares copies in the loader", "cuda", pins=True),
     GeneralOption("less work per sample: decoded, resized or tokenized once, beforehand"),
     GeneralOption("faster storage: a local disk, or few large files in the place of many small ones"),
 )
@@ -106,7 +107,8 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
         GeneralOption("no other programs on these CPUs"),
     ),
     "memory operations": (
-        GeneralOption("`pin_memory=True` of the loader, and copies with `non_blocking=True`", "cuda"),
+        GeneralOption("`pin_memory=True` of the loader", "cuda", pins=True),
+        GeneralOption("copies with `non_blocking=True`", "cuda"),
         GeneralOption("the next batch copied on a stream of its own while this one trains", "cuda"),
         GeneralOption("smaller copies: integers or 16 bits, converted on the device", "cuda"),
         GeneralOption("tensors made on the device, and updated in place"),

@@ -11,7 +11,7 @@ from multicard.analysis.conditions import condition_columns, disturbance
 from multicard.analysis.consistency import check_run
 from multicard.analysis.deviations import deviation, folder_changes
 from multicard.analysis.machine_limits import MachineLimits
-from multicard.analysis.run_files import RunFiles, read_table
+from multicard.analysis.run_files import RunFiles
 from multicard.analysis.warmup import without_transient
 from multicard.analysis.window_comparison import TOLERANCE, block_length, windows_differ
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
@@ -122,7 +122,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
     if record["outcome"] == "completed":
-        steps = _read_steps(folder / STEPS, work)
+        steps = _read_steps(run, work)
         try:
             if steps.empty:
                 row |= work.measure(record, row, steps, None)
@@ -135,9 +135,9 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
     return row
 
 
-def _read_steps(path: Path, work: Workload) -> pd.DataFrame:
+def _read_steps(run: RunFiles, work: Workload) -> pd.DataFrame:
     """Read the steps of a completed run; none of one that shows none."""
-    steps = read_table(path, (*_OF_STEPS, *work.step_columns))
+    steps, path = run.table(STEPS, (*_OF_STEPS, *work.step_columns)), run.folder / STEPS
     if not (steps["window"] == "measured").any() and (work.launches or len(steps)):
         raise UserError(f"{path}: found no measured step")
     if steps["start_s"].isna().any():
@@ -186,7 +186,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     }
     operations = work.operations(record, measured)
     row |= utilization.utilization(record, work, operations, window.iteration_time_s, machines)
-    epochs = read_table(folder / EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
+    epochs = run.table(EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
     if epochs is not None and epochs.empty:
         raise UserError(f"{folder / EPOCHS}: found no epoch")
     row[work.unit.energy] = energy_per(record, metered[work.unit.column])
@@ -241,11 +241,13 @@ def _copies(run: RunFiles) -> dict[str, float]:
     steps = run.traced_steps
     if not run.has_activity("memory_operations") or steps.empty:
         return {}
-    rows = run.activity("memory_operations", ["process", "device", "operation", "total_s", "bytes"]).to_pandas()
+    place = ["report", "process", "device"]
+    rows = run.activity("memory_operations", [*place, "operation", "total_s", "bytes"]).to_pandas()
     if rows.empty:
         return {}
-    gpus = len(rows[["process", "device"]].drop_duplicates())
-    per_process = len(steps) / steps["process"].nunique()
+    # Two nodes may share a process id.
+    gpus = len(rows[place].drop_duplicates())
+    per_process = len(steps) / len(steps[["report", "process"]].drop_duplicates())
     copies = rows[rows["operation"] == "host_to_device"][["total_s", "bytes"]].sum() / gpus / per_process
     return {"host_to_device_s": copies["total_s"], "host_to_device_bytes": copies["bytes"]}
 

@@ -109,7 +109,7 @@ def count_notice(values: Mapping[str, Any]) -> str | None:
     known = not pd.isna(values.get("throughput_samples_per_s"))
     if _observed(values) is None or known:
         return None
-    return "throughput is in steps, and there is no speed-up: state samples_per_step"
+    return "throughput is in steps, and there is no speed-up: state samples_per_step or samples_per_device"
 
 
 def thread_notice(values: Mapping[str, Any]) -> str | None:

@@ -49,6 +49,7 @@ def write_scenario(
     UserError
         If a file of a run or of a machine is missing or damaged.
     """
+    (out / SCENARIO_INDEX).unlink(missing_ok=True)  # that of tables which are about to be replaced
     limits = [read_machine(path) for path in machines]
     parts, measured, outcomes = [], [], []
     for folder in folders:
@@ -64,7 +65,7 @@ def write_scenario(
     _write(measures, out / MEASURES)
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))
     write_json(out / MACHINE_TABLE, {"machines": [each.model_dump(mode="json") for each in limits]})
-    written = [MACHINE_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
+    written = [MEASURES, OUTCOME_TABLE, MACHINE_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
     written += [f"{name}.{suffix}" for name in WRITTEN_TABLES for suffix in ("csv", "md", "tex")]
     write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
 

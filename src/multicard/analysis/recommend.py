@@ -9,7 +9,7 @@ from statistics import median
 
 from multicard.analysis.answers import answer_lines
 from multicard.analysis.best import GOALS, Choice, Goal, choices
-from multicard.analysis.bottlenecks import Bottleneck, BottleneckReport, bottlenecks, summary
+from multicard.analysis.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks, summary
 from multicard.analysis.claims import interval_words
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
 from multicard.analysis.general_options import GENERAL_OPTIONS
@@ -207,6 +207,7 @@ def _general_lines(configuration: Configuration, bottleneck: Bottleneck) -> list
         f"{option.description}{f' ({LEARNS_OTHERWISE})' if option.learns_otherwise else ''}"
         for option in GENERAL_OPTIONS[bottleneck.kind]
         if option.applies(configuration)
+        and not (option.pins and bottleneck.pageable is not None and bottleneck.pageable < LEAST)
     ]
     return [f"To change in the program{_bound_words(bottleneck)}: {'; '.join(options)}."] if options else []
 

@@ -20,6 +20,7 @@ from multicard.analysis.notices import notices
 from multicard.analysis.run_files import read_record
 from multicard.analysis.scaling import RATES, add_scaling
 from multicard.analysis.statistics import Interval, corrected, ratio_of, verdict
+from multicard.core.text import gpu_name
 from multicard.core.units import BYTES, with_unit
 from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import parameters_of
@@ -299,7 +300,7 @@ def _facts(records: list[dict[str, Any]], variables: Sequence[str]) -> dict[str,
             add(name, hardware.get(name))
         for gpu in hardware.get("gpus") or []:
             memory = gpu.get("memory_bytes")
-            add("GPUs", str(gpu.get("name")) + (f" ({with_unit(memory, BYTES)})" if memory else ""))
+            add("GPUs", gpu_name(gpu.get("name")) + (f" ({with_unit(memory, BYTES)})" if memory else ""))
         if hardware.get("gpus"):
             add("number of GPUs", len(hardware["gpus"]))
         for name, version in (record.get("versions") or {}).items():

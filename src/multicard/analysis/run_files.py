@@ -1,6 +1,7 @@
 """The files of a run directory, read so that a damaged one is named in one line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -12,15 +13,19 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from multicard.core.errors import UserError, first_fault
-from multicard.core.files import read_json
-from multicard.core.layout import ACTIVITY, OUTCOMES, RUN
+from multicard.core.files import read_object
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, OUTCOMES, RUN
+from multicard.core.prepared import is_unchanged
 from multicard.experiment.workload import WORKLOADS
 from multicard.trace.steps import DEVICE, HOST
 from multicard.trace.tables import STEP, STEPS
 
 Section = dict[str, Any] | None
 
+MOST_BYTES = 1 << 28  # of an activity table in memory: those of 1000 devices and 100 steps take a tenth
+
 _PLACE = ["report", "process", "rank"]
+MOST_S = 1e12  # times beyond it are damage, and their sums overflow
 
 
 class _Profiler(BaseModel):
@@ -54,6 +59,12 @@ class _Order(BaseModel):
     position: int
 
 
+class _File(BaseModel):
+    name: str
+    bytes: int
+    sha256: str
+
+
 class _Record(BaseModel):
     """The form of run.json, as far as it is read here; None is what a job that ended early could not record."""
 
@@ -63,6 +74,7 @@ class _Record(BaseModel):
     parameters: _Parameters
     profiler: _Profiler
     order: _Order | None = None
+    files: list[_File] = []
     conditions: list[Section] = []
     host: Section = None
     hardware: Section = None
@@ -72,25 +84,6 @@ class _Record(BaseModel):
     profiled_window: Section = None
     saved: Section = None
     ranks: list[dict[str, Any]] = []
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file with an object in it.
-
-    Raises
-    ------
-    UserError
-        If it is not there, does not parse, or holds anything else.
-    """
-    try:
-        found = read_json(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: does not parse as JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: found {type(found).__name__}, expected an object")
-    return found
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -116,7 +109,7 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If it is not there, does not parse, or has no such column, or text in it.
+        If it is not there, does not parse, or has no such column, or text or a time beyond `MOST_S` in it.
     """
     try:
         table = pd.read_csv(path)
@@ -129,6 +122,8 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
             raise UserError(f"{path}: found no column {name}")
         if name != "window" and len(table) and not pd.api.types.is_numeric_dtype(table[name]):
             raise UserError(f"{path}: found text in the column {name}, expected numbers")
+        if name.endswith("_s") and (absurd := table[name][table[name].abs() > MOST_S]).size:
+            raise UserError(f"{path}: found {absurd.iloc[0]:g} in the column {name}, expected at most {MOST_S:g} s")
     return table
 
 
@@ -155,6 +150,38 @@ class RunFiles:
         """As `read_record`."""
         return read_record(self.folder)
 
+    def table(self, name: str, columns: Iterable[str]) -> pd.DataFrame:
+        """A table that the job wrote, as `read_table`, if it is the one that the job wrote."""
+        self.check(name)
+        return read_table(self.folder / name, columns)
+
+    def check(self, name: str) -> None:
+        """Check a file that the job wrote against what its record says of it.
+
+        Raises
+        ------
+        UserError
+            If it was cut or altered.
+        """
+        path = self.folder / name
+        entry = next((entry for entry in self.record.get("files") or () if entry["name"] == name), None)
+        if entry and path.exists() and not is_unchanged(path, entry):
+            raise UserError(f"{path}: cut or altered since the run wrote it; delete {self.folder} to run it again")
+
+    def why_absent(self, activity: str) -> str | None:
+        """Why there is no activity table, by the index of the tables; None where there is one.
+
+        Raises
+        ------
+        UserError
+            If the index is damaged.
+        """
+        path = self.folder / ACTIVITY / ACTIVITY_INDEX
+        tables = read_object(path).get("tables")
+        if not isinstance(tables, dict) or not isinstance(tables.get(activity), dict):
+            raise UserError(f"{path}: found no entry of {activity}; delete the file to have it made again")
+        return tables[activity].get("absent")
+
     def has_activity(self, name: str) -> bool:
         """Whether there is an activity table of that name."""
         return self._path(name).exists()
@@ -168,7 +195,7 @@ class RunFiles:
             If it is not there, cannot be read or has no such column.
         """
         if name not in self._activities:
-            self._activities[name] = read_parquet(self._path(name))
+            self._activities[name] = read_activity(self._path(name))
         table = self._activities[name]
         missing = [column for column in columns if column not in table.column_names]
         if missing:
@@ -210,6 +237,29 @@ class RunFiles:
         return self.folder / ACTIVITY / f"{activity}.parquet"
 
 
+def read_activity(path: Path) -> pa.Table:
+    """Read an activity table, if it is no larger than one can be: a small file may repeat a value without end.
+
+    Raises
+    ------
+    UserError
+        If it is larger, or as of `read_parquet`.
+    """
+    with _readable(path), pq.ParquetFile(path) as file:
+        rows, schema = file.metadata.num_rows, file.schema_arrow
+    texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    most = MOST_BYTES / max(1, 8 * len(schema))
+    if rows <= most:
+        with _readable(path), pq.ParquetFile(path, read_dictionary=texts) as file:
+            table = file.read()
+            chunks = (chunk for name in texts for chunk in table[name].chunks)
+            longest = max((pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0 for chunk in chunks), default=0)
+            if rows * longest <= MOST_BYTES:
+                return table.cast(schema)
+        raise UserError(f"{path}: found texts of {longest} bytes in {rows} rows, expected {MOST_BYTES} bytes at most")
+    raise UserError(f"{path}: found {rows} rows, expected {most:.0f} at most")
+
+
 def read_parquet(path: Path) -> pa.Table:
     """Read a Parquet file.
 
@@ -218,9 +268,14 @@ def read_parquet(path: Path) -> pa.Table:
     UserError
         If it is not there, or damaged.
     """
+    with _readable(path), pq.ParquetFile(path) as file:
+        return file.read()
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        with pq.ParquetFile(path) as file:
-            return file.read()
+        yield
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
     except (OSError, pa.ArrowException) as error:

@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 from multicard.analysis.run_files import RunFiles, read_parquet
 from multicard.analysis.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
-from multicard.core.files import atomic_write
+from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
+from multicard.core.prepared import is_unchanged
+from multicard.core.text import gpu_name
 from multicard.experiment.parameters import ARGS_PREFIX, own_value
 from multicard.trace.tables import ACTIVITIES
 
@@ -68,6 +70,21 @@ def read_columns(path: Path) -> pd.DataFrame:
     return table
 
 
+def check_whole(path: Path) -> None:
+    """Check a table of a scenario against the index of its tables, where that lists it.
+
+    Raises
+    ------
+    UserError
+        If it was cut or altered.
+    """
+    index = path.parent / SCENARIO_INDEX
+    files = read_object(index).get("files") if index.is_file() else None
+    entry = next((entry for entry in files or () if entry.get("name") == path.name), None)
+    if entry and path.exists() and not is_unchanged(path, entry):
+        raise UserError(f"{path}: cut or altered since it was made; delete it to have it made again")
+
+
 class ScenarioTables:
     """The tables of one scenario, in its folder `results/scenarios/<scenario>/`.
 
@@ -98,6 +115,7 @@ class ScenarioTables:
         path = self.folder / MEASURES
         if not path.is_file():
             raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
+        check_whole(path)
         return read_columns(path)
 
     @cached_property
@@ -111,6 +129,7 @@ class ScenarioTables:
         path = self.folder / OUTCOME_TABLE
         if not path.is_file():
             return []
+        check_whole(path)
         outcomes = pd.read_csv(path, dtype=str)
         return outcomes.loc[outcomes["outcome"] == NOT_RUN, "reason"].tolist()
 
@@ -153,7 +172,9 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
     if record["outcome"] != "completed":
         return {}
     found = {name: run.activity(name, SCHEMAS[name].names) for name in GATHERED_ACTIVITIES}
-    found |= {name: _csv(run.folder / f"{name}.csv", SCHEMAS[name]) for name in ("steps", "epochs")}
+    for name in ("steps", "epochs"):
+        run.check(f"{name}.csv")
+        found[name] = _csv(run.folder / f"{name}.csv", SCHEMAS[name])
     if warmup_is_found(record["parameters"]):
         steps = without_transient(found["steps"].to_pandas(), record["parameters"])
         found["steps"] = pa.Table.from_pandas(steps, SCHEMAS["steps"], preserve_index=False)
@@ -188,7 +209,7 @@ def machine(hardware: dict[str, Any]) -> str:
     >>> machine({"gpus": [{"name": "NVIDIA H100"}] * 4, "processor": "AMD EPYC 9334", "logical_cpus": 128})
     '4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs'
     """
-    names = [gpu["name"] for gpu in hardware.get("gpus") or []]
+    names = [gpu_name(gpu["name"]) for gpu in hardware.get("gpus") or []]
     gpus = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
     return ", ".join([*gpus, f"{hardware.get('processor')}", f"{hardware.get('logical_cpus')} CPUs"])
 

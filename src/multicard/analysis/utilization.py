@@ -15,6 +15,7 @@ from multicard.analysis.machine_limits import (
 from multicard.analysis.peaks import PEAKS
 from multicard.analysis.run_files import RunFiles
 from multicard.analysis.scaling import configurations
+from multicard.core.text import gpu_name
 from multicard.experiment.workload import Operations, Workload
 from multicard.trace.collectives import bus_bandwidth
 
@@ -104,7 +105,7 @@ def _kind(hardware: Mapping[str, Any] | None, device: str) -> tuple[Any, ...] | 
     """What devices must have in common to be as fast; None where that is not known, or they are not alike."""
     hardware = hardware or {}
     if device == "cuda":
-        names = {gpu.get("name") for gpu in hardware.get("gpus") or []}
+        names = {gpu_name(gpu.get("name")) for gpu in hardware.get("gpus") or []}
         return tuple(names) if len(names) == 1 else None
     return (hardware["processor"], hardware.get("logical_cpus")) if hardware.get("processor") else None
 

@@ -93,6 +93,8 @@ class TraceAnalysis:
         What the tables are about: the `capture` or its `steps`.
     absent
         Why a table cannot be told, by its name.
+    notices
+        Lines on what the capture lacks, such as kernels of launches, or what was set right, such as a GPU's clock.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class TraceAnalysis:
     ) -> None:
         self.path, self.scope = path, scope
         self.absent: Mapping[str, str] = MappingProxyType(tables.absent)
+        self.notices = tables.notices
         self._activity, self._traces, self._scratch = tables, traces, scratch
         self._frames: dict[str, pd.DataFrame] = {}
 
@@ -193,19 +196,26 @@ class TraceAnalysis:
         Returns
         -------
         pandas.DataFrame
-            Columns `table`, `name`, `a_s` (this trace), `b_s` (the other), `difference_s` and `ratio` (b over a).
-            Seconds are `per step` or of the `whole capture` as `attrs["basis"]` says. The row `step pitch` is the
-            time from the start of a step to the start of the next, with the wait in between; rows of `timeline` count
-            every moment of a device in it once. The others are means over processes of summed durations, which add up
-            where they overlap. One capture each gives no interval, so small differences may be chance.
+            Columns `table`, `name`, `a_s` (this trace), `b_s` (the other), `difference_s`, `ratio` (b over a) with
+            its 95% interval `low` to `high`, and `a_calls` and `b_calls`. Seconds and calls are `per step` or of the
+            `whole capture` as `attrs["basis"]` says. The row `step period` comes first: the median time from the
+            start of a step to the start of the next; it alone has an interval, which covers what varies within the
+            captures. Rows of `timeline` count every moment of a device once. The others are means over processes of
+            summed durations, which add up where they overlap; host calls that wait for a device come last.
+            `attrs["periods"]` has the periods of each side, and `attrs["outlying"]` numbers of steps that stand out.
         """
         import pandas as pd
 
+        from multicard.analysis.step_periods import outlying, step_periods
         from multicard.analysis.trace_comparison import COLUMNS, compare_captures
 
-        rows, basis = compare_captures(self._of_steps(), other._of_steps())
+        sides = {"a": self._of_steps(), "b": other._of_steps()}
+        rows, basis = compare_captures(*sides.values())
         found = pd.DataFrame(rows, columns=list(COLUMNS))
+        periods = {side: step_periods(tables) for side, tables in sides.items()}
         found.attrs["basis"] = basis
+        found.attrs["periods"] = {side: own.tolist() for side, own in periods.items()}
+        found.attrs["outlying"] = {side: outlying(own) if len(own) else [] for side, own in periods.items()}
         return found
 
     def _of_steps(self) -> ActivityTables:

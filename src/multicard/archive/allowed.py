@@ -117,6 +117,7 @@ VERSION = begins(r"\d+(?:\.\d+)*(?:(?:a|b|rc|\.?dev|\.?post)\d+)?(?:\+(?:cu\d+|c
 SYSTEM = begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?")
 CPUS = text(r"[\d,-]+")
 
+ATTENTION = ("flex_attention", "scaled_dot_product_attention")
 PACKAGES = (
     "multicard", "python", "torch", "torchvision", "torchtune", "torchao", "numpy", "cuda", "nccl", "driver", "nsys",
 )  # fmt: skip
@@ -259,7 +260,7 @@ class Allowed:
             "files": [{"name": one_of("steps.csv", "epochs.csv"), "bytes": number, "sha256": SHA256}],
             "variables": each_value(setting, VARIABLES), "conditions": [numbers], "host": host, "hardware": hardware,
             "versions": versions, "steps_per_pass": number, "profiled_window": numbers, "saved": numbers,
-            "resumed": numbers, "attention": one_of("flex_attention", "scaled_dot_product_attention"),
+            "resumed": numbers, "attention": {"function": one_of(*ATTENTION), "compiled": number},
             "data": origin | {"files": files} | dict.fromkeys(
                 ("train_samples", "test_samples", "classes", "tokens_per_sample"), numbers
             ),

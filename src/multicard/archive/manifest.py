@@ -25,7 +25,7 @@ MEMBER = re.compile(
 )
 
 LONGEST = 200  # characters of a name from an archive in a message
-LARGEST_BYTES = 1 << 30  # of one member: activity tables and records are far smaller
+LARGEST_BYTES = 1 << 28  # of one member: steps of 64 ranks, 10 000 each, take half of it
 
 
 class _StrictModel(BaseModel):

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from multicard import __version__
 from multicard.analysis.machine_limits import read_machine
-from multicard.analysis.run_files import RunFiles, read_object
+from multicard.analysis.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given
 from multicard.archive.configuration import configuration_of
 from multicard.archive.manifest import FILES, FORMAT, MANIFEST, check_suffix
@@ -166,13 +166,15 @@ def _names_in(written: str) -> list[str]:
 
 def _members(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Names and contents of what the archive takes of a run."""
+    run = RunFiles(folder)
+    run.check(STEPS)
+    run.check(EPOCHS)
     yield STEPS, _numbers(folder / STEPS, STEP_COLUMNS)
     yield EPOCHS, _numbers(folder / EPOCHS, EPOCH_COLUMNS)
-    index, reports = read_object(folder / ACTIVITY / ACTIVITY_INDEX), Numbered("trace")
-    tables = {}
+    tables, reports = {}, Numbered("trace")
     for name in ARCHIVED_TABLES:
-        table = _table(RunFiles(folder), name, reports)
-        absent = given(f"not recorded {UNSAID}")((index.get("tables") or {}).get(name, {}).get("absent"))
+        table = _table(run, name, reports)
+        absent = given(f"not recorded {UNSAID}")(run.why_absent(name))
         tables[name] = {"rows": table.num_rows, "absent": absent}
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")

@@ -32,6 +32,7 @@ MANIFEST_LIMIT_BYTES = 64 << 20
 HEADERS_BYTES = 8192  # at most, of one member of a tar file: a header, and one more for a long name
 AROUND_BYTES = 1 << 20  # of a tar file, before the first and after the last member
 PIECE_BYTES = 1 << 20
+SMALL_BYTES, MOST_TIMES = 64 << 20, 200  # what an archive may unpack to at least, and how many times its size
 SCRATCH = ".recorded-"
 DAMAGE = (
     OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, NotImplementedError, ValueError,
@@ -101,6 +102,9 @@ def unpack(path: Path, folder: Path, runs: Collection[str] | None = None, machin
         left = {file.name: file for file in manifest.files}
         place.member = next(iter(left), "its end")
         wanted = sum(file.bytes for file in manifest.files)
+        most = max(SMALL_BYTES, MOST_TIMES * path.stat().st_size)
+        if wanted > most:
+            raise UserError(f"{path}: holds {with_unit(wanted, BYTES)}, expected at most {with_unit(most, BYTES)}")
         free = shutil.disk_usage(folder).free
         if wanted > free:
             raise UserError(f"{path}: holds {with_unit(wanted, BYTES)}, {with_unit(free, BYTES)} are free in {folder}")
@@ -226,6 +230,8 @@ def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMe
     except _TooMuch:
         raise UserError(f"{path}: {place.member}: larger than the manifest says") from None
     except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno:  # of a disk, not of what is on it
+            raise UserError(f"{path}: {place.member}: cannot be unpacked: {error.strerror}") from error
         cause = printable(str(error), LONGEST) or type(error).__name__
         raise UserError(f"{path}: {place.member}: cut, damaged or no archive: {cause}") from error
 

@@ -2,10 +2,9 @@
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from multicard.experiment.config import Experiment
+    from multicard.experiment.runs import Run
 
 # Headings that are shorter than the names of their columns.
 HEADINGS = {
@@ -25,18 +25,19 @@ HEADINGS = {
 # Of measures that may be unknown throughout: why.
 WHY_UNKNOWN = {
     "throughput_samples_per_s": "throughput and speed-up: the samples of a step are not known, state them "
-    "(samples_per_step, --samples-per-step)",
+    "(--samples-per-step or --samples-per-device)",
     "steps_per_s": "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
-    "(samples_per_step, --samples-per-step)",
+    "(--samples-per-step or --samples-per-device)",
     "speedup": "speed-up: no completed run on one device to compare with",
     "exposed_communication_share": "exposed communication: read from traces of GPUs only",
 }
 
+KEY_WIDTH = 12  # of names and values of parameters, which may be folded
 SHOWN_RUNS = 3  # by their names, in a line
 
 
-def print_results(experiment: "Experiment", config: Path, profile: Path | None = None) -> bool:
-    """Print every scenario, what to do next and where the report is; whether any run completed.
+def print_results(experiment: "Experiment", config: Path, profile: Path | None = None) -> tuple[bool, bool]:
+    """Print every scenario, what to do next and where the report is; whether any run completed, and whether any failed.
 
     `config`: the file that states the experiment.
 
@@ -62,7 +63,8 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
         tables, lines = ScenarioTables(folder), []
         if len(tables.measures):
             rows, shown = overview(tables), measures_shown(tables)
-            terminal.print(overview_table(scenario.question, rows, shown))
+            for table in overview_tables(scenario.question, rows, shown, terminal.width):
+                terminal.print(table)
             completed = completed or bool(tables.completed)
             failed = failed or len(tables.completed) < len(tables.measures)
             if tables.completed:
@@ -85,35 +87,41 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
     for line in _next_steps(experiment, config, shlex.join(again), completed, failed):
         terminal.print(plain(f"next: {line}"), soft_wrap=True)
     terminal.print(plain(f"report: {results / 'report.html'}"), soft_wrap=True)
-    return completed
+    return completed, failed
+
+
+def has_changed(run: "Run", record: Mapping[str, Any]) -> bool:
+    """Whether the script of a run is another one than its record has; False where either is not known."""
+    from multicard.core.files import sha256
+    from multicard.core.system import read_or_none
+    from multicard.experiment.workload import WORKLOADS
+
+    script = WORKLOADS[run.parameters.workload].script(run.parameters)
+    before = (record.get("script") or {}).get("sha256")
+    now = read_or_none(lambda: sha256(script)) if script and before else None
+    return now is not None and now != before
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
-    """A line for each script that has changed since it was measured: it is no parameter, so no run is made again."""
-    from multicard.core.files import read_json, sha256
-    from multicard.core.system import read_or_none
+    """A line for each script that has changed since it was measured: completed runs are not made again for that."""
+    from multicard.cli.run import read_record
     from multicard.core.text import counted, first_of
     from multicard.experiment.runs import distinct, expand
-    from multicard.experiment.workload import WORKLOADS
 
     if experiment.recorded:
         return
     folder = Path(experiment.results) / "runs"
-    checksum = cache(lambda file: read_or_none(lambda: sha256(file)))
-    measured: dict[Path, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
+    measured: dict[str, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
     for run in distinct(expand(experiment)).values():
-        script = WORKLOADS[run.parameters.workload].script(run.parameters)
-        record = read_or_none(lambda run=run: read_json(folder / run.id / RUN)) if script else None
-        before = ((record or {}).get("script") or {}).get("sha256")
-        if before and checksum(script):
-            measured[script][run.id] = before != checksum(script)
+        if (script := ((record := read_record(folder / run.id)).get("script") or {}).get("file")) is not None:
+            measured[script][run.id] = has_changed(run, record)
     there = {record.parent.name for record in folder.glob(f"*/{RUN}")}
     for script, is_changed in measured.items():
         changed = [run for run, has in is_changed.items() if has]
         if changed:
             what = folder if there == set(changed) else f"{first_of(changed, SHOWN_RUNS)} in {folder}"
             which = f"{len(changed)} of {counted(len(is_changed), 'run')} {'was' if len(changed) == 1 else 'were'}"
-            yield f"{script.name} has changed since {which} measured; delete {what} to measure them again"
+            yield f"{script} has changed since {which} measured; delete {what} to measure them again"
 
 
 def _next_steps(experiment: "Experiment", config: Path, again: str, completed: bool, failed: bool) -> Iterator[str]:
@@ -121,36 +129,66 @@ def _next_steps(experiment: "Experiment", config: Path, again: str, completed: b
     results = shlex.quote(experiment.results)
     if failed and not experiment.recorded:
         where = f"log.txt in their folders in {results}/runs"
-        yield f"for why runs did not complete, {where}; without these folders, {again} tries again"
+        yield f"for why runs did not complete, {where}; {again} --retry-failed runs them again"
     if completed:
         if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
             yield f"for intervals, repeats: 3 in {config}, then {again}; what was measured stays"
         yield f"for what to try and the best configuration, multicard recommend {results}"
 
 
-def overview_table(title: str, rows: "pd.DataFrame", measures: list[str]) -> "Table":
-    """Show configurations by `analysis.overview`: parameters, measures with their intervals, and outcomes."""
+def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:
+    """Show configurations by `analysis.overview`: parameters, measures with their intervals, and outcomes.
+
+    Measures that are unknown throughout are left out. Those that do not fit into `width` columns, with their numbers
+    unbroken, follow in further tables.
+    """
     from rich.table import Table
 
     from multicard.core.terminal import plain
 
     parameters = [name for name in rows if name not in ("outcome", "reason") and not name.startswith(tuple(measures))]
-    table = Table(title=plain(title), title_justify="left")
-    for name in parameters:
-        table.add_column(plain(name.removeprefix(ARGS_PREFIX)), overflow="fold")
+    keys = [
+        (name.removeprefix(ARGS_PREFIX), [UNKNOWN if value != value else f"{value}" for value in rows[name]])
+        for name in parameters
+    ]
     columns = []
     for name in measures:
-        units = units_of(name) if rows[name].notna().any() else None
-        factor, unit = unit_for(rows[name], units) if units else (1.0, "")
+        if rows[name].isna().all():
+            continue
+        factor, unit = unit_for(rows[name], units) if (units := units_of(name)) else (1.0, "")
         bounds = [rows[f"{name}{end}"] * factor for end in ("", "_low", "_high")]
-        columns.append([number_in(*each) for each in zip(*bounds, strict=True)])
         words = HEADINGS.get(name) or heading(name)
-        table.add_column(f"{words} ({unit})" if unit else words, justify="right")
-    table.add_column("outcome")
-    for row, *cells in zip(rows.to_dict("records"), *columns, strict=True):
-        own = [UNKNOWN if row[name] != row[name] else f"{row[name]}" for name in parameters]
-        table.add_row(*map(plain, own), *cells, plain(str(row["outcome"]).replace("_", " ")))
-    return table
+        cells = [number_in(*each) for each in zip(*bounds, strict=True)]
+        columns.append((f"{words} ({unit})" if unit else words, cells))
+    columns.append(("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]]))
+    around = 3  # a line, and a blank on each side
+    key_widths = [min(KEY_WIDTH, _width(head, *cells)) for head, cells in keys]
+    left = available = width - 1 - sum(key_widths) - around * len(keys)
+    parts: list[list[tuple[str, list[str]]]] = [[]]
+    for head, cells in columns:
+        needed = _width(head, *cells) + around
+        if needed > left and parts[-1]:
+            parts.append([])
+            left = available
+        parts[-1].append((head, cells))
+        left -= needed
+    tables = []
+    for part in parts:
+        table = Table(title=None if tables else plain(title), title_justify="left")
+        for (head, _), least in zip(keys, key_widths, strict=True):
+            table.add_column(plain(head), overflow="fold", min_width=least)
+        for head, cells in part:
+            justify = "left" if head == "outcome" else "right"
+            table.add_column(plain(head), justify=justify, min_width=_width(head, *cells))
+        for row in zip(*(cells for _, cells in (*keys, *part)), strict=True):
+            table.add_row(*map(plain, row))
+        tables.append(table)
+    return tables
+
+
+def _width(*cells: str) -> int:
+    """Least width in which no word of these cells is broken."""
+    return max(len(word) for cell in cells for word in cell.split() or [""])
 
 
 def _is_unknown(rows: "pd.DataFrame", measure: str) -> bool:

@@ -4,13 +4,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from multicard.core.layout import PROGRESS
+from multicard.core.errors import UserError
+from multicard.core.layout import OUTCOMES, PROGRESS
 from multicard.core.pipeline import pipeline_folder
 
 INTERRUPTED = "interrupted; the same command continues where it stopped"
@@ -18,7 +19,11 @@ SHOWN_OF_A_FAILURE = 30  # lines of Snakemake's output
 
 
 def run_pipeline(
-    config: Path, profile: Path | None = None, options: Sequence[str] = (), targets: Sequence[str] = ()
+    config: Path,
+    profile: Path | None = None,
+    options: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    why_stop: Callable[[str], str | None] = lambda _run: None,
 ) -> bool:
     """Run a configuration file by Snakemake in the current folder; whether all that was to be made was.
 
@@ -30,6 +35,13 @@ def run_pipeline(
         Further options of Snakemake. With some its output is its own, else a line for each step.
     targets
         Files to make, of which nothing is printed unless it fails; by default all, the report included.
+    why_stop
+        Is told of each run that has ended on this machine; gives a reason to stop all, or None.
+
+    Raises
+    ------
+    UserError
+        If it was stopped: the reason.
     """
     pipeline = pipeline_folder()
     # -P: a file of the current folder must not take the place of a module that Snakemake imports.
@@ -40,7 +52,9 @@ def run_pipeline(
             return process.wait() == 0
     command += targets
     with _snakemake(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
-        other = _print_progress(process, runs=profile is not None, quiet=bool(targets))
+        other, stopped = _print_progress(process, profile is not None, bool(targets), why_stop)
+    if stopped:
+        raise UserError(stopped)
     if process.returncode:
         print(*other[-SHOWN_OF_A_FAILURE:], sep="\n", file=sys.stderr)
     return process.returncode == 0
@@ -73,21 +87,30 @@ def _snakemake(command: Sequence[str], **options: Any) -> Iterator[subprocess.Po
         raise KeyboardInterrupt(INTERRUPTED)
 
 
-def _print_progress(process: subprocess.Popen, runs: bool, quiet: bool = False) -> list[str]:
-    """Print a line for each step of Snakemake, with the share of the work that is done; give the other lines.
+def _print_progress(
+    process: subprocess.Popen, on_cluster: bool, quiet: bool, why_stop: Callable[[str], str | None]
+) -> tuple[list[str], str | None]:
+    """Print a line for each step of Snakemake, with the number of runs that are done.
 
-    `runs`: whether runs are steps to tell of, since their own lines are not seen, as on a cluster. `quiet`: print no
-    lines.
+    Returns the other lines, and why the pipeline was stopped.
+
+    `on_cluster`: the lines of the runs themselves are not seen. `quiet`: print no lines.
     """
     assert process.stdout is not None
-    progress = re.compile(rf"(?:{re.escape(PROGRESS)}|Job \d+: {'' if runs else '(?!run )'})(.*)")
-    done, other = 0, []
+    shown = re.compile(rf"(?:{re.escape(PROGRESS)}|Job \d+: {'' if on_cluster else '(?!run )'})(.*)")
+    ended = re.compile(rf"(\S+): (?:{'|'.join(OUTCOMES)})\b")
+    runs, done, other, stopped = 0, 0, [], None
     for line in map(str.rstrip, process.stdout):
-        if share := re.fullmatch(r"\d+ of \d+ steps \((\d+)%\) done", line):
-            done = int(share[1])
-        elif step := progress.fullmatch(line):
+        if planned := re.fullmatch(r"launch_run +(\d+)", line):
+            runs = int(planned[1])
+        elif step := shown.fullmatch(line):
+            run = ended.match(step[1]) if line.startswith(PROGRESS) else None
+            done += bool(run)
             if not quiet:
-                print(f"[{done:3d}%] {step[1]}", flush=True)
-        else:
+                print(f"[{done}/{runs} runs] {step[1]}" if runs else step[1], flush=True)
+            if run and not stopped and (stopped := why_stop(run[1])):
+                process.send_signal(signal.SIGTERM)
+        elif not re.fullmatch(r"\d+ of \d+ steps \(\d+%\) done", line):
+            done += on_cluster and line.startswith("Finished jobid: ") and line.endswith("(Rule: launch_run)")
             other.append(line)
-    return other
+    return other, stopped

@@ -95,6 +95,9 @@ def _print(traced: "list[Traced]") -> None:
             plain(each.found.source or "nothing tells them"),
         )
     console().print(table)
+    for each in traced:
+        for notice in each.notices:
+            console().print(plain(f"{each.run.id}: {notice}"))
 
 
 def _put(files: dict[Path, Path], overwrite: bool) -> None:

@@ -71,6 +71,8 @@ def run(arguments: argparse.Namespace) -> None:
         trace = read_trace(arguments.path, tables=arguments.only, scope=arguments.scope, progress=progress)
     terminal = console()
     notices = Console(stderr=True) if arguments.json else terminal  # standard output is JSON alone then
+    for notice in trace.notices:
+        notices.print(plain(notice), "")
     if out is not None:
         written = trace.save(out)
         figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""

@@ -33,29 +33,59 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def compare_traces(a: Path, b: Path) -> None:
-    """Print what differs between two traces, largest difference first."""
+    """Print what differs between two traces: the step period first, then the largest difference."""
     from multicard import read_trace
-    from multicard.analysis.trace_comparison import COMPARED, PITCH
+    from multicard.analysis.trace_comparison import COMPARED
     from multicard.cli._console import console, rows_table
     from multicard.core.terminal import plain
-    from multicard.core.units import show
 
     before, after = (read_trace(path, tables=COMPARED, scope="steps") for path in (a, b))
     found = before.compare(after)
     if found.empty:
         console().print("cannot tell: the two traces have no table in common")
         return
-    for pitch in found[found["name"] == PITCH].itertuples():
-        times = f"{show('a_s', pitch.a_s)} in a, {show('b_s', pitch.b_s)} in b"
-        speed = f"; b is {1 / pitch.ratio:.2f} times as fast as a, if a step does the same work" if pitch.ratio else ""
-        console().print(plain(f"from the start of a step to the start of the next: {times}{speed}"), "")
+    for line in (*_periods(found), *before.notices, *after.notices):
+        console().print(plain(line), "")
     caption = (
-        f"Time {found.attrs['basis']}. The step pitch is the time from start to start; rows of timeline count every "
-        "moment of a device once; the others are means over processes, in which durations that overlap add up. One "
-        "capture each gives no interval: small differences may be chance."
+        f"Time and calls {found.attrs['basis']}. The step period is the median time from start to start; rows of "
+        "timeline count every moment of a device once; the others are means over processes, in which durations that "
+        "overlap add up. The interval covers what varies within the two captures, not from one run to another."
     )
     rows = found.astype(object).where(found.notna(), None).to_dict("records")
     console().print(rows_table(rows, plain(f"a: {a}, b: {b}"), caption, LONGEST_TABLE))
+
+
+def _periods(found: "pd.DataFrame") -> list[str]:
+    """The answer in lines: how many times as fast, outlying steps, and numbers of collectives that differ."""
+    import pandas as pd
+
+    from multicard.analysis.trace_comparison import PERIOD
+    from multicard.core.units import number, percent, show
+
+    lines = []
+    for row in found[found["name"] == PERIOD].itertuples():
+        change, times = percent(row.ratio - 1, signed=True), f"{show('a_s', row.a_s)} in a, {show('b_s', row.b_s)} in b"
+        if pd.isna(row.low):
+            line = f"{change}; too few steps for an interval"
+        else:
+            line = f"{change} (95% CI {percent(row.low - 1, signed=True)} to {percent(row.high - 1, signed=True)})"
+            line = f"inconclusive: {line}" if row.low <= 1 <= row.high else line
+        if not line.startswith("inconclusive") and row.ratio:
+            line += f"; b is {1 / row.ratio:.2f} times as fast as a, if a step does the same work"
+        lines.append(f"median step period: {times}: {line}")
+    for side, periods in found.attrs["periods"].items():
+        outliers = found.attrs["outlying"][side]
+        if outliers:
+            named = ", ".join(f"step {at} ({show('a_s', periods[at - 1])})" for at in outliers[:LONGEST])
+            more = f" and {len(outliers) - LONGEST} more" if len(outliers) > LONGEST else ""
+            lines.append(
+                f"outlying in {side}: {named}{more}; with them the mean is {show('a_s', sum(periods) / len(periods))}"
+            )
+    collectives = found[found["table"] == "collectives"][["a_calls", "b_calls"]].astype(float).sum()
+    if abs(collectives["a_calls"] - collectives["b_calls"]) > 0.005 * collectives.max():
+        one, other = (number(collectives[name]) for name in ("a_calls", "b_calls"))
+        lines.append(f"NCCL calls {found.attrs['basis']}: {one} → {other}")
+    return lines
 
 
 def compare_results(a: Path, b: Path) -> None:

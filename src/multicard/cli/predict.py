@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _names(predictions: "pd.DataFrame", names: dict[str, str]) -> dict[tuple[str, ...], str]:
-    """Name of each series: that of its configuration, and where several have it, the machine or versions that differ."""
+    """Name of each series: its configuration, and where several have it, the machine or versions that differ."""
     from multicard.analysis.evidence import place_words
 
     found = {}

@@ -1,12 +1,16 @@
 """`multicard run`."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import Command, add_profile
+
+ALIKE = 3  # first runs of a matrix that end it if they fail alike
+SOME_FAILED = 3  # exit code
 
 if TYPE_CHECKING:
     from multicard.experiment.config import Experiment
@@ -17,7 +21,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file")
     add_profile(parser, "to run by")
+    add_failures(parser)
     parser.epilog = "With options of Snakemake after -- (such as -- --dry-run) all output is Snakemake's."
+
+
+def add_failures(parser: argparse.ArgumentParser) -> None:
+    """Add what becomes of runs that fail."""
+    parser.add_argument(
+        "--retry-failed", action="store_true",
+        help="run again what did not complete; without it only where the script has changed since",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep-going", action="store_true", help=f"go on although the first {ALIKE} runs have failed alike"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -27,7 +43,9 @@ def run(arguments: argparse.Namespace) -> None:
     experiment = read_experiment(arguments.config, arguments.profile)
     if arguments.profile is None and not arguments.rest:
         check_start(experiment)
-    run_and_print(experiment, arguments.config, arguments.profile, arguments.rest)
+    run_and_print(
+        experiment, arguments.config, arguments.profile, arguments.rest, arguments.retry_failed, arguments.keep_going
+    )
 
 
 def check_start(experiment: "Experiment", planning: bool = False) -> None:
@@ -85,18 +103,96 @@ def _refusal(p: "JobParameters") -> str | None:
 
 
 def run_and_print(
-    experiment: "Experiment", config: Path, profile: Path | None = None, options: Sequence[str] = ()
+    experiment: "Experiment",
+    config: Path,
+    profile: Path | None = None,
+    options: Sequence[str] = (),
+    retry_failed: bool = False,
+    keep_going: bool = False,
 ) -> None:
     """Run an experiment, which `config` states, and print its results unless Snakemake was given options.
 
-    Exits with 1 unless all was made and a run completed.
+    Exits with 1 unless all was made and a run completed, with `SOME_FAILED` where others did not.
+
+    Raises
+    ------
+    UserError
+        If the first runs failed alike, unless `keep_going`.
     """
     from multicard.cli._overview import print_results
     from multicard.cli._pipeline import run_pipeline
 
-    made = run_pipeline(config, profile, options)
-    if not (options or print_results(experiment, config, profile)) or not made:
+    if options:
+        sys.exit(0 if run_pipeline(config, profile, options) else 1)
+    forget_failed(experiment, retry_failed)
+    watch = None if keep_going or profile else FirstRuns.of(experiment)
+    made = run_pipeline(config, profile, **({"why_stop": watch.why_stop} if watch else {}))
+    completed, failed = print_results(experiment, config, profile)
+    if not completed or not made:
         sys.exit(1)
+    if failed:
+        sys.exit(SOME_FAILED)
+
+
+def forget_failed(experiment: "Experiment", every: bool) -> None:
+    """Remove the records of runs that did not complete and whose script has changed since, or of `every` such run.
+
+    So these run again.
+    """
+    from multicard.archive.matrix import Matrix
+    from multicard.cli._overview import has_changed
+    from multicard.core.layout import RUN
+
+    matrix = Matrix.plan(experiment)
+    folder = Path(experiment.results) / "runs"
+    for run in matrix.planned():
+        record = read_record(folder / run)
+        if record.get("outcome", "completed") != "completed" and (every or has_changed(matrix.runs[run], record)):
+            (folder / run / RUN).unlink(missing_ok=True)
+
+
+class FirstRuns:
+    """Watches the first runs of a matrix of which none has completed."""
+
+    def __init__(self, folder: Path, planned: int) -> None:
+        self.folder, self.planned, self.ends = folder, planned, []
+
+    @classmethod
+    def of(cls, experiment: "Experiment") -> "FirstRuns | None":
+        """None where a run has completed, or too few are planned."""
+        from multicard.archive.matrix import Matrix
+
+        folder, planned = Path(experiment.results) / "runs", Matrix.plan(experiment).planned()
+        has_completed = any(read_record(folder / run).get("outcome") == "completed" for run in planned)
+        return None if has_completed or len(planned) <= ALIKE else cls(folder, len(planned))
+
+    def why_stop(self, run: str) -> str | None:
+        """Why no more runs should start, now that one has ended; None where they should.
+
+        Failures are alike if outcome and reason are, whatever their numbers. One run out of memory says nothing of
+        others.
+        """
+        from multicard.core.reasons import describe_reason
+
+        record = read_record(self.folder / run)
+        reason = record.get("reason") or {}
+        kind = [record.get("outcome"), reason.get("code"), re.sub(r"0x[0-9a-f]+|\d+", "#", reason.get("message") or "")]
+        self.ends.append(kind)
+        if len(self.ends) != ALIKE or any(each != kind for each in self.ends) or kind[0] not in ("failed", "timed_out"):
+            return None
+        return (
+            f"stopped: the first {ALIKE} of {self.planned} runs failed alike: {describe_reason(reason)}; the same "
+            "command with --keep-going runs the others, and once the script has changed, all"
+        )
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """The record of a run; empty where there is none that can be read."""
+    from multicard.core.files import read_json
+    from multicard.core.layout import RUN
+    from multicard.core.system import read_or_none
+
+    return read_or_none(lambda: read_json(folder / RUN)) or {}
 
 
 COMMAND = Command(

@@ -3,12 +3,14 @@
 import argparse
 from collections import Counter
 from collections.abc import Set
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command, add_configuration, add_profile
 from multicard.core.text import counted
 
 if TYPE_CHECKING:
+    from multicard.archive.matrix import Matrix
     from multicard.experiment.config import Experiment
     from multicard.experiment.estimate import Cost
     from multicard.experiment.machine import Machine
@@ -25,11 +27,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the run table of a configuration file."""
     from multicard.experiment.load import read_experiment
 
-    print_runs(read_experiment(arguments.config, arguments.profile))
+    print_runs(read_experiment(arguments.config, arguments.profile), arguments.profile)
 
 
-def print_runs(experiment: "Experiment") -> None:
-    """Print the run table: what would run, in which order, what cannot and why, and what it costs."""
+def print_runs(experiment: "Experiment", profile: Path | None = None) -> None:
+    """Print the run table: what would run, in which order, what cannot and why, and what it costs.
+
+    `profile`: Snakemake's; with one for Slurm, runs that the cluster would refuse are marked.
+    """
     from rich.table import Table
 
     from multicard.archive.matrix import Matrix
@@ -39,6 +44,7 @@ def print_runs(experiment: "Experiment") -> None:
     from multicard.profilers import PROFILERS
 
     matrix = Matrix.plan(experiment)
+    refused = _refused(profile, matrix)
     unique, machine, recorded = matrix.runs, matrix.machine, matrix.recorded
     possible = {n: run for n, run in unique.items() if run.unsupported_reason(machine.hypothetical()) is None}
     memory = {name: _memory_needed(run, machine) for name, run in possible.items()}
@@ -54,6 +60,7 @@ def print_runs(experiment: "Experiment") -> None:
             here = reason or ("runs" if archive is None else f"recorded in {archive}")
             if run.id in matrix.measured:
                 here = "measured elsewhere"
+            here = refused.get(run.id, here)
             if reason is None and run.id in above:
                 here += ", shared with a scenario above"
             workers = run.parameters.loader_workers
@@ -78,6 +85,8 @@ def print_runs(experiment: "Experiment") -> None:
     )
     for reason, count in Counter(cannot_run.values()).most_common():
         terminal.print(plain(f"{count} cannot: {reason}"))
+    if refused:
+        terminal.print(f"{counted(len(refused), 'run')} that Slurm refuses for memory", highlight=False)
     if unlikely := sum(run.exceeds_memory(machine) for run in possible.values()):
         terminal.print(
             f"{counted(unlikely, 'run')} unlikely to fit into the memory of a GPU (outcome out_of_memory)",
@@ -89,6 +98,17 @@ def print_runs(experiment: "Experiment") -> None:
     kinds = {run.parameters.workload for run in possible.values() if run.parameters.device == "cuda"}
     if estimate := _cost(estimate_cost(possible.values(), experiment.time_limit_min, machine.gpus), kinds):
         terminal.print(estimate, highlight=False)
+
+
+def _refused(profile: Path | None, matrix: "Matrix") -> dict[str, str]:
+    """Runs that the cluster of a profile would refuse, each with the reason."""
+    if profile is None:
+        return {}
+    from multicard.doctor.runs import refused
+    from multicard.experiment.load import read_profile
+
+    values = read_profile(profile)
+    return refused(values, matrix) if values.get("executor") == "slurm" else {}
 
 
 def _cost(cost: "Cost", kinds: Set[str]) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 
 from multicard.cli._command import Command, add_device, device_of, needs_writing, numbers_of_devices, results_of
 from multicard.cli._own_command import as_in_file, parse_command, resolve_names
+from multicard.cli.run import add_failures
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
+from multicard.core.text import plural
 
 CONFIG = Path("multicard.yaml")
 OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # may have dashes and capitals, which the file does not
@@ -26,9 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a parameter of your own and its values; the command names it in braces",
     )  # fmt: skip
     add("--steps", type=int, default=50, help="measured steps (default: %(default)s)")
+    add("--warmup", type=int, metavar="N", help="warm-up steps before the measured ones (default: 10)")
+    add("--profiled-steps", type=int, metavar="N", help="steps that a profiler records after them (default: 10)")
     add("--repeats", type=int, default=1, help="repeats of each configuration; two or more give intervals")
     add_device(parser)
-    add("--python", metavar="FILE", help="interpreter that runs the script (default: the one that runs multicard)")
+    add("--python", metavar="FILE", help="interpreter that runs the script (default: the active environment's)")
     add(
         "--launcher",
         default="auto",
@@ -39,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="samples of a step, of all ranks together, if its loaders do not tell",
+    )
+    add(
+        "--samples-per-device", type=int, metavar="N", help="the same of each device, where each has a batch of its own"
     )
     add(
         "--count-operations", action="store_true",
@@ -56,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--config-out", type=Path, default=CONFIG, metavar="FILE", help="configuration to write (default: %(default)s)")
     add("--overwrite", action="store_true", help="replace a configuration file that differs")
+    add_failures(parser)
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--dry-run", action="store_true", help="list the runs; write and run nothing")
     only.add_argument(
@@ -65,14 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the configuration, run it, and print its results; exit with 1 unless all was made and a run completed."""
+    """Write the configuration, run it, and print its results; exit as `run_and_print` does."""
     from multicard.cli.run import check_start, run_and_print
     from multicard.cli.runs import print_runs
     from multicard.core.pipeline import pipeline_folder
     from multicard.experiment.load import check
 
-    config = configuration(arguments)
-    experiment, path = check(config, "multicard scale"), arguments.config_out
+    config, path = configuration(arguments), arguments.config_out
+    earlier = None if arguments.overwrite else _extended(path, config)
+    kept, config = earlier not in (None, config), earlier or config
+    experiment = check(config, "multicard scale")
     if warning := _same_samples(config):
         print(warning, flush=True)
     if not path.exists():
@@ -85,16 +95,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print_runs(experiment)
         return
-    _write(path, as_yaml(config, arguments.rest), arguments.overwrite)
-    print(f"configuration: {path}", flush=True)
-    active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
-    if active and Path(active) != Path(sys.prefix) and "python" not in config["scenarios"]["scale"]["fixed"]:
-        print(f"interpreter: {sys.executable}; for the active environment's: --python {active}/bin/python", flush=True)
+    _write(path, as_yaml(config, arguments.rest), arguments.overwrite or earlier is not None)
+    print(f"configuration: {path}{', extended by this' if kept else ''}", flush=True)
+    print(f"interpreter: {config['scenarios']['scale']['fixed'].get('python', sys.executable)}", flush=True)
     if arguments.write_only:
         profile = pipeline_folder() / "profiles/slurm"
         print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile, such as {profile}")
         return
-    run_and_print(experiment, path)
+    run_and_print(experiment, path, retry_failed=arguments.retry_failed, keep_going=arguments.keep_going)
 
 
 def _refuse_others(results: Path) -> None:
@@ -122,9 +130,6 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     UserError
         If the arguments do not fit together.
     """
-    from multicard.workloads.script.parameters import program
-    from multicard.workloads.script.workload import default_figures
-
     python, command = parse_command(arguments.rest, arguments.launcher)
     varied = dict(map(_parse_vary, arguments.vary))
     if len(varied) < len(arguments.vary):
@@ -135,31 +140,75 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.write_only and arguments.device == "auto" and device == "cpu":
         raise UserError("--write-only: this machine has no GPU, and others may; state --device cuda or --device cpu")
     stated = {
-        "python": arguments.python or python,
+        "python": arguments.python or python or _active_interpreter(),
         "launcher": arguments.launcher,
         "environment": arguments.environment,
         "samples_per_step": arguments.samples_per_step,
+        "samples_per_device": arguments.samples_per_device,
         "count_operations": arguments.count_operations or None,
+        "warmup_steps": arguments.warmup,
+        "profiled_steps": arguments.profiled_steps,
     }
     fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
     fixed |= {name: value for name, value in stated.items() if value is not None and value != []}
-    what = "GPU" if device == "cuda" else "process"
-    name = Path(program(command)).name
     return {
         "results": arguments.results or results_of(arguments.config_out, CONFIG),
         "time_limit_min": arguments.time_limit_min,
-        "scenarios": {
-            "scale": {
-                "question": f"What does another {what} gain {name}, and where does its time go?"
-                if len(devices) > 1
-                else f"Where does the time of {name} go?",
-                "fixed": fixed,
-                "vary": {"devices": devices} | ({"args": varied} if varied else {}),
-                "repeats": arguments.repeats,
-                "figures": list(default_figures(len(devices) > 1, device)),
-            }
-        },
+        "scenarios": {"scale": _scenario(fixed, devices, varied, arguments.repeats)},
     }
+
+
+def _scenario(fixed: dict[str, Any], devices: list[int], varied: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """The scenario of a command."""
+    from multicard.workloads.script.parameters import program
+    from multicard.workloads.script.workload import default_figures
+
+    several, name = len(devices) > 1, Path(program(fixed["command"])).name
+    what = "GPU" if fixed["device"] == "cuda" else "process"
+    return {
+        "question": f"How much faster is {name} with more {plural(2, what)}, and where does its time go?"
+        if several
+        else f"Where does the time of {name} go?",
+        "fixed": fixed,
+        "vary": {"devices": devices} | ({"args": varied} if varied else {}),
+        "repeats": repeats,
+        "figures": list(default_figures(several, fixed["device"])),
+    }
+
+
+def _active_interpreter() -> str | None:
+    """Interpreter of the environment that is active, if that is another one than multicard's."""
+    active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    python = Path(active or "", "bin", "python")
+    is_other = active and Path(active).resolve() != Path(sys.prefix).resolve()
+    return str(python) if is_other and python.is_file() else None
+
+
+def _extended(path: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """An earlier configuration of the same command with more devices, values or repeats; None where it is another one.
+
+    A file that was edited by hand is another one: its changes would be lost.
+    """
+    import yaml
+
+    try:
+        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        [(name, old)] = before["scenarios"].items()
+        devices, values, repeats = old["vary"]["devices"], old["vary"].get("args", {}), old["repeats"]
+        [new] = config["scenarios"].values()
+        own = new["vary"].get("args", {})
+        same = before | {"time_limit_min": None} == {
+            **config, "time_limit_min": None, "scenarios": {name: _scenario(new["fixed"], devices, values, repeats)},
+        }  # fmt: skip
+        if not same or values.keys() != own.keys():
+            return None
+        args = {name: list(dict.fromkeys([*values[name], *own[name]])) for name in own}
+        scenario = _scenario(
+            new["fixed"], sorted({*devices, *new["vary"]["devices"]}), args, max(repeats, new["repeats"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+        return None
+    return config | {"scenarios": {name: scenario}}
 
 
 def _same_samples(config: dict[str, Any]) -> str | None:
@@ -167,13 +216,18 @@ def _same_samples(config: dict[str, Any]) -> str | None:
     from multicard.core.text import listed
 
     [scenario] = config["scenarios"].values()
-    samples, vary = scenario["fixed"].get("samples_per_step"), scenario["vary"]
-    varied = [name for name, values in {"devices": vary["devices"], **vary.get("args", {})}.items() if len(values) > 1]
-    if samples is None or not varied:
+    fixed, vary = scenario["fixed"], scenario["vary"]
+    each, samples = fixed.get("samples_per_device"), fixed.get("samples_per_step")
+    counts = vary.get("args", {}) if each else {"devices": vary["devices"], **vary.get("args", {})}
+    varied = [name for name, values in counts.items() if len(values) > 1]
+    if (each or samples) is None or not varied:
         return None
+    option, of = (
+        ("device", f"{each} samples of each device") if each else ("step", f"{samples} samples of all ranks together")
+    )
     return (
-        f"--samples-per-step: a step counts as {samples} samples of all ranks together in every run, so throughput and "
-        f"speed-up are wrong where {listed(varied, 'or')} changes that number"
+        f"--samples-per-{option}: a step counts as {of} in every run, so throughput and speed-up are wrong where "
+        f"{listed(varied, 'or')} changes that number"
     )
 
 
@@ -185,7 +239,7 @@ def as_yaml(config: dict[str, Any], command: list[str]) -> str:
     remarks = {
         "command": "a name in braces is one of args below, or {run_dir}, {devices}, {seed}, ...",
         "folder": "where the script runs, relative to where multicard runs",
-        "steps": "measured ones, after the warm-up (warmup_steps: 10) and before those that are profiled (10)",
+        "steps": "measured ones, after warmup_steps (10) and before profiled_steps (10)",
         "args": "your own parameters, with all values that the runs combine",
     }
 

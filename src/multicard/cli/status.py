@@ -24,6 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from multicard.archive.matrix import Matrix
     from multicard.cli._console import console
+    from multicard.core.errors import UserError
     from multicard.core.terminal import plain
     from multicard.experiment.load import read_experiment
     from multicard.launch.slurm_watch import AT_WORK, queued_jobs
@@ -31,11 +32,16 @@ def run(arguments: argparse.Namespace) -> None:
     matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
     jobs = {job.run: job for job in queued_jobs(Path.cwd()) if job.state in AT_WORK}
     outcomes: Counter[str] = Counter()
+    damaged: list[str] = []
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True
     for run in matrix.runs:
         folder = Path(matrix.experiment.results) / "runs" / run
-        outcome, remarks, sound = _run_status(matrix.reasons[run], folder, jobs.get(run))
+        try:
+            outcome, remarks, sound = _run_status(matrix.reasons[run], folder, jobs.get(run))
+        except UserError as error:
+            outcome, remarks, sound = "damaged", [], False
+            damaged.append(str(error))
         all_sound = all_sound and sound
         outcomes[outcome] += 1
         if remarks:
@@ -43,6 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
     terminal = console()
     if table.row_count:
         terminal.print(table)
+    for line in damaged:
+        terminal.print(plain(line), soft_wrap=True, highlight=False)
     terminal.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()), highlight=False)
     if not all_sound:
         sys.exit(1)
@@ -56,7 +64,7 @@ def _run_status(cannot_run: str | None, folder: Path, job: "QueuedJob | None") -
     from multicard.analysis.conditions import disturbance
     from multicard.analysis.deviations import deviation, tear_down_problem
     from multicard.analysis.notices import notices
-    from multicard.core.files import read_json
+    from multicard.analysis.run_files import RunFiles
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
     from multicard.core.reasons import describe_reason
     from multicard.launch.attempts import is_at_work
@@ -69,8 +77,8 @@ def _run_status(cannot_run: str | None, folder: Path, job: "QueuedJob | None") -
         return "running", [], True
     if not (folder / RUN).exists():
         return ("cannot run here", [cannot_run], True) if cannot_run else ("waiting", [], True)
-    record = read_json(folder / RUN)
-    remarks = [describe_reason(record["reason"])] if record["reason"] else []
+    record = RunFiles(folder).record
+    remarks = [describe_reason(record["reason"])] if record.get("reason") else []
     if caveat := (record.get("profiler") or {}).get("caveat"):
         remarks.append(caveat)
     if problem := tear_down_problem(record):
@@ -83,8 +91,7 @@ def _run_status(cannot_run: str | None, folder: Path, job: "QueuedJob | None") -
 
     row = measure_run(folder)
     remarks += notices(row)
-    missing = read_json(folder / ACTIVITY / ACTIVITY_INDEX)["tables"]["phases"]["absent"]
-    if missing:
+    if missing := RunFiles(folder).why_absent("phases"):
         remarks.append(f"no trace: {missing}")
     return record["outcome"], remarks, not row["inconsistency"]
 

@@ -80,6 +80,25 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file with an object in it.
+
+    Raises
+    ------
+    UserError
+        If it is not there, does not parse, or holds anything else.
+    """
+    try:
+        found = read_json(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: does not parse as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: found {type(found).__name__}, expected an object")
+    return found
+
+
 def sha256(path: Path) -> str:
     """Hexadecimal SHA-256 digest of a file's content."""
     digest = hashlib.sha256()

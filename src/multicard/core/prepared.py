@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import UserError
-from multicard.core.files import read_json, sha256
+from multicard.core.files import read_object, sha256
 
 PROVENANCE = "provenance.json"
 
@@ -22,7 +22,7 @@ def read_prepared(folder: Path, what: str) -> dict[str, Any]:
     """
     if not (folder / PROVENANCE).is_file():
         raise UserError(f"{folder}: found no {PROVENANCE}, expected a prepared {what}")
-    return read_json(folder / PROVENANCE)
+    return read_object(folder / PROVENANCE)
 
 
 def is_unchanged(path: Path, entry: Entry) -> bool:

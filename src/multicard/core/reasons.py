@@ -24,7 +24,7 @@ WORDINGS = {
     "no_torch": "{message}; state the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
     "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; have it train longer, or "
-    "lower `steps`, `warmup_steps` or `profiled_steps`",
+    "lower `steps`, `warmup_steps` or `profiled_steps` (--steps, --warmup, --profiled-steps)",
     "steps_disagree": "another rank ended before step {step}; every rank has to make the same number of steps",
     "hidden_ranks": "{ranks} of its processes trained, where `launcher` and `devices` ask for {devices}; have "
     "the script start as many ({{devices}} in its command), or use another `launcher` (`python`: one process, all "

@@ -18,13 +18,16 @@ _LATEX = {
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    r"""Text in one line, with a mark in the place of each character that cannot be printed, cut to a length.
+    r"""Text in one line, with a mark in the place of what cannot be printed, cut to a length between words.
 
-    >>> printable("a\x1b[1m\nb"), printable("abcdef", 4)
-    ('a�[1m b', 'abc…')
+    >>> printable("a\x1b[1m\nb"), printable("abcdef", 4), printable("one two three", 10)
+    ('a�[1m b', 'abc…', 'one two …')
     """
     shown = "".join(character if character.isprintable() else " " if character.isspace() else "�" for character in text)
-    return shown if longest is None or len(shown) <= longest else f"{shown[: longest - 1]}…"
+    if longest is None or len(shown) <= longest:
+        return shown
+    words, _, rest = shown[:longest].rpartition(" ")
+    return f"{words} …" if len(words) > len(rest) and len(words) + 2 <= longest else f"{shown[: longest - 1]}…"
 
 
 def counted(number: int, one: str) -> str:
@@ -111,3 +114,15 @@ def _ascii(character: str) -> str:
         return character
     plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
     return plain or "?"
+
+
+_BARE_GPU = re.compile(r"(?:[A-Z]{1,2}\d{2,4}\b|GeForce|Quadro|RTX|TITAN)")
+
+
+def gpu_name(name: object) -> str:
+    """Name of a GPU as today's drivers give it: those before R470 left out the maker.
+
+    >>> gpu_name("A100-SXM4-40GB"), gpu_name("NVIDIA A100-SXM4-40GB"), gpu_name("Tesla T4")
+    ('NVIDIA A100-SXM4-40GB', 'NVIDIA A100-SXM4-40GB', 'Tesla T4')
+    """
+    return f"NVIDIA {name}" if _BARE_GPU.match(str(name)) else str(name)

@@ -10,7 +10,7 @@ from typing import Any
 from multicard.archive.matrix import Matrix
 from multicard.core.system import ask
 from multicard.doctor.checks import Check
-from multicard.doctor.slurm import Nodes, mapping_of, of_rule
+from multicard.doctor.slurm import Nodes, mapping_of, of_rule, partitions_here
 from multicard.experiment.resources import (
     AROUND_MIN,
     ATTEMPTS,
@@ -78,6 +78,16 @@ def on_nodes(
     if held:
         yield _time(held)
         yield _memory(held)
+
+
+def refused(profile: dict[str, Any], matrix: Matrix) -> dict[str, str]:
+    """Runs that ask for more memory than a node of their partition has, each with what Slurm refuses."""
+    fixed = of_rule(profile, RUN, "mem_mb")
+    most = max((node.memory_mb for node in _usable(_partition(profile, RUN), partitions_here())), default=None)
+    if most is None or (matrix.experiment.timing == "exclusive" and not fixed):
+        return {}
+    asked = {run: fixed or memory_of_attempt_mb(matrix.runs[run], 1, matrix.experiment) for run in matrix.planned()}
+    return {run: f"Slurm refuses it: asks for {mb} MB, a node has {most}" for run, mb in asked.items() if mb > most}
 
 
 def _run_requests(profile: dict[str, Any], matrix: Matrix | None) -> Iterator[Request]:
@@ -161,7 +171,8 @@ def _time(held: Held) -> Check:
     if request.name == RUN:
         do = f"time_limit_min in the configuration, at most {max(int(longest) - AROUND_MIN, 0)}; or another partition"
     again = "submitted again, " if attempt else ""
-    says = f"{request.name} asks for {request.minutes[attempt]} min, its partition allows {longest:g}: "
+    [limited_by] = {node.limited_by for node in dict(held)[request] if node.limit_min == longest}
+    says = f"{request.name} asks for {request.minutes[attempt]} min, {limited_by} allows {longest:g}: "
     return Check("profile: time", f"{says}{again}the job would stay pending", "warning" if attempt else "error", do)
 
 

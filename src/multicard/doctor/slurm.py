@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from getpass import getuser
 from typing import Any
 
 from multicard.core.system import Answer, ask
@@ -13,7 +14,9 @@ from multicard.doctor.checks import Check, cannot_tell
 
 TOOLS = ("sbatch", "srun", "sinfo", "squeue")
 # --exact: else a smallest node stands for all.
-PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%c|%l|%m"]
+PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%c|%l|%m|%T"]
+# States of nodes that take no new jobs; "*" marks a node that does not respond.
+NOT_UP = ("drain", "down", "fail", "unk", "inval", "error", "maint", "*")
 # What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
 ACCOUNTING = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw"]
 SHOWN = 8
@@ -32,6 +35,7 @@ class Nodes:
     cpus: int
     limit_min: float  # of a job
     memory_mb: int
+    limited_by: str = "its partition"  # what sets `limit_min`
 
     def __str__(self) -> str:
         gpus = " and ".join(counted(count, f"{kind} GPU".strip()) for kind, count in self.gpus.items())
@@ -46,6 +50,11 @@ Fits = Callable[[dict[str, Any], dict[str, list[Nodes]]], Iterator[Check]]
 def here() -> bool:
     """Whether jobs can be handed to a Slurm from here."""
     return ask(["sinfo", "--noheader", "--format=%R"]).problem is None
+
+
+def partitions_here() -> dict[str, list[Nodes]]:
+    """Nodes of each partition, those alike together; none where Slurm does not answer."""
+    return _partitions(ask(PARTITIONS))
 
 
 def checks(profile: dict[str, Any] | None, demanded: bool = False, fits: Fits | None = None) -> list[Check]:
@@ -93,13 +102,12 @@ def _partitions(answer: Answer) -> dict[str, list[Nodes]]:
     found: dict[str, list[Nodes]] = {}
     for line in answer.lines:
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) != 7 or not fields[2].isdecimal():
+        if len(fields) != 8 or not fields[2].isdecimal():
             continue
-        name, state, count, gres, *amounts, limit, memory = fields
+        name, state, count, gres, *amounts, limit, memory, of_nodes = fields
+        up = state == "up" and ("power" in of_nodes or not any(word in of_nodes.lower() for word in NOT_UP))
         cpus, memory_mb = (int(re.match(r"\d*", amount)[0] or 0) for amount in (*amounts, memory))
-        found.setdefault(name, []).append(
-            Nodes(int(count), state == "up", _gpus(gres), cpus, _minutes(limit), memory_mb)
-        )
+        found.setdefault(name, []).append(Nodes(int(count), up, _gpus(gres), cpus, _minutes(limit), memory_mb))
     return found
 
 
@@ -185,24 +193,59 @@ def _values(
     if unknown:
         do = f"slurm_partition in the profile: one of {', '.join(sorted(partitions)[:SHOWN])}"
         yield Check("profile: partition", f"not known to this Slurm: {', '.join(unknown)}", "error", do)
+    elif asked and not any(node.up for name in asked for node in partitions[name]):
+        found = f"{', '.join(sorted(asked))}: none of its nodes takes jobs (drained, down or not responding)"
+        yield Check("profile: partition", found, "error", "another partition; `sinfo --list-reasons` says why")
     elif asked:
         yield Check("profile: partition", ", ".join(sorted(asked)))
     else:
         yield Check(
             "profile: partition", "none stated: Slurm's default", "warning", "state slurm_partition, one with GPUs"
         )
+    if (qos := _qos(profile, accounting)) is not None:
+        yield qos[0]
+        partitions = {name: [_limited(node, qos[1]) for node in nodes] for name, nodes in partitions.items()}
     if not unknown:
         nodes = [node for name in asked or partitions for node in partitions[name]]
         yield from _cluster(profile, nodes)
         if fits is not None:
             yield from fits(profile, partitions)
     accounts = sorted({str(account) for account in _stated(profile, "slurm_account")})
-    if accounts:
+    own = _associations("associations", f"user={getuser()}", "format=Account") if accounting.problem is None else []
+    if accounts and own and (others := sorted(set(accounts) - {account for account, *_ in own})):
+        do = f"slurm_account in the profile: one of {', '.join(sorted({account for account, *_ in own})[:SHOWN])}"
+        yield Check("profile: account", f"not an account of yours: {', '.join(others)}", "error", do)
+    elif accounts:
         yield Check("profile: account", ", ".join(accounts))
     elif accounting.problem is None:
         yield Check("profile: account", "none stated", "warning", "state slurm_account if the cluster bills by account")
     else:
         yield Check("profile: account", "none stated, and none needed without accounting")
+
+
+def _associations(*what: str) -> list[list[str]]:
+    """Rows of what Slurm's accounting knows; none where it does not answer."""
+    answer = ask(["sacctmgr", "--noheader", "--parsable2", "show", *what])
+    return [line.split("|") for line in answer.lines] if answer.problem is None else []
+
+
+def _qos(profile: dict[str, Any], accounting: Answer) -> tuple[Check, float] | None:
+    """Check the QOS of a profile, and give the longest job that it allows, in minutes; None without a QOS."""
+    stated = sorted({*_stated(profile, "qos"), *filter(None, [str(profile.get("slurm-qos") or "")])})
+    if not stated:
+        return None
+    rows = _associations("qos", "format=Name,MaxWall") if accounting.problem is None else []
+    limits = {name: _minutes(limit) for name, limit in (row for row in rows if len(row) == 2)}
+    if limits and (unknown := [name for name in stated if name not in limits]):
+        do = f"slurm-qos in the profile: one of {', '.join(sorted(limits)[:SHOWN])}"
+        return Check("profile: QOS", f"not known to this Slurm: {', '.join(unknown)}", "error", do), math.inf
+    longest = min((limits.get(name, math.inf) for name in stated), default=math.inf)
+    return Check("profile: QOS", ", ".join(stated)), longest
+
+
+def _limited(node: Nodes, longest_min: float) -> Nodes:
+    """The node, with the limit of a QOS if that is shorter."""
+    return replace(node, limit_min=longest_min, limited_by="its QOS") if longest_min < node.limit_min else node
 
 
 def _cluster(profile: dict[str, Any], nodes: list[Nodes]) -> Iterator[Check]:

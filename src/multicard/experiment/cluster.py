@@ -27,8 +27,7 @@ class Cluster(Strict):
         Field(
             gt=0,
             strict=False,
-            description="Memory per node that jobs may use, in thousands of Slurm's MB: the upper limit when a "
-            "lost job is resubmitted with more memory.",
+            description="Memory per node that jobs may use, in thousands of Slurm's MB: no job requests more.",
         ),
     ] = None
 

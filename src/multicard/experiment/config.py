@@ -1,5 +1,6 @@
 """The configuration model: the single source of truth for what a configuration file may say."""
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from multicard.experiment.models import Model
 from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DATASET_NAME, OwnName, OwnValue, flat
 from multicard.experiment.workload import WORKLOADS
 
+MOST_RUNS = 100_000  # of a scenario
 SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 # Snakemake puts the names of modules into a command line as they are.
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
@@ -124,6 +126,9 @@ class Scenario(Strict):
     def _has_something_to_run(self) -> "Scenario":
         if not self.fixed.model_fields_set and not self.varied:
             raise ValueError("an empty scenario: state parameters under fixed or vary")
+        runs = math.prod(map(len, self.varied.values())) * self.repeats
+        if runs > MOST_RUNS:
+            raise ValueError(f"asks for {runs} runs, expected {MOST_RUNS} at most")
         both = sorted(flat(self.fixed.model_dump(exclude_unset=True)).keys() & self.varied.keys())
         if both:
             raise ValueError(f"{both[0]} is both fixed and varied")

@@ -21,6 +21,7 @@ from multicard.experiment.runs import Run, expand_scenario
 from multicard.experiment.workload import WORKLOADS, parameters_of
 
 PROFILE_FILE = re.compile(r"(?:profile|config)(?:\.v(\d+)\+)?\.yaml")  # as Snakemake names them
+MOST_VALUES = 1_000_000  # of a YAML file, with what aliases repeat
 
 
 class _Loader(yaml.SafeLoader):
@@ -42,20 +43,36 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _values(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """How many values a node makes with all that its aliases repeat."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
+    return known[id(node)]
+
+
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file strictly.
 
     Raises
     ------
     UserError
-        If the file is missing, is not valid YAML, or repeats a key.
+        If the file is missing, is not valid YAML, repeats a key, or is made to grow without end.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    loader = _Loader(text)
     try:
-        return yaml.load(text, Loader=_Loader)
+        root = loader.get_single_node()
+        if (values := _values(root, {})) > MOST_VALUES:
+            raise UserError(f"{path}: its aliases (*name) make {values:.0e} values, expected {MOST_VALUES} at most")
+        return None if root is None else loader.construct_document(root)
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply, or an alias (*name) contains itself") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

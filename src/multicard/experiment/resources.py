@@ -34,7 +34,8 @@ def request(run: Run, experiment: Experiment, whole_memory: bool = True) -> dict
     """
     p = run.parameters
     several, gpus = p.nodes > 1, p.devices_per_node if p.device == "cuda" else None
-    flags = ["--exclusive"] if experiment.timing == "exclusive" else []
+    # Jobs for whole nodes let the small steps after finished runs go first, so that figures appear before the last run.
+    flags = ["--exclusive", "--nice=100"] if experiment.timing == "exclusive" else []
     # All memory of the nodes. The plugin refuses the plain option, which the shell makes of this one.
     flags += ["--mem''=0"] if flags and whole_memory else []
     flags += ["--no-kill"] if several else []

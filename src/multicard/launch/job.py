@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multicard.core.errors import UserError
-from multicard.core.files import mentions_full_disk, read_json, report_full_disk, write_csv, write_json
+from multicard.core.files import described, mentions_full_disk, read_json, report_full_disk, write_csv, write_json
 from multicard.core.layout import (
     CHECKPOINT,
     CONDITIONS,
@@ -34,6 +34,7 @@ from multicard.core.layout import (
 )
 from multicard.core.reasons import Reason, describe_left_behind, describe_reason
 from multicard.core.rendezvous import Rendezvous, free_port
+from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.workload import WORKLOADS
@@ -44,7 +45,7 @@ from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
 from multicard.launch.folder import ScriptFolder
 from multicard.launch.gpu_samples import keep_samples, sampled
-from multicard.launch.outcome import judge, judge_gpus
+from multicard.launch.outcome import judge, judge_gpus, measured_step_s
 from multicard.launch.process import GRACE_S, LEFT_S, Watched, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
@@ -182,6 +183,7 @@ def run_job(
             "ended_at_time_limit": ended.timed_out,
             "left_behind": list(ended.left_behind),
             "profiler": {"used": profiler, "why": why, "caveat": caveat, "trace_missing": captured["missing"]},
+            "files": [described(folder / name) for name in (STEPS, EPOCHS)],
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
             "conditions": _with_measured_steps(conditions, ranks),
@@ -195,12 +197,12 @@ def run_job(
         if is_spent(outcome, before, version_of(checkpoint)):
             checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
-        details = f", {describe_reason(record['reason'])}" if reason else ""
-        if outcome == "failed" and reason.message is None:
-            details += f"; see {folder / LOG}"
-        if ended.left_behind:
-            details += f"; {describe_left_behind(ended.left_behind)}"
-        _print(f"{PROGRESS}{name}: {outcome}{details} ({ended.wall_time_s:.0f} s)")
+        step_s = measured_step_s(folder / STEPS) if outcome == "completed" else None
+        details = [outcome, step_s and f"{with_unit(step_s, SECONDS)} per step", describe_reason(record["reason"])]
+        left = ended.left_behind and describe_left_behind(ended.left_behind)
+        see = outcome == "failed" and reason.message is None and f"see {folder / LOG}"
+        text = "; ".join(filter(None, (", ".join(filter(None, details)), see, left)))
+        _print(f"{PROGRESS}{name}: {text} ({ended.wall_time_s:.0f} s)")
         return record
 
 
@@ -392,8 +394,9 @@ def _rows(parts: list[Path]) -> Iterator[dict[str, str]]:
 
 
 def _follow(line: str) -> None:
-    if line.startswith(PROGRESS):
-        _print(line)
+    _, told, progress = line.rpartition(f"{PROGRESS}  ")  # a progress bar of the script may stand before it
+    if told:
+        _print(told + progress)
 
 
 def _print(line: str) -> None:

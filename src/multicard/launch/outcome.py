@@ -1,8 +1,10 @@
 """The outcome of a job, by what its ranks reported and how its launcher exited."""
 
+import csv
 import itertools
 import re
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +85,23 @@ def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason |
     if len(distinct) >= devices or ranks_may_share_gpus():
         return "completed", None
     return "failed", Reason("wrong_gpus", devices=devices, gpus=len(distinct))
+
+
+def measured_step_s(steps: Path) -> float | None:
+    """Time of a measured step on the slowest rank, with what lies between steps; None where none was measured."""
+    ends: dict[tuple[str, str], list[float]] = {}
+    counts: Counter[str] = Counter()
+    with steps.open(newline="", encoding="utf-8") as source:
+        for row in csv.DictReader(source):
+            if row["window"] == "measured":
+                counts[row["rank"]] += 1
+                start, end = float(row["start_s"]), float(row["start_s"]) + float(row["duration_s"])
+                first, last = ends.setdefault((row["rank"], row["epoch"]), [start, end])
+                ends[row["rank"], row["epoch"]] = [min(first, start), max(last, end)]
+    elapsed: Counter[str] = Counter()
+    for (rank, _), (first, last) in ends.items():
+        elapsed[rank] += last - first
+    return max((elapsed[rank] / counts[rank] for rank in counts), default=None)
 
 
 def _last_words(log: Path) -> str | None:

@@ -54,6 +54,7 @@ BUILT_WITHOUT = ""  # the CUDA of a torch that was built for CPUs, whose functio
 NO_NVTX = "torch has no NVTX, since it was built without CUDA"
 NUMERIC = ("INTEGER", "REAL")  # types of columns in which nsys stores nothing else
 DOMAIN_CREATED = 75  # eventType in NVTX_EVENTS
+KEPT_OUTPUT = 10_000  # characters of what a job printed, from the start and from the end
 FULL = "disk is full"  # SQLite's message, which nsys prints too, exiting with 0
 
 
@@ -305,6 +306,13 @@ def _scrub(database: Path) -> None:
                 if (table, column) == ("NVTX_EVENTS", "binaryData"):
                     where += f" AND NOT {_is_of_nccl(connection)}"
                 connection.execute(f'UPDATE "{table}" SET "{column}" = NULL WHERE {where}')
+        if "ProcessStreams" in tables:  # all that the job printed, which log.txt has
+            connection.execute(
+                f"UPDATE StringIds SET value = substr(value, 1, {KEPT_OUTPUT}) || char(10) || '(' || "
+                f"(length(value) - {2 * KEPT_OUTPUT}) || ' characters left out, see log.txt)' || char(10) || "
+                f"substr(value, -{KEPT_OUTPUT}) "
+                f"WHERE length(value) > {3 * KEPT_OUTPUT} AND id IN (SELECT contentId FROM ProcessStreams)"
+            )
         connection.commit()
         connection.execute("VACUUM")  # what was overwritten would live on in unused parts of pages
 

@@ -6,6 +6,9 @@ from typing import Any, Protocol
 
 import torch
 
+MARKS_OF_STEP = 12  # start, end, and those of five phases
+MOST_RESERVED = 20_000  # CUDA events
+
 
 class Clock(Protocol):
     """Marks moments now, and gives the time between them later."""
@@ -21,6 +24,12 @@ class Clock(Protocol):
 
     def now(self) -> tuple[Any, float]:
         """A mark of this moment, and this moment by the clock that processes of a machine share; call it likewise."""
+
+    def reserve(self, steps: int) -> None:
+        """Make ready for so many steps, outside of measured ones."""
+
+    def forget(self, kept: Any) -> None:
+        """Use marks so far for later moments, all but the one that is kept."""
 
 
 class HostClock:
@@ -39,12 +48,19 @@ class HostClock:
         """Read both clocks."""
         return time.perf_counter(), time.monotonic()
 
+    def reserve(self, steps: int) -> None:
+        """Nothing to make."""
+
+    def forget(self, kept: float | None) -> None:
+        """Nothing to use again."""
+
 
 class CudaClock:
     """CUDA events on the current stream: the moments when the GPU gets there, read at the end.
 
     The host is never made to wait inside a step, so a phase lasts as long as it delays the GPU: data that
     arrives while the GPU still computes costs nothing, data that the GPU waits for shows in full.
+    An event is made where there is none to use again, since making one takes longer than recording it.
 
     Parameters
     ----------
@@ -56,12 +72,28 @@ class CudaClock:
 
     def __init__(self, devices: Sequence[torch.device], on: torch.device | None = None):
         self._devices, self._on = devices, on
+        self._free: list[torch.cuda.Event] = []
+        self._used: list[torch.cuda.Event] = []
 
     def mark(self) -> torch.cuda.Event:
         """Record an event."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         event.record(None if self._on is None else torch.cuda.current_stream(self._on))
+        self._used.append(event)
         return event
+
+    def reserve(self, steps: int) -> None:
+        """Make the events of so many steps; PyTorch makes one when it is first recorded."""
+        used, ready = self._used, self._free
+        self._used, self._free = [], []
+        for _ in range(min(MOST_RESERVED, steps * MARKS_OF_STEP) - len(ready)):
+            self.mark()
+        self._used, self._free = used, ready + self._used
+
+    def forget(self, kept: torch.cuda.Event | None) -> None:
+        """Use the events so far again, all but the one that is kept."""
+        self._free += [event for event in self._used if event is not kept]
+        self._used = [event for event in self._used if event is kept]
 
     def settle(self) -> None:
         """Wait for the GPUs."""

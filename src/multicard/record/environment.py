@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import socket
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import torch
 
 from multicard import __version__
+from multicard.core.system import read_or_none
 from multicard.record.visible import visible_gpus
 
+DRIVER = Path("/proc/driver/nvidia/version")
 PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "numpy")
 
 
@@ -25,12 +28,19 @@ def versions() -> dict[str, str | None]:
             found[package] = None
     found["cuda"] = torch.version.cuda
     found["nccl"] = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
-    found["driver"] = _driver()
+    found["driver"] = driver()
     return found
 
 
-def _driver() -> str | None:
-    """Version of NVIDIA's driver; None where there is none or NVML does not report it."""
+def driver(file: Path = DRIVER) -> str | None:
+    """Version of NVIDIA's driver: as Linux shows it, else by NVML if its package is there; None where neither does.
+
+    The line is "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", or
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@…)".
+    """
+    shown = re.search(r"^NVRM version:.*?Kernel Module.*? {2}(\d+\.[\d.]+)", read_or_none(file.read_text) or "", re.M)
+    if shown:
+        return shown[1]
     try:
         import pynvml
 

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+LEAST_SETTLING = 2  # steps: a profiler goes on starting in the first ones that it records
+
 
 class ProfiledWindow(NamedTuple):
     """Steps of the pass that is profiled, in order, and whether it is long enough for them.
@@ -11,7 +13,7 @@ class ProfiledWindow(NamedTuple):
     warmup_steps
         Before the profiler starts.
     settling_steps
-        While the profiler records, warm-up too: the loader read ahead while the profiler started.
+        While the profiler records, warm-up too: it is still starting, and the loader read ahead meanwhile.
     profiled_steps
         Of the window.
     crosses_pass
@@ -33,9 +35,9 @@ class ProfiledWindow(NamedTuple):
 def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> ProfiledWindow:
     """Place a window of `profiled` steps or more.
 
-    Twice as many steps as the loader reads ahead are dropped before the profiler starts, and again after: what was read
-    ahead during a pause would hide the loader. Twice as many again make the window, so that it has several bursts of
-    the loader. The window lies within one pass if a pass is long enough.
+    Twice as many steps as the loader reads ahead are dropped before the profiler starts, and again after, two at least:
+    what was read ahead during a pause would hide the loader. Four times as many make the window, so that it has several
+    bursts of the loader. The window lies within one pass if a pass is long enough.
 
     Parameters
     ----------
@@ -49,8 +51,8 @@ def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> Pro
     >>> place_window(ahead=8, pass_steps=1000, warmup=0, profiled=10)
     ProfiledWindow(warmup_steps=16, settling_steps=16, profiled_steps=32, crosses_pass=False)
     """
-    settling = 2 * ahead
-    least, profiled = max(1, settling), max(profiled, 2 * settling)
+    settling = max(LEAST_SETTLING, 2 * ahead)
+    least, profiled = max(1, 2 * ahead), max(profiled, 4 * ahead)
     warmup = max(least, warmup)
     place = warmup % pass_steps  # in the pass in which the profiler starts
     fits = least + settling + profiled <= pass_steps

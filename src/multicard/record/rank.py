@@ -99,7 +99,7 @@ def _message(error: BaseException, memory: GpuMemory | None = None) -> str:
     if len(text) > LONGEST_MESSAGE and not has_numbers:
         # The end of a worker's traceback has the error, its beginning the place.
         half = LONGEST_MESSAGE // 2
-        text = f"{text[:half]} … {text[-half:]}"
+        text = f"{text[:half].rpartition(' ')[0] or text[:half]} … {text[-half:].partition(' ')[2] or text[-half:]}"
     if memory is not None and not has_numbers and speaks_of_memory(error):
         text += f"; {memory.describe()}"
     return text if isinstance(error, KNOWN) else f"{type(error).__name__}: {text}"

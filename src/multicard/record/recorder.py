@@ -14,7 +14,7 @@ from multicard.core.files import write_csv
 from multicard.core.layout import PHASES, REWARDS, STEP_COLUMNS
 from multicard.record.capture import Capture
 from multicard.record.clock import Clock, clock_for
-from multicard.record.memory import peak_memory
+from multicard.record.memory import PeakMemory, peak_memory
 
 COUNTED_STEP = 2  # whose operations are counted: the first one also makes the state of the optimizer, and compiles
 
@@ -30,8 +30,9 @@ class Diverged(Exception):
 class Recorder:
     """Records the steps of one rank.
 
-    A step costs a few clock marks and one reading of the memory counters per GPU; marks and losses are read when
-    `settle` is called between epochs, so the measured loop never waits for the GPU.
+    A step costs a few clock marks. Marks and losses are read when `settle` is called between epochs, so the measured
+    loop never waits for the GPU; peaks of GPU memory there and where another window begins, since PyTorch makes a
+    dictionary of all its counters for them.
 
     Parameters
     ----------
@@ -43,7 +44,8 @@ class Recorder:
     clock
         That times the steps, if not the one that fits `device`.
     reset_peaks
-        Whether peaks of GPU memory are of each step, which resets PyTorch's counters, and not of all steps so far.
+        Whether peaks of GPU memory are of each window (of an epoch), which resets PyTorch's counters, and not of all
+        that the process has done so far.
     counted_step
         Of this process, whose operations and bytes are counted if it is of the warm-up; None for none.
 
@@ -77,6 +79,7 @@ class Recorder:
         self._window_epoch: int | None = None  # of the last one
         self._pending: list[_Step] = []
         self._current: _Step | None = None
+        self._window: str | None = None
         self._count = 0
         self._start_s = 0.0  # of the latest step that was settled
         self._start: Any = None  # the mark of that moment
@@ -92,6 +95,9 @@ class Recorder:
 
     def begin(self, epoch: int, window: str, start: Any = None) -> "_Step":
         """Begin a step now, or at a mark made before; no trace shows it."""
+        if self.reset_peaks and self.devices[0].type == "cuda" and (window != self._window or not self._pending):
+            self._note_peaks()
+        self._window = window
         self._count += 1
         step = self._current = _Step(self._count, epoch, window)
         step.start = self.clock.mark() if start is None else start
@@ -106,10 +112,18 @@ class Recorder:
         step = self._current
         if self._counter is not None and self._count == self._counted_step:
             self._counter.end()
-        peaks = peak_memory(*self.devices) if self.reset_peaks else peak_memory(*self.devices, reset=False)
-        step.peak_memory_bytes, step.peak_reserved_bytes = peaks
+        if self.devices[0].type != "cuda":
+            step.peaks = peak_memory(*self.devices)
         self._pending.append(step)
         self._current = None
+
+    def _note_peaks(self) -> None:
+        """Give the steps that have ended since the last call the peaks since then."""
+        unread = [step for step in self._pending if step.peaks is None]
+        if unread or not self._pending:
+            peaks = peak_memory(*self.devices, reset=self.reset_peaks)
+            for step in unread:
+                step.peaks = peaks
 
     @property
     def operations(self) -> dict[str, Any] | None:
@@ -135,6 +149,8 @@ class Recorder:
         """
         self.clock.settle()
         now = self.clock.now()
+        if self._pending:
+            self._note_peaks()
         fresh = []
         for step in self._pending:
             # From step to step: CUDA gives milliseconds in single precision, too coarse for the length of a run.
@@ -145,6 +161,7 @@ class Recorder:
             if step.window == "measured":
                 self._extend_windows(step, *now)
         self._pending.clear()
+        self.clock.forget(self._start)
         self.rows += fresh
         for row in fresh:
             if row["loss"] is not None and not math.isfinite(row["loss"]):
@@ -184,7 +201,7 @@ class _Step:
         self.counts: dict[str, int | None] = {"samples": 0, "tokens": None, "padded_tokens": None}
         self.losses: list[tuple[float, torch.Tensor]] = []
         self.rewards: list[tuple[float, torch.Tensor, torch.Tensor]] = []
-        self.peak_memory_bytes, self.peak_reserved_bytes = 0, None
+        self.peaks: PeakMemory | None = None
 
     def add(
         self,
@@ -231,8 +248,8 @@ class _Step:
             **self.counts,
             "loss": _mean(self.losses) if self.losses else None,
             **dict(zip(REWARDS, self._rewards(), strict=True)),
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "peak_memory_bytes": self.peaks.allocated,
+            "peak_reserved_bytes": self.peaks.reserved,
         }
 
     def _rewards(self) -> list[float | None]:

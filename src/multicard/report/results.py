@@ -10,7 +10,7 @@ import pandas as pd
 
 from multicard.analysis.provenance import notes
 from multicard.analysis.run_files import read_object
-from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
+from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
 from multicard.core.errors import UserError
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME
 from multicard.experiment.figures import FIGURES
@@ -158,6 +158,7 @@ def _records(folder: Path, scenarios: list[Scenario]) -> dict[str, dict[str, Any
 
 def _table(path: Path, *words: str) -> pd.DataFrame:
     """Read a CSV file. With `words`, columns that it must have, every cell stays the text that it is."""
+    check_whole(path)
     try:
         table = pd.read_csv(path, **({"dtype": str, "keep_default_na": False} if words else {"low_memory": False}))
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
 from multicard.analysis.machine_limits import MachineLimits, loader_rates, read_machine
 from multicard.analysis.measures import measure_run
 from multicard.analysis.notices import disturbance_notice
-from multicard.analysis.run_files import RunFiles, read_table
+from multicard.analysis.run_files import RunFiles
 from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, corrected, product_of, ratio_of, verdict
 from multicard.archive.matrix import Matrix
@@ -210,7 +210,7 @@ class ScenarioSpace:
         hardware = record.get("hardware") or {}
         cost_s = float(record.get("wall_time_s") or 0.0)
         if record.get("resumed"):  # that is of the last attempt alone
-            cost_s = max(cost_s, float(read_table(files.folder / EPOCHS, EPOCH_COLUMNS)["epoch_time_s"].sum()))
+            cost_s = max(cost_s, float(files.table(EPOCHS, EPOCH_COLUMNS)["epoch_time_s"].sum()))
         return Result(
             value,
             row["outcome"],

@@ -1,20 +1,22 @@
 """All events of a capture that the wanted tables are made of, each table of the traces read once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from multicard.trace.clocks import Difference, WaitingCalls, difference
 from multicard.trace.collect import Events, Progress, Where, collect, in_parallel
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, Launches
 from multicard.trace.model import Batch, EventSource, Integers, Trace
 from multicard.trace.statistics import Grouped, Statistics, statistics
-from multicard.trace.steps import Marks, Steps, Window, on_device, streams_of_steps
+from multicard.trace.steps import Marks, Owner, Steps, Window, on_device, streams_of_steps
 
 CAPTURE, STEPS = "capture", "steps"
+LACKING = 0.01  # part of the launches of a process or step that may lack their kernel
 SCOPES = (CAPTURE, STEPS)
 WORTH_THREADS = 10_000  # values; the statistics of fewer take less time than to start a thread
 
@@ -33,13 +35,18 @@ class CapturedEvents:
     """
 
     def __init__(
-        self, traces: Sequence[Trace], wanted: set[str], progress: Progress | None, scope: str = CAPTURE
+        self,
+        traces: Sequence[Trace],
+        wanted: set[str],
+        progress: Progress | None,
+        scope: str = CAPTURE,
+        dropped: Mapping[Owner, tuple[int, int]] | None = None,
     ) -> None:
         """Read the kinds of events that are `wanted`.
 
         Beside kinds, "shapes" asks for launch shapes, "starts" for more than durations of what runs on devices,
         "launches" for the calls that launched it, and "calls" for the times of all calls. The scope `STEPS` needs
-        "ranges", and for what runs on devices "api", "starts" and "launches".
+        "ranges", and for what runs on devices "api", "starts" and "launches". `dropped`: see `Marks`.
         """
         self.traces, self.scope = traces, scope
 
@@ -47,7 +54,7 @@ class CapturedEvents:
             return collect(traces, kind, keep=keep, progress=progress, **how) if kind in wanted else None
 
         self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name", "thread"))
-        self.marks = Marks(self.ranges)
+        self.marks = Marks(self.ranges, dropped)
         linked = ("correlation",) if "launches" in wanted else ()
         times = ("start", "duration") if "starts" in wanted else ()
         # When a device begins and ends steps depends on who launched what on which stream.
@@ -69,16 +76,70 @@ class CapturedEvents:
         self.api = read(
             "api",
             *(("start", "duration") if "calls" in wanted else ()),
-            groups=("process", "api", "name", *thread),
+            groups=("process", "api", "name", *(("thread",) if "calls" in wanted else thread)),
             see=self.launches.see if self.launches else None,
             where=self._begun_in_steps() if scope == STEPS else None,
         )
+        self.clocks: dict[Place, Difference] = {}
         if self.launches:
             self.launches.done()
+            if "calls" in wanted:
+                self._compare_clocks(self.launches)
         if scope == STEPS:
             self._keep_steps()
         self.classes = [kernel_class(name) for _, name in self.kernels.values("name")] if self.kernels else []
         self.collectives = [collective(name) for _, name in self.kernels.values("name")] if self.kernels else []
+
+    def _compare_clocks(self, launches: Launches) -> None:
+        """Find devices whose clock does not agree with the host's, and set their times right where that can be."""
+        waiting = None if self.api is None else WaitingCalls(self.api)
+        sets = [(own, own.values("process", "device")) for _, own in self._on_device()]
+        for place in sorted({place for _, values in sets for place in values}, key=str):
+            latency, late = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+            for which, (own, values) in enumerate(sets):
+                mine = own.mask(value == place for value in values)
+                start = own.arrays["start"][mine].astype(np.int64)
+                call = launches.start_of(which, mine)
+                known = call != UNKNOWN
+                latency.append(start[known] - call[known])
+                if own is self.memory:
+                    end, called = start + own.arrays["duration"][mine], launches.end_of(which, mine)
+                    copies = own.values("operation", "host_memory")
+                    to_host = known & own.mask(copy == "device_to_host" for _, copy, _ in copies)[mine]
+                    paged = to_host & own.mask(kind == "pageable" for _, _, kind in copies)[mine]
+                    late.append(end[paged] - called[paged])
+                    if waiting is not None:
+                        others = to_host & ~paged
+                        followed, until = waiting.ends(call[others])
+                        late.append(end[others][followed] - until)
+            found = difference(np.concatenate(latency), np.concatenate(late))
+            if found is not None:
+                self.clocks[place] = found
+                for own, values in sets if found.can_be_corrected else ():
+                    mine = own.mask(value == place for value in values)
+                    own.arrays["start"] = own.arrays["start"].astype(np.int64) - np.where(mine, found.ns, 0)
+
+    @cached_property
+    def incomplete(self) -> dict[Owner, tuple[int, int, int, int]]:
+        """Processes of which the capture lacks kernels that they launched.
+
+        Of each the number of launches without a kernel, of all, and how many steps at the beginning and at the end of
+        the capture are held in part.
+        """
+        found = {}
+        for owner, (start, lacking) in (self.launches.without_kernel() if self.launches else {}).items():
+            if not len(lacking) or lacking[-1] <= LACKING * len(lacking):
+                continue
+            first = last = 0
+            if owner in self.marks.steps:
+                steps = self.marks.steps[owner]
+                at = np.searchsorted(start, np.stack((steps.starts, steps.ends)))
+                counts, missing = np.diff(at, axis=0)[0], np.diff(np.append(0, lacking)[at], axis=0)[0]
+                whole = np.flatnonzero((counts > 0) & (missing <= LACKING * counts))
+                if len(whole):
+                    first, last = int(whole[0]), len(counts) - 1 - int(whole[-1])
+            found[owner] = (int(lacking[-1]), len(lacking), first, last)
+        return found
 
     def _on_device(self) -> list[tuple[str, Events]]:
         """What ran on devices, by kind, in the order in which `launches` counts these sets."""

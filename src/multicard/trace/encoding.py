@@ -1,6 +1,6 @@
 """Columns of an Arrow batch as NumPy arrays, and rows as codes of what they have in common."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from multicard.trace.model import Integers
 MISSING = -1
 _WIDEST = 1 << 62
 _CLOSE = 1 << 12
+MOST_NS = 1 << 61  # 73 years; times since 1970 are below it
 
 
 def integers(column: pa.Array) -> Integers:
@@ -39,6 +40,21 @@ def as_arrow(values: Integers) -> pa.Array:
     """Give integers to Arrow as they lie, without pandas too."""
     values = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def refuse_absurd(numbers: Mapping[str, Integers]) -> None:
+    """Refuse times and durations of more than `MOST_NS` nanoseconds, whose sums and differences would overflow.
+
+    Raises
+    ------
+    ValueError
+        With the time.
+    """
+    for name in numbers.keys() & {"start", "end", "duration"}:
+        low, high = int(numbers[name].min(initial=0)), int(numbers[name].max(initial=0))
+        if low < -MOST_NS or high > MOST_NS:
+            found = low if low < -MOST_NS else high
+            raise ValueError(f"found a time of {found / 1e9:.3g} s, expected at most {MOST_NS / 1e9:.3g} s")
 
 
 def encode(columns: Sequence[pa.Array]) -> tuple[Integers, list[tuple[Any, ...]]]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from multicard.core.errors import TraceError
-from multicard.core.files import described, read_json, sha256, write_json
+from multicard.core.files import described, read_object, sha256, write_json
 from multicard.core.layout import CAPTURED, EXPORTED, TRACE
 from multicard.profilers import PROFILERS
 
@@ -14,7 +14,7 @@ def export_run(folder: Path) -> None:
     A report that does not export is no error here, since the run itself is sound.
     """
     trace = folder / TRACE
-    captured = read_json(trace / CAPTURED)
+    captured = read_object(trace / CAPTURED)
     profiler, missing, files = PROFILERS[captured["profiler"]], captured["missing"], []
     for entry in captured["files"]:
         path = trace / entry["name"]

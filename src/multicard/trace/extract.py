@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from multicard.core.errors import TraceError
-from multicard.core.files import atomic_write, read_json, write_json
+from multicard.core.files import atomic_write, read_object, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
 from multicard.profilers import PROFILERS
 from multicard.trace.files import open_trace
@@ -19,13 +19,13 @@ def extract_run(folder: Path) -> None:
 
     A table that the trace holds nothing for is written without rows and listed with the reason.
     """
-    exported = read_json(folder / TRACE / EXPORTED)
+    exported = read_object(folder / TRACE / EXPORTED)
     missing = exported["missing"]
     if missing is None and PROFILERS[exported["profiler"]].reader is None:
         missing = f"no activity tables are made of what {exported['profiler']} leaves"
     found = ActivityTables({}, {})
     if missing is None:
-        ranks = read_json(folder / RUN)["ranks"]
+        ranks = read_object(folder / RUN).get("ranks") or []
         try:
             traces = [open_trace(folder / TRACE / entry["name"]) for entry in exported["files"]]
             for entry, trace in zip(exported["files"], traces, strict=True):
@@ -55,4 +55,6 @@ def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: st
         table = table.replace_schema_metadata({"multicard": json.dumps({"description": activity.description})})
         with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
-    write_json(folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": profiler, "tables": index})
+    write_json(
+        folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": profiler, "tables": index, "notices": list(found.notices)}
+    )

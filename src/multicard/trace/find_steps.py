@@ -15,9 +15,7 @@ from multicard.trace.captured_events import CapturedEvents
 from multicard.trace.collect import collect
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Batch, BatchReader, EventSource, Integers, Trace, shared_name
-from multicard.trace.steps import RECORDED, STEP
-
-Owner = tuple[int, int]  # trace, process
+from multicard.trace.steps import RECORDED, STEP, Owner
 
 # Other names of a step, without their number: Lightning's among them.
 LIKE_STEP = re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch", re.IGNORECASE)
@@ -88,7 +86,7 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     TraceError
         If a trace turns out to be damaged.
     """
-    capture = CapturedEvents(traces, {"ranges", "kernels", "api", "launches", "starts"}, None)
+    capture = CapturedEvents(traces, {"ranges", "kernels", "memory", "api", "launches", "starts", "calls"}, None)
     if capture.kernels is None or not len(capture.kernels.code):
         return FoundSteps(None, {}, {}, {}, [], {})
     ranges, processes = _ranges(capture, stated), _processes(capture)

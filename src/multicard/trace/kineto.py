@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from multicard.core.errors import TraceError
+from multicard.trace.encoding import refuse_absurd
 from multicard.trace.kernel_classes import collective_call
 from multicard.trace.model import (
     KINDS,
@@ -26,6 +27,7 @@ from multicard.trace.model import (
     shared_name,
 )
 
+SMALL_BYTES, MOST_TIMES = 64 << 20, 40  # what a file may unpack to at least, and how many times its size
 API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver", "runtime": "runtime"}
 COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 # What reading a file that is no trace, or a damaged one, can raise.
@@ -54,10 +56,9 @@ def read(path: Path) -> Trace:
     TraceError
         If the file is not a trace.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rb") as file, _no_collection():
-            document = json.load(file)
+        with _no_collection():
+            document = json.loads(_content(path))
             if not _is_trace(document):
                 raise TraceError(f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events")
             found = _KinetoEvents(document)
@@ -67,6 +68,17 @@ def read(path: Path) -> Trace:
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if not found.rows[kind]}
     name = path.name.removesuffix(".gz").removesuffix(".json")
     return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, gpus=found.gpus)
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    most = max(SMALL_BYTES, MOST_TIMES * path.stat().st_size)
+    with gzip.open(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise TraceError(f"{path}: unpacks to more than {MOST_TIMES} times its size, expected about 15")
+    return content
 
 
 def _is_trace(document: Any) -> bool:
@@ -110,7 +122,8 @@ class _KinetoEvents:
         else:
             self.ranks = rank_marks([(self.process, group[2]) for group, _ in self.rows["ranges"]])
         for kind, rows in self.rows.items():  # integers that do not fit are found here, where the file is named
-            np.array([numbers for _, numbers in rows], np.int64).reshape(-1, len(KINDS[kind].numbers))
+            columns = np.array([numbers for _, numbers in rows], np.int64).reshape(-1, len(KINDS[kind].numbers))
+            refuse_absurd(dict(zip(KINDS[kind].numbers, columns.T, strict=True)))
 
     def _add(self, event: dict[str, Any]) -> None:
         category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))

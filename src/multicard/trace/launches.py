@@ -1,5 +1,6 @@
 """The calls that launched what ran on a device: joined on process and correlation, which alone is not unique."""
 
+import re
 import threading
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from multicard.trace.collect import Events
 from multicard.trace.model import Batch, EventSource, Integers
 
 UNKNOWN = np.iinfo(np.int64).max
+LAUNCH = re.compile(r"(?:cuda|cu)(?:Launch|GraphLaunch)")
+KERNEL_LAUNCH = re.compile(r"(?:cuda|cu)Launch(?:Cooperative)?Kernel")
 
 _SPARSE = 8  # correlations per event from which on a table by correlation would waste memory
 
@@ -29,7 +32,8 @@ class Launches:
         self._owners = {owner: i for i, owner in enumerate(owners)}
         self._slots = [np.full(len(own.code), -1, np.int32) for own in events]
         self._tables: list[tuple[int, Integers] | tuple[Integers, int]] = []
-        self._known: dict[int, tuple[Integers, npt.NDArray[np.bool_]]] = {}
+        self._known: dict[int, tuple[Integers, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]] = {}
+        self._made: dict[int, list[tuple[Integers, npt.NDArray[np.bool_]]]] = {}
         self._lock = threading.Lock()
         of_event = [
             np.array([self._owners[owner] for owner in own.values("process")], np.int32)[own.code] for own in events
@@ -49,12 +53,14 @@ class Launches:
 
     def see(self, trace: int, source: EventSource, batch: Batch) -> None:
         """Take note of the calls in a batch."""
-        owners, of_threads = self._callers(trace, source, batch.group)
+        owners, of_threads, launching = self._callers(trace, source, batch.group)
         owner = owners[batch.group]
         for i in np.flatnonzero(np.bincount(owner + 1, minlength=1)[1:]).tolist():
             mine = owner == i
             slot = _find(self._tables[i], batch.numbers["correlation"][mine])
             found = slot >= 0
+            launches = launching[batch.group[mine]]
+            made = batch.numbers["start"][mine][launches], found[launches]
             slot, start = slot[found], batch.numbers["start"][mine][found]
             end = batch.numbers["end"][mine][found]
             by_thread = slot[of_threads[batch.group[mine][found]]] if self._threads else slot[:0]
@@ -63,18 +69,33 @@ class Launches:
                 first = self._start[slot] == start
                 self._end[slot[first]] = end[first]
                 self._by_thread[by_thread] = True
+                self._made.setdefault(i, []).append(made)
 
-    def _callers(self, trace: int, source: EventSource, codes: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
-        """Of each group of calls: number of the process, -1 where no device event can be its; if a thread is wanted."""
+    def _callers(
+        self, trace: int, source: EventSource, codes: Integers
+    ) -> tuple[Integers, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Of each group of calls: its process by number, or -1; if its thread is wanted; if it launches a kernel."""
         known = self._known.get(trace)
         if known is None or codes.max(initial=-1) >= len(known[0]):
-            described = source.described(("process", "api", "thread") if self._threads else ("process", "api"))
+            thread = ("thread",) if self._threads else ()
+            described = source.described(("process", "api", "name", *thread))
             owners = [
                 -1 if api == "backtrace" else self._owners.get((trace, process), -1) for process, api, *_ in described
             ]
-            wanted = [(trace, process, *thread) in self._threads for process, _, *thread in described]
-            known = self._known[trace] = np.array(owners, np.int64), np.array(wanted, bool)
+            wanted = [(trace, process, *thread) in self._threads for process, _, _, *thread in described]
+            launching = [bool(KERNEL_LAUNCH.match(name)) for _, _, name, *_ in described]
+            known = self._known[trace] = np.array(owners), np.array(wanted, bool), np.array(launching, bool)
         return known
+
+    def without_kernel(self) -> dict[tuple[Any, ...], tuple[Integers, Integers]]:
+        """When each process launched kernels, in order; and how many of the launches up to each have none recorded."""
+        found = {}
+        for owner, number in self._owners.items():
+            if number in self._made:
+                start, has = map(np.concatenate, zip(*self._made[number], strict=True))
+                order = np.argsort(start, kind="stable")
+                found[owner] = start[order], np.cumsum(~has[order])
+        return found
 
     def done(self) -> None:
         """Free what only looking out for calls needs."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from multicard.core.errors import TraceError
-from multicard.trace.encoding import MISSING, as_arrow, encode, integers
+from multicard.trace.encoding import MISSING, as_arrow, encode, integers, refuse_absurd
 from multicard.trace.model import SINGLE_CALL, Batch, BatchReader, EventSource, Groups, Integers, picked, shared_name
 from multicard.trace.nsys_tables import process_of, thread_of
 from multicard.trace.sqlite_file import SqliteFile, readable
@@ -68,6 +68,7 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
                         name = np.where(integers(bare) == 1, by_id.codes(integers(ids)), name)
                     codes, distinct = encode([thread, in_domain, as_arrow(name)])
                     times = integers(start), integers(end)
+                    refuse_absurd({"start": times[0], "end": times[1]})
                     numbers = {"start": times[0], "end": times[1], "duration": times[1] - times[0]}
                     yield Batch(groups.codes(distinct)[codes], numbers)
 

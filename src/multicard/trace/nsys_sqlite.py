@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from multicard.core.errors import TraceError
-from multicard.trace.encoding import encode, integers
+from multicard.trace.encoding import encode, integers, refuse_absurd
 from multicard.trace.model import (
     KINDS,
     NOT_RECORDED,
@@ -191,6 +191,7 @@ def _part(database: SqliteFile, query: str, packing: Packing, numbers: Sequence[
             for rows in database.batches(query):
                 codes, distinct = encode(rows.columns[:keys])
                 arrays = [integers(column) for column in rows.columns[keys:]]
+                refuse_absurd(dict(zip(numbers, arrays, strict=True)))
                 known = groups.codes([packing.unpacked(words) for words in distinct])
                 batch = Batch(known[codes], dict(zip(numbers, arrays, strict=True)))
                 for name, column in zip(numbers, rows.columns[keys:], strict=True):
@@ -263,6 +264,7 @@ def _memory_use(database: SqliteFile) -> EventSource:
             rows = pa.Table.from_batches(found)
             codes, distinct = encode([column.combine_chunks() for column in rows.columns[:3]])
             start, change = (integers(column.combine_chunks()) for column in rows.columns[3:])
+            refuse_absurd({"start": start})
             used = np.empty_like(change)
             for code in range(len(distinct)):
                 own = codes == code

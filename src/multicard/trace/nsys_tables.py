@@ -63,7 +63,12 @@ _ON_DEVICE = {"process": (Field("globalPid", 24),), "device": (Field("deviceId",
 # The launch limits of CUDA: 2³¹ - 1, 65535 and 65535 blocks, 1024, 1024 and 64 threads.
 _GRID = (Field("gridX", 31), Field("gridY", 16), Field("gridZ", 16))
 _BLOCK = (Field("blockX", 11), Field("blockY", 11), Field("blockZ", 7))
-TIMES = {"correlation": "correlationId", "start": "start", "end": "end", "duration": '"end" - start'}
+TIMES = {
+    "correlation": "correlationId",
+    "start": "start",
+    "end": "end",
+    "duration": 'CAST("end" - start AS INT)',
+}  # a difference that overflows is a float
 
 TABLES: dict[str, tuple[Table, ...]] = {
     "api": (

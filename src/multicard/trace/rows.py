@@ -3,7 +3,6 @@
 A row names its trace by number; columns that it lacks are empty.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import pairwise
@@ -17,7 +16,7 @@ from multicard.trace.collect import Events
 from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
 from multicard.trace.host import elsewhere
 from multicard.trace.intervals import NOTHING, Intervals
-from multicard.trace.launches import UNKNOWN
+from multicard.trace.launches import LAUNCH, UNKNOWN
 from multicard.trace.model import Integers
 from multicard.trace.statistics import Grouped, Statistics, by_group, statistics
 from multicard.trace.steps import ALWAYS, STEP, Window
@@ -26,7 +25,6 @@ from multicard.trace.timeline import timelines
 Rows = list[dict[str, Any]]
 
 _MOST_POINTS = 1000  # over time, per device and pool or metric
-_LAUNCH = re.compile(r"(?:cuda|cu)(?:Launch|GraphLaunch)")
 
 
 def _seconds(found: Statistics) -> dict[str, Any]:
@@ -206,7 +204,7 @@ def shares(capture: CapturedEvents) -> Rows:
     copies = "time of all memory operations on the device"
     add("host_to_device_copies", copies, "memory", lambda code: memory[code][3] == "host_to_device", "device")
     calls = "time of all CUDA API calls of the process"
-    add("kernel_launches", calls, "api", lambda code: bool(_LAUNCH.match(api[code][3])))
+    add("kernel_launches", calls, "api", lambda code: bool(LAUNCH.match(api[code][3])))
     add("synchronizations", calls, "api", lambda code: "Synchronize" in api[code][3])
     kernels = "time of all kernels on the device"
     add("nccl", kernels, "kernels", lambda code: capture.classes[code] == "communication", "device")

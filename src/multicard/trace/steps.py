@@ -1,6 +1,6 @@
 """When steps begin and end: on the host, whose ranges mark them, and on a device, which may run far behind the host."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from multicard.trace.collect import Events
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 
+Owner = tuple[int, int]  # trace, process
 Thread = tuple[int, int, int | None]  # trace, process, thread; None where threads were not recorded
 
 STEP = "step"
@@ -105,9 +106,12 @@ def streams_of_steps(
 class Marks:
     """Steps and phases that the processes of a capture marked by ranges."""
 
-    def __init__(self, ranges: Events | None) -> None:
-        """`ranges` carry process, name, thread, start and duration."""
-        self._ranges = ranges
+    def __init__(self, ranges: Events | None, dropped: Mapping[Owner, tuple[int, int]] | None = None) -> None:
+        """`ranges` carry process, name, thread, start and duration.
+
+        `dropped` gives numbers of steps to leave out, at the beginning and at the end of those of a process.
+        """
+        self._ranges, self._dropped = ranges, dropped or {}
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -145,10 +149,16 @@ class Marks:
                     "thread": threads[code],
                 }
             )
+        for owner, (first, last) in self._dropped.items():
+            own = [row for row in rows if (row["trace"], row["process"]) == owner]
+            count = max((row["step"] or 0 for row in own), default=0)
+            whole = [row for row in own if row["step"] and first < row["step"] <= count - last]
+            rows = [row for row in rows if (row["trace"], row["process"]) != owner]
+            rows += [row | {"step": row["step"] - first} for row in whole]
         return rows
 
     @cached_property
-    def steps(self) -> dict[tuple[int, int], Steps]:
+    def steps(self) -> dict[Owner, Steps]:
         """Steps of the host, by trace and process."""
         found: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for row in self.rows:

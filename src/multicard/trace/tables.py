@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from multicard.core.errors import TraceError
 from multicard.trace import rows as of
 from multicard.trace.captured_events import CAPTURE, SCOPES, STEPS, CapturedEvents
 from multicard.trace.collect import Progress
@@ -66,10 +67,14 @@ class Activity:
 
 
 class ActivityTables(NamedTuple):
-    """The rows of the tables that a capture gives, by name, and the reason for each that it does not."""
+    """The rows of the tables that a capture gives, by name, and the reason for each that it does not.
+
+    `notices` are lines on what the capture lacks, or what was set right in it.
+    """
 
     rows: dict[str, Rows]
     absent: dict[str, str]
+    notices: tuple[str, ...] = ()
 
     def table(self, name: str) -> pa.Table:
         """One table with its columns; empty if the capture does not give it."""
@@ -109,7 +114,12 @@ def activity_tables(
     """
     chosen = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
     absent = {name: reason for name, a in chosen.items() if (reason := a.why_absent(traces)) is not None}
-    capture = CapturedEvents(traces, _wanted(traces, only, scope), progress, scope)
+    wanted = _wanted(traces, only, scope)
+    capture = CapturedEvents(traces, wanted, progress, scope)
+    notices = _notices(capture)
+    dropped = {owner: (first, last) for owner, (_, _, first, last) in capture.incomplete.items() if first or last}
+    if dropped:
+        capture = CapturedEvents(traces, wanted, None, scope, dropped)
     tables: dict[str, Rows] = {}
     for name, activity in chosen.items():
         if name not in absent:
@@ -117,7 +127,26 @@ def activity_tables(
                 tables[name] = _complete(activity, activity.make(capture), traces)
             except CannotTell as reason:
                 absent[name] = str(reason)
-    return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent})
+    return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent}, notices)
+
+
+def _notices(capture: CapturedEvents) -> tuple[str, ...]:
+    """What is wrong with a capture, in lines; raises where nothing can be done about it."""
+    lines = []
+    for (trace, process, device), clocks in capture.clocks.items():
+        where = f"{capture.traces[trace].name}: process {process}, device {device}: {clocks}"
+        if not clocks.can_be_corrected:
+            raise TraceError(f"{where}: its times cannot be compared with the host's; capture it again")
+        lines.append(f"{where}: its times were corrected by that")
+    for (trace, process), (lacking, launches, first, last) in capture.incomplete.items():
+        line = (
+            f"{capture.traces[trace].name}: process {process}: {lacking} of {launches} kernel launches without a kernel"
+        )
+        if first or last:
+            of = len(capture.marks.steps[trace, process].starts)
+            line += f"; {first + last} of {of} steps, held in part, are left out"
+        lines.append(line)
+    return tuple(lines)
 
 
 def events_to_read(traces: Sequence[Trace], only: Collection[str] | None = None, scope: str = CAPTURE) -> int:
@@ -132,7 +161,8 @@ def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -
     if scope == STEPS and kinds:
         kinds |= {"ranges"}
         kinds |= {"api", "launches", "starts"} if kinds & {"kernels", "memory"} else set()
-    return kinds
+    # Whether the clocks of host and device agree is told by copies and the calls that wait for them.
+    return kinds | {"memory", "calls"} if {"launches", "starts"} <= kinds else kinds
 
 
 def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
@@ -271,7 +301,7 @@ ACTIVITIES: dict[str, Activity] = {
         "Where each device's time goes, by unions of intervals: over the capture, or from the first step's start to "
         "the last one's end (scope steps), and per step. The extent of steps is the device's own where launches tell "
         "it, else the host's; start_s counts from the first of them in the report.",
-        needs=("ranges", "api", "launches", "starts", "calls"),
+        needs=("ranges", "api", "launches", "starts"),
         requires_any=True,
     ),
     "shares": Activity(

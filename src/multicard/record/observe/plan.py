@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from multicard.record.profiled_window import ProfiledWindow, place_window
+from multicard.record.profiled_window import LEAST_SETTLING, ProfiledWindow, place_window
 
 
 class Pace(NamedTuple):
@@ -42,7 +42,7 @@ def place(pace: Pace, profiled: int) -> ProfiledWindow:
     """
     ahead = math.ceil(pace.ahead / pace.batches_per_step) if pace.batches_per_step else 0
     if pace.pass_steps is None:
-        return ProfiledWindow(0, 2 * ahead, max(profiled, 4 * ahead), False)
+        return ProfiledWindow(0, max(LEAST_SETTLING, 2 * ahead), max(profiled, 4 * ahead), False)
     window = place_window(ahead, pace.pass_steps, pace.steps_in_pass, profiled)
     return window._replace(warmup_steps=window.warmup_steps - pace.steps_in_pass)
 
@@ -74,7 +74,7 @@ class Plan:
     @property
     def steps(self) -> int:
         """All steps; at least so many until the window is placed."""
-        return self.measured_end + (self.profiled.steps if self.profiled else self.least_profiled)
+        return self.measured_end + (self.profiled.steps if self.profiled else LEAST_SETTLING + self.least_profiled)
 
     def window(self, step: int) -> str:
         """Window of a step."""

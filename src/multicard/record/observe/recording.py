@@ -108,6 +108,7 @@ class Recording:
         self._arrival = FirstCall(lambda: self.note(FORWARD)) if self._on_gpu else None  # of a batch on the GPU
         self._window: AbstractContextManager[Any] | None = None
         self._ranges: list[AbstractContextManager[Any]] = []  # of the step, and of its phase
+        self._is_within = True  # a pass: else one may end before the step begins, and a test may follow
 
     @property
     def is_measured(self) -> bool:
@@ -128,6 +129,7 @@ class Recording:
 
     def note_batch(self) -> None:
         """A loader gave a batch: its transfer begins, or the forward pass does."""
+        self._is_within = True
         if self._arrival is None or has_compiled():
             self.note(FORWARD)
         else:
@@ -174,7 +176,7 @@ class Recording:
 
     def _show(self, event: str | None) -> None:
         self._close_ranges(1)
-        if event in (LEFT, PASSED, EVALUATION, TESTED):
+        if event in (LEFT, PASSED, EVALUATION, TESTED) or not self._is_within:
             return
         self._show_step()
         if self._step.window != "warmup":
@@ -206,8 +208,8 @@ class Recording:
         self._start, self._events = self._step.start, []
         self._seen.append((self._step, self._events))
         length = observer.loader.length if observer.loader else None
-        is_within = length is None or observer.batches_in_pass < length  # else a pass ends here, and a test may follow
-        if self._window is not None and is_within:
+        self._is_within = length is None or observer.batches_in_pass < length
+        if self._window is not None and self._is_within:
             self._show_step()
 
     def end_step(self, observer: Observer) -> None:
@@ -239,6 +241,7 @@ class Recording:
         """A pass over the data begins: the step that is open begins only now; give what that has changed."""
         if self._step is None:
             return None
+        self._is_within = True
         before = self._step.start, self._step.epoch, list(self._events), self._between_passes
         self._close_ranges(0)
         self._events.clear()
@@ -263,6 +266,7 @@ class Recording:
         plan = self.plan
         if step == max(1, plan.warmup):  # the last step of the warm-up makes up for the time that this takes
             self.others.start()
+            self.recorder.clock.reserve(plan.measured)
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
             self.thread.start()
@@ -297,7 +301,7 @@ class Recording:
 
     def _log(self, text: str) -> None:
         if self.rank == 0:
-            print(f"{PROGRESS}  {text}", file=sys.stderr, flush=True)
+            print(f"{PROGRESS}  {text}\n", end="", file=sys.stderr, flush=True)  # in one write: others print, too
 
     # The end.
 

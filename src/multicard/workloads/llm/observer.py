@@ -14,6 +14,7 @@ from torch import nn
 from multicard.core.errors import UserError
 from multicard.record.capture import Capture
 from multicard.record.others import OthersMeter
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.record.rank import log_progress
 from multicard.record.recorder import Recorder
 from multicard.workloads.llm.model_state import ModelState, count
@@ -157,12 +158,13 @@ class Observer:
 
     def _begin_step(self, number: int) -> None:
         p = self.p
-        window = "warmup" if number <= p.least_warmup_steps else "measured"
-        if number > p.least_warmup_steps + p.steps:
+        measured_end = p.least_warmup_steps + p.steps
+        window = "measured" if p.least_warmup_steps < number <= measured_end else "warmup"
+        if number > measured_end + LEAST_SETTLING:
             window = "profiled"
         if number == p.least_warmup_steps:  # the last step of the warm-up makes up for the time that this takes
             self.others.start()
-        if window == "profiled" and "window" not in self._open:
+        if number == measured_end + 1:
             self.recorder.settle()
             self.others.stop()
             self._enter_context("window", self.capture.window())

@@ -11,6 +11,7 @@ from multicard.experiment.parameters import (
     ProfiledSteps,
     WarmupSteps,
 )
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.llm.technique import TECHNIQUES
 
 
@@ -144,4 +145,4 @@ class LlmParameters(JobParameters):
     @property
     def total_steps(self) -> int:
         """Steps of all windows."""
-        return self.least_warmup_steps + self.steps + self.profiled_steps
+        return self.least_warmup_steps + self.steps + LEAST_SETTLING + self.profiled_steps

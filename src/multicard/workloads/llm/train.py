@@ -10,6 +10,7 @@ import torch
 from multicard.core.layout import STEPS, rank_file
 from multicard.record.capture import Capture
 from multicard.record.others import OthersMeter
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.record.rank import bind_rank, run_rank
 from multicard.record.recorder import COUNTED_STEP, Recorder
 from multicard.record.visible import rank_devices
@@ -37,6 +38,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
 
     capture = Capture(job["profiler"], scratch, rank, device)
     recorder = Recorder(rank, device, capture, counted_step=COUNTED_STEP)
+    recorder.clock.reserve(p.total_steps * p.gradient_accumulation_steps)
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     observer = Observer(p, rank, recorder, capture, others)
     train_file, output = Path(job["data"]) / texts["files"][0]["name"], scratch / "output"
@@ -52,7 +54,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
         # The recipes load in the training process: no batch is read ahead, so the window just follows the measured one.
         "profiled_window": {
             "warmup_steps": 0,
-            "settling_steps": 0,
+            "settling_steps": LEAST_SETTLING,
             "profiled_steps": p.profiled_steps,
             "crosses_pass": len(epochs) > 1,
         },

@@ -8,6 +8,7 @@ from multicard.experiment.datasets import Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
 from multicard.experiment.workload import BATCH, Inputs, Operations, Traffic, Unit, Workload
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES
@@ -100,7 +101,7 @@ class Llm(Workload):
         return {
             "loading weights": LIBRARIES_S + weights / STORAGE_BYTES_PER_S,
             "training": (p.least_warmup_steps + p.steps) * step,
-            "profiled window": p.profiled_steps * step,
+            "profiled window": (LEAST_SETTLING + p.profiled_steps) * step,
             "saving weights": 0.0 if p.trains_adapters or p.save == "none" else weights / STORAGE_BYTES_PER_S,
         }
 

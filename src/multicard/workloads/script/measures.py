@@ -67,7 +67,13 @@ def distinct_share(record: Mapping[str, Any]) -> float | None:
 
     A stated number of samples per step counts distinct ones.
     """
-    return 1.0 if record["parameters"].get("samples_per_step") is not None else _drawn_share(record)
+    return 1.0 if stated_samples(record["parameters"]) is not None else _drawn_share(record)
+
+
+def stated_samples(parameters: Mapping[str, Any]) -> int | None:
+    """Samples of a step of all ranks, as a run's parameters state them; None where they do not."""
+    each = parameters.get("samples_per_device")
+    return parameters.get("samples_per_step") if each is None else each * parameters["devices"]
 
 
 def _drawn_share(record: Mapping[str, Any]) -> float | None:

@@ -11,6 +11,8 @@ from typing import Any
 from multicard.core.files import read_json
 from multicard.core.layout import MADE, PROCESS, rank_file
 from multicard.core.reasons import Reason
+from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 # Environment variables that scripts for several ranks read.
@@ -59,7 +61,9 @@ def _judged(
         return outcome, replace(reason, code="unused_gpus")
     if ended:
         return outcome, reason
-    if reason.code == "exited" and (raised := [each for each in processes if each.get("error")]):
+    launchers = {module for each in LAUNCHERS.values() for module in each.modules}  # they only say that a rank failed
+    raised = [each for each in processes if each.get("error") and each["program"] not in launchers]
+    if reason.code == "exited" and raised:
         words = {Path(word).name for word in p.command}
         # The script before what it started; of its ranks, the first to fail.
         error = min(raised, key=lambda each: Path(each["program"]).name not in words)["error"]
@@ -80,7 +84,8 @@ def _made(p: ScriptParameters, code: str, scratch: Path) -> str | None:
     if not any(counts.values()):
         return None
     if len(set(counts.values())) == 1:
-        return f"it had made {counts[0]} of at least {p.least_warmup_steps + p.steps + p.profiled_steps} steps"
+        needed = p.least_warmup_steps + p.steps + LEAST_SETTLING + p.profiled_steps
+        return f"it had made {counts[0]} of at least {needed} steps"
     which = ", ".join(f"rank {rank} {count}" for rank, count in counts.items())
     # Ranks that were ended because of another one have made another number anyway.
     hint = "; every rank has to make the same number" if code == "timed_out" else ""

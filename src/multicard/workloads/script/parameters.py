@@ -85,6 +85,14 @@ class ScriptParameters(JobParameters):
             json_schema_extra={"label": "samples"},
         ),
     ] = None
+    samples_per_device: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="The same of each device, where `samples_per_step` is null: `devices` times as many in a step.",
+            json_schema_extra={"label": "samplesperdevice"},
+        ),
+    ] = None
     steps: Annotated[
         int, Field(ge=1, description="Measured steps, after the warm-up.", json_schema_extra={"label": "steps"})
     ] = 50
@@ -109,6 +117,8 @@ class ScriptParameters(JobParameters):
     def _command_fits(self) -> "ScriptParameters":
         if error := command_error(self.command, self.args, GIVEN):
             raise ValueError(error)
+        if self.samples_per_step is not None and self.samples_per_device is not None:
+            raise ValueError("samples_per_device: samples_per_step is stated too, expected one of them")
         return self
 
     def __hash__(self) -> int:
@@ -133,6 +143,11 @@ class ScriptParameters(JobParameters):
         if self.launcher != "auto":
             return self.launcher
         return "torchrun" if self.devices > 1 else "python"
+
+    @property
+    def stated_samples(self) -> int | None:
+        """Samples of a step of all ranks, as stated."""
+        return self.samples_per_device * self.devices if self.samples_per_device else self.samples_per_step
 
     @property
     def ranks(self) -> int:

@@ -15,6 +15,7 @@ from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.secrets import SECRET_VARIABLE, STANDALONE_TOKEN
 from multicard.core.system import ask, version_of
+from multicard.core.text import printable
 from multicard.record.observe import OBSERVE, OBSERVER_SITE
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
@@ -176,7 +177,7 @@ def _interpreter_problem(python: str) -> str | None:
         return f"python: no such interpreter: {python}"
     answer = ask([python, "-c", QUESTION], INTERPRETER_LIMIT_S)
     if answer.problem or len(answer.lines) < 2:
-        return f"python: {(answer.problem or f'{python} does not answer as Python does')[:LONGEST_ANSWER]}"
+        return f"python: {printable(answer.problem or f'{python} does not answer as Python does', LONGEST_ANSWER)}"
     version, torch = answer.lines[-2:]  # a sitecustomize of the user may print, too
     if (version_of(version) or ()) < LEAST_PYTHON:
         return f"python: {python} is Python {version}, at least {_dotted(LEAST_PYTHON)} is needed"

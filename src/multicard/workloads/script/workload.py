@@ -92,7 +92,7 @@ class Script(Workload):
             "warmup_steps": p.least_warmup_steps,
             "measured_steps": p.steps,
             "profiled_steps": p.profiled_steps,
-            "samples_per_step": p.samples_per_step,
+            "samples_per_step": p.stated_samples,
             "count_operations": p.count_operations,
         }
 
@@ -135,7 +135,9 @@ class Script(Workload):
         """A step without a phase that others have spent no time in it; a stated number of samples is shared equally."""
         known = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
         steps = steps.assign(**{name: steps[name].fillna(0.0) for name in known})
-        stated = record["parameters"].get("samples_per_step")
+        from multicard.workloads.script.measures import stated_samples
+
+        stated = stated_samples(record["parameters"])
         return steps if stated is None else steps.assign(samples=stated / steps["rank"].nunique())
 
     def distinct_share(self, record: Mapping[str, Any]) -> float:

@@ -101,6 +101,7 @@ def train(
     state = State(model, optimizer, scaler, training, recorder, epochs)
     checkpoints = Checkpoints(job, p, rank, device, facts, state)
     resumed = checkpoints.resume()
+    recorder.clock.reserve(steps_per_epoch)
     try:
         done = len(epochs) * steps_per_epoch
         warm = done + p.least_warmup_steps

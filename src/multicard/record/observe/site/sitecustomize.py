@@ -134,7 +134,9 @@ def note_error():
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and "multicard.record.observe.hooks" not in sys.modules:
         message = "{}: {}".format(type(error).__name__, " ".join(str(error).split()))
-        reason = {"code": "error", "message": message[:LONGEST_MESSAGE]}
+        if len(message) > LONGEST_MESSAGE:
+            message = message[:LONGEST_MESSAGE].rpartition(" ")[0] + " …"
+        reason = {"code": "error", "message": message}
         if told_rank() is not None:
             reason["rank"] = told_rank()
         note_process(error={"outcome": "failed", "reason": reason})

@@ -1,0 +1,100 @@
+"""Small files that are made to grow without end are refused in one line, before they do."""
+
+import gzip
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from multicard.analysis.run_files import read_activity
+from multicard.core.errors import TraceError, UserError
+from multicard.experiment.config import MOST_RUNS
+from multicard.experiment.load import check, read_yaml
+from multicard.trace.kineto import read
+
+
+def test_a_gzip_bomb_is_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json.gz"
+    with gzip.open(path, "wb", compresslevel=1) as packed:
+        for _ in range(80):
+            packed.write(b" " * (1 << 20))
+    with pytest.raises(TraceError, match="unpacks to more than 40 times its size"):
+        read(path)
+
+
+def test_a_small_table_of_many_rows_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "phases.parquet"
+    with pq.ParquetWriter(path, pa.schema([("step", pa.int64())])) as writer:
+        for _ in range(40):
+            writer.write_table(pa.table({"step": pa.repeat(1, 1_000_000)}))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(UserError, match=r"phases\.parquet: found 40000000 rows, expected 33554432 at most"):
+        read_activity(path)
+
+
+def test_a_long_text_in_many_rows_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "phases.parquet"
+    words = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), 1_000_000), pa.array(["x" * 1000]))
+    pq.write_table(pa.table({"phase": words.cast(pa.string()).slice(0, 1000)}), path)
+    assert read_activity(path)["phase"].type == pa.string()
+    pq.write_table(pa.table({"phase": words}), path, store_schema=False)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(UserError, match="found texts of 1000 bytes in 1000000 rows"):
+        read_activity(path)
+
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LAUGHS, "its aliases (*name) make"),
+        (MERGES, "its aliases (*name) make"),
+        ("a: &a [*a]\n", "nested too deeply, or an alias (*name) contains itself"),
+        ("a: " + "[" * 20_000, "nested too deeply"),
+        ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+    ],
+)
+def test_yaml_that_grows_without_end_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as stopped:
+        read_yaml(path)
+    [line] = str(stopped.value).splitlines()
+    assert line.startswith(f"{path}: ") and says in line
+
+
+def test_ordinary_aliases_stay(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("a: &a {x: [1, 2]}\nb: {<<: *a, y: *a}\n")
+    assert read_yaml(path) == yaml.safe_load(path.read_text())
+
+
+def test_runs_are_counted_before_they_are_made() -> None:
+    values = list(range(1, 201))
+    vary = {"batch_size": values, "seed": values, "epochs": values}
+    scenario = {"question": "?", "fixed": {"device": "cpu"}, "vary": vary, "repeats": 5, "figures": ["step_breakdown"]}
+    with pytest.raises(UserError, match=f"scenarios.many: asks for 40000000 runs, expected {MOST_RUNS} at most"):
+        check({"scenarios": {"many": scenario}}, "mine.yaml", outside=False)
+
+
+def test_a_bomb_takes_no_more_memory_than_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(b"[" + b" " * (1 << 28), 9, mtime=0) * 32)  # 8 MB, for 8.6 GB
+    assert path.stat().st_size < 10 << 20
+    program = "import sys; from pathlib import Path; from multicard.trace.kineto import read; read(Path(sys.argv[1]))"
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, preexec_fn=limit, check=False
+    )
+    assert "unpacks to more than 40 times its size" in ended.stderr.splitlines()[-1]
