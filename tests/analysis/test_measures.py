@@ -310,7 +310,7 @@ def test_status_names_a_run_whose_profiled_window_is_another_job(tmp_path: Path)
     share = 8 * (0.45 + 0.75 + 0.5) / (8 * (2 + 4.6 + (3 + 4.1) / 2) - 1.1 / 2)
     assert (row["data_share"], row["profiled_data_share"]) == (pytest.approx(share), 0.0)
     assert row["windows_differ"] is True and row["stationary"] is True
-    assert _run_status(None, folder)[1][0] == (
+    assert _run_status(None, folder, None)[1][0] == (
         "profiled window unlike the measured one: data share 0.0% instead of 17%, steps 30% shorter"
     )
 
@@ -321,7 +321,7 @@ def test_measures_and_status_tell_a_run_that_was_not_executed_as_configured(tmp_
     folder = record(tmp_path, "ddp", ranks=ranks, ended_at_time_limit=True)
     told = "compiled in part only: torch.compile hit its recompile_limit (8), and runs the rest uncompiled"
     assert runs_table([measure_run(folder)])["deviation"].tolist() == [told]
-    assert _run_status(None, folder)[1] == [
+    assert _run_status(None, folder, None)[1] == [
         "its processes did not exit after all ranks had finished, and were ended at the time limit",
         f"not as configured: {told}",
     ]
@@ -344,4 +344,4 @@ def test_status_names_a_profiled_window_that_crosses_a_pass_and_steps_on_a_gpu_t
         "profiled window crosses the end of a pass: the loader restarts in or just before it",
         "steps of a GPU timed on the host: too few launches were recorded, so shares per step may cover the wrong time",
     ]
-    assert [doubt for doubt in _run_status(None, folder)[1] if doubt in doubts] == (doubts if told else [])
+    assert [doubt for doubt in _run_status(None, folder, None)[1] if doubt in doubts] == (doubts if told else [])

@@ -147,6 +147,16 @@ def test_no_bound_is_given_on_computing(tmp_path: Path) -> None:
         assert "Untried: `precision: bf16`" in text and "at most" not in text
 
 
+def test_no_bound_is_given_on_nearly_the_whole_step(tmp_path: Path) -> None:
+    assert "at most" not in as_markdown(made(tmp_path, images(100, (1.0, 1.0), data_share=0.95)))
+
+
+def test_what_a_capture_without_steps_shows_is_of_the_capture(tmp_path: Path) -> None:
+    rows = [ADOPTED | {"devices": 1}]
+    text = as_markdown(made(tmp_path, rows, tables={"timeline": [timeline(0, idle_other=0.6) | {"scope": "capture"}]}))
+    assert text.splitlines()[2] == "- 60% of the capture is idle for a reason that the trace does not show."
+
+
 def test_time_in_no_phase_is_named(tmp_path: Path) -> None:
     evidence = made(tmp_path, [SCRIPT | {"devices": 1, "device": "cpu", "other_share": 0.99, "compute_share": 0.01}])
     text = as_markdown(evidence)

@@ -209,7 +209,7 @@ def test_phases_may_be_missing_and_need_not_add_up_to_the_step(tmp_path: Path) -
     assert (row["backward_s"], row["optimizer_s"], row["other_s"]) == pytest.approx((0.05, 0.01, 0.04))
     assert row["forward_s"] is None and row["data_share"] is None
     assert check_run(folder).faults() == []
-    assert _run_status(None, folder) == ("completed", ["no trace: no profiler"], True)
+    assert _run_status(None, folder, None) == ("completed", ["no trace: no profiler"], True)
 
 
 def test_a_phase_that_some_steps_are_without_counts_over_all_steps(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ WORTH_A_WORD = 0.01  # share of a step from which on the largest other cost is n
 FULL = 0.9  # share of a GPU's memory
 OVERHEAD = 0.05  # profiling overhead above which shares from the trace come with a caveat
 MOSTLY = 0.5
+NEARLY_ALL = 0.9  # share of a step above which what would remain is too uncertain for a bound
 SHOWN_WHOLE = 0.0995  # from which on a share is in whole per cent
 
 
@@ -68,24 +69,27 @@ class Bottleneck:
     def most_gain(self) -> float | None:
         """How many times as fast at most, if this part took no time and nothing else changed (Amdahl, AFIPS 1967).
 
-        None where that would mean nothing: computing cannot vanish. Of padding if time goes with the number of tokens.
+        None where that would mean nothing: computing cannot vanish, and of a share near 1 too little is known. Of
+        padding if time goes with the number of tokens.
 
         >>> round(Bottleneck("data loading", 0.3, "").most_gain, 2)
         1.43
         """
-        return None if self.kind in UNBOUNDED or self.share >= 1 else 1 / (1 - self.share)
+        return None if self.kind in UNBOUNDED or self.share > NEARLY_ALL else 1 / (1 - self.share)
 
 
 @dataclass(frozen=True)
 class BottleneckReport:
     """Bottlenecks of a configuration, the largest share first, and caveats.
 
-    `parts` are all parts of its step, means over repeats: the breakdown. Empty where nothing tells them.
+    `parts` are all parts of its step, means over repeats: the breakdown. Empty where nothing tells them. They are `of`
+    the step, or of the capture where a trace alone tells them and shows no steps.
     """
 
     configuration: Configuration
     bottlenecks: list[Bottleneck]
     parts: dict[str, float]
+    of: str
     caveats: list[str]
 
     @property
@@ -113,9 +117,10 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
     reports = []
     for configuration in evidence.configurations:
         numbers = [_Numbers(run, traces.get(run.run, {})) for run in configuration.completed]
-        parts, pageable = _mean_parts(configuration), _share(numbers, "pageable_copies")
+        parts, of = _mean_parts(configuration), _scope(numbers)
+        pageable = _share(numbers, "pageable_copies")
         found = [
-            Bottleneck(part, share, _of_part(part, share, numbers), pageable)
+            Bottleneck(part, share, _of_part(part, share, numbers, of), pageable)
             for part, share in parts.items()
             if share >= LEAST
         ]
@@ -126,7 +131,7 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
         memory = _memory(configuration)
         if memory is not None:  # what does not fit comes before what takes time
             found.insert(0 if not numbers else len(found), memory)
-        reports.append(BottleneckReport(configuration, found, parts, _caveats(configuration)))
+        reports.append(BottleneckReport(configuration, found, parts, of, _caveats(configuration)))
     return reports
 
 
@@ -145,11 +150,13 @@ def summary(reports: Sequence[BottleneckReport]) -> list[str]:
     ]
 
 
-def _led_by(kind: str, reports: Sequence[BottleneckReport], of: int) -> str:
+def _led_by(kind: str, reports: Sequence[BottleneckReport], every: int) -> str:
     shares = [report.parts[kind] for report in reports]
-    text = f"{_range(shares)} of the step is in none of the phases seen"
+    of = reports[0].of
+    unseen = "idle for a reason that the trace does not show" if LAUNCHES in reports[0].parts else NOT_SEEN
+    text = f"{_range(shares)} of the {of} is {unseen}"
     if kind != OTHER:
-        text = f"{'mostly' if min(shares) >= MOSTLY else 'largest part'} {kind} ({_range(shares)} of the step)"
+        text = f"{'mostly' if min(shares) >= MOSTLY else 'largest part'} {kind} ({_range(shares)} of the {of})"
     others = {
         part: [report.parts.get(part, 0.0) for report in reports]
         for part in dict.fromkeys(part for report in reports for part in report.parts)
@@ -162,7 +169,7 @@ def _led_by(kind: str, reports: Sequence[BottleneckReport], of: int) -> str:
             took = f", {seconds}"
         what = "largest other cost" if kind in COMPUTING else "then"
         text += f"; {what} {_named(largest)} ({_range(others[largest])}{took})"
-    return text if of == 1 else f"{len(reports)} of {counted(of, 'configuration')}: {text}"
+    return text if every == 1 else f"{len(reports)} of {counted(every, 'configuration')}: {text}"
 
 
 def _named(part: str) -> str:
@@ -195,6 +202,7 @@ def _share(numbers: Iterable[_Numbers], name: str) -> float | None:
     return _median(numbers, lambda each: each.share(name))
 
 
+NOT_SEEN = "in none of the phases seen"
 # What each part is, after its share of the step: by a trace of GPUs, and without one.
 WITH_TRACE: Mapping[str, str] = {
     COMPUTE: "the GPU computes",
@@ -214,17 +222,26 @@ WITHOUT: Mapping[str, str] = {
     DATA: "waiting for the data loader, on the rank that waited longest in each step",
     EVALUATION: "evaluation between steps",
     STALLS: "stalls between or inside steps",
-    OTHER: "in none of the phases seen",
+    OTHER: NOT_SEEN,
 }
 
 
-def _of_part(part: str, share: float, numbers: Sequence[_Numbers]) -> str:
+def _scope(numbers: Sequence[_Numbers]) -> str:
+    scopes = {each.trace.get("scope") for each in numbers}
+    return (
+        "capture"
+        if scopes == {"capture"} and not any(each.run.number("iteration_time_s") for each in numbers)
+        else "step"
+    )
+
+
+def _of_part(part: str, share: float, numbers: Sequence[_Numbers], of: str) -> str:
     traced = part in WITH_TRACE and _share(numbers, "compute") is not None
     step_s = mean([step for each in numbers if (step := each.run.number("iteration_time_s"))] or [0.0])
     took = f" ({with_unit(share * step_s, SECONDS)})" if step_s else ""
-    text = f"{percent(share)} of the step{took}: {(WITH_TRACE if traced else WITHOUT)[part]}"
+    text = f"{percent(share)} of the {of}{took}: {(WITH_TRACE if traced else WITHOUT)[part]}"
     if part == OTHER and not traced:
-        text = f"{percent(share)} of the step{took} is in none of the phases seen"
+        text = f"{percent(share)} of the {of}{took} is {NOT_SEEN}"
         if all(each.run.number("forward_s") is None for each in numbers):
             text += ", and neither is the forward pass, as there is no loader of PyTorch's"
     text += " (timeline)" if traced else " (measures.csv)"
@@ -244,7 +261,7 @@ def _details(part: str, numbers: Sequence[_Numbers]) -> Iterable[str]:
     if part == COPIES:
         if seconds := _measure(numbers, "host_to_device_s"):
             yield f"copies from the host take {with_unit(seconds, SECONDS)} per step (measures.csv)"
-        if pageable := _share(numbers, "pageable_copies"):
+        if (pageable := _share(numbers, "pageable_copies") or 0.0) >= WORTH_A_WORD:
             yield f"{percent(pageable)} of their bytes come from pageable memory (memory_operations)"
 
 

@@ -86,10 +86,12 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
     "compute or communication": (*COMPUTE, *COMMUNICATION),
     "evaluation": (GeneralOption("less frequent evaluation, or a smaller test set"),),
     "stalls": (
-        GeneralOption("what the program does in these steps only: saving, logging, garbage collection, recompiling"),
+        GeneralOption("less work in these steps only, such as saving, logging, garbage collection or recompiling"),
     ),
     "other": (
-        GeneralOption("what the program does outside of loader, forward, backward and optimizer (see `py-spy`)"),
+        GeneralOption(
+            "less work outside of loader, forward, backward and optimizer (a sampling profiler, `py-spy`, shows it)"
+        ),
     ),
     "launch overhead": (
         COMPILE,
