@@ -69,7 +69,9 @@ def test_a_trace_without_kernels_has_no_figure(tmp_path: Path) -> None:
 
 def test_two_traces_are_compared(trace: TraceAnalysis, tmp_path: Path) -> None:
     found = trace.compare(multicard.read_trace(kineto_trace(tmp_path / "t.json")))
-    assert list(found.columns) == ["table", "name", "a_s", "b_s", "difference_s", "ratio"]
+    assert list(found.columns) == [
+        "table", "name", "a_s", "b_s", "difference_s", "ratio", "low", "high", "a_calls", "b_calls",
+    ]  # fmt: skip
     assert found.attrs["basis"] in ("per step", "whole capture")
     same = trace.compare(trace)
     assert (same["difference_s"] == 0).all() and len(same) > 3

@@ -189,7 +189,7 @@ class TraceAnalysis:
             return unmanaged(timeline(rows))
 
     def compare(self, other: "TraceAnalysis") -> "pd.DataFrame":
-        """Compare with another trace: what got slower or faster there, largest difference first.
+        """Compare with another trace: how long a step takes, then what differs, largest difference first.
 
         Tables of the scope `capture` are of no use here: those of the steps are computed.
 

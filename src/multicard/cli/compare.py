@@ -62,8 +62,9 @@ def _periods(found: "pd.DataFrame") -> list[str]:
     from multicard.analysis.trace_comparison import PERIOD
     from multicard.core.units import number, percent, show
 
-    lines = []
-    for row in found[found["name"] == PERIOD].itertuples():
+    periods = found[found["name"] == PERIOD]
+    lines = [] if len(periods) else ["step period: cannot tell, since the traces do not both show two steps"]
+    for row in periods.itertuples():
         change, times = percent(row.ratio - 1, signed=True), f"{show('a_s', row.a_s)} in a, {show('b_s', row.b_s)} in b"
         if pd.isna(row.low):
             line = f"{change}; too few steps for an interval"
@@ -84,7 +85,8 @@ def _periods(found: "pd.DataFrame") -> list[str]:
     collectives = found[found["table"] == "collectives"][["a_calls", "b_calls"]].astype(float).sum()
     if abs(collectives["a_calls"] - collectives["b_calls"]) > 0.005 * collectives.max():
         one, other = (number(collectives[name]) for name in ("a_calls", "b_calls"))
-        lines.append(f"NCCL calls {found.attrs['basis']}: {one} → {other}")
+        of = found.attrs["basis"].replace("whole", "in the whole")
+        lines.append(f"NCCL calls {of}: {one} → {other}")
     return lines
 
 
