@@ -12,30 +12,25 @@ gradients, or with them before the pass trains anything, and what lies between `
 import contextlib
 import os
 import sys
-import weakref
-from collections import Counter
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 from threading import Timer, get_ident
 from typing import Any, NoReturn
 
-import torch
 from torch import is_grad_enabled
 
 from multicard.core.files import read_json
 from multicard.core.layout import rank_file
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import Pass
+from multicard.record.observe.lead import Lead, error_of_exit, is_capturing, trains
 from multicard.record.observe.loaders import samples_asked
 from multicard.record.observe.phases import DATA, LEFT, OPTIMIZER, PASSED, TESTED
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 from multicard.record.tear_down import LIMIT_S, leave_now
 
 MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
-# Updates of another optimizer since the lead's last one, or times as many as there were between two of these, beyond
-# which it leads.
-MOST_BESIDE, TIMES_BESIDE = 20, 3
 FALSE_ALARMS = 3  # modules in evaluation mode, with backward passes after that, from which on such modules tell nothing
 TEST = Pass(None)  # of any loader that is drawn from without gradients
 
@@ -55,10 +50,7 @@ class Observer:
         self._first: Path | None = None  # record of the process that has the same rank and came first
         self._ended = False
         self._thread: int | None = None  # that trains
-        self._lead: weakref.ref[Any] | None = None
-        self._led = weakref.WeakSet[Any]()  # that do no more: each leads once
-        self._beside: Counter[int] = Counter()  # updates since the lead's last one, by the optimizer's identity
-        self._most_beside = 0
+        self._lead = Lead()
         self._marked = False
         self._updates = self._backwards = 0  # that are open
         self._loading: int | None = None  # thread that waits for a batch
@@ -125,33 +117,19 @@ class Observer:
             self._end_step(optimizer)
 
     def _is_lead(self, optimizer: Any) -> bool:
+        """Whether an optimizer that has updated ends a step, as the first update of a new lead does.
+
+        Where that trains the same as the former lead did, as in another fold, what was recorded stays, and the step
+        that is open begins only now.
+        """
         if self._marked:
             return False
-        lead = self._lead() if self._lead else None
-        if lead is None:
-            lead, self._lead = optimizer, weakref.ref(optimizer)
-        if lead is not optimizer:
-            return self._takes_over(lead, optimizer)
-        if self._beside:
-            self._most_beside = max(self._most_beside, *self._beside.values())
-            self._beside.clear()
-        return True
-
-    def _takes_over(self, lead: Any, optimizer: Any) -> bool:
-        """Whether another optimizer than the lead ends a step, as the first update of the new lead does.
-
-        Where it trains the same as the lead did, as in another fold, what was recorded stays, and the step that is open
-        begins only now.
-        """
-        self._beside[id(optimizer)] += 1
-        most = max(MOST_BESIDE, TIMES_BESIDE * self._most_beside)
-        if self._beside[id(optimizer)] <= most or optimizer in self._led or is_capturing():
+        if self._lead.is_held_by(optimizer):
+            return True
+        former = self._lead.pass_on(optimizer)
+        if former is None:
             return False
-        self._led.add(lead)
-        self._lead = weakref.ref(optimizer)
-        self._beside.clear()
-        self._most_beside = 0
-        if self._recording is not None and (self._recording.is_measured or _trains(lead) == _trains(optimizer)):
+        if self._recording is not None and (self._recording.is_measured or trains(former) == trains(optimizer)):
             self._forget_batches()
             self._begin_step()
             self._recording.begin_pass(self)
@@ -256,7 +234,7 @@ class Observer:
             self._recording.note(OPTIMIZER if self._updates else PASSED)
         if self._boundary_due:
             self._boundary_due = False
-            self._end_step(self._lead() if self._lead else None)
+            self._end_step(self._lead.optimizer)
 
     # Batches.
 
@@ -423,29 +401,6 @@ class Observer:
             from multicard.record.observe.failure import write_failure
 
             write_failure(error, self._note_process, self._read_job())
-
-
-def _trains(optimizer: Any) -> tuple[type, int]:
-    """What an optimizer does: its type, and of how many numbers its parameters are."""
-    groups = getattr(optimizer, "param_groups", None) or []
-    return type(optimizer), sum(each.numel() for group in groups for each in group["params"])
-
-
-def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured, in which nothing can be timed."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def error_of_exit() -> BaseException | None:
-    """The error that ends this process.
-
-    Python keeps one that nobody caught; multiprocessing runs its exit handlers while the error is on its way, and
-    torch.multiprocessing exits with 1 because of one.
-    """
-    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    if isinstance(error, SystemExit):
-        error = error.__context__ if error.code else None
-    return error
 
 
 OBSERVER = Observer()

@@ -2,18 +2,14 @@
 
 import contextlib
 import json
-import mmap
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from multicard.core.files import write_json
 from multicard.core.layout import MADE, PROGRESS, STEPS, rank_file
@@ -21,14 +17,14 @@ from multicard.core.reasons import Reason
 from multicard.core.text import counted
 from multicard.record import visible
 from multicard.record.binding import bound
-from multicard.record.capture import LONGEST_WAIT, Capture, HostBarrier, RankLeft
+from multicard.record.capture import Capture, RankLeft
 from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
-from multicard.record.memory import peak_memory
 from multicard.record.observe.batches import asks_ahead, used_by_step
 from multicard.record.observe.exchange import Exchanges
 from multicard.record.observe.failure import facts_of_process
-from multicard.record.observe.observer import Observer, is_capturing
+from multicard.record.observe.lead import is_capturing
+from multicard.record.observe.observer import Observer
 from multicard.record.observe.phases import (
     BACKWARD,
     EVALUATION,
@@ -43,6 +39,7 @@ from multicard.record.observe.phases import (
     phases_of,
 )
 from multicard.record.observe.plan import Pace, Plan, place
+from multicard.record.observe.process import devices_of, frameworks, make_barrier, shared_number
 from multicard.record.observe.ranks import rank_of_process
 from multicard.record.observe.transfer import FirstCall, has_compiled
 from multicard.record.others import OthersMeter
@@ -51,11 +48,6 @@ from multicard.record.rank import describe_failure
 from multicard.record.recorder import COUNTED_STEP, Recorder
 from multicard.record.tear_down import LIMIT_S, leave_now
 from multicard.record.thread_time import ThreadTime
-
-# Whose versions matter where a script uses them.
-FRAMEWORKS = (
-    "accelerate", "deepspeed", "lightning", "pytorch_lightning", "timm", "torchdata", "torchtune", "transformers",
-)  # fmt: skip
 
 
 class Recording:
@@ -97,7 +89,7 @@ class Recording:
         self.others = OthersMeter(job.get("launcher") if is_first else None)
         self.record: dict[str, Any] = {}
         self.steps = 0  # that have ended
-        self._made = _shared_number(self.scratch / rank_file(MADE, self.rank))  # the same, for who ends this process
+        self._made = shared_number(self.scratch / rank_file(MADE, self.rank))  # the same, for who ends this process
         self.is_complete = False
         self._pace = Pace()
         self._between_passes = False
@@ -378,7 +370,7 @@ class Recording:
                 "optimizers": sorted(observer.optimizers),
                 "loaders": loaders,
                 "samples_from": "stated" if stated else "loader" if sampled else None,
-                "frameworks": dict(_frameworks()),
+                "frameworks": dict(frameworks()),
                 "threads": torch.get_num_threads(),
                 "thread_time": self.thread.record(),
                 "exchanged": self.exchanges.seen,
@@ -406,53 +398,7 @@ class Recording:
         return self.scratch / rank_file("rank.json", self.rank)
 
 
-def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
-    """Devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere.
-
-    The only rank of a job on several GPUs computes on all that it has had memory on: replicas of its parameters come
-    and go in every step.
-    """
-    groups = getattr(optimizer, "param_groups", None) or []
-    used = [parameter.device for group in groups for parameter in group["params"] if parameter.device.type == "cuda"]
-    on_gpus = stated["device"] == "cuda" and torch.cuda.is_initialized()
-    if not used and on_gpus:
-        used = [torch.device("cuda", torch.cuda.current_device())]
-    if on_gpus and stated["ranks"] == 1 < stated["devices"]:
-        gpus = [torch.device("cuda", number) for number in range(len(visible.visible_gpus()))]
-        used += [gpu for gpu in gpus if peak_memory(gpu, reset=False).reserved]
-    return list(dict.fromkeys(used)) or [torch.device("cpu")]
-
-
-def make_barrier() -> HostBarrier | None:
-    """Barrier of the ranks in the store of their process group, over a connection of its own; None without a group."""
-    if not dist.is_available() or not dist.is_initialized():
-        return None
-    try:
-        store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
-        while isinstance(store, dist.PrefixStore):
-            store = store.underlying_store
-        if isinstance(store, dist.TCPStore):
-            store = dist.TCPStore(store.host, store.port, is_master=False, timeout=LONGEST_WAIT)
-    except AttributeError:
-        store = None  # that of torchrun
-    return HostBarrier(store)
-
-
-def _shared_number(path: Path) -> memoryview:
-    """A number, 0 at first, that others can read in a file without being told."""
-    path.write_bytes(bytes(8))
-    with path.open("r+b") as file:
-        return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
-
-
 def _sum(counts: Iterable[int | None]) -> int | None:
     """Sum of all; None where one is not known."""
     known = list(counts)
     return None if None in known else sum(known)
-
-
-def _frameworks() -> Iterator[tuple[str, str]]:
-    for name in FRAMEWORKS:
-        if name in sys.modules:
-            with contextlib.suppress(PackageNotFoundError):
-                yield name, version(name)

@@ -1,0 +1,69 @@
+"""What a rank computes on, by what it meets the others, and what it is made of."""
+
+import contextlib
+import mmap
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from multicard.record import visible
+from multicard.record.capture import LONGEST_WAIT, HostBarrier
+from multicard.record.memory import peak_memory
+
+# Whose versions matter where a script uses them.
+FRAMEWORKS = (
+    "accelerate", "deepspeed", "lightning", "pytorch_lightning", "timm", "torchdata", "torchtune", "transformers",
+)  # fmt: skip
+
+
+def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
+    """Devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere.
+
+    The only rank of a job on several GPUs computes on all that it has had memory on: replicas of its parameters come
+    and go in every step.
+    """
+    groups = getattr(optimizer, "param_groups", None) or []
+    used = [parameter.device for group in groups for parameter in group["params"] if parameter.device.type == "cuda"]
+    on_gpus = stated["device"] == "cuda" and torch.cuda.is_initialized()
+    if not used and on_gpus:
+        used = [torch.device("cuda", torch.cuda.current_device())]
+    if on_gpus and stated["ranks"] == 1 < stated["devices"]:
+        gpus = [torch.device("cuda", number) for number in range(len(visible.visible_gpus()))]
+        used += [gpu for gpu in gpus if peak_memory(gpu, reset=False).reserved]
+    return list(dict.fromkeys(used)) or [torch.device("cpu")]
+
+
+def make_barrier() -> HostBarrier | None:
+    """Barrier of the ranks in the store of their process group, over a connection of its own; None without a group."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    try:
+        store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        if isinstance(store, dist.TCPStore):
+            store = dist.TCPStore(store.host, store.port, is_master=False, timeout=LONGEST_WAIT)
+    except AttributeError:
+        store = None  # that of torchrun
+    return HostBarrier(store)
+
+
+def shared_number(path: Path) -> memoryview:
+    """A number, 0 at first, that others can read in a file without being told."""
+    path.write_bytes(bytes(8))
+    with path.open("r+b") as file:
+        return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
+
+
+def frameworks() -> Iterator[tuple[str, str]]:
+    """Names and versions of the frameworks that the process has imported."""
+    for name in FRAMEWORKS:
+        if name in sys.modules:
+            with contextlib.suppress(PackageNotFoundError):
+                yield name, version(name)
