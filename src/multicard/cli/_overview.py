@@ -172,6 +172,8 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
             left = available
         parts[-1].append((head, cells))
         left -= needed
+    if len(parts) > 1 and len(parts[-1]) == 1 and set(parts[-1][0][1]) == {"completed"}:
+        parts.pop()  # the outcome alone
     tables = []
     for part in parts:
         table = Table(title=None if tables else plain(title), title_justify="left")
