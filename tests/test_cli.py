@@ -17,6 +17,7 @@ import yaml
 from analysis.synthetic_results import images, make_results
 from conftest import ROOT, path_without_nsys
 from multicard.cli import main
+from multicard.launch.attempts import scratch_in
 from synthetic import PID, kineto_trace, nsys_export
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
@@ -125,6 +126,29 @@ def test_runs_that_cannot_run_are_counted_by_their_reason(tmp_path: Path) -> Non
 def test_status_of_an_experiment_that_has_not_run(tmp_path: Path) -> None:
     shown = as_typed("status", "--config", config(tmp_path))
     assert (shown.returncode, shown.stdout.strip()) == (0, "1 waiting")
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"), [("RUNNING", "1 running"), ("PENDING", "1 queued"), ("COMPLETED", "1 waiting")]
+)
+def test_status_tells_queued_and_running_jobs_of_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, outcome: str
+) -> None:
+    run = "vision_digits_32px_single_cpu1_fp32_r1"
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    listed = f"7|{state}|Resources|2026-01-01T00:00:00|{Path.cwd()}|rule_launch_run_wildcards_{run}"
+    squeue.write_text(f"#!/bin/sh\necho '{listed}'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(squeue.parent), prepend=":")
+    shown = multicard("status", "--config", config(tmp_path))
+    assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, outcome)
+
+
+def test_status_tells_a_run_that_another_process_is_running(tmp_path: Path) -> None:
+    with scratch_in(tmp_path / "results/runs/vision_digits_32px_single_cpu1_fp32_r1"):
+        shown = as_typed("status", "--config", config(tmp_path))
+    assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, "1 running")
 
 
 RUN = "vision_digits_32px_single_cpu1_fp32_r1"

@@ -53,7 +53,7 @@ def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
     completed, text = printed(tmp_path, capsys, *rows)
     assert completed
     assert "Which is [bold]faster[/bold]?" in text
-    # Geometric means: logarithms scatter by 0.1004, × 4.303 / √3. Of the share the arithmetic one, ± 4.303 × 0.025 / √3.
+    # Geometric means: logarithms scatter by 0.1004, × 4.303 / √3. Of the share the mean, ± 4.303 × 0.025 / √3.
     assert "\n 1 99.7 [77.7, 127.9] 79.7 [62.1, 102.3] 1.00 100" in text
     # The ratios of the blocks are 2 × (11/9, 1, 9/11): a t interval of two degrees of freedom around 2.
     assert "\n 2 99.7 [77.7, 127.9] 159 [124, 205] 2.00 [1.21, 3.29] " in text

@@ -155,7 +155,7 @@ def test_minutes_of_the_time_limit_reach_the_job_as_seconds_and_so_does_the_chec
 
 
 def test_an_outcome_that_snakemake_deleted_is_put_back_and_a_job_that_slurm_ended_twice_gets_one(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows = {"warmup_steps": 1, "steps": 2, "profiled_steps": 1, "profiler": "none", "device": "cpu"}
     script = {"workload": "script", "command": ["timed.py"], "folder": str(ROOT / "tests" / "script" / "scripts")}
@@ -167,6 +167,7 @@ def test_an_outcome_that_snakemake_deleted_is_put_back_and_a_job_that_slurm_ende
     assert (again.returncode, "its outcome is kept" in again.stderr) == (0, True), again.stderr
     assert (run / "run.json").read_text() == before
 
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     lost = launch(given, None, tmp_path / "lost", "--attempt", "3")
     assert lost.returncode == 0, lost.stderr
     written = json.loads((tmp_path / "lost" / "run.json").read_text())

@@ -49,7 +49,7 @@ with reported():
         raise UserError(f"cannot tell whether {socket.gethostname()} can run this: {here.unanswered}")
     if unsupported:
         refuse_job(parameters, arguments.out, unsupported, arguments.order)
-    elif arguments.attempt > ATTEMPTS:
+    elif arguments.attempt > ATTEMPTS and slurm_job():
         refuse_job(parameters, arguments.out, Reason("job_lost"), arguments.order)
     else:
         run_job(
