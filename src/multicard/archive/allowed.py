@@ -139,7 +139,7 @@ def setting(value: Any) -> str | None:
 
 
 def topology(line: Any) -> str | None:
-    """A line of `nvidia-smi topo -m` about GPUs, network cards and their links."""
+    """A line of `nvidia-smi topo -m` about GPUs, network adapters and their links."""
     link = re.compile(r"(?:GPU|NIC)\d*|CPU|NUMA|Affinity|ID|NV\d+|X|SYS|NODE|P[HX]B|PIX|N/A|[\d,-]+")
     return line if isinstance(line, str) and all(map(link.fullmatch, line.split())) else None
 
