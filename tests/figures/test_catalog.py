@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -128,21 +129,22 @@ def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, workloa
             closed(figure)
 
 
-def test_lines_pass_through_the_medians_of_the_repeats() -> None:
+def test_lines_pass_through_the_geometric_means_of_the_repeats() -> None:
     figure = closed(iteration_time(pictures())[0])
     drawn = {container.get_label(): container.lines[0].get_ydata().tolist() for container in figure.axes[0].containers}
-    assert drawn["ddp, fp32"] == pytest.approx([105, 210])
+    assert drawn["ddp, fp32"] == pytest.approx([100 * 1.1**0.5, 200 * 1.1**0.5])
 
 
-def test_a_range_is_drawn_only_where_there_are_repeats() -> None:
-    def ranges(measures: pd.DataFrame) -> list[float]:
+def test_an_interval_is_drawn_only_where_there_are_repeats() -> None:
+    def widths(measures: pd.DataFrame) -> list[float]:
         figure = closed(iteration_time(measures)[0])
         bars = [container.lines[2][0] for container in figure.axes[0].containers]
         return [float(ends[1, 1] - ends[0, 1]) for each in bars for ends in each.get_segments() if len(ends)]
 
-    # A tenth of 100 ms, 200 ms, …
-    assert ranges(pictures()) == pytest.approx([10, 20, 12, 14, 30])
-    assert ranges(pictures()[lambda m: m["repeat"] == 1]) == []
+    # All second repeats take a tenth longer: log 1.1 / 2 to each side, times t of one degree of freedom.
+    means, reach = 1.1**0.5 * np.array([100, 200, 120, 140, 300]), 12.7062 * np.log(1.1) / 2
+    assert widths(pictures()) == pytest.approx(means * 2 * np.sinh(reach), rel=1e-4)
+    assert widths(pictures()[lambda m: m["repeat"] == 1]) == []
 
 
 def test_the_ideal_speedup_is_drawn() -> None:

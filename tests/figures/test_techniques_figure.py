@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from figures.measured import closed, group_names, heading, legend, lengths, measured, words
@@ -75,14 +76,16 @@ def test_each_technique_has_a_bar_per_number_of_devices() -> None:
     assert lengths(peak)["1 CPU process"] == pytest.approx([900, 900])
 
 
-def test_bars_are_medians_with_whiskers_over_the_range_of_repeats() -> None:
+def test_bars_are_geometric_means_with_whiskers_over_their_interval() -> None:
     rows = [run("lora", 1, seconds, repeat=i) for i, seconds in enumerate((0.1, 0.12, 0.2), start=1)]
     _, time, *_ = drawn(*rows, run("dpo", 1, 0.3))
-    assert lengths(time)["1 CPU process"] == pytest.approx([120, 300])
+    assert lengths(time)["1 CPU process"] == pytest.approx([(100 * 120 * 200) ** (1 / 3), 300])
     [whiskers] = [each.lines[2][0] for each in time.containers if hasattr(each, "lines")]
-    # One repeat has no range.
+    # One repeat has no interval; of three, by Student's t on the logarithms.
+    logs = np.log([100, 120, 200])
     [ends] = [segment[:, 1].tolist() for segment in whiskers.get_segments() if len(segment)]
-    assert ends == pytest.approx([100, 200])
+    reach = 4.302653 * logs.std(ddof=1) / 3**0.5
+    assert ends == pytest.approx(np.exp([logs.mean() - reach, logs.mean() + reach]).tolist())
 
 
 def test_the_bytes_of_a_rank_are_stacked() -> None:

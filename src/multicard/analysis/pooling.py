@@ -75,7 +75,9 @@ class Pool:
         freedom = min(scatter.freedom[index], self._freedom_of_blocks)
         error = math.sqrt(scatter.variances[index] / count)
         if self._of_logs:
-            return interval_of_log(mean, error, freedom, count, out, against)
+            found = interval_of_log(mean, error, freedom, count, out, against)
+            # Equal values keep their digits.
+            return replace(found, value=float(known(self._samples[index])[0][0])) if np.ptp(logs) == 0 else found
         reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
         return Interval(mean, mean - reach, mean + reach, count, out, LEVEL)
 
