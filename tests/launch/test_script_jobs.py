@@ -250,7 +250,7 @@ def test_a_program_that_does_not_train_is_told_from_one_that_hides(tmp_path: Pat
 def test_too_few_steps_are_counted(forked: None, tmp_path: Path) -> None:
     record = job(tmp_path, "--steps", "5")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "too_few_steps")
-    assert "the script ended after 5 of 18 steps" in why(record)
+    assert "the script ended after 5 of 20 steps" in why(record)
 
 
 def test_fewer_processes_than_devices_are_said(forked: None, tmp_path: Path) -> None:

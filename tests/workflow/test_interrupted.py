@@ -143,7 +143,7 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_wa
     # The kernel's kill of `make demo`, in the middle of the run after a whole one. Of the three, the one that diverges
     # may be the first, or the one that is killed, and then be as quick.
     pipeline = started(MAKE, folder)
-    wait_for(pipeline, "completed (", "epoch ")
+    wait_for(pipeline, ": completed, ", "epoch ")
     os.killpg(pipeline.pid, signal.SIGKILL)
     pipeline.communicate(timeout=300)
     assert nobody_left(folder), at_work(folder)
