@@ -25,6 +25,7 @@ from multicard.core.files import described, write_json
 from multicard.launch import job, process, trace_files
 from multicard.launch.job import run_job
 from multicard.profilers import nsys
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
@@ -62,7 +63,7 @@ def measured_without_trace(folder: Path, reason: str) -> None:
     record = json.loads((folder / "run.json").read_text())
     assert (record["outcome"], record["reason"]) == ("completed", None)
     assert record["profiler"]["trace_missing"] == reason
-    assert len((folder / "steps.csv").read_text().splitlines()) == 1 + 8 + 1 + 3
+    assert len((folder / "steps.csv").read_text().splitlines()) == 1 + 8 + 1 + LEAST_SETTLING + 3
     export_run(folder)
     extract_run(folder)
     tables = json.loads((folder / "activity" / "tables.json").read_text())["tables"]
@@ -233,7 +234,7 @@ def test_a_run_outlives_a_real_nsys_that_is_killed_in_the_middle(
             "command line": [None, "nsys left no report: it was killed by SIGKILL"],
         }[victim]
     )
-    assert len((tmp_path / "run" / "steps.csv").read_text().splitlines()) == 1 + devices * (60 + 1 + 3)
+    assert len((tmp_path / "run" / "steps.csv").read_text().splitlines()) == 1 + devices * (60 + 1 + LEAST_SETTLING + 3)
     export_run(tmp_path / "run")
     extract_run(tmp_path / "run")
     tables = json.loads((tmp_path / "run" / "activity" / "tables.json").read_text())["tables"]

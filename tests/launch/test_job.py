@@ -23,6 +23,7 @@ from multicard.launch.job import choose_profiler, run_job
 from multicard.launch.outcome import judge
 from multicard.launch.process import Ended
 from multicard.record.binding import parse_cpus
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
@@ -39,8 +40,11 @@ def files(folder: Path) -> set[str]:
 def test_every_rank_records_every_step_and_its_window(two_rank_run: Path) -> None:
     steps = pd.read_csv(two_rank_run / "steps.csv")
     for _, rank in steps.groupby("rank"):
-        assert rank["window"].tolist() == ["warmup"] * 2 + ["measured"] * 6 + ["warmup"] + ["profiled"] * 3
-        assert rank["step"].tolist() == list(range(1, 13))
+        assert (
+            rank["window"].tolist()
+            == ["warmup"] * 2 + ["measured"] * 6 + ["warmup"] * (1 + LEAST_SETTLING) + ["profiled"] * 3
+        )
+        assert rank["step"].tolist() == list(range(1, 15))
     assert (steps["samples"] == TINY["batch_size"]).all()
 
 

@@ -27,6 +27,7 @@ from multicard.experiment.datasets import ShippedText, TextFile
 from multicard.experiment.models import ARCHITECTURES, Model
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.llm.memory_estimate import estimate_memory
@@ -42,6 +43,7 @@ SMALL: dict[str, Any] = {
     "device": "cpu", "precision": "fp32", "batch_size": 2, "sequence_length": 128, "warmup_steps": 2, "steps": 8,
     "profiled_steps": 2, "learning_rate": 0.001, "profiler": "none", "dataset": "preferences",
 }  # fmt: skip
+ALL_STEPS = SMALL["warmup_steps"] + SMALL["steps"] + LEAST_SETTLING + SMALL["profiled_steps"]
 TECHNIQUES = [
     {"technique": "lora"},
     {"technique": "qlora"},
@@ -140,10 +142,10 @@ def test_every_technique_learns_and_is_recorded(
 ) -> None:
     folder = tune(**changes, devices=devices, save="keep")
     steps = steps_of(folder)
-    assert len(steps) == 12 * devices
+    assert len(steps) == ALL_STEPS * devices
     assert sorted(steps["rank"].unique()) == list(range(devices))
     assert steps["window"].value_counts().to_dict() == {
-        "warmup": 2 * devices, "measured": 8 * devices, "profiled": 2 * devices,
+        "warmup": (2 + LEAST_SETTLING) * devices, "measured": 8 * devices, "profiled": 2 * devices,
     }  # fmt: skip
     assert (steps["samples"] == SMALL["batch_size"]).all()
     [host] = read_json(folder / "run.json")["conditions"]
@@ -257,7 +259,7 @@ def stock(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.Tem
         p = LlmParameters(**SMALL, technique=technique)
         settings = _settings(p, read_model(tiny), read_texts(data), data / "train.jsonl", place / technique)
         # As long as our job; so the same learning rates.
-        OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": 12}), place / f"{technique}.yaml")
+        OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": ALL_STEPS}), place / f"{technique}.yaml")
         command += [REGISTRY[technique].recipe_name(p), place / f"{technique}.yaml"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(place), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
     done = subprocess.run(command, env=os.environ | offline, capture_output=True, text=True, timeout=3600, check=False)
@@ -270,7 +272,7 @@ def test_losses_are_those_of_the_untouched_recipe(tune: Callable[..., Path], sto
     folder = tune(technique=technique, devices=1, save="keep")
     theirs, ours = ((place / "losses.txt").read_text() for place in (stock / technique, folder / "saved"))
     pattern = re.compile(r"loss:([0-9.e-]+)")
-    assert len(pattern.findall(theirs)) == 12
+    assert len(pattern.findall(theirs)) == ALL_STEPS
     assert pattern.findall(ours) == pattern.findall(theirs)
     logged = [float(loss) for loss in pattern.findall(theirs)]
     assert steps_of(folder)["loss"].tolist() == pytest.approx(logged, rel=1e-6)
@@ -288,7 +290,7 @@ def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path],
     }
     steps = steps_of(folder)
     ours = steps.groupby("step")[["reward_chosen", "reward_rejected", "reward_accuracy"]].mean()
-    assert len(logged["chosen"]) == len(ours) == SMALL["warmup_steps"] + (SMALL | changes)["steps"] + 2
+    assert len(logged["chosen"]) == len(ours) == ALL_STEPS - SMALL["steps"] + (SMALL | changes)["steps"]
     assert ours["reward_chosen"].tolist() == pytest.approx(logged["chosen"], rel=1e-5, abs=1e-7)
     assert ours["reward_rejected"].tolist() == pytest.approx(logged["rejected"], rel=1e-5, abs=1e-7)
     assert ours["reward_accuracy"].tolist() == pytest.approx(logged["accuracies"])

@@ -11,6 +11,7 @@ import torch
 
 from conftest import TINY
 from multicard.experiment.datasets import Digits
+from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision import checkpoint as checkpoint_module
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import read_provenance
@@ -123,8 +124,8 @@ def test_a_run_that_goes_on_warms_up_again_and_profiles_once(
     attempt(p, digits, tmp_path)
     steps = rows(tmp_path / "steps.csv.rank0")
     before, after = ["warmup"] * 2 + ["measured"] * 6, ["warmup"] * 2 + ["measured"] * 2
-    assert [row["window"] for row in steps] == [*before, *after, "warmup", *["profiled"] * 3]
-    assert [int(row["step"]) for row in steps] == list(range(1, 17))
+    assert [row["window"] for row in steps] == [*before, *after, *["warmup"] * (1 + LEAST_SETTLING), *["profiled"] * 3]
+    assert [int(row["step"]) for row in steps] == list(range(1, 19))
 
 
 def test_a_run_interrupted_after_its_last_epoch_warms_up_before_it_is_profiled(digits: Path, tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_run_interrupted_after_its_last_epoch_warms_up_before_it_is_profiled(d
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epoch"] == EPOCHS
     assert attempt(p, digits, tmp_path)["resumed"]["epoch"] == EPOCHS
     steps = [row["window"] for row in rows(tmp_path / "steps.csv.rank0")]
-    assert steps == ["warmup"] * 2 + ["measured"] * 10 + ["warmup"] * 2 + ["profiled"] * 3
+    assert steps == ["warmup"] * 2 + ["measured"] * 10 + ["warmup"] * (2 + LEAST_SETTLING) + ["profiled"] * 3
     assert len(rows(tmp_path / "epochs.csv.rank0")) == EPOCHS
 
 
