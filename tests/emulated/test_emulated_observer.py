@@ -75,7 +75,10 @@ def test_a_script_is_timed_on_its_gpu(server: Server, tmp_path: Path) -> None:
     [gpu] = found.rank["gpus"]
     assert gpu["uuid"].endswith("0001")  # the emulation numbers them
     [steps] = found.steps
-    assert len(steps) == 8
+    # The measured steps leave three of the eight batches of a pass, too few for two that settle the profiler and two
+    # that it records: these follow the first step of the next pass, in which the loader starts.
+    windows = ["warmup"] + 3 * ["measured"] + (3 + 1 + 2) * ["warmup"] + 2 * ["profiled"]
+    assert [step["window"] for step in steps] == windows
     measured = sum(float(step["duration_s"]) for step in steps if step["window"] == "measured")
     assert sum(end - start for start, end in found.rank["windows"]) == pytest.approx(measured, abs=1e-3)
     has_memory_and_phases(steps, least_bytes=(64 << 20) - 1)
@@ -130,6 +133,6 @@ def test_replays_of_a_graph_are_steps_where_the_script_marks_them(server: Server
     found = server.run(tmp_path, HEAD + dedent(script), device="cuda")
     assert found.rank["outcome"] == "completed", found.output
     [steps] = found.steps
-    assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["profiled"]
-    assert printed(found.output, "replays") == ["7"]  # the first one's end is where the first step begins
+    assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["warmup"] + 2 * ["profiled"]
+    assert printed(found.output, "replays") == ["9"]  # the first one's end is where the first step begins
     assert all(float(step["duration_s"]) > 0 and step["backward_s"] == "" for step in steps)

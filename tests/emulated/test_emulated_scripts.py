@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 MACHINE: dict[str, Any] = {"gpus": 3}
 OTHERS = Path(os.environ.get("MULTICARD_SCRIPTS", "none"))
 others = pytest.mark.skipif(not OTHERS.is_dir(), reason="needs scripts of others (MULTICARD_SCRIPTS)")
+STEPS = 10  # of `SHORT`: two to warm up, four measured, two that settle the profiler, two profiled
 SMALLEST_BLOCK = 512  # bytes, of PyTorch's allocator; what it reserves are whole segments
 SEGMENT = 2 << 20
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
@@ -179,7 +180,7 @@ def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: Em
     assert ranks == (devices if launcher == "command" else 1)
     assert {step["samples"] for step in run.steps} == {str(4 // ranks)}
     # Each rank prints its losses after its updates; the first update ends no step, and the last one is not printed.
-    assert len(re.findall(r"Epoch: \[0\].*?Loss \S+", run.log)) == len(run.steps) == 8 * ranks
+    assert len(re.findall(r"Epoch: \[0\].*?Loss \S+", run.log)) == len(run.steps) == STEPS * ranks
     assert run.record["ranks"][0]["observed"]["loaders"][0]["distinct"] is True
 
 
@@ -204,7 +205,7 @@ def test_nanogpt_under_ddp(emulated: EmulatedGpus, tmp_path: Path) -> None:
     assert all(step["data_s"] == "" for step in run.steps)
     line = r"iter \d+: loss \S+,"
     printed = re.findall(line, run.log)  # after the updates, by the first rank
-    assert 2 * len(printed) == len(run.steps) == 16
+    assert 2 * len(printed) == len(run.steps) == 2 * STEPS
     assert printed == re.findall(line, run.log_without_observer())[: len(printed)]
 
 
@@ -212,10 +213,10 @@ def test_nanogpt_under_ddp(emulated: EmulatedGpus, tmp_path: Path) -> None:
 def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """It makes its batches on the GPU itself, and never makes that the current device."""
     folder = shutil.copytree(OTHERS / "pytorch-examples" / "distributed" / "FSDP2", tmp_path / "FSDP2")
-    run = started(emulated, tmp_path / "run", "example.py", folder=str(folder), devices=2).completed()
+    run = started(emulated, tmp_path / "run", "example.py", folder=str(folder), devices=2, steps=3).completed()
     kernels = ran_on_its_gpus(run, emulated)
     has_memory_and_phases(run.steps, ("backward", "optimizer"), least_bytes=0)
-    assert len(run.steps) == 2 * 8  # of its ten updates
+    assert len(run.steps) == 2 * (STEPS - 1)  # its ten updates, of which the first ends no step
     assert {step["samples"] for step in run.steps} == {""}
     collectives = set(kernels.loc[kernels["kernel"].str.startswith("nccl"), "kernel"].str.split("_").str[1])
     assert {"AllGather", "ReduceScatter"} <= collectives
@@ -236,7 +237,7 @@ def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) ->
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step
     assert [rank["observed"]["optimizers"] for rank in run.record["ranks"]] == [["AdamW"]] * 2
-    assert len(losses(run.log)) == len(run.of_rank(0)) == len(run.of_rank(1)) == 8
+    assert len(losses(run.log)) == len(run.of_rank(0)) == len(run.of_rank(1)) == STEPS
 
 
 @pytest.mark.parametrize(
