@@ -383,7 +383,7 @@ def test_ranks_that_are_hidden_are_named_before_what_they_bring_about(
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ([5, 5], ": it had made 5 of at least 70 steps"),
+        ([5, 5], ": it had made 5 of at least 72 steps"),
         ([30, 22], ": steps made: rank 0 30, rank 1 22; every rank has to make the same number"),
         ([30], ": steps made: rank 0 30, rank 1 0; every rank has to make the same number"),
         ([0, 0], ""),
@@ -392,7 +392,7 @@ def test_ranks_that_are_hidden_are_named_before_what_they_bring_about(
 def test_a_script_that_reaches_its_time_limit_is_told_how_far_it_came(
     made: list[int], said: str, tmp_path: Path
 ) -> None:
-    p = ScriptParameters(command=["train.py"], device="cpu", devices=2)  # 10 + 50 + 10 steps
+    p = ScriptParameters(command=["train.py"], device="cpu", devices=2)  # 10 + 50 + 2 + 10 steps
     for rank, count in enumerate(made):
         write_json(tmp_path / f"process.json.{rank}", {"rank": rank, "steps": True, "program": "train.py"})
         (tmp_path / f"made.rank{rank}").write_bytes(struct.pack("q", count))

@@ -268,7 +268,11 @@ class Allowed:
             "nodes": [{"name": self.hosts, "host": host, "hardware": hardware, "ranks": [number]}],
             "script": {"file": text(r"[\w.+-]{1,80}\.py"), "sha256": SHA256, "modified": number},
             "folder_changes": {"count": number, "names": [given("a file")]},
-            "adopted": {"steps_from": self.own, "steps": number, "traced_devices": number},
+            "adopted": {
+                "traces": [{"name": self.own, "bytes": number, "sha256": SHA256}], "step_range": self.own,
+                "samples_per_step": number, "warmup_steps": number, "steps_from": self.own, "steps": number,
+                "traced_devices": number,
+            },
         }  # fmt: skip
         row = each_value(numbers)
         part = {"part": one_of("device", "all_reduce", "loader", "step"), "rows": [row], "devices": number}
