@@ -165,6 +165,7 @@ REASONS = [
     Reason("hidden_ranks", ranks=1, devices=2),
     Reason("unused_gpus", devices=4, gpus=1),
     Reason("same_rank", rank=0, ranks=2),
+    Reason("trained_apart", ranks=2),
     Reason("trained_on_cpu"),
 ]
 

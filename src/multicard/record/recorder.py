@@ -148,7 +148,7 @@ class Recorder:
             If a loss is not finite. The rows are kept all the same.
         """
         self.clock.settle()
-        now = self.clock.now()
+        now = self.clock.now() if any(step.window == "measured" for step in self._pending) else None
         if self._pending:
             self._note_peaks()
         fresh = []
@@ -158,7 +158,7 @@ class Recorder:
                 self._start_s += self.clock.seconds(self._start, step.start)
             self._start = step.start
             fresh.append(step.row(self.rank, self.clock, self._start_s))
-            if step.window == "measured":
+            if now and step.window == "measured":
                 self._extend_windows(step, *now)
         self._pending.clear()
         self.clock.forget(self._start)
