@@ -58,6 +58,14 @@ def test_a_single_repeat_has_no_interval_whatever_others_scatter() -> None:
     assert Pool([[], [0.0, 1.0], [1.0, 2.0]]).ratio(1, 2).value is None
 
 
+def test_equal_repeats_keep_their_digits_within_their_bounds() -> None:
+    values = [8e9 / n for n in range(1, 50)]  # of some the exponential of the logarithm is another number
+    pool = Pool([{1: value, 2: value} for value in values])
+    found = [pool.mean(index) for index in range(len(values))]
+    assert [each.value for each in found] == values
+    assert all(each.low <= each.value <= each.high for each in found)
+
+
 def test_equal_repeats_have_an_interval_without_width() -> None:
     pool = Pool([blocks(np.array([2.0, 2.0])), blocks(np.array([1.0, 1.0])), blocks(np.array([2.0, 2.0]))])
     assert (pool.mean(0).low, pool.mean(0).high) == pytest.approx((2, 2))

@@ -76,8 +76,10 @@ class Pool:
         error = math.sqrt(scatter.variances[index] / count)
         if self._of_logs:
             found = interval_of_log(mean, error, freedom, count, out, against)
-            # Equal values keep their digits.
-            return replace(found, value=float(known(self._samples[index])[0][0])) if np.ptp(logs) == 0 else found
+            if np.ptp(logs) > 0:
+                return found
+            value = float(known(self._samples[index])[0][0])  # equal values keep their digits
+            return replace(found, value=value, low=min(found.low, value), high=max(found.high, value))
         reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
         return Interval(mean, mean - reach, mean + reach, count, out, LEVEL)
 
