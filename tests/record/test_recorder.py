@@ -127,6 +127,9 @@ class Event:
         """Note the moment."""
         self.recorded = time.perf_counter()
 
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
     def elapsed_time(self, end: "Event") -> float:
         """Milliseconds."""
         return 1e3 * (end.recorded - self.recorded)
