@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -222,16 +223,21 @@ def test_a_scenario_table_keeps_its_columns_without_runs() -> None:
     assert "iteration_time_s" in runs_table([])
 
 
-def test_a_scenario_opens_each_table_of_a_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scenario_reads_each_table_of_a_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, opened = record(tmp_path / "a", "ddp"), Counter[str]()
     for name in GATHERED_ACTIVITIES:
         pq.write_table(ACTIVITIES[name].schema.empty_table(), folder / "activity" / f"{name}.parquet")
 
     class Counted(pq.ParquetFile):
         def __init__(self, path: Path, **options: Any):
-            if path.is_relative_to(folder):  # not those of all runs together
-                opened[path.name] += 1
+            self.path = path
             super().__init__(path, **options)
+
+        def read(self, *arguments: Any, **options: Any) -> pa.Table:
+            """Count it, unless it is of all runs together."""
+            if self.path.is_relative_to(folder):
+                opened[self.path.name] += 1
+            return super().read(*arguments, **options)
 
     monkeypatch.setattr(pq, "ParquetFile", Counted)
     write_scenario([folder], {}, tmp_path / "scenario")

@@ -83,7 +83,7 @@ def test_bytes_are_those_of_a_device_and_the_memory_is_the_faster_of_copy_and_tr
     record = {"parameters": p.model_dump(), "hardware": CPUS, "ranks": [{"operations": each} for each in counts]}
     found = utilization(record, work, None, 0.5, [machine])
     assert (found["eager_bytes_per_step"], found["operational_intensity_flop_per_byte"]) == (30, 4)
-    assert found["memory_bandwidth_bytes_per_s"] == 1e10
+    assert found["memory_bandwidth_bytes_per_s"] == pytest.approx(1e10)
     record["ranks"][1]["operations"] = counts[1] | {"bytes": None}
     assert "eager_bytes_per_step" not in utilization(record, work, None, 0.5, [])
 

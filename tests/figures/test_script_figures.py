@@ -65,7 +65,7 @@ def test_throughput_is_in_steps_where_samples_are_not_known() -> None:
 
 def test_a_series_in_which_nothing_varies_is_named_by_the_command() -> None:
     rows = synthetic(configuration(vary={"devices": [1, 2], "args": {"batch_size": [32], "amp": ["none"]}}))
-    assert set(labels(rows, [])) == {"train.py --batch-size '{batch_size}' --…"}
+    assert set(labels(rows, [])) == {"train.py --batch-size '{batch_size}' …"}
 
 
 @pytest.mark.parametrize(

@@ -196,8 +196,9 @@ class Pool:
         left, own = sum((each**2).sum() for each in residuals), free - taken
         if own <= 0 or taken == 0 or total == 0:
             return float(free)
-        # The parts of the variance that blocks and the rest have, each with its degrees of freedom.
-        parts, freedoms = np.array([(total - left) / free, left / free]), np.array([taken, own])
+        # The parts of the variance that blocks and the rest have, each with its degrees of freedom. Blocks count as in
+        # the sum over configurations: a few that differ little by chance would else give far too many.
+        parts, freedoms = np.array([(total - left) / taken, left / free]), np.array([taken, own])
         return float(parts.sum() ** 2 / (parts**2 / freedoms).sum())
 
 

@@ -237,7 +237,8 @@ class Allowed:
         self._reason = reason | dict.fromkeys(counted, number)
         self._rank = {
             "rank": number, "node": number, "pid": number, "gpus": [{"uuid": self._gpus, "name": HARDWARE}],
-            "binding": {"cpus": CPUS, "numa_nodes": [number]}, "energy": [numbers], "gpu_conditions": [numbers],
+            "binding": {"cpus": CPUS, "numa_nodes": [number]}, "windows": [numbers], "energy": [numbers],
+            "gpu_conditions": [numbers],
             "device_memory_used_bytes": [number], "held_bytes": numbers, "tear_down_problem": given(f"failed {UNSAID}"),
             "compile_limits_hit": [{"limit": text(r"[a-z_]+_limit"), "value": number, "functions": number}],
             "operations": numbers, "ignored_exit": number,
