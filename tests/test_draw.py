@@ -148,11 +148,10 @@ def test_an_incomplete_run_is_listed_and_a_damaged_one_is_named(
     results = Path(shutil.copytree(recorded_results, tmp_path / "results"))
     config = write_configuration(tmp_path / "a.yaml", Path("results"), scenarios=ASKED)
     third = add_run(extracted_run, results, repeat=3)
-    (third / "activity" / "kernels.parquet").unlink()
+    (third / "activity" / "cuda_api.parquet").unlink()
     main(["draw", str(results), "--out", str(tmp_path / "out"), "--config", str(config)])
     [reason] = pd.read_csv(tmp_path / "out/scenarios/recorded/runs.csv")["reason"].dropna()
-    assert reason == "incomplete: activity/kernels.parquet is missing"
-    (third / "activity" / "kernels.parquet").write_bytes(b"")
+    assert reason == "incomplete: activity/cuda_api.parquet is missing"
     (third / "activity" / "cuda_api.parquet").write_bytes(b"PAR1")
     assert refused(results, "--out", tmp_path / "again", "--config", config).startswith(
         f"{third}/activity/cuda_api.parquet: not a Parquet file that can be read"

@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT, TINY
 from multicard.core.system import usable_cpus
 from multicard.launch import job
+from multicard.launch.kept import OUTPUTS
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +147,14 @@ def test_minutes_of_the_time_limit_reach_the_job_as_seconds_and_so_does_the_chec
 ) -> None:  # fmt: skip
     given: dict[str, Any] = {}
     signature = inspect.signature(job.run_job)
-    monkeypatch.setattr(job, "run_job", lambda *values: given.update(signature.bind(*values).arguments))
+
+    def run_job(*values: Any) -> None:
+        given.update(signature.bind(*values).arguments)
+        for name in OUTPUTS:
+            (given["folder"] / name).parent.mkdir(parents=True, exist_ok=True)
+            (given["folder"] / name).write_text("{}")
+
+    monkeypatch.setattr(job, "run_job", run_job)
     command = [SCRIPT, "--parameters", json.dumps(TINY), "--data", str(digits), "--out", str(tmp_path / "run"), *stated]
     monkeypatch.setattr(sys, "argv", command)
     runpy.run_path(SCRIPT, run_name="__main__")
