@@ -24,7 +24,16 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma, stdtrit
 from scipy.stats import studentized_range
 
-from multicard.analysis.statistics import LEVEL, Blocks, Interval, Values, interval_of_log, known, shared_blocks
+from multicard.analysis.statistics import (
+    LEVEL,
+    ROUNDING,
+    Blocks,
+    Interval,
+    Values,
+    interval_of_log,
+    known,
+    shared_blocks,
+)
 
 DOUBT = 0.5  # standard errors by which variances may differ more than they seem to
 FLOOR = 1e-5  # of the mean variance: one of equal values tells as much as that it is as small
@@ -79,7 +88,10 @@ class Pool:
             if np.ptp(logs) > 0:
                 return found
             value = float(known(self._samples[index])[0][0])  # equal values keep their digits
-            return replace(found, value=value, low=min(found.low, value), high=max(found.high, value))
+            low, high = (
+                value if math.isclose(end, value, rel_tol=ROUNDING) else end for end in (found.low, found.high)
+            )
+            return replace(found, value=value, low=low, high=high)
         reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
         return Interval(mean, mean - reach, mean + reach, count, out, LEVEL)
 
