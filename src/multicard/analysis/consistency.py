@@ -39,10 +39,11 @@ class Consistency:
         return found
 
 
-def check_run(run: Path | RunFiles) -> Consistency:
-    """Check one completed run, given its folder or its files."""
+def check_run(run: Path | RunFiles, steps: pd.DataFrame | None = None) -> Consistency:
+    """Check one completed run, given its folder or its files; `steps`: its steps.csv, if that was read before."""
     run = RunFiles.of(run)
-    steps = run.table(STEPS, ("rank", "step", "duration_s", *(f"{phase}_s" for phase in PHASES)))
+    if steps is None:
+        steps = run.table(STEPS, ("rank", "step", "duration_s", *(f"{phase}_s" for phase in PHASES)))
     measured = steps[steps["window"] == "measured"].set_index("rank")
     coverage = measured[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / measured["duration_s"]
 

@@ -127,7 +127,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
             if steps.empty:
                 row |= work.measure(record, row, steps, None)
             else:
-                row["inconsistency"] = "; ".join(check_run(run).faults()) or None
+                row["inconsistency"] = "; ".join(check_run(run, steps).faults()) or None
                 row |= _measures(run, steps, work, machines)
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]

@@ -109,15 +109,14 @@ def _run_status(
     from multicard.core.reasons import describe_reason
     from multicard.launch.attempts import is_at_work
 
-    if not (folder / RUN).exists() and job:
-        if job.state == "PENDING":
-            return "queued", [f"Slurm job {job.id}: {job.reason.replace('_', ' ')}"], True
-        return "running", [f"Slurm job {job.id}"], True
-    if not (folder / RUN).exists() and is_at_work(folder):
-        return "running", [], True
     if not (folder / RUN).exists():
+        if job and job.state == "PENDING":
+            return "queued", [f"Slurm job {job.id}: {job.reason.replace('_', ' ')}"], True
+        if job or is_at_work(folder):
+            return "running", [f"Slurm job {job.id}"] if job else [], True
         return ("cannot run here", [cannot_run], True) if cannot_run else ("waiting", [], True)
-    record = RunFiles(folder).record
+    files = RunFiles(folder)
+    record = files.record
     remarks = [describe_reason(record["reason"])] if record.get("reason") else []
     if caveat := (record.get("profiler") or {}).get("caveat"):
         remarks.append(caveat)
@@ -132,9 +131,9 @@ def _run_status(
 
     from multicard.analysis.measures import measure_run
 
-    row = row or measure_run(folder)
+    row = row or measure_run(files)
     remarks += notices(row)
-    if missing := RunFiles(folder).why_absent("phases"):
+    if missing := files.why_absent("phases"):
         remarks.append(f"no trace: {missing}")
     return record["outcome"], remarks, pd.isna(row.get("inconsistency"))
 
