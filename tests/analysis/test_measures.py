@@ -12,6 +12,7 @@ import pytest
 
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run, outcome_of, outcome_table, runs_table
+from multicard.analysis.notices import notices
 from multicard.analysis.outputs import write_scenario
 from multicard.cli.status import _run_status
 from multicard.core.errors import UserError
@@ -271,6 +272,15 @@ def test_a_trace_that_disagrees_with_the_record_is_told(tmp_path: Path) -> None:
     folder = record(tmp_path, "ddp", trace_seconds=7.0)
     assert check_run(folder).faults() == [measure_run(folder)["inconsistency"]]
     assert "116.7%" in measure_run(folder)["inconsistency"]
+
+
+def test_what_was_set_right_in_a_trace_is_told_of_its_run(tmp_path: Path) -> None:
+    folder = record(tmp_path, "ddp")
+    assert measure_run(folder)["trace_notice"] is None
+    write_json(folder / "activity/tables.json", {"tables": {}, "notices": ["clocks differ", "no kernel"]})
+    row = measure_run(folder)
+    assert row["trace_notice"] == "clocks differ; no kernel"
+    assert notices(row) == ["its trace: clocks differ; no kernel"]
 
 
 def test_time_that_one_rank_has_in_no_phase_of_any_step_is_told(tmp_path: Path) -> None:

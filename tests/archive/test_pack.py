@@ -27,6 +27,7 @@ from multicard.record.environment import versions
 from recorded_runs import add_run, experiment
 
 HOST, USER, TOKEN, VARIABLE = "zeta9.planted.example", "uplanted", "hf_PlantedPlantedPlanted1", "planted-by-variable"
+LACKING = "2 of 30 kernel launches without a kernel; 1 of 3 steps, held in part, are left out"
 PLANTED = (HOST, "zeta9", USER, TOKEN, VARIABLE, "planted", "/srv/")
 
 
@@ -80,7 +81,8 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
         pq.write_table(table, path)
     index = json.loads((folder / "activity/tables.json").read_text())
     index["tables"]["kernel_classes"]["absent"] = canary
-    (folder / "activity/tables.json").write_text(json.dumps(plant(index, canary)))
+    index = plant(index, canary) | {"notices": [canary, f"{canary}: process 1: {LACKING}"]}
+    (folder / "activity/tables.json").write_text(json.dumps(index))
     write_json(tmp_path / "results/machine/zeta9-cuda.json", plant_machine(canary))
 
     pack(experiment(tmp_path / "results"), tmp_path / "out.tar.gz")
@@ -89,6 +91,8 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
             table = pq.read_table(pa.BufferReader(content))
             content = repr((table.to_pylist(), table.schema.metadata)).encode() + content
         assert b"planted" not in content.lower(), name
+        if name.endswith("tables.json"):
+            assert json.loads(content)["notices"] == [f"process 1: {LACKING}"]
 
 
 def plant_machine(canary: str) -> dict[str, Any]:

@@ -68,7 +68,20 @@ COMMON: dict[str, str] = {
 }
 
 # Columns before parameters and measures.
-ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "folder_changes")
+ABOUT = (
+    "run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "trace_notice",
+    "folder_changes",
+)  # fmt: skip
+    "run",
+    "outcome",
+    "reason",
+    "profiler_used",
+    "disturbance",
+    "deviation",
+    "inconsistency",
+    "trace_notice",
+    "folder_changes",
+)
 
 # Of each workload, by its name; and of all.
 MEASURES_OF = {
@@ -117,6 +130,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         "disturbance": disturbance(record),
         "deviation": deviation(record),
         "inconsistency": None,
+        "trace_notice": None,
         "folder_changes": folder_changes(record),
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
@@ -128,6 +142,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
                 row |= work.measure(record, row, steps, None)
             else:
                 row["inconsistency"] = "; ".join(check_run(run, steps).faults()) or None
+                row["trace_notice"] = "; ".join(run.trace_notices()) or None
                 row |= _measures(run, steps, work, machines)
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]

@@ -14,6 +14,7 @@ Notice = Callable[[Mapping[str, Any]], str | None]
 DISTURBED = "disturbed"
 DEVIATES = "not as configured"
 INCONSISTENT = "inconsistent record"
+TRACE = "its trace"
 NOT_STATIONARY = "not stationary"
 SAME_SAMPLES = "ranks saw the same samples"
 MAY_SHARE = "ranks may have seen the same samples"
@@ -45,6 +46,12 @@ def deviation_notice(values: Mapping[str, Any]) -> str | None:
 def inconsistency_notice(values: Mapping[str, Any]) -> str | None:
     """How the record of a run disagrees with itself or its trace, see `multicard.analysis.consistency`; or None."""
     found = values.get("inconsistency")
+    return None if pd.isna(found) else found
+
+
+def trace_notice(values: Mapping[str, Any]) -> str | None:
+    """What the trace of a run lacks, or what was set right in it; None where that is nothing or there is none."""
+    found = values.get("trace_notice")
     return None if pd.isna(found) else found
 
 
@@ -176,6 +183,7 @@ NOTICES: dict[str, Notice] = {
     CROSSES_PASS: pass_notice,
     HOST_EXTENTS: extent_notice,
     INCONSISTENT: inconsistency_notice,
+    TRACE: trace_notice,
 }
 
 

@@ -168,6 +168,17 @@ class RunFiles:
         if entry and path.exists() and not is_unchanged(path, entry):
             raise UserError(f"{path}: cut or altered since the run wrote it; delete {self.folder} to run it again")
 
+    def trace_notices(self) -> list[str]:
+        """Lines on what the trace lacks, or what was set right in it; none where it was not read.
+
+        Raises
+        ------
+        UserError
+            If the index of the tables is damaged.
+        """
+        path = self.folder / ACTIVITY / ACTIVITY_INDEX
+        return read_object(path).get("notices", []) if path.exists() else []
+
     def why_absent(self, activity: str) -> str | None:
         """Why there is no activity table, by the index of the tables; None where there is one.
 

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from multicard import __version__
 from multicard.analysis.machine_limits import read_machine
 from multicard.analysis.run_files import RunFiles
-from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given
+from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
 from multicard.archive.configuration import configuration_of
 from multicard.archive.manifest import FILES, FORMAT, MANIFEST, check_suffix
 from multicard.core.errors import UserError
@@ -47,6 +47,7 @@ from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.trace.tables import ACTIVITIES
 
 WINDOWS = (b"warmup", b"measured", b"profiled")
+NOTICE = text(r"process [0-9]+(, device [0-9]+)?: [\w ,;.]+(: [\w ,;.]+)?")  # of a trace, without the trace's name
 NUMBERS = b"0123456789+-.,einfa\r\n"  # of CSV, with those that are not finite
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can say
 SPOOLED_BYTES = 64 << 20
@@ -179,7 +180,10 @@ def _members(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, bytes]
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         yield f"{ACTIVITY}/{name}.parquet", buffer.getvalue()
-    yield f"{ACTIVITY}/{ACTIVITY_INDEX}", _json({"profiler": record["profiler"]["used"], "tables": tables})
+    # Before the process such a line names the file, as a user may have called it.
+    said = filter(None, (NOTICE(line[max(line.rfind("process "), 0) :]) for line in run.trace_notices()))
+    index = {"profiler": record["profiler"]["used"], "tables": tables, "notices": list(said)}
+    yield f"{ACTIVITY}/{ACTIVITY_INDEX}", _json(index)
     yield RUN, _json(record)
 
 
