@@ -72,16 +72,6 @@ ABOUT = (
     "run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "trace_notice",
     "folder_changes",
 )  # fmt: skip
-    "run",
-    "outcome",
-    "reason",
-    "profiler_used",
-    "disturbance",
-    "deviation",
-    "inconsistency",
-    "trace_notice",
-    "folder_changes",
-)
 
 # Of each workload, by its name; and of all.
 MEASURES_OF = {
