@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from multicard.trace.encoding import MISSING, encode, integers
+from random_inputs import seeds
 
 KINDS = (
     lambda chance: chance.choice([5, 5, 5, 6]),
@@ -17,7 +18,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(30, 300)
 def test_rows_with_one_code_are_the_same_and_others_are_not(seed: int) -> None:
     chance = random.Random(seed)
     columns = [

@@ -12,6 +12,7 @@ from multicard.trace.host import elsewhere
 from multicard.trace.statistics import Grouped
 from multicard.trace.steps import Marks
 from multicard.trace.tables import activity_tables
+from random_inputs import seeds
 from synthetic import PID, Work, training_trace
 
 UNIT = 100_000  # ns; a pause counts from ten of them on
@@ -67,7 +68,7 @@ def counted(calls: Times, steps: Times, waits: Times, model: Times) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(60, 600)
 def test_every_moment_of_the_host_is_judged(seed: int) -> None:
     calls, steps, waits = random_host(seed)
     name = "data" if seed % 2 else "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from multicard.trace.intervals import NOTHING, Measure, union
+from random_inputs import seeds
 
 END = 40
 
@@ -19,7 +20,7 @@ def random_pairs(generator: np.random.Generator) -> np.ndarray:
     return np.column_stack((starts, np.minimum(END, starts + generator.integers(0, 12, len(starts)))))
 
 
-@pytest.mark.parametrize("seed", range(300))
+@seeds(100, 900)
 def test_a_union_holds_exactly_the_moments_it_should(seed: int) -> None:
     pairs = random_pairs(np.random.default_rng(seed))
     found = union(pairs[:, 0], pairs[:, 1])
@@ -28,7 +29,7 @@ def test_a_union_holds_exactly_the_moments_it_should(seed: int) -> None:
     assert moments(found) == moments(pairs)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@seeds(50, 450)
 def test_a_measure_counts_the_moments_between_two(seed: int) -> None:
     generator = np.random.default_rng(seed)
     pairs = random_pairs(generator)

@@ -8,10 +8,11 @@ import pytest
 
 from multicard.trace import statistics
 from multicard.trace.statistics import Grouped, by_group
+from random_inputs import seeds
 
 
 @pytest.mark.parametrize("most", [10**6, 3], ids=["piece by piece", "all at once"])
-@pytest.mark.parametrize("seed", range(30))
+@seeds(30, 300)
 def test_any_union_of_groups_has_its_own_values(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "_MOST_PIECES", most)
     chance = random.Random(seed)

@@ -12,6 +12,7 @@ import pytest
 from multicard.trace.files import open_trace
 from multicard.trace.steps import Steps, on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
+from random_inputs import seeds
 from synthetic import COPY, MARKER, OTHER, PID, Lanes, Work, training_trace
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -252,7 +253,7 @@ def test_without_steps_the_whole_capture_is_told(suffix: str, tmp_path: Path) ->
     assert of_steps(path) == of_steps(path, CAPTURE)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(30, 300)
 def test_steps_on_a_device_are_between_the_events_that_its_stream_would_record(seed: int) -> None:
     """A stream that works off its queue in order; an event in the queue takes the time when the stream comes to it."""
     chance = random.Random(seed)

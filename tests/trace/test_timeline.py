@@ -1,10 +1,10 @@
 """Timelines against a count of every nanosecond on small random devices."""
 
 import numpy as np
-import pytest
 
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.timeline import CAUSES, COMMUNICATION, COMPUTE, MEMORY, SHARES, Device
+from random_inputs import seeds
 
 END = 60
 
@@ -55,7 +55,7 @@ def tied(start: np.ndarray, end: np.ndarray, kind: np.ndarray, call: np.ndarray)
     return len(set(first)) < len(first)
 
 
-@pytest.mark.parametrize("seed", range(400))
+@seeds(100, 900)
 def test_every_moment_is_counted_where_it_belongs(seed: int) -> None:
     device = random_device(seed)
     if tied(*device):
