@@ -14,7 +14,7 @@ SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile '$(CONFIG)'
 # Byte code is kept, whatever the caller's environment says: the many processes would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast emulated-gpu gpu-check lint docs lock clean
+.PHONY: demo test test-all test-fast test-rare emulated-gpu gpu-check lint docs lock clean
 
 demo: $(READY)
 	@results=$$($(BIN)/multicard config results --config '$(CONFIG)') && \
@@ -23,12 +23,20 @@ demo: $(READY)
 	$(BIN)/multicard status --config '$(CONFIG)' && \
 	echo "Report: $$results/report.html  Figures: $$results/figures/  How each file was made: $$results/snakemake-report.html"
 
+# Everything that a user can break.
 test: $(READY) $(DEEPSPEED)
+	$(PYTEST) -m "not rare"
+
+# What only rarely changes: four emulated GPUs, many more random inputs, slow endings on Slurm, a browser.
+test-rare: $(READY) $(DEEPSPEED)
+	$(PYTEST) -m rare
+
+test-all: $(READY) $(DEEPSPEED)
 	$(PYTEST)
 
 # The daily round: what trains nothing and takes no seconds.
 test-fast: $(READY)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not rare"
 
 # The GPU path on emulated GPUs, which need g++ and no GPU: tests/emulated_gpu/README.md.
 emulated-gpu: $(READY)
