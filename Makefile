@@ -27,7 +27,7 @@ demo: $(READY)
 test: $(READY) $(DEEPSPEED)
 	$(PYTEST) -m "not rare"
 
-# What only rarely changes: four emulated GPUs, many more random inputs, slow endings on Slurm, a browser.
+# What only rarely changes: many more random inputs.
 test-rare: $(READY) $(DEEPSPEED)
 	$(PYTEST) -m rare
 

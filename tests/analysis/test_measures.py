@@ -280,7 +280,7 @@ def test_what_was_set_right_in_a_trace_is_told_of_its_run(tmp_path: Path) -> Non
     write_json(folder / "activity/tables.json", {"tables": {}, "notices": ["clocks differ", "no kernel"]})
     row = measure_run(folder)
     assert row["trace_notice"] == "clocks differ; no kernel"
-    assert notices(row) == ["its trace: clocks differ; no kernel"]
+    assert notices(row) == ["trace incomplete or corrected: clocks differ; no kernel"]
 
 
 def test_time_that_one_rank_has_in_no_phase_of_any_step_is_told(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ RUN_HERE = (
 )
 # What another program of the repository runs: a pattern, the program, and a text of it by which that is seen.
 RUN_ELSEWHERE = (
-    (r"make (demo|test|lint|docs)", ".ci/run", "make {1}"),
+    (r"make (demo|lint|docs)", ".ci/run", "part {1}"),
+    (r"make test", ".ci/run", "make test"),
     (r"make (test-fast|emulated-gpu)", "Makefile", "{1}: "),
     (r"\.ci/run", ".ci/run", "make test"),
     (r"make demo CONFIG=\S+", "tests/workflow/test_pipeline.py", 'f"CONFIG={{CONFIG}}"'),

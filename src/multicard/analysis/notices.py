@@ -14,7 +14,7 @@ Notice = Callable[[Mapping[str, Any]], str | None]
 DISTURBED = "disturbed"
 DEVIATES = "not as configured"
 INCONSISTENT = "inconsistent record"
-TRACE = "its trace"
+TRACE = "trace incomplete or corrected"
 NOT_STATIONARY = "not stationary"
 SAME_SAMPLES = "ranks saw the same samples"
 MAY_SHARE = "ranks may have seen the same samples"
@@ -31,28 +31,17 @@ FOLDER_CHANGED = "changed in your folder"
 PROFILED = (WINDOW_DIFFERS, CROSSES_PASS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
 
-def disturbance_notice(values: Mapping[str, Any]) -> str | None:
-    """What disturbed or throttled a run, see `multicard.analysis.conditions`; None where that is nothing or unknown."""
-    found = values.get("disturbance")
-    return None if pd.isna(found) else found
+def _stated(column: str) -> Notice:
+    """Notice that a column of measures holds in words; None where that is empty or not there."""
+
+    def notice(values: Mapping[str, Any]) -> str | None:
+        found = values.get(column)
+        return None if pd.isna(found) else found
+
+    return notice
 
 
-def deviation_notice(values: Mapping[str, Any]) -> str | None:
-    """How a run was executed otherwise than its parameters say, see `multicard.analysis.deviations`; or None."""
-    found = values.get("deviation")
-    return None if pd.isna(found) else found
-
-
-def inconsistency_notice(values: Mapping[str, Any]) -> str | None:
-    """How the record of a run disagrees with itself or its trace, see `multicard.analysis.consistency`; or None."""
-    found = values.get("inconsistency")
-    return None if pd.isna(found) else found
-
-
-def trace_notice(values: Mapping[str, Any]) -> str | None:
-    """What the trace of a run lacks, or what was set right in it; None where that is nothing or there is none."""
-    found = values.get("trace_notice")
-    return None if pd.isna(found) else found
+disturbance_notice = _stated("disturbance")  # what disturbed or throttled a run: `multicard.analysis.conditions`
 
 
 def drift_notice(values: Mapping[str, Any]) -> str | None:
@@ -161,18 +150,12 @@ def exit_remark(values: Mapping[str, Any]) -> str | None:
     return "it went on after SystemExit, and was ended without its own clean-up"
 
 
-def folder_remark(values: Mapping[str, Any]) -> str | None:
-    """Files that a run changed in the folder of its script; None where there are none, or that is not known."""
-    found = values.get("folder_changes")
-    return None if pd.isna(found) else found
-
-
 # By what is the matter.
 NOTICES: dict[str, Notice] = {
     ADOPTED: adopted_notice,
     UNTRACED: untraced_notice,
     DISTURBED: disturbance_notice,
-    DEVIATES: deviation_notice,
+    DEVIATES: _stated("deviation"),
     NOT_STATIONARY: drift_notice,
     SAME_SAMPLES: sample_notice,
     MAY_SHARE: share_notice,
@@ -182,13 +165,13 @@ NOTICES: dict[str, Notice] = {
     WINDOW_DIFFERS: window_notice,
     CROSSES_PASS: pass_notice,
     HOST_EXTENTS: extent_notice,
-    INCONSISTENT: inconsistency_notice,
-    TRACE: trace_notice,
+    INCONSISTENT: _stated("inconsistency"),
+    TRACE: _stated("trace_notice"),
 }
 
 
 # What else a run did, by which none of its numbers is in doubt.
-REMARKS: dict[str, Notice] = {IGNORED_EXIT: exit_remark, FOLDER_CHANGED: folder_remark}
+REMARKS: dict[str, Notice] = {IGNORED_EXIT: exit_remark, FOLDER_CHANGED: _stated("folder_changes")}
 
 
 def notices(values: Mapping[str, Any]) -> list[str]:
