@@ -406,12 +406,12 @@ def test_pinned_memory_is_advised_where_copies_come_from_pageable_memory(
 
 
 def test_general_advice_fits_the_devices(tmp_path: Path) -> None:
-    cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "cpu_wait_share": 0.2, "transfer_s": 0.0}
+    cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "waiting_for_a_cpu_share": 0.2, "transfer_s": 0.0}
     [_, loading, waiting] = [
         line for line in as_markdown(made(tmp_path, [cpu], gpu=None)).splitlines() if GENERALLY in line
     ]
     assert "pin_memory" not in loading and "`OMP_NUM_THREADS`" in waiting
-    alone = cpu | {"blocked_share": 0.1, "data_share": 0.0, "iteration_time_s": 1.0, "cpu_wait_share": 0.0}
+    alone = cpu | {"blocked_share": 0.1, "data_share": 0.0, "iteration_time_s": 1.0, "waiting_for_a_cpu_share": 0.0}
     blocked = alone | {"devices": 2, "blocked_share": 0.3}
     for nodes in ((0,), (0, 1)):
         text = as_markdown(made(tmp_path / f"{len(nodes)}", [alone, blocked], gpu=None, nodes=nodes))

@@ -65,13 +65,17 @@ def test_samples_that_every_rank_draws_count_once(tmp_path: Path) -> None:
     ]
 
 
+BACKWARD = {"wall_s": 10.0, "backward_s": 10.0}
+
+
 def of_threads(ran: Sequence[float], waited: Sequence[float], threads: int = 1) -> dict[str, Any]:
-    """Of ranks, in seconds of 10 that were measured; `threads` of each, on two CPUs."""
+    """Of ranks, in seconds of 10 that were measured, all of them in backward passes; `threads` of each, on two CPUs."""
     return {
         "ranks": [
-            {"rank": rank, "observed": {"loaders": [], "threads": threads, "thread_time": {"wall_s": 10.0} | times}}
+            {"rank": rank, "observed": {"loaders": [], "threads": threads, "thread_time": BACKWARD | times}}
             for rank, times in enumerate(
-                {"ran_s": one, "waited_for_cpu_s": other} for one, other in zip(ran, waited, strict=True)
+                {"ran_s": one, "backward_ran_s": one, "waited_for_cpu_s": other}
+                for one, other in zip(ran, waited, strict=True)
             )
         ],
         "conditions": [{"usable_cpus": 2}],
@@ -80,18 +84,17 @@ def of_threads(ran: Sequence[float], waited: Sequence[float], threads: int = 1) 
 
 def test_what_a_rank_waited_for_is_told_by_its_thread(tmp_path: Path) -> None:
     times = of_threads(ran=[3.0, 4.0], waited=[2.0, 1.0])
-    row = measured(tmp_path, p(devices=2), 0.05, phases={"data": 0.1}, **times)
-    assert row["cpu_wait_share"] == pytest.approx(0.15)
-    assert row["blocked_share"] == pytest.approx(1 - 0.35 - 0.15 - 0.1)
+    row = measured(tmp_path, p(devices=2), 0.05, phases={"backward": 1.0}, **times)
+    assert row["waiting_for_a_cpu_share"] == pytest.approx(0.15)
+    assert row["blocked_share"] == pytest.approx(1 - 0.35 - 0.15)
     assert (row["compute_threads"], row["usable_cpus"]) == (2, 2)
     without = measured(tmp_path / "old", p(devices=2), 0.05)
-    assert without["cpu_wait_share"] is without["blocked_share"] is without["compute_threads"] is None
+    assert without["waiting_for_a_cpu_share"] is without["blocked_share"] is without["compute_threads"] is None
 
 
 def test_more_threads_than_cpus_are_told_of(tmp_path: Path) -> None:
     times = of_threads(ran=[10.0, 10.0], waited=[0.0, 0.0], threads=2)
     row = measured(tmp_path, p(devices=2), 0.05, **times)
-    assert (row["cpu_wait_share"], row["blocked_share"]) == (0, 0)
     assert "more threads than CPUs: 4 threads of PyTorch on 2 CPUs" in notices(row)[-1]
 
 

@@ -2,7 +2,7 @@
 
 It is of the measured steps, from the start of each to the start of the next. Their phases tell the wait for data,
 evaluation and stalls. Where GPUs were traced, the profiled steps tell how what remains is divided; else the phases do,
-and on CPUs what the kernel says of the ranks' threads.
+and on CPUs what the ranks' threads waited for.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.scaling import BASELINE_DIFFERS
+from multicard.analysis.thread_times import ThreadTimes
 from multicard.analysis.windows import Window
 from multicard.experiment.config import parameters_in
 
@@ -41,6 +42,8 @@ COLUMNS = {part: f"{part.lower().replace(' ', '_')}_share" for part in PARTS}
 
 MEASURES: dict[str, str] = {
     **{COLUMNS[part]: f"part of the step, of which all add up to 1: {text}" for part, text in PARTS.items()},
+    "blocked_share": "on CPUs, share of the step in which a rank's thread computes by its phases but neither runs nor "
+    "waits for a CPU, as while it waits for other ranks; mean over ranks, empty where that was not recorded",
     "stalled_steps": "the steps with stalls: how many, and the numbers of the first",
     "bound": f"the largest part of the step: {', '.join(f'`{part}`' for part in PARTS)}",
 }
@@ -51,7 +54,7 @@ STALLED = 1.5  # times a typical step, at least
 NAMED = 5  # stalled steps
 
 _PHASES = {DATA: ("data",), EVALUATION: ("evaluation",), COPIES: ("transfer",)}
-_COMPUTES = ("forward", "backward", "optimizer")
+COMPUTES = ("forward", "backward", "optimizer")  # phases
 _OF_TRACE = {
     COMPUTE: ("compute", "compute and communication"),
     COMMUNICATION: ("exposed communication",),
@@ -63,15 +66,16 @@ _OF_TRACE = {
 }
 
 
-def of_steps(window: Window, devices: int) -> dict[str, Any]:
+def of_steps(window: Window, devices: int, threads: ThreadTimes | None = None) -> dict[str, Any]:
     """Measures of the breakdown by the phases of the measured steps; none where no phase was recorded.
 
-    Phases do not tell communication from computing, so on several devices both are one part.
+    Phases do not tell communication from computing, so on several devices both are one part. `threads` of ranks on CPUs
+    tell how much of each phase was a wait for a CPU.
     """
-    recorded = {name for name in (*_COMPUTES, *sum(_PHASES.values(), ())) if _is_recorded(window.steps, f"{name}_s")}
+    recorded = {name for name in (*COMPUTES, *sum(_PHASES.values(), ())) if _is_recorded(window.steps, f"{name}_s")}
     if not recorded:
         return {}
-    phases = {COMPUTE if devices == 1 else EITHER: _COMPUTES} | _PHASES
+    phases = {COMPUTE if devices == 1 else EITHER: COMPUTES} | _PHASES
     phases = {part: known for part, names in phases.items() if (known := [each for each in names if each in recorded])}
     seconds = pd.DataFrame({part: window.waiting[names].sum(axis=1) for part, names in phases.items()})
     seconds[OTHER] = (window.waiting["pitch_s"] - seconds.sum(axis=1)).clip(lower=0.0)
@@ -81,10 +85,15 @@ def of_steps(window: Window, devices: int) -> dict[str, Any]:
     seconds[STALLS] = (busy - usual).sum(axis=1).where(stalled, 0.0)
     seconds[busy.columns] = busy.mask(stalled, usual)
     shares = seconds.sum() / seconds.to_numpy().sum()
+    if threads is not None:
+        waits = {part: shares[part] * threads.waiting(phases.get(part, [part])) for part in (*phases, OTHER)}
+        shares = shares.sub(pd.Series(waits), fill_value=0.0)
+        shares[CPUS] = sum(waits.values())
     steps = seconds.index[stalled].tolist()
     first = ", ".join(map(str, steps[:NAMED])) + (", …" if len(steps) > NAMED else "")
     return {
         **{COLUMNS[part]: float(share) for part, share in shares.items()},
+        "blocked_share": threads and threads.blocked(COMPUTES) / threads.total,
         "stalled_steps": f"{len(steps)} of {len(seconds)}: {first}" if steps else None,
     }
 
@@ -129,8 +138,10 @@ def _completed(row: Mapping[str, Any], trace: Mapping[str, Any], alone: list[flo
     parts = parts_of(row)
     if _number(trace, "compute") is not None:
         parts = _with_trace(parts, row, trace)
-    elif parts and row.get("device") == "cpu":
-        parts = _with_threads(parts, row, alone)
+    elif EITHER in parts and alone and (blocked_s := _blocked_s(row)) is not None:
+        waited = max(0.0, blocked_s - median(alone)) / _number(row, "iteration_time_s")
+        parts[RANKS] = min(waited, parts[EITHER])
+        parts[EITHER] -= parts[RANKS]
     bound = max(parts, key=parts.__getitem__, default=None)
     return {column: parts.get(part) for part, column in COLUMNS.items()} | {"bound": bound}
 
@@ -161,25 +172,8 @@ def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mappi
     return divided | told
 
 
-def _with_threads(parts: Mapping[str, float], row: Mapping[str, Any], alone: list[float] | None) -> dict[str, float]:
-    """Take from the phases that compute what their threads waited for a CPU and, unlike on one device, for others."""
-    parts = dict(parts)
-    computing = next((part for part in COMPUTING if part in parts), None)
-    if computing is None:
-        return parts
-    step_s, blocked_s = _number(row, "iteration_time_s"), _blocked_s(row)
-    waits = {CPUS: _number(row, "cpu_wait_share")}
-    if computing == EITHER and alone and blocked_s is not None:
-        waits[RANKS] = max(0.0, blocked_s - median(alone)) / step_s
-    for part, share in waits.items():
-        if share is not None:
-            parts[part] = min(share, parts[computing])
-            parts[computing] -= parts[part]
-    return parts
-
-
 def _blocked_s(row: Mapping[str, Any]) -> float | None:
-    """Seconds of a step in which a rank neither runs nor waits for a CPU or for data; None where that is not known."""
+    """Seconds of a step in which a rank computes by its phases, but is blocked; None where that is not known."""
     share, step_s = _number(row, "blocked_share"), _number(row, "iteration_time_s")
     return None if share is None or not step_s else share * step_s
 

@@ -12,6 +12,7 @@ from multicard.analysis.consistency import check_run
 from multicard.analysis.deviations import deviation, folder_changes
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.run_files import RunFiles
+from multicard.analysis.thread_times import thread_times
 from multicard.analysis.warmup import without_transient
 from multicard.analysis.window_comparison import TOLERANCE, block_length, windows_differ
 from multicard.analysis.windows import Window, elapsed_s, step_pitches
@@ -174,7 +175,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "other_s": (measured["duration_s"] - known.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
-        **breakdown.of_steps(window, record["parameters"].get("devices") or 1),
+        **breakdown.of_steps(window, record["parameters"].get("devices") or 1, thread_times(record)),
         **_copies(run),
         "energy_per_sample_j": energy_per(record, metered["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),

@@ -115,7 +115,10 @@ class Recording:
             self._arrival.stop()
         if self._step is None or (self._on_gpu and is_capturing()):
             return
-        self._events.append((event, self._mark()))
+        mark = self._mark()
+        self._events.append((event, mark))
+        if not self._on_gpu:
+            self.thread.note(mark)
         if self._window is not None:
             self._show(event)
 
@@ -226,6 +229,8 @@ class Recording:
             self._arrival = None
         for step, events in self._seen:
             step.phases = phases_of(events, has_transfers=self._arrival is not None)
+            if step.window == "measured" and not self._on_gpu:
+                self.thread.add(step.phases)
         self._seen.clear()
         self.recorder.settle()
 

@@ -1,7 +1,6 @@
 """The measures that only runs of scripts have."""
 
 from collections.abc import Mapping
-from statistics import mean
 from typing import Any
 
 import pandas as pd
@@ -17,10 +16,6 @@ MEASURES: dict[str, str] = {
     "measured_passes": "passes over the data that the measured window spans",
     "steps_per_pass": "steps of one pass over the data",
     "evaluation_s": "mean time per measured step and rank in evaluations inside a pass; empty where none was seen",
-    "cpu_wait_share": "share of the measured steps in which the thread of the training loop was ready to run and had "
-    "no CPU, mean over ranks; empty where the kernel does not tell",
-    "blocked_share": "likewise, in which it neither ran nor waited for a CPU or for data, as while it waits for other "
-    "ranks; at least, as all of the wait for data is taken off",
     "compute_threads": "threads with which PyTorch computes, of all ranks of a node",
     "usable_cpus": "CPUs of a node that they may use",
     "ignored_exit": "whether a rank went on after it was asked to end, so that it was ended without its own clean-up",
@@ -38,25 +33,16 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.get("steps_per_pass"),
         "evaluation_s": evaluation.fillna(0.0).mean() if evaluation.notna().any() else None,
-        **_of_threads(record, common.get("data_share")),
+        **_of_threads(record),
         "ignored_exit": any(rank.get("ignored_exit") for rank in record.get("ranks") or []),
     }
 
 
-def _of_threads(record: Mapping[str, Any], data_share: float | None) -> dict[str, float | None]:
-    """How the ranks' threads shared the CPUs; None where it was not recorded."""
-    ranks = [rank.get("observed") or {} for rank in record.get("ranks") or []]
-    times = [each for rank in ranks if (each := rank.get("thread_time")) and each["wall_s"] > 0]
-    waits = [each["waited_for_cpu_s"] / each["wall_s"] for each in times]
-    runs = [each["ran_s"] / each["wall_s"] for each in times]
-    known = bool(times) and len(times) == len(ranks)
-    data = 0.0 if pd.isna(data_share) else data_share
-    blocked = max(0.0, 1 - mean(runs) - mean(waits) - data) if known else None
-    threads = [rank.get("threads") for rank in ranks] or [None]
+def _of_threads(record: Mapping[str, Any]) -> dict[str, float | None]:
+    """Threads and CPUs of a node; None where they were not recorded."""
+    threads = [(rank.get("observed") or {}).get("threads") for rank in record.get("ranks") or []] or [None]
     hosts = [host for host in record.get("conditions") or [] if host]
     return {
-        "cpu_wait_share": mean(waits) if known else None,
-        "blocked_share": blocked,
         "compute_threads": sum(threads) / (record["parameters"].get("nodes") or 1) if all(threads) else None,
         "usable_cpus": min((cpus for host in hosts if (cpus := host.get("usable_cpus"))), default=None),
     }
