@@ -32,7 +32,7 @@ def test_several_configurations_have_a_range_and_the_parts_of_their_steps(tmp_pa
     assert lines(tmp_path, *small, *large) == [
         "1 GPU: 2 of 2 configurations: mostly compute (90–99% of the step); largest other cost data loading (1–10%)",
         "2 GPUs: 0.8 to 1.5 times as fast as 1; one repeat, so a difference may be noise; "
-        "1 of 2 configurations: mostly data loading (60% of the step); "
+        "1 of 2 configurations: mostly data loading (60% of the step); then compute or communication (40%); "
         "1 of 2 configurations: mostly compute or communication (93% of the step); "
         "largest other cost data loading (7.0%)",
     ]

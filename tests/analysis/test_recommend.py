@@ -137,31 +137,31 @@ def test_a_step_that_nearly_all_computes_is_never_mainly_something_else(tmp_path
     assert first == (
         "- 4 of 6 configurations: mostly compute (90–95% of the step); largest other cost data loading (5–10%)."
     )
-    assert second == "- 2 of 6 configurations: mostly data loading (60–70% of the step)."
+    assert second == "- 2 of 6 configurations: mostly data loading (60–70% of the step); then compute (30–40%)."
     assert "mainly" not in as_markdown(evidence)
 
 
 def test_no_bound_is_given_on_computing(tmp_path: Path) -> None:
     for folder, row in (("one", {}), ("several", {"devices": 2})):
         text = as_markdown(made(tmp_path / folder, images(100, data_share=0.01, **row)))
-        assert "Untried: `precision: bf16`" in text and "at most" not in text
+        assert "Untried: `precision: bf16`" in text and "times as fast if" not in text
 
 
 def test_no_bound_is_given_on_nearly_the_whole_step(tmp_path: Path) -> None:
-    assert "at most" not in as_markdown(made(tmp_path, images(100, (1.0, 1.0), data_share=0.95)))
+    assert "times as fast if" not in as_markdown(made(tmp_path, images(100, (1.0, 1.0), data_share=0.95)))
 
 
 def test_what_a_capture_without_steps_shows_is_of_the_capture(tmp_path: Path) -> None:
     rows = [ADOPTED | {"devices": 1}]
     text = as_markdown(made(tmp_path, rows, tables={"timeline": [timeline(0, idle_other=0.6) | {"scope": "capture"}]}))
-    assert text.splitlines()[2] == "- 60% of the capture is idle for a reason that the trace does not show."
+    assert text.splitlines()[2] == "- 60% of the capture is idle for a reason that the trace does not show; then compute (40%)."
 
 
 def test_time_in_no_phase_is_named(tmp_path: Path) -> None:
     evidence = made(tmp_path, [SCRIPT | {"devices": 1, "device": "cpu", "other_share": 0.99, "compute_share": 0.01}])
     text = as_markdown(evidence)
-    assert text.splitlines()[2] == "- 99% of the step is in none of the phases seen."
-    assert "at most" not in text
+    assert text.splitlines()[2] == "- 99% of the step is in none of the phases seen; then compute (1.0%)."
+    assert "times as fast if" not in text
 
 
 def test_stalls_name_the_steps_that_stall(tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ def test_an_option_that_was_not_tried_carries_the_most_it_can_gain(tmp_path: Pat
     lines = [line.strip() for line in as_markdown(evidence).splitlines()]
     computing, waiting, communication, *_ = [line for line in lines if line.startswith("- Untried")]
     assert computing.startswith("- Untried: `precision: bf16`")
-    assert waiting.startswith("- Untried (at most 1.43 times as fast if it took no time): `higher num_workers`")
-    assert communication.startswith("- Untried (at most 1.08 times as fast if it took no time): `different bucket_cap")
+    assert waiting.startswith("- Untried (about 1.43 times as fast if it took no time): `higher num_workers`")
+    assert communication.startswith("- Untried (about 1.08 times as fast if it took no time): `different bucket_cap")
 
 
 def test_what_does_not_fit_has_no_gain(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(pr
         for line, advised in pairwise(text.splitlines())
         if advised.startswith(f"   - {GENERALLY}")
     }
-    bound = "(at most {} times as fast if it took no time)"
+    bound = "(about {} times as fast if it took no time)"
     assert f"{GENERALLY} {bound.format(1.43)}: more loader workers (`num_workers`), as" in found["Data loading"]
     assert f"{GENERALLY} {bound.format(1.25)}: a larger batch per device" in found["Exposed communication"]
     assert "`no_sync()`" in found["Exposed communication"] and "`torch.compile`" in found["Launch overhead"]

@@ -1,9 +1,9 @@
 """Bottlenecks of a configuration: the parts of its step, computing included, and memory, each with its evidence."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean
 from typing import Any, Literal
 
 import pandas as pd
@@ -35,7 +35,7 @@ Kind = Literal[
     "memory operations", "launch overhead", "host busy elsewhere", "data loading", "evaluation", "stalls", "other",
     "padding", "memory",
 ]  # fmt: skip
-UNBOUNDED = (*COMPUTING, OTHER, "memory")  # kinds that have no bound on what can be gained
+NO_GAIN = (*COMPUTING, OTHER, "memory")  # kinds of which nothing tells what can be gained
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
 WORTH_A_WORD = 0.01  # share of a step from which on the largest other cost is named
@@ -66,16 +66,17 @@ class Bottleneck:
     pageable: float | None = None
 
     @property
-    def most_gain(self) -> float | None:
-        """How many times as fast at most, if this part took no time and nothing else changed (Amdahl, AFIPS 1967).
+    def gain(self) -> float | None:
+        """About how many times as fast, if this part took no time and nothing else changed (Amdahl, AFIPS 1967).
 
         None where that would mean nothing: computing cannot vanish, and of a share near 1 too little is known. Of
-        padding if time goes with the number of tokens.
+        padding if time goes with the number of tokens. More is possible where ranks wait in turn within a step, or
+        where a loader and computing share the CPUs.
 
-        >>> round(Bottleneck("data loading", 0.3, "").most_gain, 2)
+        >>> round(Bottleneck("data loading", 0.3, "").gain, 2)
         1.43
         """
-        return None if self.kind in UNBOUNDED or self.share > NEARLY_ALL else 1 / (1 - self.share)
+        return None if self.kind in NO_GAIN or self.share > NEARLY_ALL else 1 / (1 - self.share)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def bottlenecks(evidence: Evidence) -> list[BottleneckReport]:
         parts, of = _mean_parts(configuration), _scope(numbers)
         pageable = _share(numbers, "pageable_copies")
         found = [
-            Bottleneck(part, share, _of_part(part, share, numbers, of), pageable)
+            Bottleneck(part, share, _of_part(part, share, configuration, numbers, of), pageable)
             for part, share in parts.items()
             if share >= LEAST
         ]
@@ -160,7 +161,7 @@ def _led_by(kind: str, reports: Sequence[BottleneckReport], every: int) -> str:
     others = {
         part: [report.parts.get(part, 0.0) for report in reports]
         for part in dict.fromkeys(part for report in reports for part in report.parts)
-        if part not in (kind, *COMPUTING)
+        if part != kind
     }
     largest = max(others, key=lambda part: mean(others[part]), default=None)
     if largest is not None and mean(others[largest]) >= WORTH_A_WORD:
@@ -185,21 +186,21 @@ def _range(shares: Sequence[float]) -> str:
 
 
 def _seconds(configuration: Configuration, share: float) -> str | None:
-    times = configuration.values("iteration_time_s")
-    return with_unit(share * mean(times), SECONDS) if times else None
+    step_s = configuration.mean("iteration_time_s")
+    return with_unit(share * step_s, SECONDS) if step_s else None
 
 
-def _median(numbers: Iterable[_Numbers], value: Callable[[_Numbers], float | None]) -> float | None:
-    known = [found for each in numbers if (found := value(each)) is not None]
-    return median(known) if known else None
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
 
 
 def _measure(numbers: Iterable[_Numbers], name: str) -> float | None:
-    return _median(numbers, lambda each: each.run.number(name))
+    return _mean(each.run.number(name) for each in numbers)
 
 
 def _share(numbers: Iterable[_Numbers], name: str) -> float | None:
-    return _median(numbers, lambda each: each.share(name))
+    return _mean(each.share(name) for each in numbers)
 
 
 NOT_SEEN = "in none of the phases seen"
@@ -235,10 +236,9 @@ def _scope(numbers: Sequence[_Numbers]) -> str:
     )
 
 
-def _of_part(part: str, share: float, numbers: Sequence[_Numbers], of: str) -> str:
+def _of_part(part: str, share: float, configuration: Configuration, numbers: Sequence[_Numbers], of: str) -> str:
     traced = part in WITH_TRACE and _share(numbers, "compute") is not None
-    step_s = mean([step for each in numbers if (step := each.run.number("iteration_time_s"))] or [0.0])
-    took = f" ({with_unit(share * step_s, SECONDS)})" if step_s else ""
+    took = f" ({seconds})" if (seconds := _seconds(configuration, share)) else ""
     text = f"{percent(share)} of the {of}{took}: {(WITH_TRACE if traced else WITHOUT)[part]}"
     if part == OTHER and not traced:
         text = f"{percent(share)} of the {of}{took} is {NOT_SEEN}"
@@ -303,8 +303,8 @@ def peak_memory(configuration: Configuration) -> dict[int, float]:
 def _caveats(configuration: Configuration) -> list[str]:
     """What weakens the evidence."""
     caveats = []
-    overheads = configuration.values("profiler_overhead")
-    if overheads and abs(overhead := median(overheads)) > OVERHEAD:
+    overhead = _mean(configuration.values("profiler_overhead"))
+    if overhead is not None and abs(overhead) > OVERHEAD:
         caveats.append(
             f"profiled steps took {percent(abs(overhead))} {'more' if overhead > 0 else 'less'} time than measured "
             "ones (profiler_overhead), and shares from the trace are those of profiled steps"

@@ -13,6 +13,7 @@ import pandas as pd
 
 from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, cpus_of, machine, versions
+from multicard.analysis.statistics import product_of
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name
@@ -160,6 +161,10 @@ class Configuration:
     def blocks(self, measure: str) -> dict[int, float]:
         """Values of a measure by repeat, over the completed repeats that have it."""
         return {run.repeat: value for run in self.completed if (value := run.number(measure)) is not None}
+
+    def mean(self, measure: str) -> float | None:
+        """Geometric mean of a measure over the completed repeats that have it, as tables show it; None without one."""
+        return product_of([(1.0, self.blocks(measure))]).value
 
     @property
     def rate(self) -> str:

@@ -207,7 +207,7 @@ class Series:
         work = {
             count: rate * seconds
             for (_, count), each in self.configurations.items()
-            if (rate := _mean(each, each.rate)) and (seconds := _mean(each, "iteration_time_s"))
+            if (rate := each.mean(each.rate)) and (seconds := each.mean("iteration_time_s"))
         }
         if not work:
             return None
@@ -244,8 +244,8 @@ class Series:
         if devices % nodes:
             return f"{counted(devices, 'device')} cannot be shared equally by {counted(nodes, 'node')}"
         if (nodes, devices) in self.configurations:
-            step = product_of([(1.0, self.configurations[nodes, devices].blocks("iteration_time_s"))])
-            return f"measured: {1000 * step.value:.3g} ms per step" if step.value else "measured"
+            step_s = self.configurations[nodes, devices].mean("iteration_time_s")
+            return f"measured: {1000 * step_s:.3g} ms per step" if step_s else "measured"
         p = self._parameters(devices, nodes)
         refused = None if p is None else self.of.workload.unsupported_reason(p, HAS_EVERYTHING, {})
         if refused:
@@ -367,10 +367,6 @@ def samples_of_device(configuration: Configuration) -> float | None:
         if known:
             return round(median(known) / configuration["devices"], 6)
     return None
-
-
-def _mean(configuration: Configuration, measure: str) -> float | None:
-    return product_of([(1.0, configuration.blocks(measure))]).value if configuration.blocks(measure) else None
 
 
 def _over(rate: Interval, base: Interval) -> Interval:

@@ -5,7 +5,6 @@ Parameters have the names of the configuration file, so that a recommendation ca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from multicard.analysis.answers import answer_lines
 from multicard.analysis.best import GOALS, Choice, Goal, choices
@@ -158,11 +157,11 @@ def _overview(found: Sequence[Recommendation]) -> list[str]:
 def _configuration_lines(recommendation: Recommendation) -> list[str]:
     report = recommendation.report
     lines = [f"### {for_markdown(report.configuration.words())}", ""]
-    times = report.configuration.values("iteration_time_s")
+    step_s = report.configuration.mean("iteration_time_s")
     where = report.configuration.provenance.machine
     facts = [f"{len(report.configuration.completed)} of {counted(len(report.configuration.runs), 'run')} completed"]
-    if times:
-        facts.append(f"{with_unit(median(times), SECONDS)} per step")
+    if step_s:
+        facts.append(f"{with_unit(step_s, SECONDS)} per step")
     facts.append(for_markdown(where) if where else "machine unknown")
     lines += [", ".join(facts) + ".", ""]
     for rank, (bottleneck, advised) in enumerate(recommendation.advised, 1):
@@ -182,7 +181,7 @@ def _configuration_lines(recommendation: Recommendation) -> list[str]:
 
 
 def _advice_lines(bottleneck: Bottleneck, advised: Sequence[Advice]) -> list[str]:
-    """A line per option that was measured, and one for all others, with the most that they can gain."""
+    """A line per option that was measured, and one for all others, with what they can gain."""
     named = {}
     for each in advised:
         notes = [each.option.description, LEARNS_OTHERWISE if each.learns_otherwise else ""]
@@ -200,7 +199,7 @@ def _advice_lines(bottleneck: Bottleneck, advised: Sequence[Advice]) -> list[str
 
 
 def _general_lines(configuration: Configuration, bottleneck: Bottleneck) -> list[str]:
-    """A line of what to change in a program whose options are its own, with the most that it can gain; or none."""
+    """A line of what to change in a program whose options are its own, with what it can gain; or none."""
     if not configuration.workload.has_own_options or not _is_worthwhile(bottleneck):
         return []
     options = [
@@ -213,12 +212,11 @@ def _general_lines(configuration: Configuration, bottleneck: Bottleneck) -> list
 
 
 def _is_worthwhile(bottleneck: Bottleneck) -> bool:
-    return bottleneck.most_gain is None or bottleneck.most_gain >= WORTHWHILE
+    return bottleneck.gain is None or bottleneck.gain >= WORTHWHILE
 
 
 def _bound_words(bottleneck: Bottleneck) -> str:
-    most = bottleneck.most_gain
-    return "" if most is None else f" (at most {most:.2f} times as fast if it took no time)"
+    return "" if bottleneck.gain is None else f" (about {bottleneck.gain:.2f} times as fast if it took no time)"
 
 
 def _tried_words(each: Advice, tried: Tried) -> str:
