@@ -68,7 +68,7 @@ def test_one_repeat_decides_nothing(claim: str, tmp_path: Path) -> None:
     }
     judged = verdict_on(claim, made(tmp_path, *single, tables=tables))
     assert judged.verdict == "not decided"
-    assert "one repeat" in judged.finding
+    assert "(n=1)" in judged.finding
     assert judged.can_be_judged == "no: one repeat only, which has no interval"
 
 
@@ -155,7 +155,7 @@ def test_runs_of_several_configurations_are_no_repeats_of_each_other(tmp_path: P
         is_llm += texts(1.0, (1.0,), dataset=dataset) + texts(1.6, (1.0,), dataset=dataset, devices=4)
     judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, is_vision, is_llm))
     assert judged.verdict == "not decided"
-    assert "one repeat" in judged.finding and "repeats: 1" in judged.conditions
+    assert "(n=1)" in judged.finding and "repeats: 1" in judged.conditions
 
 
 @pytest.mark.parametrize(("llm", "vision", "verdict"), [(2.5, 3.8, "confirmed"), (3.8, 2.5, "refuted")])
@@ -212,7 +212,7 @@ def test_configurations_that_contradict_each_other_are_pooled_and_their_range_is
     rows += images(100, image_size=500) + images(96, image_size=500, layout="nhwc")
     judged = verdict_on("nhwc_gain", made(tmp_path, rows))
     assert judged.verdict == "confirmed"  # 1.2, the root of 1.5 × 0.96
-    assert "1.2 [1.2, 1.2], pooled from 2 comparisons, which vary from 0.96 (" in judged.finding
+    assert "1.2 (95% CI 1.2 to 1.2, n=3), pooled from 2 comparisons, which vary from 0.96 (" in judged.finding
     assert "500 px" in judged.finding and "to 1.5 (" in judged.finding
 
 
@@ -251,7 +251,7 @@ def test_a_share_is_worded_as_one_wherever_it_stands_and_its_interval_ends_at_10
     # Mean 0.98 and standard error 0.01: the t interval would reach 0.98 + 4.303 × 0.01 = 1.023.
     scatter = 0.01 * math.sqrt(3)
     judged = verdict_on("mnist_accuracy", evidence_of(tmp_path, accuracy(0.98 - scatter, 0.98, 0.98 + scatter)))
-    assert "Not decided: 98% [93.7%, 100%] (" in judged.finding
+    assert "Not decided: 98% (95% CI 93.7% to 100%, n=" in judged.finding
     [row] = pooled_table([judged]).to_dict("records")
     assert (row["low"], row["high"]) == (pytest.approx(0.98 - 0.01 * 4.302653), 1.0)
     assert row["refuted_if"] == "The interval of the pooled share is wholly below 98%."

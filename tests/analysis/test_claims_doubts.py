@@ -72,7 +72,7 @@ def test_runs_whose_pace_the_loader_sets_do_not_refute_what_speeds_up_the_gpu(
     judged = verdict_on(claim, made(tmp_path, rows))
     assert judged.verdict == "not judged"
     assert "the loader sets the pace" in judged.can_be_judged
-    assert "Found: 1 [1, 1]" in judged.other_evidence
+    assert "Found: 1 (95% CI 1 to 1, n=3)" in judged.other_evidence
 
 
 def test_a_gain_is_judged_by_the_runs_that_do_not_wait_for_data(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_several_devices_are_compared_with_one_and_the_bottleneck_follows(tmp_pa
     two = [row | {"iteration_time_s": 0.05} for row in two]
     assert lines(tmp_path, one, two) == [
         "1 GPU: mostly compute (98% of the step); largest other cost data loading (2.0%)",
-        "2 GPUs: 2.00 [1.21, 3.29] times as fast as 1; mostly compute or communication (60% of the step); "
+        "2 GPUs: speed-up 2.00 (95% CI 1.21 to 3.29, n=3); mostly compute or communication (60% of the step); "
         "largest other cost data loading (40%, 20.0 ms)",
     ]
 
@@ -31,7 +31,7 @@ def test_several_configurations_have_a_range_and_the_parts_of_their_steps(tmp_pa
     )
     assert lines(tmp_path, *small, *large) == [
         "1 GPU: 2 of 2 configurations: mostly compute (90–99% of the step); largest other cost data loading (1–10%)",
-        "2 GPUs: 0.8 to 1.5 times as fast as 1; one repeat, so a difference may be noise; "
+        "2 GPUs: speed-up 0.8 to 1.5; one repeat, so a difference may be noise; "
         "1 of 2 configurations: mostly data loading (60% of the step); then compute or communication (40%); "
         "1 of 2 configurations: mostly compute or communication (93% of the step); "
         "largest other cost data loading (7.0%)",
@@ -40,11 +40,9 @@ def test_several_configurations_have_a_range_and_the_parts_of_their_steps(tmp_pa
 
 def test_what_repeats_do_not_decide_is_no_difference(tmp_path: Path) -> None:
     same = images(100, FALLING), images(100, RISING, devices=2)
-    assert lines(tmp_path / "a", *same) == ["2 GPUs: 1.00 [0.61, 1.65] times as fast as 1; inconclusive"]
+    assert lines(tmp_path / "a", *same) == ["2 GPUs: speed-up 1.00 (95% CI 0.61 to 1.65, n=3); inconclusive"]
     faster = images(10, image_size=512), images(20, image_size=512, devices=2)
-    assert lines(tmp_path / "b", *same, *faster) == [
-        "2 GPUs: 1 to 2 times as fast as 1; inconclusive (1 of 2 configurations)"
-    ]
+    assert lines(tmp_path / "b", *same, *faster) == ["2 GPUs: speed-up 1 to 2; inconclusive (1 of 2 configurations)"]
 
 
 def test_nothing_is_said_of_what_is_not_known(tmp_path: Path) -> None:

@@ -154,7 +154,10 @@ def test_no_bound_is_given_on_nearly_the_whole_step(tmp_path: Path) -> None:
 def test_what_a_capture_without_steps_shows_is_of_the_capture(tmp_path: Path) -> None:
     rows = [ADOPTED | {"devices": 1}]
     text = as_markdown(made(tmp_path, rows, tables={"timeline": [timeline(0, idle_other=0.6) | {"scope": "capture"}]}))
-    assert text.splitlines()[2] == "- 60% of the capture is idle for a reason that the trace does not show; then compute (40%)."
+    assert (
+        text.splitlines()[2]
+        == "- 60% of the capture is idle for a reason that the trace does not show; then compute (40%)."
+    )
 
 
 def test_time_in_no_phase_is_named(tmp_path: Path) -> None:
@@ -614,7 +617,10 @@ def test_the_command_prints_recommendations_for_one_goal(tmp_path: Path, capsys:
     main(["recommend", str(results), "--goal", "throughput"])
     printed = capsys.readouterr().out
     assert "### Throughput" in printed and "### Energy" not in printed
-    assert "| mnist, 224 px, mobilenet_v2 | 1 GPU | precision: fp16 | 150 [149, 151] images per second |" in printed
+    assert (
+        "| mnist, 224 px, mobilenet_v2 | 1 GPU | precision: fp16 | 150 (95% CI 149 to 151, n=3) images per second |"
+        in printed
+    )
 
 
 def test_the_terminal_shows_no_escapes_of_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,8 +128,8 @@ def test_a_run_of_another_length_counts_whichever_profiler_observed_it(tmp_path:
 def test_one_repeat_says_that_its_interval_is_unknown(tmp_path: Path) -> None:
     evidence = made(tmp_path, trained(1, 100, (1.0,)) + trained(2, 190, (1.0,)))
     text = answered(evidence, deadline_s=120, epochs=1)
-    assert "**1 GPU** (1 min 40 s [one repeat: interval unknown], " in text
-    assert "2 GPUs: 52.6 s [one repeat: interval unknown], +5.3% GPU-hours" in text  # 2 / 1.9
+    assert "**1 GPU** (1 min 40 s [n=1], " in text
+    assert "2 GPUs: 52.6 s [n=1], +5.3% GPU-hours" in text  # 2 / 1.9
     assert text.count("| meets the deadline by one repeat |") == 2
 
 
@@ -156,8 +156,8 @@ def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
     text = answered(scaled, deadline_s=1200, gpu_hour_cost=2.5, epochs=20)
     # 2 × 1052.63 s are 0.585 hours; 4 × 588.2 s are 11.8% more of them.
     assert (
-        "for a deadline of 20 min: **2 GPUs** (17 min 33 s [17 min 25 s, 17 min 41 s], 0.585 GPU-hours, cost 1.46); "
-        "1 GPU misses it (33 min 20 s [33 min 5 s, 33 min 35 s]); 4 GPUs: 9 min 48 s, +12% GPU-hours."
+        "for a deadline of 20 min: **2 GPUs** (17 min 33 s [95% CI 17 min 25 s to 17 min 41 s, n=3], 0.585 GPU-hours, cost 1.46); "
+        "1 GPU misses it (33 min 20 s [95% CI 33 min 5 s to 33 min 35 s, n=3]); 4 GPUs: 9 min 48 s, +12% GPU-hours."
     ) in text
     assert "The training: 200,000 images (20 epochs of 10,000)." in text
     assert "Throughput was measured over 49.9 s or more" in text and "up to 40.1 times as long" in text
@@ -248,8 +248,8 @@ def test_only_what_is_shown_to_be_worse_leaves_the_front(tmp_path: Path) -> None
     rows += trained(2, 50, (1.0,), num_workers=3) + trained(1, 120, num_workers=4)
     [job] = tradeoffs(made(tmp_path, rows), Demand())
     on_front = {(each.devices, each.configuration["num_workers"]): each.on_front for each in job.trainings}
-    # One GPU is faster than any two. Scattered or single repeats show nothing.
-    assert on_front == {(1, 4): True, (2, 0): False, (2, 1): False, (2, 2): True, (2, 3): True}
+    # One GPU is faster than any two. A single repeat shows nothing.
+    assert on_front == {(1, 4): True, (2, 0): False, (2, 1): False, (2, 2): False, (2, 3): True}
     rows = trained(2, 100) + trained(2, 99, OTHERWISE, num_workers=2)
     text = answered(made(tmp_path / "two", rows), epochs=1)
     assert "**2 GPUs with num\\_workers: 0, or 1 other that may be as good** (1 min 40 s" in text

@@ -124,7 +124,7 @@ def test_what_was_gained_and_what_to_do_next_come_last(tmp_path: Path, capsys: p
     _, text = printed(tmp_path, capsys, row(1, 0.1), row(2, 0.1, data_share=0.25), row(4, None, outcome="failed"))
     gain, *following, report = text.splitlines()[-5:]
     assert gain == (
-        "2 GPUs: 2.00 times as fast as 1; one repeat, so a difference may be noise; mostly compute or communication "
+        "2 GPUs: speed-up 2.00 (n=1); one repeat, so a difference may be noise; mostly compute or communication "
         "(75% of the step); largest other cost data loading (25%, 25.0 ms)"
     )
     assert following == [

@@ -82,7 +82,7 @@ def test_what_two_processes_gain_is_the_range_of_the_table(folder: Path, printed
     found = measures(folder)
     slowest, fastest = found[found["devices"] == 2]["speedup"].sort_values()
     [line] = [line for line in printed.splitlines() if line.startswith("2 CPU processes: ")]
-    assert line.startswith(f"2 CPU processes: {slowest:.3g} to {fastest:.3g} times as fast as 1; one repeat, so ")
+    assert line.startswith(f"2 CPU processes: speed-up {slowest:.3g} to {fastest:.3g}; one repeat, so ")
 
 
 def test_the_commands_that_go_on_from_there_work(

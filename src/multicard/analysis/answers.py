@@ -11,7 +11,7 @@ from multicard.analysis.notices import NOTICES
 from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
 from multicard.analysis.tradeoff_table import cost_of, length_words, lost_words
 from multicard.core.text import counted, for_markdown, listed, plural
-from multicard.core.units import BYTES, UNKNOWN, Units, number, percent, with_unit
+from multicard.core.units import BYTES, UNKNOWN, Units, confidence, number, percent, with_unit
 from multicard.experiment.parameters import nested
 
 ENERGY: Units = ((3.6e6, "kWh"), (3.6e3, "Wh"), (1.0, "J"))
@@ -197,9 +197,8 @@ def _numbers(job: Tradeoff, training: Training, demand: Demand) -> str:
 
 def _time(training: Training) -> str:
     time = training.time_s
-    if time.low is None:
-        return f"{duration_words(time.value)} [one repeat: interval unknown]"
-    return f"{duration_words(time.value)} [{duration_words(time.low)}, {duration_words(time.high)}]"
+    ends = (None if end is None else duration_words(end) for end in (time.low, time.high))
+    return f"{duration_words(time.value)} [{confidence(*ends, time.repeats)[1:-1]}]"  # stands in parentheses
 
 
 def _table(job: Tradeoff, demand: Demand) -> list[str]:

@@ -24,7 +24,7 @@ from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.errors import UserError
 from multicard.core.pipeline import pipeline_folder
 from multicard.core.text import counted
-from multicard.core.units import percent
+from multicard.core.units import confidence
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
 from multicard.experiment.workload import WORKLOADS
@@ -339,8 +339,7 @@ def _verdict_of_claim(verdicts: Sequence[Verdict]) -> Verdict:
 def _pooled_words(pooled: Pooled, quantity: Number) -> str:
     """A pooled number with its interval, of how much it is, and how far the single comparisons differ."""
     found, single = pooled.found, sorted(pooled.single, key=lambda each: each[1].value)
-    level = f" at {percent(pooled.level, decimals=1)}" if pooled.level > LEVEL and found.low is not None else ""
-    words = f"{interval_words(found, quantity)}{level}"
+    words = interval_words(found, quantity)
     (low, lowest), (high, highest) = single[0], single[-1]
     if len(single) == 1:
         return f"{words} ({low.what}; {low.in_short})"
@@ -360,20 +359,15 @@ def _range_words(found: Sequence[Interval], quantity: Number) -> str:
 
 
 def interval_words(found: Interval, quantity: Number = "ratio") -> str:
-    """Format a number with its bounds.
+    """Format a number with its interval.
 
     >>> interval_words(Interval(1.25, 1.2, 1.3, 3, coverage=0.95)), interval_words(Interval(1.25, None, None, 1))
-    ('1.25 [1.2, 1.3]', '1.25 (no interval: one repeat)')
-    >>> interval_words(Interval(1.25, 1.2, 1.3, 3))
-    '1.25 (range 1.2 to 1.3)'
+    ('1.25 (95% CI 1.2 to 1.3, n=3)', '1.25 (n=1)')
     >>> interval_words(Interval(0.688, 0.5, 0.8, 3, coverage=0.95), "share")
-    '68.8% [50%, 80%]'
+    '68.8% (95% CI 50% to 80%, n=3)'
     """
-    value = quantity_words(found.value, quantity)
-    if found.low is None or found.high is None:
-        return f"{value} (no interval: one repeat)"
-    low, high = (quantity_words(end, quantity) for end in (found.low, found.high))
-    return f"{value} (range {low} to {high})" if found.coverage is None else f"{value} [{low}, {high}]"
+    ends = (None if end is None else quantity_words(end, quantity) for end in (found.low, found.high))
+    return f"{quantity_words(found.value, quantity)} {confidence(*ends, found.repeats, found.coverage or LEVEL)}"
 
 
 def _machines(runs: Iterable[MeasuredRun]) -> str:

@@ -45,9 +45,9 @@ def _speed(ratios: Sequence[Interval]) -> Iterable[str]:
         return
     slowest, fastest = (choose(ratios, key=lambda ratio: ratio.value) for choose in (min, max))
     if len(ratios) == 1:
-        yield f"{number_in(fastest.value, fastest.low, fastest.high)} times as fast as 1"
+        yield f"speed-up {number_in(fastest.value, fastest.low, fastest.high, fastest.repeats)}"
     else:
-        yield f"{number(slowest.value)} to {number(fastest.value)} times as fast as 1"
+        yield f"speed-up {number(slowest.value)} to {number(fastest.value)}"
     verdicts = [verdict(ratio) for ratio in corrected(ratios)]
     for kind, text in (("unknown", "one repeat, so a difference may be noise"), ("none", "inconclusive")):
         if count := verdicts.count(kind):

@@ -12,8 +12,10 @@ before the data, which makes Holm's method approximate (exact where signs of est
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
-from multicard.analysis.statistics import LEVEL, Interval, corrected, ratio_of
+from multicard.analysis.pooling import Pool
+from multicard.analysis.statistics import LEVEL, Interval, corrected
 
 
 @dataclass(frozen=True)
@@ -27,28 +29,21 @@ class Measured:
 
 def front(group: Sequence[Measured]) -> list[bool]:
     """Whether each is on the front. Energy counts between two for which it was recorded."""
+    rates, energies = Pool([each.rates for each in group]), Pool([each.energies for each in group])
     tests: list[Interval] = []
     of: list[tuple[int, float]] = []
-    for index, worse in enumerate(group):
-        for other in group:
-            ratios = _advantages(other, worse) if other is not worse else []
-            if all(ratio.value >= against for ratio, against in ratios):
-                tests += [ratio for ratio, _ in ratios]
-                of += [(index, against) for _, against in ratios]
+    for worse, other in permutations(range(len(group)), 2):
+        share = group[other].devices / group[worse].devices
+        # In time, and in device-hours where that is another comparison: ratios, better above the number beside.
+        ratios = [(rates.ratio(other, worse, against), against) for against in dict.fromkeys((1.0, share))]
+        if group[other].energies and group[worse].energies:
+            ratios.append((energies.ratio(worse, other), 1.0))
+        if all(ratio.value >= against for ratio, against in ratios):
+            tests += [ratio for ratio, _ in ratios]
+            of += [(worse, against) for _, against in ratios]
     beaten = {
         index
         for ratio, (index, against) in zip(corrected(tests), of, strict=True)
         if ratio.p_value is not None and ratio.p_value <= 1 - LEVEL and ratio.value > against
     }
     return [index not in beaten for index in range(len(group))]
-
-
-def _advantages(one: Measured, other: Measured) -> list[tuple[Interval, float]]:
-    """How much better one is than another in time, device-hours and energy: ratios, better above the number beside."""
-    ratios = [(ratio_of(one.rates, other.rates), 1.0)]
-    if one.devices != other.devices:  # else the same comparison
-        share = one.devices / other.devices
-        ratios.append((ratio_of(one.rates, other.rates, against=share), share))
-    if one.energies and other.energies:
-        ratios.append((ratio_of(other.energies, one.energies), 1.0))
-    return ratios

@@ -16,6 +16,7 @@ from multicard.analysis.bottlenecks import peak_memory
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.learning import SAME_WORK, Changes, Learning, changes_from, key_of, learnings, values_of
 from multicard.analysis.pareto import Measured, front
+from multicard.analysis.pooling import Pool
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.errors import UserError
 from multicard.core.text import counted
@@ -80,8 +81,8 @@ class Training:
     naming
         Parameters in which it differs from others of the same learning on as many devices.
     time_s
-        Geometric mean over repeats; the bounds are its 95% interval, or the repeats where they reach further. None for
-        one repeat.
+        Geometric mean over repeats with its 95% interval, by the scatter of all configurations of the job; no bounds
+        for one repeat.
     energy_j, memory_bytes
         None where not recorded.
     quality
@@ -121,7 +122,7 @@ class Training:
         return self.time_s.value * self.devices / HOUR_S
 
     def deadline(self, deadline_s: float) -> Deadline:
-        """Whether a training like the repeats ends in time."""
+        """Whether the mean time is below a deadline, by its interval."""
         low, high = (self.time_s.value if end is None else end for end in (self.time_s.low, self.time_s.high))
         if high <= deadline_s:
             return "met"
@@ -236,24 +237,25 @@ def _tradeoff(
         return Tradeoff(job, device, machine, unit, None, of_pass, [])
     found = []
     candidates = candidates_of(rated)
-    for (configuration, rates), learning in zip(candidates, learnings([each for each, _ in candidates]), strict=True):
+    pool, learned = Pool([rates for _, rates in candidates]), learnings([each for each, _ in candidates])
+    for index, (configuration, rates) in enumerate(candidates):
         same = [each for each in alike if _besides_length(each) == _besides_length(configuration)]
-        found.append(_judged(_training(configuration, learning, rates, work), same, demand, work, of_pass))
+        training = _training(configuration, learned[index], rates, pool.mean(index), work)
+        found.append(_judged(training, same, demand, work, of_pass))
     return Tradeoff(job, device, machine, unit, work, of_pass, _ordered(found))
 
 
-def _training(configuration: Configuration, learning: Learning, rates: Mapping[int, float], work: float) -> Training:
-    mean = product_of([(1.0, rates)])
-    bounds = (None, None)
-    if mean.repeats > 1:
-        bounds = work / max(mean.high, *rates.values()), work / min(mean.low, *rates.values())
+def _training(
+    configuration: Configuration, learning: Learning, rates: Mapping[int, float], rate: Interval, work: float
+) -> Training:
+    low, high = (end and work / end for end in (rate.high, rate.low))
     per_unit = energy(configuration)
     joules = product_of([(1.0, per_unit)]).value if per_unit else None
     return Training(
         configuration,
         learning,
         Measured(configuration["devices"], rates, per_unit),
-        Interval(work / mean.value, *bounds, mean.repeats),
+        replace(rate, value=work / rate.value, low=low, high=high),
         joules and joules * work,
         max(peak_memory(configuration).values(), default=None),
         min(configuration.values("elapsed_s"), default=None),

@@ -1,13 +1,15 @@
 """A measure of each configuration over versions, and where it became worse."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from multicard.analysis.pooling import Pool
 from multicard.analysis.regressions import MEASURES, Judgement, failed, failures, judge, pair_of
 from multicard.analysis.result_comparison import Configuration, Side
 from multicard.analysis.sessions import sessions_of
-from multicard.analysis.statistics import Interval, product_of
+from multicard.analysis.statistics import Interval
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Point:
     values
         Over repeats; empty where none completed.
     mean
-        Their geometric mean with its interval, in the unit of `column`.
+        Their geometric mean with its interval by the scatter of all points, in the unit of `column`.
     column
         The measure's; None without values.
     outcomes
@@ -82,9 +84,10 @@ def history(
         for key, *places in steps
     ]
     judged = dict(zip(steps, judge(pairs, tolerance, session_spread), strict=True))
+    means = _means([point for line in lines.values() for point in line])
     found = []
     for key, line in lines.items():
-        for place, point in enumerate(line):
+        for place, point in enumerate(replace(each, mean=means[id(each)]) for each in line):
             earlier = [each for each in known[key] if each < place]
             if not earlier:
                 found.append(point)
@@ -97,6 +100,15 @@ def history(
                     changes["since_previous"] = failed(point.configuration, why)
             found.append(replace(point, **since, **changes))
     return found
+
+
+def _means(points: Sequence[Point]) -> dict[int, Interval]:
+    """Means of points by their identity, by the scatter of all of the same column."""
+    of_column: dict[str | None, list[Point]] = defaultdict(list)
+    for each in points:
+        of_column[each.column].append(each)
+    pools = [(own, Pool([each.values for each in own])) for own in of_column.values()]
+    return {id(each): pool.mean(index) for own, pool in pools for index, each in enumerate(own)}
 
 
 def _line(name: str, versions: Sequence[Configuration | None], measure: str) -> list[Point]:
@@ -113,7 +125,7 @@ def _point(name: str, version: int, configuration: Configuration | None, column:
         parameters=configuration.parameters if configuration else {},
         version=version,
         values=values,
-        mean=product_of([(1.0, values)]),
+        mean=Interval(None, None, None, len(values)),
         column=column,
         outcomes=list(configuration.outcomes.values()) if configuration else [],
     )

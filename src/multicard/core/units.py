@@ -155,27 +155,35 @@ def number(value: float, digits: int = DIGITS) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-def number_in(value: float, low: float | None = None, high: float | None = None) -> str:
+def number_in(value: float, low: float | None = None, high: float | None = None, repeats: int | None = None) -> str:
     """Format a number with three digits, or as many more as its interval needs, and the interval.
+
+    In brackets for tables, whose captions say what these are; in words where the number of repeats is given.
 
     >>> number_in(12.345, 11.9, 12.81), number_in(0.012345), number_in(20.004, 20.001, 20.006)
     ('12.3 [11.9, 12.8]', '0.0123', '20.004 [20.001, 20.006]')
+    >>> number_in(12.345, 11.9, 12.81, repeats=3), number_in(12.345, repeats=1)
+    ('12.3 (95% CI 11.9 to 12.8, n=3)', '12.3 (n=1)')
     """
     if math.isnan(value):
         return UNKNOWN
     if low is None or high is None or math.isnan(low) or math.isnan(high):
-        return _fixed(value, _decimals(value))
-    decimals = _decimals(value, high - low)
-    return f"{_fixed(value, decimals)} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
+        text, ends = _fixed(value, _decimals(value)), (None, None)
+    else:
+        decimals = _decimals(value, high - low)
+        text, *ends = (_fixed(each, decimals) for each in (value, low, high))
+    if repeats is not None:
+        return f"{text} {confidence(*ends, repeats)}"
+    return text if ends[0] is None else f"{text} [{ends[0]}, {ends[1]}]"
 
 
-def confidence(low: str | None, high: str | None, repeats: int) -> str:
+def confidence(low: str | None, high: str | None, repeats: int, level: float = 0.95) -> str:
     """Ends of an interval in words, with the number of repeats behind it.
 
-    >>> confidence("+3%", "+9%", 3), confidence(None, None, 1)
-    ('(95% CI +3% to +9%, n=3)', '(n=1)')
+    >>> confidence("+3%", "+9%", 3), confidence(None, None, 1), confidence("1", "2", 4, level=0.975)
+    ('(95% CI +3% to +9%, n=3)', '(n=1)', '(97.5% CI 1 to 2, n=4)')
     """
-    return f"(n={repeats})" if low is None or high is None else f"(95% CI {low} to {high}, n={repeats})"
+    return f"(n={repeats})" if low is None or high is None else f"({100 * level:.3g}% CI {low} to {high}, n={repeats})"
 
 
 def _fixed(value: float, decimals: int) -> str:
