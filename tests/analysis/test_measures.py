@@ -327,7 +327,7 @@ def test_status_names_a_run_whose_profiled_window_is_another_job(tmp_path: Path)
     assert (row["data_share"], row["profiled_data_share"]) == (pytest.approx(share), 0.0)
     assert row["windows_differ"] is True and row["stationary"] is True
     assert _run_status(None, folder, None)[1][0] == (
-        "profiled window unlike the measured one: data share 0.0% instead of 17%, steps 30% shorter"
+        "profiled window unlike the measured one: steps 30% shorter, data share 0.0% instead of 17%"
     )
 
 

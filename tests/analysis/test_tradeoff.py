@@ -156,7 +156,8 @@ def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
     text = answered(scaled, deadline_s=1200, gpu_hour_cost=2.5, epochs=20)
     # 2 × 1052.63 s are 0.585 hours; 4 × 588.2 s are 11.8% more of them.
     assert (
-        "for a deadline of 20 min: **2 GPUs** (17 min 33 s [95% CI 17 min 25 s to 17 min 41 s, n=3], 0.585 GPU-hours, cost 1.46); "
+        "for a deadline of 20 min: **2 GPUs** (17 min 33 s [95% CI 17 min 25 s to 17 min 41 s, n=3], 0.585 GPU-hours, "
+        "cost 1.46); "
         "1 GPU misses it (33 min 20 s [95% CI 33 min 5 s to 33 min 35 s, n=3]); 4 GPUs: 9 min 48 s, +12% GPU-hours."
     ) in text
     assert "The training: 200,000 images (20 epochs of 10,000)." in text

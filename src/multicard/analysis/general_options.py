@@ -12,7 +12,8 @@ from multicard.analysis.tuning_options import several_numa_nodes
 class GeneralOption:
     """Something to change in the program itself, in Markdown.
 
-    `device` restricts it to one kind of device, `several` to several devices, and `numa` to several NUMA nodes.
+    `device` restricts it to one kind of device, `several` to several devices, `numa` to several NUMA nodes, and
+    `threads` to ranks that compute with several threads.
     `learns_otherwise`: it changes what is learned from a sample. `pins`: it helps copies from pageable memory only.
     """
 
@@ -20,6 +21,7 @@ class GeneralOption:
     device: Literal["cuda", "cpu"] | None = None
     several: bool = False
     numa: bool = False
+    threads: bool = False
     learns_otherwise: bool = False
     pins: bool = False
 
@@ -29,7 +31,12 @@ class GeneralOption:
             self.device in (None, configuration["device"])
             and (configuration["devices"] > 1 or not self.several)
             and (not self.numa or several_numa_nodes(configuration))
+            and not (self.threads and configuration.mean("compute_threads") == _ranks_of_node(configuration))
         )
+
+
+def _ranks_of_node(configuration: Configuration) -> float:
+    return configuration["devices"] / (configuration["nodes"] or 1)
 
 
 LARGER_BATCH = GeneralOption("a larger batch per device", learns_otherwise=True)
@@ -102,7 +109,7 @@ GENERAL_OPTIONS: dict[Kind, tuple[GeneralOption, ...]] = {
     ),
     "waiting for other ranks": FOR_EQUAL_RANKS,
     "waiting for a CPU": (
-        GeneralOption("fewer threads per rank (`torch.set_num_threads`, `OMP_NUM_THREADS`)"),
+        GeneralOption("fewer threads per rank (`torch.set_num_threads`, `OMP_NUM_THREADS`)", threads=True),
         GeneralOption("fewer loader workers, or ranks, than there are CPUs"),
         GeneralOption("no other programs on these CPUs"),
     ),

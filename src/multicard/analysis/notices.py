@@ -58,11 +58,14 @@ def window_notice(values: Mapping[str, Any]) -> str | None:
         return None
     parts = []
     shares = [values.get(name) for name in ("profiled_data_share", "data_share")]
-    if not any(pd.isna(share) for share in shares):
-        parts.append("data share {} instead of {}".format(*map(percent, shares)))
+    shares = [] if any(pd.isna(share) for share in shares) else [percent(share) for share in shares]
+    if len(set(shares)) > 1:
+        parts.append("data share {} instead of {}".format(*shares))
     overhead = values.get("profiler_overhead")
     if not pd.isna(overhead):
-        parts.append(f"steps {percent(abs(overhead))} {'longer' if overhead > 0 else 'shorter'}")
+        # Longer ones are what a profiler makes, so they differ by something else.
+        text = f"steps {percent(abs(overhead))} {'longer' if overhead > 0 else 'shorter'}"
+        parts.insert(len(parts) if overhead > 0 else 0, text)
     return ", ".join(parts)
 
 

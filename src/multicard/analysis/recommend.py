@@ -93,7 +93,7 @@ def _best_lines(evidence: Evidence, goals: Sequence[Goal], demand: Demand) -> li
             lines += ["Not measured by any completed run.", ""]
             continue
         compared = [choice for choice in found if choice.candidates + choice.excluded > 1]
-        alone = len(found) - len(compared)
+        alone = len({choice.job for choice in found} - {choice.job for choice in compared})
         if alone:
             which = f"{alone} jobs have" if alone > 1 else "1 job has"
             lines += [f"{which} one configuration per number of devices, so there is nothing to rank.", ""]
