@@ -83,6 +83,14 @@ def test_the_best_of_equals_beats_another_in_at_most_one_family_of_twenty(
     assert wrong <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / families)
 
 
+@pytest.mark.rare
+@pytest.mark.parametrize(("repeats", "most"), [(3, 0.11), (10, 0.05)])
+def test_one_that_scatters_most_is_taken_for_the_best_as_rarely_as_the_module_says(repeats: int, most: float) -> None:
+    generator, spread = np.random.default_rng(repeats), SPREAD * np.array([10] + 7 * [1])
+    wrong = np.mean([beaten(pool_of(generator, (8, repeats), spread), 8) for _ in range(600)])
+    assert wrong <= most + 2 * np.sqrt(most * (1 - most) / 600)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("drift", [0.0, 0.05])
 @pytest.mark.parametrize("repeats", [2, 3, 5])

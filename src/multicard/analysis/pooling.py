@@ -7,8 +7,9 @@ differ no more than those of equal scatter do, hardly at all where one configura
 of freedom are Satterthwaite's, at most those of all configurations together.
 
 The best of several is chosen by the same values that it is then compared by. Comparisons with it are tested by the
-studentized range, which holds whichever two are compared: where all are equal, the best beats another in at most 5% of
-families.
+studentized range, which holds whichever two are compared: where all are equal and scatter alike, the best beats
+another in at most 5% of families. Where one of four or eight with two to five repeats scatters 3 to 10 times as much as
+the rest, it does in 7 to 11%; with ten repeats in 3% (simulated).
 
 Gordon Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004. John Tukey, The Problem of Multiple
 Comparisons, 1953; Paul Games and John Howell, Journal of Educational Statistics 1(2), 1976.
