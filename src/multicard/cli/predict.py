@@ -15,7 +15,7 @@ Row = dict[str, Any]
 SERIES = ["configuration", "machine", "versions"]  # columns that tell series apart
 
 # But for the throughput, whose unit depends on the workload.
-HEADINGS = ("Devices", "Step time", "Speed-up\n(efficiency)", "Memory\nper device", "Bound")
+HEADINGS = ("Devices", "Step time\n[95% interval]", "Speed-up\n(efficiency)", "Memory\nper device", "Bound")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
