@@ -183,6 +183,7 @@ def test_secrets_reach_neither_the_job_nor_its_record(of_own_folder: tuple[Path,
     for text in ("planted-one", "planted-two", "planted-3"):
         assert text not in printed
     assert "planted" not in (run / "run.json").read_text()
+    assert {"HF_TOKEN", "WANDB_API_KEY"} <= set(json.loads((run / "run.json").read_text())["withheld"])
 
 
 def test_a_stated_variable_whose_value_looks_like_a_secret_keeps_the_job_from_starting(

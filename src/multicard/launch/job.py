@@ -42,7 +42,7 @@ from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, version_of
 from multicard.launch.commands import training_command
 from multicard.launch.conditions import HostConditions
-from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
+from multicard.launch.environment import environment_of, job_environment, secrets_in, settings, temporary_folder
 from multicard.launch.folder import ScriptFolder
 from multicard.launch.gpu_samples import keep_samples, sampled
 from multicard.launch.outcome import judge, judge_gpus, measured_step_s
@@ -147,6 +147,8 @@ def run_job(
         start = datetime.now(UTC)
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
         _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")
+        if secrets := secrets_in():
+            _print(f"{PROGRESS}{name}: it does not get {', '.join(secrets)}, since they look like secrets")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
         watched = None if several else watched_ranks(parameters, profiler, scratch, range(parameters.ranks))
@@ -186,6 +188,7 @@ def run_job(
             "files": [described(folder / name) for name in (STEPS, EPOCHS)],
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
+            "withheld": secrets,
             "conditions": _with_measured_steps(conditions, ranks),
             **_from_ranks(ranks),
             **({"nodes": nodes} if several else {}),
