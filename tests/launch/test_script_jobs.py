@@ -254,6 +254,14 @@ def test_too_few_steps_are_counted(forked: None, tmp_path: Path) -> None:
     assert "the script ended after 5 of 20 steps" in why(record)
 
 
+@pytest.mark.parametrize("devices", [1, 2], ids=["python", "torchrun"])
+def test_what_a_script_says_as_it_exits_is_the_reason(devices: int, tmp_path: Path) -> None:
+    record = job(tmp_path, "--fault", "exit", devices=devices)
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "exited")
+    assert why(record).startswith("rank 0: exit code 1: no samples are left; ")
+    assert "train longer" not in why(record)
+
+
 def test_fewer_processes_than_devices_are_said(forked: None, tmp_path: Path) -> None:
     record = job(tmp_path, devices=2, launcher="command")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "hidden_ranks")
