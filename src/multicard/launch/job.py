@@ -334,9 +334,13 @@ def watched_ranks(parameters: JobParameters, profiler: str, scratch: Path, ranks
     if entry.node_file is None and left_s is None:
         return None
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
-    return Watched(
-        lambda: all(path.exists() for path in records), left_s, entry.node_file is not None, entry.never_started
-    )
+
+    def processes() -> dict[int, int] | None:
+        if not all(path.exists() for path in records):
+            return None
+        return {record["pid"]: record.get("ppid", 0) for record in map(read_json, records)}
+
+    return Watched(processes, left_s, entry.node_file is not None, entry.never_started)
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:
