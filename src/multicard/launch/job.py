@@ -45,7 +45,7 @@ from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, job_environment, secrets_in, settings, temporary_folder
 from multicard.launch.folder import ScriptFolder
 from multicard.launch.gpu_samples import keep_samples, sampled
-from multicard.launch.outcome import judge, judge_gpus, measured_step_s
+from multicard.launch.outcome import judge, judge_gpus, judge_profiler, measured_step_s
 from multicard.launch.process import GRACE_S, LEFT_S, Watched, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
@@ -163,6 +163,8 @@ def run_job(
         nodes = _nodes(scratch, parameters, ranks) if several else []
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
+        if outcome == "failed":
+            reason = judge_profiler(reason, PROFILERS[profiler], folder / LOG)
         if outcome == "completed" and parameters.device == "cuda":
             outcome, reason = judge_gpus(ranks, parameters.devices)
         outcome, reason = work.judge(parameters, outcome, reason, ranks, scratch)

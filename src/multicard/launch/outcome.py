@@ -15,6 +15,7 @@ from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.core.system import ranks_may_share_gpus
 from multicard.core.text import printable
 from multicard.launch.process import Ended
+from multicard.profilers.interface import Profiler
 
 # A rank and its exit code in the list of failures with which torchrun ends.
 FAILED_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+) ")
@@ -78,6 +79,12 @@ def judge(
     if signal_name:
         return "failed", Reason("killed", signal=signal_name, unreported=unreported)
     return "failed", Reason("exited", exit_code=ended.exit_code, unreported=unreported, message=_last_words(log))
+
+
+def judge_profiler(reason: Reason, profiler: Profiler, log: Path) -> Reason:
+    """The reason of a failed job of which no rank reported an error: the profiler's, where that failed itself."""
+    said = profiler.failure(_text(log)) if reason.code in ("exited", "killed") else None
+    return Reason("profiler_failed", message=f"{profiler.name}: {printable(said, LONGEST_MESSAGE)}") if said else reason
 
 
 def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason | None]:
