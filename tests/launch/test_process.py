@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from multicard.launch import log as log_module
 from multicard.launch import process
 from multicard.launch.environment import job_environment
 
@@ -43,6 +44,26 @@ def test_output_goes_to_the_log_and_to_the_listener(tmp_path: Path) -> None:
     assert not ended.timed_out
     assert sorted(lines) == ["one", "two"]
     assert sorted((tmp_path / "log.txt").read_text().split()) == ["one", "two"]
+
+
+@pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "no ends of lines"])
+def test_of_much_output_the_first_and_the_last_is_kept_and_all_is_handed_on(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "KEPT_BYTES", 5_000)
+    monkeypatch.setattr(process, "LONGEST_LINE", 1_000)
+    count, text = 20_000, "is printed" + end
+    code = f"for n in range({count}): print(f'{{n:05}} ' + {text!r}, end='')\nprint('\\nthe end')"
+    _, lines = run(code, tmp_path)
+    printed = "".join(f"{n:05} {text}" for n in range(count)) + "\nthe end\n"
+    assert "".join(lines) == printed.replace("\n", "")
+    kept = (tmp_path / "log.txt").read_text()
+    [remark] = [line for line in kept.splitlines() if "left out" in line]
+    first, last = kept.split(f"\n{remark}\n")
+    assert printed.startswith(first) and 4_000 <= len(first) <= 5_000
+    assert printed.endswith(last) and len(last) <= 5_000
+    assert not end or len(last) > 4_900
+    assert f"{(len(printed) - len(first) - len(last)) / 1000:.3g} kB" in remark
 
 
 def test_a_job_over_its_limit_is_killed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from multicard.core.files import report_full_disk
+from multicard.launch.log import LONGEST_LINE, Log
 from multicard.launch.signals import interruptible, undisturbed
 
 GRACE_S = 15.0
@@ -95,7 +96,7 @@ def run(
     watched: Watched | None = None,
     folder: Path | None = None,
 ) -> Ended:
-    """Run `command`, write its output to `log`, and hand each line to `on_line`.
+    """Run `command`, write its output to `log`, cut as `Log` does, and hand each line to `on_line`.
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
     agent does). Processes that still carry it when the command has exited, or when this process is told to exit,
@@ -138,7 +139,8 @@ def _run_once(
     mark = uuid.uuid4().hex
     started = time.monotonic()
     unwritten: list[OSError] = []
-    with report_full_disk(log), _adopting_orphans(), log.open("w", encoding="utf-8") as sink, undisturbed():
+    with report_full_disk(log), _adopting_orphans(), log.open("w+b") as file, undisturbed():
+        sink = Log(file)
         process = subprocess.Popen(
             _ending_with_this(command),
             cwd=folder,
@@ -152,11 +154,11 @@ def _run_once(
         )
 
         def follow() -> None:
-            for line in process.stdout:  # to its end, whatever happens: a job that writes to a full pipe hangs
+            # To its end, whatever happens: a job that writes to a full pipe hangs.
+            for line in iter(lambda: process.stdout.readline(LONGEST_LINE), ""):
                 try:
                     if not unwritten:
                         sink.write(line)
-                        sink.flush()
                 except OSError as error:
                     unwritten.append(error)
                     process.terminate()
@@ -185,6 +187,7 @@ def _run_once(
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel may never end
                 process.wait(GRACE_S)
             reader.join(READ_LIMIT_S)  # a process without the mark may hold the pipe open for ever
+            sink.finish()
         if unwritten:
             raise unwritten[0]
     exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
