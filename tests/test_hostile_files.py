@@ -4,6 +4,7 @@ import gzip
 import resource
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from multicard.analysis.run_files import read_activity
+from multicard.analysis.run_files import read_activity, read_record
+from multicard.archive.pack import _read_record
+from multicard.archive.unpack import is_own, read_manifest
 from multicard.core.errors import TraceError, UserError
+from multicard.core.files import read_object
 from multicard.experiment.config import MOST_RUNS
 from multicard.experiment.load import check, read_yaml
 from multicard.trace.kineto import read
@@ -75,6 +79,23 @@ def test_ordinary_aliases_stay(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("a: &a {x: [1, 2]}\nb: {<<: *a, y: *a}\n")
     assert read_yaml(path) == yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize("depth", [300, 100_000], ids=["parses", "does not parse"])
+def test_a_record_that_is_nested_too_deeply_is_refused_wherever_it_is_read(depth: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text('{"parameters": {}, "run": ' + "[" * depth + "]" * depth + "}")
+    for read_it in (read_object, lambda path: read_record(path.parent), lambda path: _read_record(path.parent)):
+        with pytest.raises(UserError) as stopped:
+            read_it(path)
+        [line] = str(stopped.value).splitlines()
+        assert line.startswith(f"{path}: ") and "nested too deeply" in line
+    assert is_own(tmp_path)  # nothing that multicard unpacked
+    archive = tmp_path / "a.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(path, "manifest.json")
+    with pytest.raises(UserError, match=r"a\.tar\.gz: manifest\.json: .*nested too deeply"):
+        read_manifest(archive)
 
 
 def test_runs_are_counted_before_they_are_made() -> None:

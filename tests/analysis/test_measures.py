@@ -143,9 +143,16 @@ def test_the_profiled_window_is_measured_by_the_same_definitions(tmp_path: Path)
         (lambda steps: steps.drop(columns="start_s"), "found no column start_s"),
         (
             lambda steps: steps.assign(duration_s=1e308),
-            r"found 1e\+308 in the column duration_s, expected at most 1e\+12 s",
+            r"line 2: found 1e\+308 in the column duration_s, expected more than 0 and at most 1e\+08 s",
         ),
-        (lambda steps: steps.assign(start_s=-1e13), r"found -1e\+13 in the column start_s, expected at most 1e\+12 s"),
+        (lambda steps: steps.assign(duration_s=1e12), r"line 2: found 1e\+12 in the column duration_s, expected .*"),
+        (lambda steps: steps.assign(duration_s=0.0), "line 2: found 0 in the column duration_s, expected .*"),
+        (lambda steps: steps.replace({"duration_s": {6.0: -1}}), "line 11: found -1 in the column duration_s, .*"),
+        (lambda steps: steps.assign(duration_s=None), "line 2: found nan in the column duration_s, expected .*"),
+        (
+            lambda steps: steps.assign(start_s=-1e13),
+            r"line 2: found -1e\+13 in the column start_s, expected at most 1e\+12 s",
+        ),
         (lambda steps: steps.assign(start_s=None), "found a step without start_s, expected when each step began"),
     ],
 )

@@ -1,5 +1,7 @@
 """Results as a notebook asks for them."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -8,7 +10,9 @@ import pytest
 import multicard
 from analysis.synthetic_results import images, make_results
 from multicard.api.results import Results
+from multicard.archive.pack import pack
 from multicard.core.errors import UserError
+from recorded_runs import experiment
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,30 @@ def test_an_archive_gives_what_its_folder_gives(recorded_results: Path, recorded
     assert training.cost is None and training.energy_j is None  # a CPU process
     text = archive.recommendations(deadline_s=1e6)
     assert "No answer for GPUs: only CPU processes were measured" in text and "for a deadline of 11 d 14 h" in text
+
+
+@pytest.mark.parametrize("ask", ["measures", "compare"])
+def test_damage_in_an_archive_is_told_by_the_archive_and_its_member(
+    ask: str, recorded_results: Path, tmp_path: Path
+) -> None:
+    """An archive whose checksums fit, and that has an impossible step."""
+    changed = tmp_path / "results"
+    shutil.copytree(recorded_results, changed)
+    run, _ = sorted(path.parent for path in changed.glob("runs/*/run.json"))
+    steps = pd.read_csv(run / "steps.csv")
+    steps.loc[3, "duration_s"] = -1
+    steps.to_csv(run / "steps.csv", index=False)
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"files": []}))
+    archive = tmp_path / "two.zip"
+    pack(experiment(changed, 2), archive)
+    results = multicard.read_results(archive)
+    with pytest.raises(UserError) as stopped:
+        _ = results.measures if ask == "measures" else results.compare(results)
+    assert str(stopped.value) == (
+        f"{archive}: runs/{run.name}/steps.csv: line 5: found -1 in the column duration_s, expected more than 0 and at "
+        "most 1e+08 s"
+    )
 
 
 def test_a_figure_of_another_workload_is_refused_in_one_line(results: Results) -> None:

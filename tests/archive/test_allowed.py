@@ -154,6 +154,7 @@ REASONS = [
     Reason("killed", rank=0, signal="SIGKILL"),
     Reason("killed", signal="SIGTERM", unreported=[{"rank": 0, "node": "n1"}, {"rank": 1, "node": "n2"}]),
     Reason("exited", exit_code=3, unreported=[{"rank": 0}]),
+    Reason("profiler_failed", message=None),
     Reason("wrong_gpus", devices=4, gpus=2),
     Reason("error", rank=1),
     Reason("cannot_run"),

@@ -19,7 +19,14 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from multicard.core.rendezvous import Rendezvous
 from multicard.launch import environment as environment_module
 from multicard.launch.commands import training_command
-from multicard.launch.environment import environment_of, gloo_interface, job_environment, settings, temporary_folder
+from multicard.launch.environment import (
+    environment_of,
+    gloo_interface,
+    job_environment,
+    secrets_in,
+    settings,
+    temporary_folder,
+)
 from multicard.launch.slurm import NOT_FOR_SRUN, srun_command
 from multicard.workloads.script.launcher import LAUNCHERS
 
@@ -97,6 +104,11 @@ def test_what_looks_like_a_secret_reaches_no_job_whatever_it_begins_with() -> No
         ("NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "CUDA_PASSWORD", "NCCL_AUTH", "UCX_SECRET", "AWS_SECRET_ACCESS_KEY",
          "MYSQL_PWD", "SLURM_JWT", "SENTRY_DSN", "SSH_AUTH_SOCK", "GOOGLE_APPLICATION_CREDENTIALS"), "x",
     )  # fmt: skip
+    named |= dict.fromkeys(
+        ("TOKEN", "API_KEY", "HF_TOKEN", "AUTH", "AUTHORIZATION", "PGPASSWORD", "SSH_PRIVATE_KEY", "GITHUB_PAT",
+         "WANDB_API_KEY", "KAGGLE_KEY", "OPENAI_KEY", "COOKIE", "OAUTH2", "API_KEY_1", "OPENAI_API_KEYS", "APIKEY",
+         "GHTOKEN", "API_TOKENS", "http_cookie"), "x",
+    )  # fmt: skip
     named |= {"CUDA_PKEY": "x"}  # of a login; a partition key of InfiniBand (NCCL_IB_PKEY) is none
     formed = {"NVIDIA_LOGIN": "nvapi-0123456789abcdef", "TORCH_HUB": "hf_0123456789abcdef"}
     formed |= {"TORCH_HEADER": "Bearer hf_0123456789abcdef", "NCCL_HOST": "https://ada:ghp_0123456789abcdef@host"}
@@ -114,9 +126,19 @@ def test_what_looks_like_a_secret_reaches_no_job_whatever_it_begins_with() -> No
         "REPOSITORY": "ssh://git@github.com:22/a/b",
         "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
         "PWD": "/here",
+        "MAX_TOKENS": "4096",
+        "TOKENS_PER_BATCH": "65536",
+        "TOKENIZER": "gpt2",
+        "KEYPOINTS": "17",
+        "DATASET_KEY": "text",
+        "GIT_AUTHOR_NAME": "Ada",
+        "TORCHINDUCTOR_CACHE_KEY_TAG": "v2",
+        "NUM_KEY_VALUE_HEADS": "16",
+        "PATTERN": "x",
         "TIMES": "10:20@work",
     }
     assert job_environment(named | formed | kept) == kept
+    assert secrets_in(named | formed | kept) == sorted(named | formed)
 
 
 def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> None:

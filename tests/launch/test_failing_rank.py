@@ -293,6 +293,24 @@ def test_without_the_list_of_torchrun_the_exit_code_decides(
     assert output == reason
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "listed", "reason"),
+    [
+        (0, "", "rank 0: the script ended after 4 of 9 steps"),
+        (3, "", "rank 0: exit code 3: out of samples"),
+        (1, FAILURES.format(1, 1, -15, 0, 0, 5), "rank 0: exit code 5: out of samples"),
+        (1, FAILURES.format(1, 1, -9, 1, 1, -9), "rank 0: the script ended after 4 of 9 steps"),
+    ],
+)
+def test_a_script_that_exits_with_an_error_is_not_told_to_train_longer(
+    exit_code: int, listed: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log.txt").write_text(f"step 4, error: 0.3\nout of samples\n{listed}")
+    record = {"rank": 0, "outcome": "failed", "reason": Reason("too_few_steps", 0, steps=4, needed_steps=9).record()}
+    _, found = judged(Ended(exit_code, timed_out=False, wall_time_s=1.0), [record], 2, 60.0, tmp_path / "log.txt")
+    assert found.startswith(reason)
+
+
 def on_gpus(*uuids: str) -> list[dict[str, Any]]:
     return [{"rank": rank, "gpus": [{"uuid": uuid}]} for rank, uuid in enumerate(uuids)]
 

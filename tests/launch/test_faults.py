@@ -160,6 +160,33 @@ def test_an_nsys_that_never_reaches_its_agent_fails_the_job(digits: Path, tmp_pa
     assert (tmp_path / "run" / "log.txt").read_text().rstrip() == NO_AGENT.rstrip()
 
 
+# Printed by nsys 2023.4 when its agent was killed; it exits with 0.
+LOST = (
+    "Connection to Agent lost. This is most likely a bug. Internal reason: 'End of file'.\n"
+    "Please refer to the troubleshooting section of the docs:\n"
+    "https://docs.nvidia.com/nsight-systems/UserGuide/index.html#troubleshooting\n"
+)
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 137])
+def test_an_nsys_that_loses_its_agent_is_the_reason(
+    exit_code: int, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nsys(
+        tmp_path / "fake", monkeypatch, f"print('an error of a step is 0.1')\nprint({LOST!r})\nsys.exit({exit_code})"
+    )
+    reason = watched(digits, tmp_path / "run")["reason"]
+    assert reason == {"code": "profiler_failed", "message": f"nsys: {LOST.splitlines()[0]}"}
+
+
+@pytest.mark.parametrize(
+    ("output", "is_retried"),
+    [(NO_AGENT, True), ("Agent launcher failed.\n", True), (LOST, False), (f"working\n{NO_AGENT}", False), ("", False)],
+)
+def test_nsys_is_started_again_only_where_it_has_not_started_the_job(output: str, is_retried: bool) -> None:
+    assert nsys.PROFILER.never_started(output) is is_retried
+
+
 def test_a_job_that_fails_is_not_started_again(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = tmp_path / "starts"
     fake_nsys(

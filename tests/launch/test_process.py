@@ -1,5 +1,6 @@
 """A job ends within its limit and leaves no process behind."""
 
+import json
 import os
 import resource
 import signal
@@ -7,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from multicard.launch import log as log_module
 from multicard.launch import process
 from multicard.launch.environment import job_environment
 
@@ -41,6 +44,26 @@ def test_output_goes_to_the_log_and_to_the_listener(tmp_path: Path) -> None:
     assert not ended.timed_out
     assert sorted(lines) == ["one", "two"]
     assert sorted((tmp_path / "log.txt").read_text().split()) == ["one", "two"]
+
+
+@pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "no ends of lines"])
+def test_of_much_output_the_first_and_the_last_is_kept_and_all_is_handed_on(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "KEPT_BYTES", 5_000)
+    monkeypatch.setattr(process, "LONGEST_LINE", 1_000)
+    count, text = 20_000, "is printed" + end
+    code = f"for n in range({count}): print(f'{{n:05}} ' + {text!r}, end='')\nprint('\\nthe end')"
+    _, lines = run(code, tmp_path)
+    printed = "".join(f"{n:05} {text}" for n in range(count)) + "\nthe end\n"
+    assert "".join(lines) == printed.replace("\n", "")
+    kept = (tmp_path / "log.txt").read_text()
+    [remark] = [line for line in kept.splitlines() if "left out" in line]
+    first, last = kept.split(f"\n{remark}\n")
+    assert printed.startswith(first) and 4_000 <= len(first) <= 5_000
+    assert printed.endswith(last) and len(last) <= 5_000
+    assert not end or len(last) > 4_900
+    assert f"{(len(printed) - len(first) - len(last)) / 1000:.3g} kB" in remark
 
 
 def test_a_job_over_its_limit_is_killed(tmp_path: Path) -> None:
@@ -84,36 +107,61 @@ LEAVES = {
 }
 
 
+REPORT = (
+    "import json, os, pathlib; pathlib.Path('part').write_text(json.dumps({os.getpid(): os.getppid()})); "
+    "os.rename('part', 'rank.json')"
+)
+
+
+def watched(tmp_path: Path, left_s: float, in_profiler: bool = False) -> process.Watched:
+    """A job whose only rank has run `REPORT`."""
+
+    def ranks() -> dict[int, int] | None:
+        path = tmp_path / "rank.json"
+        return {int(pid): parent for pid, parent in json.loads(path.read_text()).items()} if path.exists() else None
+
+    return process.Watched(ranks, left_s, in_profiler)
+
+
 @pytest.mark.parametrize("is_wrapped", [False, True], ids=["alone", "profiler that waits for all"])
 @pytest.mark.parametrize("kind", LEAVES)
 def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
-    kind: str, is_wrapped: bool, tmp_path: Path
+    kind: str, is_wrapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(process, "EXIT_S", 1.0)
     script = tmp_path / "script.py"
-    script.write_text(
-        "import concurrent.futures, pathlib, subprocess, sys, threading, time\n"
-        f"{LEAVES[kind]}\npathlib.Path('rank.json').touch()\n"
-    )
+    script.write_text(f"import concurrent.futures, subprocess, sys, threading, time\n{LEAVES[kind]}\n{REPORT}\n")
     command = [sys.executable, str(script)]
     if is_wrapped:
         profiler = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(3); print('report')"
         command = [sys.executable, "-c", profiler, *process.Watched.within(command)]
-    watched = process.Watched((tmp_path / "rank.json").exists, left_s=1.0, in_profiler=is_wrapped)
-    log = tmp_path / "log.txt"
+    job, log = watched(tmp_path, 1.0, is_wrapped), tmp_path / "log.txt"
     started = time.monotonic()
-    ended = process.run(command, dict(os.environ), log, 300, lambda _: None, watched=watched, folder=tmp_path)
+    ended = process.run(command, dict(os.environ), log, 300, lambda _: None, watched=job, folder=tmp_path)
     assert time.monotonic() - started < 60
     assert not (ended.timed_out or ended.lingered or ended.orphaned)
     assert len(ended.left_behind) == (3 if kind == "pool" else 1)
     assert ("report" in log.read_text()) == is_wrapped, "the profiler itself is not ended"
 
 
-def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    watched = process.Watched((tmp_path / "rank.json").exists, left_s=100.0, in_profiler=False)
-    command = [sys.executable, "-c", "open('rank.json', 'w').close()"]
-    ended = process.run(
-        command, dict(os.environ), tmp_path / "log.txt", 300, lambda _: None, watched=watched, folder=tmp_path
+def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behind(tmp_path: Path) -> None:
+    """As on a busy machine: neither is ended before the rank has exited, and the launcher is not named."""
+    rank = f"import time\n{REPORT}\ntime.sleep(4)\nprint('rank done', flush=True)"
+    launcher = (
+        f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {rank!r}])\n"
+        f"subprocess.Popen({SLEEP}, stdout=subprocess.DEVNULL)\ntime.sleep(600)"
     )
+    job, log = watched(tmp_path, 1.0), tmp_path / "log.txt"
+    command = [sys.executable, "-c", launcher]
+    ended = process.run(command, dict(os.environ), log, 300, lambda _: None, watched=job, folder=tmp_path)
+    assert log.read_text() == "rank done\n"
+    assert not ended.timed_out and len(ended.left_behind) == 1  # what the launcher started later
+
+
+def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    job, log = watched(tmp_path, 100.0), tmp_path / "log.txt"
+    command = [sys.executable, "-c", REPORT]
+    ended = process.run(command, dict(os.environ), log, 300, lambda _: None, watched=job, folder=tmp_path)
     assert (ended.exit_code, ended.left_behind) == (0, ()) and ended.wall_time_s < 50
 
 
@@ -123,6 +171,23 @@ def test_a_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytes
     ended, _ = run(deaf, tmp_path, limit=2)
     assert ended.timed_out
     assert ended.exit_code == -9
+
+
+def test_a_job_is_started_without_python_between_fork_and_exec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {}
+    popen = subprocess.Popen
+
+    def noted(*arguments: Any, **given: Any) -> Any:
+        options.update(given)
+        return popen(*arguments, **given)
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    command = ["grep", "SigIgn", "/proc/self/status"]  # signals that it ignores
+    as_it_is, lines = subprocess.run(command, capture_output=True, text=True, check=True), []
+    options.clear()
+    process.run(command, dict(os.environ), tmp_path / "log.txt", 60, lines.append)
+    assert options["start_new_session"] and options.get("preexec_fn") is None
+    assert lines == as_it_is.stdout.splitlines()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")

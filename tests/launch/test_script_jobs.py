@@ -183,6 +183,7 @@ def test_secrets_reach_neither_the_job_nor_its_record(of_own_folder: tuple[Path,
     for text in ("planted-one", "planted-two", "planted-3"):
         assert text not in printed
     assert "planted" not in (run / "run.json").read_text()
+    assert {"HF_TOKEN", "WANDB_API_KEY"} <= set(json.loads((run / "run.json").read_text())["withheld"])
 
 
 def test_a_stated_variable_whose_value_looks_like_a_secret_keeps_the_job_from_starting(
@@ -251,6 +252,14 @@ def test_too_few_steps_are_counted(forked: None, tmp_path: Path) -> None:
     record = job(tmp_path, "--steps", "5")
     assert (record["outcome"], record["reason"]["code"]) == ("failed", "too_few_steps")
     assert "the script ended after 5 of 20 steps" in why(record)
+
+
+@pytest.mark.parametrize("devices", [1, 2], ids=["python", "torchrun"])
+def test_what_a_script_says_as_it_exits_is_the_reason(devices: int, tmp_path: Path) -> None:
+    record = job(tmp_path, "--fault", "exit", devices=devices)
+    assert (record["outcome"], record["reason"]["code"]) == ("failed", "exited")
+    assert why(record).startswith("rank 0: exit code 1: no samples are left; ")
+    assert "train longer" not in why(record)
 
 
 def test_fewer_processes_than_devices_are_said(forked: None, tmp_path: Path) -> None:

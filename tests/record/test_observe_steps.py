@@ -33,6 +33,7 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
     # The first update ends no step, so the first pass has three: then one of four has.
     assert [step["epoch"] for step in steps] == ["1", "1", "1", "2", "2", "2", "2", "3"]
     assert "cleaned up after epoch 2\n" in found.output
+    assert "profiling 2 steps, after 2 more\n" in found.output  # that settle the profiler
     assert found.rank["steps_per_pass"] == 4
     times = found.rank["observed"].pop("thread_time")
     phases = {f"{phase}{end}" for phase in ("data", "forward", "backward", "optimizer") for end in ("_s", "_ran_s")}

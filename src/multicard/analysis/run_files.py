@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multicard.core.errors import UserError, first_fault
 from multicard.core.files import read_object
@@ -26,6 +26,7 @@ MOST_BYTES = 1 << 28  # of an activity table in memory: those of 1000 devices an
 
 _PLACE = ["report", "process", "rank"]
 MOST_S = 1e12  # times beyond it are damage, and their sums overflow
+DURATIONS, LONGEST_S = ("duration_s", "epoch_time_s"), 1e8  # of a step or an epoch: three years
 
 
 class _Profiler(BaseModel):
@@ -76,6 +77,7 @@ class _Record(BaseModel):
     order: _Order | None = None
     files: list[_File] = []
     conditions: list[Section] = []
+    wall_time_s: Annotated[float, Field(ge=0, le=LONGEST_S)] | None = None
     host: Section = None
     hardware: Section = None
     versions: Section = None
@@ -109,7 +111,7 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If it is not there, does not parse, or has no such column, or text or a time beyond `MOST_S` in it.
+        If it is not there, does not parse, or has no such column, or text or an absurd time in it.
     """
     try:
         table = pd.read_csv(path)
@@ -122,9 +124,18 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
             raise UserError(f"{path}: found no column {name}")
         if name != "window" and len(table) and not pd.api.types.is_numeric_dtype(table[name]):
             raise UserError(f"{path}: found text in the column {name}, expected numbers")
-        if name.endswith("_s") and (absurd := table[name][table[name].abs() > MOST_S]).size:
-            raise UserError(f"{path}: found {absurd.iloc[0]:g} in the column {name}, expected at most {MOST_S:g} s")
+        if name in DURATIONS:
+            expected = f"more than 0 and at most {LONGEST_S:g} s"
+            _refuse(path, table[name], ~table[name].between(0, LONGEST_S, "right"), expected)
+        elif name.endswith("_s"):
+            _refuse(path, table[name], table[name].abs() > MOST_S, f"at most {MOST_S:g} s")
     return table
+
+
+def _refuse(path: Path, column: pd.Series, is_absurd: pd.Series, expected: str) -> None:
+    """Raise `UserError` where a number of a table is absurd."""
+    for row, found in column[is_absurd].items():
+        raise UserError(f"{path}: line {row + 2}: found {found:g} in the column {column.name}, expected {expected}")
 
 
 class RunFiles:

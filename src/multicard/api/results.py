@@ -1,7 +1,9 @@
 """The results of an experiment as tables and figures."""
 
+import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -119,7 +121,18 @@ class Results:
             return self.path, {}
         folder = Path(self._scratch.name) / "measured"
         folder.mkdir(exist_ok=True)
-        return folder, measure(self._experiment(), self._runs, self.path, folder)
+        with self._naming_members():
+            return folder, measure(self._experiment(), self._runs, self.path, folder)
+
+    @contextmanager
+    def _naming_members(self) -> Iterator[None]:
+        """Name an archive and its member in an error, not the place that it was unpacked to."""
+        try:
+            yield
+        except UserError as error:
+            if not _is_archive(self.path):
+                raise
+            raise UserError(str(error).replace(f"{self._runs.parent}{os.sep}", f"{self.path}: ")) from None
 
     @cached_property
     def scenarios(self) -> list[str]:
@@ -262,9 +275,9 @@ class Results:
         UserError
             If nothing was measured, or a record of the machine is damaged.
         """
-        return Predictions(
-            self._evidence, [read_machine(path) for path in machine_records(self._runs.parent)], devices, nodes
-        )
+        with self._naming_members():
+            machines = [read_machine(path) for path in machine_records(self._runs.parent)]
+        return Predictions(self._evidence, machines, devices, nodes)
 
     def compare(self, other: "Results") -> "ResultsComparison":
         """Compare with other results, configuration by configuration.
@@ -338,7 +351,8 @@ class Results:
 
     @cached_property
     def _side(self) -> Side:
-        return read_side(sorted(path.parent for path in self._runs.glob(f"*/{RUN}")))
+        with self._naming_members():
+            return read_side(sorted(path.parent for path in self._runs.glob(f"*/{RUN}")))
 
     @property
     def _evidence(self) -> Evidence:

@@ -7,7 +7,6 @@ not who made the archive.
 
 import gzip
 import hashlib
-import json
 import shutil
 import tarfile
 import tempfile
@@ -23,7 +22,7 @@ from pydantic import ValidationError
 
 from multicard.archive.manifest import LONGEST, MANIFEST, MEMBER, Manifest, Member, check_suffix
 from multicard.core.errors import UserError, first_fault
-from multicard.core.files import read_json, sha256, write_json
+from multicard.core.files import parse_json, read_json, sha256, write_json
 from multicard.core.layout import RUN
 from multicard.core.text import printable
 from multicard.core.units import BYTES, with_unit
@@ -271,8 +270,8 @@ def _manifest(path: Path, entry: _Entry | None) -> Manifest:
     if len(content) != entry.size:
         raise _TooMuch if len(content) > entry.size else EOFError("it ends too early")
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(content)
+    except ValueError as error:
         raise UserError(f"{path}: {MANIFEST}: does not parse as JSON: {error}") from error
     try:
         return Manifest.model_validate(found)

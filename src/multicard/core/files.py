@@ -13,6 +13,7 @@ from typing import Any
 
 from multicard.core.errors import UserError
 
+MOST_DEPTH = 100  # of JSON
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -75,9 +76,31 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or nested more than `MOST_DEPTH` deep, so that functions that call themselves may walk it.
+    """
+    too_deep = ValueError(f"nested too deeply, expected {MOST_DEPTH} levels at most")
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise too_deep from None
+    level = [found]
+    for _ in range(MOST_DEPTH + 1):
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return found
+        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+    raise too_deep
+
+
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Read a JSON file; see `parse_json`."""
+    return parse_json(path.read_text(encoding="utf-8"))
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -92,7 +115,7 @@ def read_object(path: Path) -> dict[str, Any]:
         found = read_json(path)
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: does not parse as JSON: {error}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}: found {type(found).__name__}, expected an object")

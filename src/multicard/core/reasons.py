@@ -15,7 +15,8 @@ WORDINGS = {
     "timed_out": "exceeded its time limit of {limit_min} min",
     "error": "{message}",  # of a rank
     "killed": "killed by {signal}",
-    "exited": "exit code {exit_code}",  # of the launcher, where no rank reported an error
+    "exited": "exit code {exit_code}",  # of a rank, or of the launcher where no rank reported an error
+    "profiler_failed": "the profiler failed: {message}; start again, or use another one (`profiler`)",
     "wrong_gpus": "its {devices} devices share GPUs (distinct: {gpus}), so its numbers are not those of {devices}; see "
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",

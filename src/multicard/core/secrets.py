@@ -2,9 +2,17 @@
 
 import re
 
-# A partition key of a network (NCCL_IB_PKEY) is a number that nobody hides, and tokenizers have settings.
+# A word of the name, between `_`, that ends so: HF_TOKEN and GHTOKEN are secrets, MAX_TOKENS and TOKENIZER are none.
 SECRET_VARIABLE = re.compile(
-    r"token(?!izer)|secret|passw|passphrase|_pwd$|(?<!_ib_p)key|credential|auth|jwt|cookie|_dsn$", re.IGNORECASE
+    r"(?:token|secrets?|passw(?:or)?ds?|passphrases?|keys?|credentials?|auth|authorization|authentication|jwt|cookies?"
+    r"|(?<=_)(?:pwd|dsn|pat)$)\d*(?![a-z\d])|(?:api|access|auth|refresh)_?tokens",
+    re.IGNORECASE,
+)
+# Keys of an entry or a cache, and the partition key of a network (NCCL_IB_PKEY), which nobody hides.
+SETTING = re.compile(
+    r"(?<![a-z\d])(?:(?:cache|column|dataset|feature|image|input|label|map|metric|sort|target|text)_keys?|ib_pkey"
+    r"|keys?_values?)(?![a-z\d])",
+    re.IGNORECASE,
 )
 # Keys of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS and NVIDIA, and JSON web tokens, by how they begin.
 # hf_trainer.py and hf_model_dir are none: the keys of Hugging Face have digits or capitals, and no suffix of a file.
@@ -21,7 +29,11 @@ STANDALONE_TOKEN = re.compile(
 SWITCH = re.compile(r"\d?|true|false|yes|no|on|off", re.IGNORECASE)  # values of settings, such as of one about tokens
 
 
+def is_named_as_secret(name: str) -> bool:
+    """Whether the name of a variable looks like that of a secret; where it may be one, it does."""
+    return bool(SECRET_VARIABLE.search(SETTING.sub("", name)))
+
+
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable looks like a secret, by its name or by its value."""
-    named = SECRET_VARIABLE.search(name) and not SWITCH.fullmatch(value)
-    return bool(named or STANDALONE_TOKEN.search(value))
+    return bool((is_named_as_secret(name) and not SWITCH.fullmatch(value)) or STANDALONE_TOKEN.search(value))

@@ -71,6 +71,11 @@ def job_environment(
     }
 
 
+def secrets_in(source: Mapping[str, str] = os.environ) -> list[str]:
+    """Names of the variables that look like secrets, which no job gets."""
+    return sorted(name for name, value in source.items() if is_secret(name, value))
+
+
 def settings(source: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Those of a job's variables that may change how fast it is, or what it computes, for its record.
 

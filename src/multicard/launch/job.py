@@ -42,10 +42,10 @@ from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, version_of
 from multicard.launch.commands import training_command
 from multicard.launch.conditions import HostConditions
-from multicard.launch.environment import environment_of, job_environment, settings, temporary_folder
+from multicard.launch.environment import environment_of, job_environment, secrets_in, settings, temporary_folder
 from multicard.launch.folder import ScriptFolder
 from multicard.launch.gpu_samples import keep_samples, sampled
-from multicard.launch.outcome import judge, judge_gpus, measured_step_s
+from multicard.launch.outcome import judge, judge_gpus, judge_profiler, measured_step_s
 from multicard.launch.process import GRACE_S, LEFT_S, Watched, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
@@ -147,6 +147,8 @@ def run_job(
         start = datetime.now(UTC)
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
         _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")
+        if secrets := secrets_in():
+            _print(f"{PROGRESS}{name}: it does not get {', '.join(secrets)}, since they look like secrets")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
         watched = None if several else watched_ranks(parameters, profiler, scratch, range(parameters.ranks))
@@ -161,6 +163,8 @@ def run_job(
         nodes = _nodes(scratch, parameters, ranks) if several else []
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
+        if outcome == "failed":
+            reason = judge_profiler(reason, PROFILERS[profiler], folder / LOG)
         if outcome == "completed" and parameters.device == "cuda":
             outcome, reason = judge_gpus(ranks, parameters.devices)
         outcome, reason = work.judge(parameters, outcome, reason, ranks, scratch)
@@ -186,6 +190,7 @@ def run_job(
             "files": [described(folder / name) for name in (STEPS, EPOCHS)],
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
+            "withheld": secrets,
             "conditions": _with_measured_steps(conditions, ranks),
             **_from_ranks(ranks),
             **({"nodes": nodes} if several else {}),
@@ -331,9 +336,13 @@ def watched_ranks(parameters: JobParameters, profiler: str, scratch: Path, ranks
     if entry.node_file is None and left_s is None:
         return None
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
-    return Watched(
-        lambda: all(path.exists() for path in records), left_s, entry.node_file is not None, entry.never_started
-    )
+
+    def processes() -> dict[int, int] | None:
+        if not all(path.exists() for path in records):
+            return None
+        return {record["pid"]: record.get("ppid", 0) for record in map(read_json, records)}
+
+    return Watched(processes, left_s, entry.node_file is not None, entry.never_started)
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:

@@ -15,6 +15,7 @@ from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.core.system import ranks_may_share_gpus
 from multicard.core.text import printable
 from multicard.launch.process import Ended
+from multicard.profilers.interface import Profiler
 
 # A rank and its exit code in the list of failures with which torchrun ends.
 FAILED_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+) ")
@@ -26,6 +27,8 @@ LOST_PEER = (
 
 ERROR = re.compile(r"error\b|no module named", re.IGNORECASE)
 OF_OTHERS = re.compile(rf"{PROGRESS}  |Generated:|\t")  # what this project prints, and nsys at its end
+OF_ERROR = re.compile(r"\[rank\d+\]: ")  # how PyTorch begins the lines of a traceback where there are several ranks
+REASONS = ("error", "exited")  # of a rank, in the order in which they explain the others
 TORCHRUN_ENDS = re.compile(r"torch[./]distributed[./]elastic|^Failures:|^Root Cause")
 
 
@@ -62,8 +65,10 @@ def judge(
         return "timed_out", Reason("timed_out", time_limit_s=time_limit_s)
     silent = sorted(set(range(expected)) - {record["rank"] for record in ranks})
     unreported = [{"rank": rank} | ({"node": node_of[rank]} if rank in node_of else {}) for rank in silent]
-    raised = any(each.code == "error" for each in reasons["failed"])
-    failed = sorted(reasons["failed"], key=lambda each: (_lost_a_peer(each), raised and each.code != "error"))
+    failed = sorted(
+        (_with_exit(each, ended, log) for each in reasons["failed"]),
+        key=lambda each: (_lost_a_peer(each), [*REASONS, each.code].index(each.code)),
+    )
     killed, signal_name = _first_killed(silent, ended, log)
     if failed and not (signal_name and _lost_a_peer(failed[0])):
         if node_of and _lost_a_peer(failed[0]):  # the ranks of a lost node do not report
@@ -74,6 +79,12 @@ def judge(
     if signal_name:
         return "failed", Reason("killed", signal=signal_name, unreported=unreported)
     return "failed", Reason("exited", exit_code=ended.exit_code, unreported=unreported, message=_last_words(log))
+
+
+def judge_profiler(reason: Reason, profiler: Profiler, log: Path) -> Reason:
+    """The reason of a failed job of which no rank reported an error: the profiler's, where that failed itself."""
+    said = profiler.failure(_text(log)) if reason.code in ("exited", "killed") else None
+    return Reason("profiler_failed", message=f"{profiler.name}: {printable(said, LONGEST_MESSAGE)}") if said else reason
 
 
 def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason | None]:
@@ -104,12 +115,33 @@ def measured_step_s(steps: Path) -> float | None:
     return max((elapsed[rank] / counts[rank] for rank in counts), default=None)
 
 
-def _last_words(log: Path) -> str | None:
-    """The last line that a job printed, of those that tell of an error if any do; None where there is none."""
+def _with_exit(reason: Reason, ended: Ended, log: Path) -> Reason:
+    """The reason of a rank that made too few steps, by what it said as it exited unless it did so without an error."""
+    if reason.code != "too_few_steps":
+        return reason
+    listed = dict(_exit_codes(log))
+    code = listed.get(reason.rank, 0) if listed else ended.exit_code
+    # Python prints what it was told to exit with after all else; an exception would have been recorded.
+    return replace(reason, code="exited", exit_code=code, message=_last_words(log, of_errors=False)) if code else reason
+
+
+def _exit_codes(log: Path) -> list[tuple[int, int]]:
+    """Ranks and exit codes in the list of failures with which torchrun ends: the first to fail comes last."""
+    return [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(_text(log))]
+
+
+def _last_words(log: Path, of_errors: bool = True) -> str | None:
+    """The last line that a job printed; None where there is none.
+
+    `of_errors`: of those that tell of an error, if any do; else of those that are of no traceback of a rank.
+    """
     lines = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), _text(log).splitlines())
     said = [line.strip() for line in lines if line.strip() and not OF_OTHERS.match(line)]
-    errors = [line for line in said if ERROR.search(line)]
-    return printable((errors or said)[-1], LONGEST_MESSAGE) if said else None
+    if of_errors:
+        said = [line for line in said if ERROR.search(line)] or said
+    else:
+        said = [line for line in said if not OF_ERROR.match(line)]
+    return printable(said[-1], LONGEST_MESSAGE) if said else None
 
 
 def _text(log: Path) -> str:
@@ -123,10 +155,9 @@ def _lost_a_peer(reason: Reason) -> bool:
 def _first_killed(silent: list[int], ended: Ended, log: Path) -> tuple[int | None, str | None]:
     """The rank that ended first of those that did not report, and the signal, if one killed it; else None.
 
-    torchrun ends by listing the ranks that failed, the first of them last. The others it ends itself. Without that
-    list, the rank is not known where several did not report.
+    Without torchrun's list the rank is not known where several did not report.
     """
-    listed = [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(_text(log))]
+    listed = _exit_codes(log)
     ends: list[tuple[int | None, int]] = [end for end in listed[-1:] + listed[:-1] if end[0] in silent]
     if silent and not listed:
         ends = [(silent[0] if len(silent) == 1 else None, ended.exit_code)]

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +17,32 @@ from pathlib import Path
 import psutil
 
 from multicard.core.files import report_full_disk
+from multicard.launch.log import LONGEST_LINE, Log
 from multicard.launch.signals import interruptible, undisturbed
 
 GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
 READ_LIMIT_S = 60.0  # that the last output of a job may take to be read once its processes have ended
 LOOK_S = 1.0
-LEFT_S = 10.0  # that what a script started may go on after all ranks have reported
+LEFT_S = 10.0  # that what a script started may go on after all ranks have exited
+EXIT_S = 90.0  # that a rank may take to exit after it has reported; it ends itself sooner (`record.tear_down`)
 TOLD_S = 2.0  # by which a signal to a whole job, as Slurm sends it, may reach this process after it ended the job
 STARTS = 5  # of a profiler that ends before it has started the job
 JOB_MARK = "MULTICARD_JOB"
 # Set for a job that runs as the child of a profiler, and not for the profiler.
 WRAPPED_MARK = "MULTICARD_WRAPPED"
+# Has Linux send SIGTERM to this process when its parent dies, even by SIGKILL, and becomes the command. It is a program
+# of its own, since `preexec_fn` may deadlock where there are threads. Python ignores some signals; a command must not.
+ENDING_WITH_PARENT = """
+import ctypes, os, signal, sys
+pr_set_pdeathsig = 1
+ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(128 + signal.SIGTERM)
+for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(ignored, signal.SIG_DFL)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class Ended:
     # Of a command that wraps a job: it did not exit after the job and was killed, or it exited before the job.
     lingered: bool = False
     orphaned: bool = False
-    # Names of processes that went on after all ranks had reported, and were ended.
+    # Names of processes, but for ranks and what started these, that went on after all ranks, and were ended.
     left_behind: tuple[str, ...] = ()
 
 
@@ -51,17 +65,17 @@ class Watched:
 
     Attributes
     ----------
-    done
-        Whether all ranks have written their record.
+    ranks
+        Process ids of the ranks, and of what started each, once all have written their record; None before.
     left_s
-        How long its processes may go on after that; None: until they exit.
+        How long its processes may go on once the ranks have exited; None: until they exit.
     in_profiler
         Whether the command is a profiler that runs the job as its child, started by `within`.
     never_started
         Whether the profiler ended before it had started the job, judging by its output.
     """
 
-    done: Callable[[], bool]
+    ranks: Callable[[], Mapping[int, int] | None]
     left_s: float | None = None
     in_profiler: bool = True
     never_started: Callable[[str], bool] = lambda _output: False
@@ -82,7 +96,7 @@ def run(
     watched: Watched | None = None,
     folder: Path | None = None,
 ) -> Ended:
-    """Run `command`, write its output to `log`, and hand each line to `on_line`.
+    """Run `command`, write its output to `log`, cut as `Log` does, and hand each line to `on_line`.
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
     agent does). Processes that still carry it when the command has exited, or when this process is told to exit,
@@ -125,9 +139,10 @@ def _run_once(
     mark = uuid.uuid4().hex
     started = time.monotonic()
     unwritten: list[OSError] = []
-    with report_full_disk(log), _adopting_orphans(), log.open("w", encoding="utf-8") as sink, undisturbed():
+    with report_full_disk(log), _adopting_orphans(), log.open("w+b") as file, undisturbed():
+        sink = Log(file)
         process = subprocess.Popen(
-            command,
+            _ending_with_this(command),
             cwd=folder,
             env=environment | {JOB_MARK: mark},
             stdin=subprocess.DEVNULL,
@@ -136,15 +151,14 @@ def _run_once(
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=_end_with_parent,
         )
 
         def follow() -> None:
-            for line in process.stdout:  # to its end, whatever happens: a job that writes to a full pipe hangs
+            # To its end, whatever happens: a job that writes to a full pipe hangs.
+            for line in iter(lambda: process.stdout.readline(LONGEST_LINE), ""):
                 try:
                     if not unwritten:
                         sink.write(line)
-                        sink.flush()
                 except OSError as error:
                     unwritten.append(error)
                     process.terminate()
@@ -173,6 +187,7 @@ def _run_once(
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel may never end
                 process.wait(GRACE_S)
             reader.join(READ_LIMIT_S)  # a process without the mark may hold the pipe open for ever
+            sink.finish()
         if unwritten:
             raise unwritten[0]
     exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
@@ -196,12 +211,16 @@ def _wait(
     def at_work() -> list[psutil.Process]:
         return [each for each in _marked(mark) if not job.in_profiler or WRAPPED_MARK in _environment(each)]
 
-    orphaned, reported, finished, left = False, None, None, ()
+    orphaned, reported, exited, finished, left = False, None, None, None, ()
+    ranks: Mapping[int, int] = {}
+    of_launcher = {process.pid}
     while (now := time.monotonic()) < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=min(LOOK_S, deadline - now))
         now = time.monotonic()
-        reported = reported or (now if job.done() else None)
+        if reported is None and (found := job.ranks()) is not None:
+            reported, ranks = now, found
+            of_launcher |= {each for parent in set(found.values()) for each in _with_parents(parent)}
         finished = finished or (reported if job.in_profiler else None)
         if process.returncode is not None:
             remaining = at_work()
@@ -212,9 +231,14 @@ def _wait(
                 return False, orphaned, left
             finished = finished or (None if remaining else now)  # what else is left may still write the report
             time.sleep(LOOK_S / 5)
-        if reported and job.left_s is not None and now - reported > job.left_s:
-            left = left or tuple(sorted(map(_name, at_work())))
-            _end(at_work, grace_s)
+        if reported and job.left_s is not None:
+            remaining = at_work()
+            if not any(each.pid in ranks for each in remaining):
+                exited = exited or now
+            if now - (exited or reported + EXIT_S) > job.left_s:
+                others = [each for each in remaining if each.pid in ranks or each.pid not in of_launcher]
+                left = left or tuple(sorted(map(_name, others)))
+                _end(at_work, grace_s)
         if finished and now - finished > FINISH_LIMIT_S:
             return True, orphaned, left
     raise subprocess.TimeoutExpired(process.args, deadline)
@@ -234,11 +258,19 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return {}
 
 
-def _end_with_parent() -> None:
-    """Have Linux send SIGTERM to the child when its parent dies, even by SIGKILL."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+def _with_parents(process: int) -> list[int]:
+    """Process id of a process, and those of what it was started by, as far as they are there."""
+    try:
+        return [process, *(each.pid for each in psutil.Process(process).parents())]
+    except psutil.Error:
+        return [process]
+
+
+def _ending_with_this(command: list[str]) -> list[str]:
+    """A command that gets SIGTERM when this process dies, on Linux."""
+    if sys.platform != "linux":
+        return command
+    return [sys.executable, "-I", "-S", "-c", ENDING_WITH_PARENT, str(os.getpid()), *command]
 
 
 @contextmanager

@@ -98,6 +98,10 @@ class Profiler:
         """Whether it ended before it had started the command that it wraps, as its output says."""
         return False
 
+    def failure(self, output: str) -> str | None:
+        """The line of a job's output in which it says that it failed itself; None where there is none."""
+        return None
+
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
         """Give its part inside a rank, which leaves its file in `folder`."""
         return Session()

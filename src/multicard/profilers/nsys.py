@@ -55,6 +55,8 @@ NO_NVTX = "torch has no NVTX, since it was built without CUDA"
 NUMERIC = ("INTEGER", "REAL")  # types of columns in which nsys stores nothing else
 DOMAIN_CREATED = 75  # eventType in NVTX_EVENTS
 KEPT_OUTPUT = 10_000  # characters of what a job printed, from the start and from the end
+# What nsys 2023.4 says where it cannot start its agent, where it cannot reach it, and where it loses it.
+FAILURE = re.compile(r"^Agent launcher failed\..*|^.*: Throw in function .*|^Connection to Agent lost\..*", re.M)
 FULL = "disk is full"  # SQLite's message, which nsys prints too, exiting with 0
 
 
@@ -117,9 +119,15 @@ class Nsys(Profiler):
         ]  # fmt: skip
 
     def never_started(self, output: str) -> bool:
-        """Whether nsys could not reach its own agent: on a busy machine about one start in a hundred."""
-        first, *_ = output.splitlines() or [""]
-        return "Throw in function" in first and output.rstrip().endswith("Local Endpoint is not available.")
+        """Whether nsys could not start or reach its own agent: on a busy machine about one start in a hundred."""
+        first, *others = output.strip().splitlines() or [""]
+        ends = others[-1].endswith("Local Endpoint is not available.") if others else first.startswith("Agent launcher")
+        return bool(FAILURE.match(first)) and ends
+
+    def failure(self, output: str) -> str | None:
+        """What nsys says of its agent, which is no fault of the job."""
+        found = FAILURE.search(output)
+        return found and found[0]
 
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
         """Open the window in which the nsys around the job records."""

@@ -4,6 +4,7 @@ import argparse
 import csv
 import os
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ parser.add_argument("--out", type=Path, help="folder for the stopwatch of each r
 parser.add_argument("--spawn", type=int, default=0, help="ranks to start by torch.multiprocessing")
 parser.add_argument("--start-method", default="spawn", help="of these")
 parser.add_argument("--by-hand", action="store_true", help="change the weights without an optimizer")
-parser.add_argument("--fault", choices=["raise", "kill", "hang", "print-environment"])
+parser.add_argument("--fault", choices=["raise", "exit", "kill", "hang", "print-environment"])
 parser.add_argument("--at", type=int, default=3, help="step of the fault")
 parser.add_argument("--faulty-rank", type=int, default=0)
 parser.add_argument("--write", type=Path, help="file to write before training")
@@ -36,6 +37,9 @@ def fail(rank: int) -> None:
         return
     elif args.fault == "raise":
         raise RuntimeError("the data are wrong")
+    elif args.fault == "exit":
+        print("4 errors so far")
+        sys.exit("no samples are left")
     elif args.fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif args.fault == "hang":

@@ -20,6 +20,7 @@ def facts_of_process(rank: int) -> dict[str, Any]:
     """What rank.json says of every process."""
     return {
         "pid": os.getpid(),
+        "ppid": os.getppid(),
         "rank": rank,
         "host": environment.host(),
         "hardware": environment.hardware(),

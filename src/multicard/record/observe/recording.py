@@ -273,10 +273,9 @@ class Recording:
             self.thread.stop()
             self.exchanges.stop()
             self.others.stop()
-            plan.profiled = self._agree(observer)
-            self._log(
-                f"profiling {counted(plan.profiled.profiled_steps, 'step')}, after {plan.profiled.warmup_steps} more"
-            )
+            window = plan.profiled = self._agree(observer)
+            before = window.warmup_steps + window.settling_steps
+            self._log(f"profiling {counted(window.profiled_steps, 'step')}, after {before} more")
         if step != plan.opening:
             return step == plan.measured_end + 1
         self._window = self.capture.window()

@@ -63,7 +63,7 @@ def _judged(
         return outcome, reason
     launchers = {module for each in LAUNCHERS.values() for module in each.modules}  # they only say that a rank failed
     raised = [each for each in processes if each.get("error") and each["program"] not in launchers]
-    if reason.code == "exited" and raised:
+    if reason.code == "exited" and reason.rank is None and raised:
         words = {Path(word).name for word in p.command}
         # The script before what it started; of its ranks, the first to fail.
         error = min(raised, key=lambda each: Path(each["program"]).name not in words)["error"]

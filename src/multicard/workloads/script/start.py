@@ -13,7 +13,7 @@ from multicard.core.files import read_json
 from multicard.core.layout import JOB
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
-from multicard.core.secrets import SECRET_VARIABLE, STANDALONE_TOKEN
+from multicard.core.secrets import STANDALONE_TOKEN, is_named_as_secret
 from multicard.core.system import ask, version_of
 from multicard.core.text import printable
 from multicard.record.observe import OBSERVE, OBSERVER_SITE
@@ -106,7 +106,7 @@ def _before(folder: str, variable: str) -> str:
 
 def secret_stated(p: ScriptParameters) -> str | None:
     """What of the parameters looks like a secret, which records and a profiler's report would hold; None where none."""
-    named = next((name for name in p.environment if SECRET_VARIABLE.search(name)), None)
+    named = next(filter(is_named_as_secret, p.environment), None)
     if named:
         return f"environment: {named} looks like a secret, which would be recorded; have the script read it from a file"
     if any(map(STANDALONE_TOKEN.search, p.arguments(""))):
