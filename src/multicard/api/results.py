@@ -29,6 +29,7 @@ from multicard.analysis.version_history import Point, history
 from multicard.api.display import Markdown, summary_html, unmanaged
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
+from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
 from multicard.core.layout import MACHINES, RUN, SCENARIO_TABLES, machine_records
 from multicard.core.text import counted
@@ -162,6 +163,19 @@ class Results:
     def runs(self) -> pd.DataFrame:
         """One row per scenario and run: its `outcome` and the `reason` for it; those that were not run, too."""
         return self._of_scenarios(lambda each: each.runs)
+
+    @cached_property
+    def damaged(self) -> dict[str, str]:
+        """Runs with a file that is missing or not what the run wrote, each with a line that names the file.
+
+        With a configuration they are left out of all else; without, what was measured of them before counts.
+        """
+        found = {}
+        for scenario in map(self.scenario, self.scenarios):
+            for run in scenario.runs["run"]:
+                if run not in found:
+                    found[run] = fault_of(self._runs / run, scenario.measured_s)
+        return {run: fault for run, fault in found.items() if fault}
 
     @property
     def speedup(self) -> pd.DataFrame:
@@ -371,6 +385,11 @@ class ScenarioResults:
     def speedup(self) -> pd.DataFrame:
         """Speed-up and efficiency with their intervals, per configuration and number of devices."""
         return speedup_table(self.measures)
+
+    @property
+    def measured_s(self) -> float:
+        """When the tables were made, in seconds since the epoch."""
+        return (self._tables.folder / MEASURES).stat().st_mtime
 
     @property
     def steps(self) -> pd.DataFrame:

@@ -2,15 +2,17 @@
 
 import argparse
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.core.text import printable
+from multicard.core.text import counted, printable, without_escapes
 
+MOST_NAMED = 10  # runs with damaged files
 MOST_DEVICES = 1_000_000  # of a job: more than any machine has
 
 
@@ -90,6 +92,15 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         help="configuration file, of which the runs that are there count, such as those of multicard tune "
         "(default: the tables that multicard run left)",
     )
+
+
+def name_damaged(damaged: Mapping[str, str]) -> None:
+    """Print, beside the output, which files of runs are missing or damaged: a line for each run, of many the first."""
+    lines = list(damaged.values())
+    if more := lines[MOST_NAMED:]:
+        lines[MOST_NAMED:] = [f"{counted(len(more), 'more run')} with missing or damaged files: multicard status"]
+    for line in lines:
+        print(without_escapes(line), file=sys.stderr)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
