@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.core.units import BYTES, with_unit
     from multicard.experiment.load import read_experiment
 
-    packed = pack(read_experiment(arguments.config, arguments.profile), arguments.out)
+    packed = pack(read_experiment(arguments.config, arguments.profile, outside=False), arguments.out)
     terminal = console()
     for each in packed.incomplete:
         terminal.print(plain(f"skipped: {each}: missing"), soft_wrap=True, highlight=False)

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import read_experiment
     from multicard.launch.slurm_watch import AT_WORK, queued_jobs
 
-    matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
+    matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile, outside=False))
     results = Path(matrix.experiment.results)
     measured = _measured(results, list(matrix.scenarios))
     unmeasured = sorted(
