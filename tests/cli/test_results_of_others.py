@@ -1,4 +1,4 @@
-"""What only reads results works on those of others, which one may not write, and whose data one may not have."""
+"""What only reads results needs no more: no place to write, no data, and no name of the configuration of `scale`."""
 
 import re
 import shutil
@@ -25,3 +25,21 @@ def test_status_and_archive_read_results_that_cannot_be_written(
     counts, packed = capsys.readouterr().out.splitlines()
     assert counts == "2 completed"
     assert re.fullmatch(rf"runs: 2, .*: {re.escape(str(tmp_path / 'all.zip'))}", packed)
+
+
+@pytest.mark.parametrize("command", ["status", "runs", "config", "archive"])
+def test_the_configuration_that_scale_writes_need_not_be_named(
+    recorded_results: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(recorded_results, "results")
+    config = write_configuration(Path("multicard.yaml"), Path("results"), 2)
+    more = ["all.zip"] if command == "archive" else []
+    main([command, *more])
+    found = capsys.readouterr().out
+    main([command, *more, "--config", str(config)])
+    assert found == capsys.readouterr().out != ""

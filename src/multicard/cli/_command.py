@@ -12,6 +12,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.core.text import counted, printable, without_escapes
 
+OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # configuration files that need no naming
 MOST_NAMED = 10  # runs with damaged files
 MOST_DEVICES = 1_000_000  # of a job: more than any machine has
 
@@ -61,8 +62,8 @@ class Command:
 def add_configuration(parser: argparse.ArgumentParser) -> None:
     """Add the configuration file of an experiment."""
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", default=Path("config/config.yaml"),
-        help="configuration file (default: %(default)s)",
+        "--config", type=Path, metavar="FILE", default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
+        help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})",
     )  # fmt: skip
 
 
