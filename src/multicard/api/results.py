@@ -467,9 +467,9 @@ class ResultsComparison:
     Attributes
     ----------
     changes
-        One row per configuration and measure: medians over repeats `a` and `b`, `ratio` (b over a, of geometric
-        means) with its 95% interval `low` to `high`, `repeats_a`, `repeats_b`, and the `verdict` on b, corrected for
-        all rows. One repeat gives no interval, and so no verdict.
+        One row per configuration and measure: geometric means over repeats `a` and `b`, `ratio` (b over a) with its
+        95% interval `low` to `high`, `repeats_a`, `repeats_b`, and the `verdict` on b, corrected for all rows. One
+        repeat gives no interval, and so no verdict.
     environment
         What else differs: `what`, and its values in `a` and in `b`. Archives hold no names of machines.
     outcomes
