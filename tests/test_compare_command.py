@@ -43,6 +43,9 @@ def test_a_folder_is_compared_with_an_archive(recorded_results: Path, extracted_
     assert "2.000" in time
     assert "slower" in time
     assert "inconclusive" in shown
+    # What analysis.pooling does.
+    words = " ".join(shown.split())
+    assert "Geometric means over repeats, and their ratio b/a with its 95% CI by the scatter of all" in words
     assert "1 run in b only: " in shown
     assert "machine" not in shown, "an archive holds no names of machines"
 

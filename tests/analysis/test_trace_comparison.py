@@ -101,6 +101,7 @@ def test_the_comparison_says_how_many_times_as_fast(tmp_path: Path, capsys: pyte
     said = " ".join(capsys.readouterr().out.split())
     assert "median step period: 60.0 ms in a, 12.0 ms in b: -80%" in said
     assert "b is 5.00 times as fast as a" in said
+    assert "Times and numbers of calls are per step. " in said
 
 
 def test_on_cpus_the_period_is_that_of_the_host(tmp_path: Path) -> None:

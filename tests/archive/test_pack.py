@@ -225,7 +225,7 @@ def test_incomplete_runs_and_those_of_other_experiments_are_skipped(
     (lacking / "activity" / "tables.json").unlink()
     add_run(extracted_run, mine, repeat=4)
     packed = pack(experiment(mine, 3), tmp_path / "x.zip")
-    assert packed.incomplete == [lacking.name]
+    assert packed.incomplete == [lacking / "activity" / "tables.json"]
     assert [run.parameters["repeat"] for run in read_manifest(tmp_path / "x.zip").runs] == [1, 2]
 
 

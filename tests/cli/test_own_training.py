@@ -91,7 +91,7 @@ def test_the_commands_that_go_on_from_there_work(
     monkeypatch.chdir(folder)
     page = (ROOT / "docs" / "own-training.md").read_text()
     said = {}
-    for name, arguments in re.findall(r"`multicard (status|archive|recommend) ([^`]*)`", page):
+    for name, arguments in re.findall(r"`multicard (status|archive|recommend)([^`]*)`", page):
         main([name, *shlex.split(arguments)])
         said[name] = capsys.readouterr().out
     assert said["status"].splitlines()[-1] == "4 completed"

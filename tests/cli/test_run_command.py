@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
+from multicard.launch.signals import ON_SLURM
+from multicard.launch.slurm_watch import QueueWatch
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
 PYTHON = sys.executable  # a fixture replaces it
@@ -75,6 +78,25 @@ def test_on_a_cluster_runs_are_steps_too(snakemake: Path, capfd: pytest.CaptureF
     lines = capfd.readouterr().out.splitlines()[-3:]
     assert lines == ["[0/1 runs] prepare the data set digits", "[0/1 runs] run a_r1", "[1/1 runs] write the report"]
     assert "profiles/slurm" in (snakemake / "arguments").read_text().splitlines()
+
+
+@pytest.mark.parametrize("targets", [(), ["results/measured"]])
+def test_why_a_job_in_slurm_s_queue_waits_is_told_once_and_what_the_end_waits_for(
+    snakemake: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], targets: list[str]
+) -> None:
+    squeue = snakemake / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text(f"#!/bin/sh\necho '7|PENDING|AssocMaxJobsLimit|2026-01-01T00:00:00|{snakemake}|rule_a'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(squeue.parent), prepend=os.pathsep)
+    said: list[str] = []
+    watch = QueueWatch(snakemake, datetime(2025, 1, 1), said.append)
+    watch.look()
+    watch.look()
+    (snakemake / "lines").write_text("".join(f"{line}\n" for line in (*said, ON_SLURM)))
+    assert run_pipeline(Path("mine.yaml"), Path("profiles/slurm"), targets=targets)
+    shown = capfd.readouterr().out.splitlines()
+    assert shown == ["Slurm job 7 (rule_a) is waiting: AssocMaxJobsLimit", ON_SLURM]
 
 
 def test_with_options_all_is_snakemake_s(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:

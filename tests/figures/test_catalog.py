@@ -88,7 +88,7 @@ def test_every_figure_says_what_it_asks_and_how_it_is_read() -> None:
 def test_all_whiskers_are_the_same_interval() -> None:
     for entry in FIGURES.values():
         for sentence in entry.caption.split(". "):
-            if "Whiskers" in sentence:
+            if "Whiskers" in sentence or (entry.name == "tradeoff" and sentence.startswith("Bars")):
                 assert "95% confidence interval" in sentence and "range" not in sentence
     for name in ("speedup", "gain_layout", "profiler_overhead"):
         assert "medians" not in FIGURES[name].caption and "geometric means" in FIGURES[name].caption
@@ -355,3 +355,7 @@ def test_what_a_preset_brings_is_not_named_again() -> None:
 def test_an_axis_says_when_devices_share_a_batch() -> None:
     figure = closed(speedup(pictures().assign(scaling="strong"))[0])
     assert figure.axes[0].get_xlabel() == "CPU processes, sharing one batch"
+
+
+def test_captions_are_plain_text_as_the_report_shows_them() -> None:
+    assert [name for name, entry in FIGURES.items() if re.search(r"[`*]|\]\(", entry.caption)] == []

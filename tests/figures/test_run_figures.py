@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 
-from figures.measured import closed, gathered, group_names, heading, legend, measured, two_repeats, words
+from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured, two_repeats, words
+from multicard.analysis.breakdown import PARTS
+from multicard.core.layout import STEP_COLUMNS
+from multicard.figures import steps, utilization
 from multicard.figures.costs import energy, profiler_overhead
 from multicard.figures.draw import draw
 from multicard.figures.scaling import image_size_scaling, speedup
+from multicard.figures.steps import step_breakdown
 
 
 def sized(size: int, devices: int, precision: str = "fp32", **more: Any) -> dict[str, Any]:
@@ -39,6 +43,23 @@ def test_sizes_on_one_number_of_devices_have_a_time_and_no_efficiency() -> None:
     left, right = closed(figure).axes
     assert len(left.containers) == 2
     assert words(right) == ["completed runs on 2 GPUs only:\nno efficiency"]
+
+
+def test_parts_of_a_step_add_up_to_it_evaluation_too() -> None:
+    parts = {"data_s": 0.01, "forward_s": 0.03, "backward_s": 0.04, "evaluation_s": 0.015, "other_s": 0.005}
+    figure, _ = step_breakdown(measured("script", {"command": ["train.py"], **parts}))
+    [axes] = closed(figure).axes
+    drawn = lengths(axes)
+    assert drawn == {name.removesuffix("_s"): [pytest.approx(1000 * value)] for name, value in parts.items()}
+    assert sum(width for [width] in drawn.values()) == pytest.approx(100)
+
+
+def test_every_part_of_a_step_has_a_look_of_its_own() -> None:
+    timed = {name.removesuffix("_s") for name in STEP_COLUMNS if name.endswith("_s")} - {"start", "duration"}
+    assert set(steps.LOOK) == timed | {"other"}
+    assert set(utilization.LOOK) == set(PARTS)
+    for module in (steps, utilization):
+        assert len(set(module.LOOK.values())) == len(module.LOOK)
 
 
 def test_a_box_holds_the_steps_of_all_repeats_by_their_slowest_rank(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from multicard.analysis.version_history import Point, history
 from multicard.api.display import Markdown, summary_html, unmanaged
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
+from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
 from multicard.core.layout import MACHINES, RUN, SCENARIO_TABLES, machine_records
 from multicard.core.text import counted
@@ -175,6 +176,19 @@ class Results:
     def runs(self) -> pd.DataFrame:
         """One row per scenario and run: its `outcome` and the `reason` for it; those that were not run, too."""
         return self._of_scenarios(lambda each: each.runs)
+
+    @cached_property
+    def damaged(self) -> dict[str, str]:
+        """Runs with a file that is missing or not what the run wrote, each with a line that names the file.
+
+        With a configuration they are left out of all else; without, what was measured of them before counts.
+        """
+        found = {}
+        for scenario in map(self.scenario, self.scenarios):
+            for run in scenario.runs["run"]:
+                if run not in found:
+                    found[run] = fault_of(self._runs / run, scenario.measured_s)
+        return {run: fault for run, fault in found.items() if fault}
 
     @property
     def speedup(self) -> pd.DataFrame:
@@ -387,6 +401,11 @@ class ScenarioResults:
         return speedup_table(self.measures)
 
     @property
+    def measured_s(self) -> float:
+        """When the tables were made, in seconds since the epoch."""
+        return (self._tables.folder / MEASURES).stat().st_mtime
+
+    @property
     def steps(self) -> pd.DataFrame:
         """One row per run, rank and step."""
         return self["steps"]
@@ -462,9 +481,9 @@ class ResultsComparison:
     Attributes
     ----------
     changes
-        One row per configuration and measure: medians over repeats `a` and `b`, `ratio` (b over a, of geometric
-        means) with its 95% interval `low` to `high`, `repeats_a`, `repeats_b`, and the `verdict` on b, corrected for
-        all rows. One repeat gives no interval, and so no verdict.
+        One row per configuration and measure: geometric means over repeats `a` and `b`, `ratio` (b over a) with its
+        95% interval `low` to `high`, `repeats_a`, `repeats_b`, and the `verdict` on b, corrected for all rows. One
+        repeat gives no interval, and so no verdict.
     environment
         What else differs: `what`, and its values in `a` and in `b`. Archives hold no names of machines.
     outcomes

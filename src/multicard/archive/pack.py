@@ -25,7 +25,8 @@ from multicard.analysis.machine_limits import read_machine
 from multicard.analysis.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
 from multicard.archive.configuration import configuration_of
-from multicard.archive.manifest import FILES, FORMAT, MANIFEST, check_suffix
+from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix
+from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_json, unwritable
 from multicard.core.layout import (
@@ -60,13 +61,13 @@ class Packed:
     Attributes
     ----------
     runs, incomplete
-        Its runs, and those that were skipped: begun, and incomplete.
+        Its runs, and the paths of files for lack of which runs that have a record were skipped.
     names
         Accounts and hosts whose names are words of what the user wrote, such as a command: it may be by chance.
     """
 
     runs: list[str] = field(default_factory=list)
-    incomplete: list[str] = field(default_factory=list)
+    incomplete: list[Path] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
 
@@ -87,8 +88,10 @@ def pack(experiment: Experiment, out: Path) -> Packed:
     runs, packed = Path(experiment.results) / "runs", Packed()
     for run in sorted(distinct(expand(experiment))):
         if (runs / run / RUN).exists():
-            complete = all((runs / run / name).exists() for name in FILES)
-            (packed.runs if complete else packed.incomplete).append(run)
+            if missing := first_missing(runs / run):
+                packed.incomplete.append(runs / run / missing)
+            else:
+                packed.runs.append(run)
     if not packed.runs:
         raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
     found = [_read_record(runs / run) for run in packed.runs]

@@ -2,15 +2,18 @@
 
 import argparse
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.core.text import printable
+from multicard.core.text import counted, printable, without_escapes
 
+OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # configuration files that need no naming
+MOST_NAMED = 10  # runs with damaged files
 MOST_DEVICES = 1_000_000  # of a job: more than any machine has
 
 
@@ -59,8 +62,8 @@ class Command:
 def add_configuration(parser: argparse.ArgumentParser) -> None:
     """Add the configuration file of an experiment."""
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", default=Path("config/config.yaml"),
-        help="configuration file (default: %(default)s)",
+        "--config", type=Path, metavar="FILE", default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
+        help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})",
     )  # fmt: skip
 
 
@@ -90,6 +93,15 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         help="configuration file, of which the runs that are there count, such as those of multicard tune "
         "(default: the tables that multicard run left)",
     )
+
+
+def name_damaged(damaged: Mapping[str, str]) -> None:
+    """Print, beside the output, which files of runs are missing or damaged: a line for each run, of many the first."""
+    lines = list(damaged.values())
+    if more := lines[MOST_NAMED:]:
+        lines[MOST_NAMED:] = [f"{counted(len(more), 'more run')} with missing or damaged files: multicard status"]
+    for line in lines:
+        print(without_escapes(line), file=sys.stderr)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

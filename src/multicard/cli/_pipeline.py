@@ -13,8 +13,10 @@ from typing import Any
 from multicard.core.errors import UserError
 from multicard.core.layout import OUTCOMES, PROGRESS
 from multicard.core.pipeline import pipeline_folder
+from multicard.launch.signals import ON_SLURM
 
 INTERRUPTED = "interrupted; the same command continues where it stopped"
+OF_QUEUE = ("Slurm job ", ON_SLURM)  # what lines begin with that say why a job, or the end, is waited for
 SHOWN_OF_A_FAILURE = 30  # lines of Snakemake's output
 
 
@@ -94,7 +96,7 @@ def _print_progress(
 
     Returns the other lines, and why the pipeline was stopped.
 
-    `on_cluster`: the lines of the runs themselves are not seen. `quiet`: print no lines.
+    `on_cluster`: the lines of the runs themselves are not seen. `quiet`: print only what is said of Slurm's queue.
     """
     assert process.stdout is not None
     shown = re.compile(rf"(?:{re.escape(PROGRESS)}|Job \d+: {'' if on_cluster else '(?!run )'})(.*)")
@@ -110,6 +112,8 @@ def _print_progress(
                 print(f"[{done}/{runs} runs] {step[1]}" if runs else step[1], flush=True)
             if run and not stopped and (stopped := why_stop(run[1])):
                 process.send_signal(signal.SIGTERM)
+        elif line.startswith(OF_QUEUE):
+            print(line, flush=True)
         elif not re.fullmatch(r"\d+ of \d+ steps \(\d+%\) done", line):
             done += on_cluster and line.startswith("Finished jobid: ") and line.endswith("(Rule: launch_run)")
             other.append(line)

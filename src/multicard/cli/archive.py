@@ -1,6 +1,7 @@
 """`multicard archive`."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from multicard.cli._command import Command, add_configuration, add_profile
@@ -14,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Pack the runs of an experiment, and list the skipped ones."""
+    """Pack the runs of an experiment, and list the skipped ones; exit with 1 where there are some."""
     from multicard.archive.pack import pack
     from multicard.cli._console import console
     from multicard.core.terminal import plain
@@ -22,15 +23,17 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.core.units import BYTES, with_unit
     from multicard.experiment.load import read_experiment
 
-    packed = pack(read_experiment(arguments.config, arguments.profile), arguments.out)
+    packed = pack(read_experiment(arguments.config, arguments.profile, outside=False), arguments.out)
     terminal = console()
     for each in packed.incomplete:
-        terminal.print(plain(f"skipped: incomplete run: {each}"))
+        terminal.print(plain(f"skipped: {each}: missing"), soft_wrap=True, highlight=False)
     if packed.names:
         where = "is a word of its configuration or commands; look it through before you share it"
         terminal.print(plain(f"{listed(list(map(repr, packed.names)))} {where}"))
     size = with_unit(arguments.out.stat().st_size, BYTES)
     terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {arguments.out}"))
+    if packed.incomplete:
+        sys.exit(1)
 
 
 COMMAND = Command(

@@ -46,8 +46,9 @@ def compare_traces(a: Path, b: Path) -> None:
         return
     for line in (*_periods(found), *before.notices, *after.notices):
         console().print(plain(line), "")
+    of = found.attrs["basis"].replace("whole", "of the whole")
     caption = (
-        f"Time and calls {found.attrs['basis']}. The step period is the median time from start to start; rows of "
+        f"Times and numbers of calls are {of}. The step period is the median time from start to start; rows of "
         "timeline count every moment of a device once; the others are means over processes, in which durations that "
         "overlap add up. The interval covers what varies within the two captures, not from one run to another."
     )
@@ -131,7 +132,7 @@ def _changes(changes: "pd.DataFrame") -> "Table":
     from multicard.core.units import heading, show
 
     caption = (
-        "Medians over repeats, and the ratio b/a of geometric means with its 95% interval (Welch's, of logarithms). "
+        "Geometric means over repeats, and their ratio b/a with its 95% CI by the scatter of all configurations. "
         "The last column is corrected for the number of rows (Holm's method, 5%); time and rate "
         "of the same work are one. "
     )

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli._command import Command
+from multicard.cli._command import Command, name_damaged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,9 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.cli._console import console
     from multicard.core.terminal import plain
 
-    drawn = read_results(arguments.source, arguments.config).draw(arguments.out)
+    results = read_results(arguments.source, arguments.config)
+    drawn = results.draw(arguments.out)
+    name_damaged(results.damaged)
     console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
 
 

@@ -3,7 +3,7 @@
 import argparse
 import re
 
-from multicard.cli._command import Command, add_results, duration_s, memory_bytes
+from multicard.cli._command import Command, add_results, duration_s, memory_bytes, name_damaged
 from multicard.core.errors import UserError
 from multicard.core.text import without_escapes
 
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
         name, _, found = str(error).partition(":")
         raise UserError(f"{OPTIONS[name]}:{found}") from None
     results = read_results(arguments.results, arguments.config)
+    name_damaged(results.damaged)
     if arguments.json:
         print(f'{{"configurations": {results.tradeoff(**demand).to_json(orient="records", indent=2)}}}')
         return

@@ -8,14 +8,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from multicard.cli._command import Command, add_device, device_of, needs_writing, numbers_of_devices, results_of
+from multicard.cli._command import (
+    OF_SCALE,
+    Command,
+    add_device,
+    device_of,
+    needs_writing,
+    numbers_of_devices,
+    results_of,
+)
 from multicard.cli._own_command import as_in_file, parse_command, resolve_names
 from multicard.cli.run import add_failures
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import plural
 
-CONFIG = Path("multicard.yaml")
 OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # may have dashes and capitals, which the file does not
 
 
@@ -61,7 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where everything goes (default: results; with --config-out NAME.yaml results-NAME)",
     )
-    add("--config-out", type=Path, default=CONFIG, metavar="FILE", help="configuration to write (default: %(default)s)")
+    add(
+        "--config-out",
+        type=Path,
+        default=OF_SCALE,
+        metavar="FILE",
+        help="configuration to write (default: %(default)s)",
+    )
     add("--overwrite", action="store_true", help="replace a configuration file that differs")
     add_failures(parser)
     only = parser.add_mutually_exclusive_group()
@@ -152,7 +165,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
     fixed |= {name: value for name, value in stated.items() if value is not None and value != []}
     return {
-        "results": arguments.results or results_of(arguments.config_out, CONFIG),
+        "results": arguments.results or results_of(arguments.config_out, OF_SCALE),
         "time_limit_min": arguments.time_limit_min,
         "scenarios": {"scale": _scenario(fixed, devices, varied, arguments.repeats)},
     }

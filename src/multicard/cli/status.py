@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import read_experiment
     from multicard.launch.slurm_watch import AT_WORK, queued_jobs
 
-    matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile))
+    matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile, outside=False))
     results = Path(matrix.experiment.results)
     measured = _measured(results, list(matrix.scenarios))
     unmeasured = sorted(
@@ -51,7 +51,11 @@ def run(arguments: argparse.Namespace) -> None:
     for run in matrix.runs:
         try:
             outcome, remarks, sound = _run_status(
-                matrix.reasons[run], results / "runs" / run, jobs.get(run), measured.get(run), run not in unchecked
+                matrix.reasons[run],
+                results / "runs" / run,
+                jobs.get(run),
+                *measured.get(run, (None, 0.0)),
+                check=run not in unchecked,
             )
         except UserError as error:
             outcome, remarks, sound = "damaged", [], False
@@ -72,8 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Rows of the tables that are no older than the record of their run, by run."""
+def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, tuple[dict[str, Any], float]]:
+    """Rows of the tables that are no older than the record of their run, with the time of the table, by run."""
     from multicard.analysis.scenario_tables import MEASURES, read_columns
     from multicard.core.layout import RUN
 
@@ -85,7 +89,7 @@ def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, An
             for row in read_columns(path).to_dict("records"):
                 record = results / "runs" / str(row["run"]) / RUN
                 if record.exists() and record.stat().st_mtime <= made:
-                    found[row["run"]] = row
+                    found[row["run"]] = row, made
     return found
 
 
@@ -94,17 +98,19 @@ def _run_status(
     folder: Path,
     job: "QueuedJob | None" = None,
     row: Mapping[str, Any] | None = None,
+    measured_s: float = 0.0,
     check: bool = True,
 ) -> tuple[str, list[str], bool]:
     """Outcome of a run, remarks on it, and whether nothing is wrong.
 
-    `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them.
-    `check`: measure a finished run that is in no table.
+    `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them,
+    that was made at `measured_s`. `check`: measure a finished run that is in no table.
     """
     from multicard.analysis.conditions import disturbance
     from multicard.analysis.deviations import deviation, tear_down_problem
     from multicard.analysis.notices import notices
     from multicard.analysis.run_files import RunFiles
+    from multicard.archive.whole import check_files
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
     from multicard.core.reasons import describe_reason
     from multicard.launch.attempts import is_at_work
@@ -123,6 +129,7 @@ def _run_status(
     if problem := tear_down_problem(record):
         remarks.append(problem)
     traced = (folder / ACTIVITY / ACTIVITY_INDEX).exists()
+    check_files(files, measured_s, traced or row is not None)
     if record["outcome"] != "completed" or not traced or not (row or check):
         remarks += notices({"disturbance": disturbance(record), "deviation": deviation(record)})
         return record["outcome"], remarks, record["outcome"] != "failed"

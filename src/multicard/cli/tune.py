@@ -166,8 +166,8 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
             f"{space.results}/runs/{trials[-1]['run']} says why"
         )
     best, tied, value = space.decide(search)
-    spread = "" if value.low is None else f", {space.in_words(value.low)} to {space.in_words(value.high)} (95%)"
-    print(f"best: {space.named(best)}: {space.in_words(value.value)}{spread}, of {counted(value.repeats, 'run')}")
+    spread = "" if value.low is None else f"95% CI {space.in_words(value.low)} to {space.in_words(value.high)}, "
+    print(f"best: {space.named(best)}: {space.in_words(value.value)} ({spread}n = {value.repeats})")
     for key in tied:
         print(f"not distinguished from it: {space.named(key)}: {space.in_words(search.mean(key))}")
     for key, tried in search.tried.items():

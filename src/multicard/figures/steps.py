@@ -23,13 +23,15 @@ from multicard.figures.style import (
 )
 from multicard.workloads.vision.measures import ACCURACY
 
-LOOK = {name: (PHASE_COLOURS[name], HATCHES[index % len(HATCHES)]) for index, name in enumerate((*PHASES, "other"))}
+PARTS = (*PHASES, "evaluation", "other")  # of a step, which add up to it
+LOOK = {name: (PHASE_COLOURS[name], HATCHES[index % len(HATCHES)]) for index, name in enumerate(PARTS)}
 
 
 def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Mean time per step in each phase, one bar per configuration; parts of a bar add up to the step."""
-    columns = [f"{name}_s" for name in LOOK]
-    data = means(measures, columns)
+    columns = [f"{name}_s" for name in PARTS]
+    # Only workloads that evaluate inside a pass have a column of that.
+    data = means(measures.reindex(columns=list(dict.fromkeys((*measures, *columns)))), columns)
     names = configuration_names(measures, data)
     data.insert(0, "configuration", names)
     times = data[columns].astype(float).fillna(0.0)
@@ -38,8 +40,8 @@ def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     scale, unit = unit_for(times.sum(axis=1), SECONDS)
-    # Phases that none of these runs has are left out.
-    parts = {name: times[f"{name}_s"] * scale for name in LOOK if times[f"{name}_s"].any()}
+    # Parts that none of these runs has are left out.
+    parts = {name: times[f"{name}_s"] * scale for name in PARTS if times[f"{name}_s"].any()}
     stacked(axes, range(len(data)), parts, LOOK, horizontal=True)
     group_axis(axes, names, horizontal=True)
     axes.set(xlabel=f"Mean time per step ({unit})", title="Phases of a step")

@@ -39,6 +39,7 @@ PHASE_COLOURS = {
     "backward": "#0072B2",
     "optimizer": "#009E73",
     "checkpoint": "#CC79A7",
+    "evaluation": "#B2DF8A",
     "other": "#D9D9D9",
 }
 

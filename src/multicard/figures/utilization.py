@@ -24,7 +24,7 @@ LOOK = {
     "launch overhead": LOOKS["idle (host-bound)"],
     "host busy elsewhere": ("#A6761D", HATCHES[1]),
     "data loading": (PHASE_COLOURS["data"], HATCHES[1]),
-    "evaluation": ("#B2DF8A", HATCHES[2]),
+    "evaluation": (PHASE_COLOURS["evaluation"], HATCHES[2]),
     "stalls": ("#E31A1C", HATCHES[3]),
     "other": LOOKS["idle (other)"],
 }

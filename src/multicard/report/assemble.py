@@ -10,7 +10,7 @@ from pathlib import Path
 from multicard.analysis.claims import SHIPPED
 from multicard.analysis.outputs import write_claims, write_recommendations, write_scenario
 from multicard.analysis.run_files import read_object
-from multicard.archive.manifest import FILES
+from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.core.layout import MACHINES, RUN, machine_records
@@ -128,5 +128,5 @@ def _missing(run: Path, source: Path) -> str | None:
     """Why a run cannot be shown; None where all its files are there."""
     if not (run / RUN).is_file():
         return f"not recorded in {source.name}"
-    missing = [name for name in FILES if not (run / name).is_file()]
-    return f"incomplete: {missing[0]} is missing" if missing else None
+    missing = first_missing(run)
+    return f"incomplete: {missing} is missing" if missing else None

@@ -9,14 +9,14 @@ FIGURES = (
         order=60,
         question="How many devices: what does a shorter training cost in device-hours?",
         caption="Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the "
-        "measured throughput, against the hours of all its devices together. A line joins the best estimates of what "
-        "learns in the same way: with the same global batch size, precision, learning rate and technique; what "
-        "differs in these has another colour, and is not the same training; a dotted line joins the best of all. "
+        "measured throughput, against the hours of all its devices together. A line joins those "
+        "that no other is shown to be better than, of all that learn in the same way: with the same global batch "
+        "size, precision, learning rate and technique. What differs in these has another colour, and is not the same "
+        "training; a dotted line joins those that none of all is shown to be better than. "
         "Each job, kind of machine and set of versions has a panel. "
         "Points are geometric means over repeats. "
-        "Bars reach from the fastest to the slowest repeat, or over the 95% interval where that is wider; "
-        f"{NONE}. A hollow mark is shown to be worse, at the 5% level by Holm's method, in time, device-hours or "
-        "energy, and better in none.",
+        f"Bars are 95% confidence intervals; {NONE}. At a hollow mark another that learns in the same way is better: "
+        "shown, at the 5% level by Holm's method, in time, device-hours or energy, and no worse in the rest.",
         limits="The time is extrapolated from the measured steps: start, tests and saving are not in it. Whether the "
         "training reaches its accuracy is not shown (see `accuracy`). Where the length of a pass is not known, the "
         "training has a million samples.",

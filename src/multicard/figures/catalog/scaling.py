@@ -74,7 +74,7 @@ FIGURES = (
         caption="Time per epoch: wall time of a full pass over the training data by the clock of rank 0, without the "
         "test after it; mean over the epochs of a run, those with warm-up steps excluded where it has others. Total "
         "time: all epochs of the run, and the rest of the job's wall time, in which it starts, tests and is profiled. "
-        "Where `steps_per_epoch` cut the epochs short, both are extrapolated from the measured steps (iteration time × "
+        "Where the configuration cut the epochs short, both are extrapolated from the measured steps (iteration time × "
         f"steps of a pass × epochs) and hatched. {BARS}",
         limits="It does not show what the training achieves in that time (see `accuracy`). An extrapolated time "
         "assumes that the steps which were not run take as long as those that were, and leaves out what happens once "

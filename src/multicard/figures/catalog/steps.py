@@ -7,9 +7,9 @@ FIGURES = (
         name="step_breakdown",
         order=21,
         question="Where does the time of a step go?",
-        caption="Mean duration of an optimizer step, split into phases by each rank's own clock: mean over ranks and "
-        "measured steps, mean over repeats. With several ranks the backward phase includes gradient "
-        "synchronization.",
+        caption="Mean duration of an optimizer step, split into phases, and evaluation inside a pass, by each "
+        "rank's own clock: mean over ranks and measured steps, mean over repeats. With several ranks the backward "
+        "phase includes gradient synchronization.",
         limits="It does not show what a GPU does: on a GPU a phase lasts from when the device reaches its beginning "
         "until it reaches its end, on a CPU from call to call. Waiting for other ranks is not separated; see "
         "`device_time` and the table `stragglers`.",

@@ -8,13 +8,13 @@ FIGURES = (
         name="utilization",
         order=37,
         question="How far is training from what the device can compute, and where does the rest go?",
-        caption="Left: model FLOP utilization, the operations of the model in a measured step over those that the "
-        "device could have computed in that time, by the peak that the axis names; behind it, where activations are "
-        "recomputed, the same with these operations (HFU). Where no peak is known, the rate itself; "
-        "where operations were not counted, as of scripts without `count_operations`, nothing. "
-        f"{BARS} Right: what the step consists of, means over repeats, which add up: the wait for data, evaluation "
-        "and stalls by the phases of the measured steps; the rest on GPUs as the trace divides the profiled steps, "
-        "else by the phases, which tell compute from communication on one device only.",
+        caption="Where operations were counted, there is a panel of model FLOP utilization: the operations of the "
+        "model in a measured step over those that the device could have computed in that time, by the peak that the "
+        "axis names; behind it, where activations are recomputed, the same with these operations (HFU). Where no peak "
+        f"is known, it shows the rate itself; of scripts operations are counted on request only. {BARS} The panel of "
+        "where the step goes shows means over repeats, which add up: the wait for data, evaluation and stalls by the "
+        "phases of the measured steps; the rest on GPUs as the trace divides the profiled steps, else by the phases, "
+        "which tell compute from communication on one device only.",
         limits="A GPU that computes all the time may be far from its peak: small or memory-bound kernels count as "
         "computing. What the measured peak is, [Limits of the machine](machine.md) says; a vendor's is higher.",
         drawing="multicard.figures.utilization:utilization",

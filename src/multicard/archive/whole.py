@@ -1,0 +1,58 @@
+"""Whether the files of a run are still those that it left."""
+
+from pathlib import Path
+
+from multicard.analysis.run_files import RunFiles
+from multicard.archive.manifest import FILES
+from multicard.core.errors import UserError
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
+
+PARQUET_END = b"PAR1"  # which a file that was cut has lost
+
+
+def first_missing(folder: Path) -> str | None:
+    """Name of a file that a run directory lacks, of those that are read of a run; None where all are there."""
+    return next((name for name in FILES if not (folder / name).is_file()), None)
+
+
+def check_files(run: RunFiles, measured_s: float = 0.0, traced: bool = True) -> None:
+    """Check that the files that are read of a run are there, and are what it wrote.
+
+    Sizes are compared, and checksums of the files that have changed since `measured_s`, which is when tables were made
+    of the run, in seconds since the epoch. The record tells neither of activity tables, which there are only if
+    `traced`: of them a cut is found.
+
+    Raises
+    ------
+    UserError
+        At the first file that is missing, cut or altered.
+    """
+    folder, written = run.folder, {entry["name"]: entry for entry in run.record.get("files") or ()}
+    for name in dict.fromkeys((*written, *(FILES if traced else ()))):
+        path, again = folder / name, f"{folder} to run it again"
+        if name.startswith(ACTIVITY):
+            again = f"{folder / ACTIVITY / ACTIVITY_INDEX} to have it made again"
+        if not path.is_file():
+            raise UserError(f"{path}: missing; delete {again}")
+        if name in written:
+            found = path.stat()
+            if found.st_size != written[name]["bytes"] or found.st_mtime > measured_s:
+                run.check(name)
+        elif path.suffix == ".parquet" and _end(path) != PARQUET_END:
+            raise UserError(f"{path}: cut; delete {again}")
+
+
+def fault_of(folder: Path, measured_s: float = 0.0) -> str | None:
+    """What `check_files` finds wrong with a run that has a record; None where that is nothing, or it has none."""
+    try:
+        if (folder / RUN).exists():
+            check_files(RunFiles(folder), measured_s)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _end(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(PARQUET_END)))
+        return file.read(len(PARQUET_END))

@@ -1,0 +1,110 @@
+"""Runs whose files were lost, cut or altered after they were measured are named by every command that reads them."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from multicard import read_results
+from multicard.analysis.outputs import write_scenario
+from multicard.cli import main
+from recorded_runs import add_run, write_configuration
+
+
+@pytest.fixture
+def config(recorded_results: Path, tmp_path: Path) -> Path:
+    """Of two runs that were measured."""
+    results = Path(shutil.copytree(recorded_results, tmp_path / "results"))
+    folders = sorted((results / "runs").iterdir())
+    write_scenario(folders, {}, results / "scenarios" / "recorded")
+    return write_configuration(tmp_path / "config.yaml", results, 2)
+
+
+def first_run(config: Path) -> Path:
+    return min((config.parent / "results" / "runs").iterdir())
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
+    """Exit code, and what a command says on both streams."""
+    code: object = 0
+    try:
+        main([*map(str, arguments)])
+    except SystemExit as ended:
+        code = ended.code
+    return code, *capsys.readouterr()
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def alter(path: Path) -> None:
+    """Without a change of size, long after the run was measured."""
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"1", b"2"))
+    os.utime(path, (2_000_000_000, 2_000_000_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("steps.csv", lose),
+        ("steps.csv", cut),
+        ("steps.csv", alter),
+        ("epochs.csv", lose),
+        ("activity/tables.json", lose),
+        ("activity/kernel_classes.parquet", lose),
+        ("activity/kernel_classes.parquet", cut),
+    ],
+)
+def test_status_names_a_file_that_was_harmed_after_its_run_was_measured(
+    config: Path, name: str, harm: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "status", "--config", config)[:2] == (0, "2 completed\n")
+    path = first_run(config) / name
+    harm(path)
+    code, out, _ = run(capsys, "status", "--config", config)
+    named, counts = out.splitlines()
+    assert code == 1
+    assert named.startswith(f"{path}: ")
+    assert counts == "1 damaged, 1 completed"
+
+
+def test_recommend_and_draw_name_a_run_that_lost_a_file(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, path = config.parent / "results", first_run(config) / "activity/cuda_api.parquet"
+    assert run(capsys, "recommend", results)[2] == ""
+    path.unlink()
+    for command in (
+        ("recommend", results),
+        ("recommend", results, "--config", config),
+        ("recommend", results, "--config", config, "--json"),
+        ("draw", results, "--config", config, "--out", config.parent / "drawn"),
+    ):
+        code, _, err = run(capsys, *command)
+        [named] = err.splitlines()
+        assert code == 0
+        assert named.startswith(f"{path}: missing")
+
+
+def test_archive_fails_when_it_has_to_skip_a_run_and_names_what_it_lacks(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = first_run(config) / "epochs.csv"
+    path.unlink()
+    code, out, _ = run(capsys, "archive", "--config", config, config.parent / "all.zip")
+    assert code == 1
+    assert out.startswith(f"skipped: {path}: missing")
+    assert (config.parent / "all.zip").exists()
+
+
+def test_a_run_that_was_not_begun_lacks_nothing(config: Path, extracted_run: Path) -> None:
+    results = config.parent / "results"
+    assert read_results(results, write_configuration(config, results, 3)).damaged == {}
+    third = add_run(extracted_run, results, repeat=3)
+    (third / "steps.csv").unlink()
+    assert list(read_results(results, config).damaged) == [third.name]
