@@ -6,6 +6,7 @@ once, what to replace it `with`, and the `test` that has to fail. The sources ar
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def judge(file: str, replace: str, test: str, **other: str) -> str:
             return f"{text.count(replace)} places"
         path.write_text(text.replace(replace, other["with"]), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *test.split()],
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(test)],
             cwd=ROOT, env=os.environ | {"PYTHONPATH": str(sources)}, capture_output=True, check=False,
         )  # fmt: skip
     return {0: "passed", 1: "failed"}.get(done.returncode, "no test")

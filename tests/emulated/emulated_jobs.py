@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from conftest import ROOT, path_without_nsys
 from emulated_gpu.fixtures import EmulatedGpus
@@ -28,8 +29,8 @@ LLM = (
 )  # fmt: skip
 # Its import asks for the GPU, and a process that has done so cannot be forked.
 LLM_ON_CPU = (*LLM, "torchtune.training", "torchtune.models.llama3")
-# This checkout, what the tests share, and what coverage.py has put before them.
-PATHS = [str(ROOT / "src"), str(ROOT / "tests"), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+# What is stated, as changed sources are (benchmarks/mutations.py), this checkout, and what the tests share.
+PATHS = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "src"), str(ROOT / "tests"), str(HERE)]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ class Job:
     folder: Path
     model: Path | None = None
     program: str | None = None
+
+
+def asked_for(request: pytest.FixtureRequest) -> list[str]:
+    """The runs, by the parameter `name`, that those tests of a module ask for which were selected."""
+    selected = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    return list(dict.fromkeys(item.callspec.params["name"] for item in selected))
 
 
 def copy_project(folder: Path, *more: str) -> None:

@@ -19,6 +19,7 @@ from emulated_jobs import GPU_NAME, run_program
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
+from multicard.analysis.measures import measure_run
 from multicard.core.reasons import describe_reason
 from multicard.experiment.models import Model
 from multicard.trace.export import export_run
@@ -143,6 +144,8 @@ def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp
     if name == "DDP, torchrun":
         printed = losses(run.log)
         assert printed == losses(run.log_without_observer())[: len(printed)]
+        found = measure_run(run.folder)  # batches of 4 on each
+        assert found["throughput_samples_per_s"] == pytest.approx(2 * 4 / found["iteration_time_s"], rel=1e-9)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--parts"]], ids=["replicas", "parts"])

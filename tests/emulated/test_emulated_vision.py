@@ -1,12 +1,13 @@
 """Vision on emulated GPUs: every strategy on 1, 2 and 4 of them, and every precision, with the losses of a CPU."""
 
 import importlib.util
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from emulated_jobs import GPU_NAME, Job, run_on_cpu, run_on_gpus, steps_of
+from emulated_jobs import GPU_NAME, Job, asked_for, run_on_cpu, run_on_gpus, steps_of
 from same_numbers import BATCH_SIZE
 
 from conftest import TINY
@@ -30,6 +31,7 @@ SMALL: dict[str, Any] = TINY | {
 # The same on a CPU. Batches of 8 make this network amplify a difference of the last digit a thousandfold in each step:
 # where sums are taken in another order on GPUs, fp64 tells that from an error.
 FP64 = {"precision": "fp64"}
+HALVES_BY_DALI = {"strategy": "ddp-ds", "devices": 2, "scaling": "strong", "loader": "dali"}
 REFERENCES: dict[str, dict[str, Any]] = {
     "single": {},
     "fp64": FP64,
@@ -37,27 +39,41 @@ REFERENCES: dict[str, dict[str, Any]] = {
     "fp16": {"precision": "fp16"},
     "shares 1": {"strategy": "ddp-ds"},
     "ddp 2": {"strategy": "ddp", "devices": 2},
-    "shares 2": {"strategy": "ddp-ds", "devices": 2},
     "shares 2, fp64": {"strategy": "ddp-ds", "devices": 2} | FP64,
-    "halves": {"strategy": "ddp-ds", "devices": 2, "scaling": "strong"},
     "ddp 4, fp64": {"strategy": "ddp", "devices": 4} | FP64,
     "shares 4, fp64": {"strategy": "ddp-ds", "devices": 4} | FP64,
     # nn.DataParallel has no side on a CPU: there the model takes the parts of a batch one after the other.
     "dp 2": {"batch_size": 2 * BATCH_SIZE},
     "dp 4, fp64": {"batch_size": 4 * BATCH_SIZE} | FP64,
-    "dali": {"strategy": "ddp-ds", "devices": 2, "loader": "dali"},
+    "dali": HALVES_BY_DALI,
 }
 
 # Runs on GPUs, each with the reference whose losses it has. FSDP2 computes what DDP with a distributed sampler does.
+# These pairs occur in them: every strategy with each number of devices that it can have, with fp32 and with fp64;
+# single with every precision and with a loader that has workers; single and ddp-ds with NHWC; `tuned` with single,
+# ddp-ds and fsdp; DALI with several GPUs.
+#
+# run       strategy  devices  precision  layout  loader           beside
+# single    single    1        fp32       nchw    torch, a worker  pinned memory, two epochs, PyTorch's profiler
+# fp64      single    1        fp64       nhwc    torch            the preset `tuned`: pinned, TF32, a fused optimizer
+# bf16      single    1        bf16       nchw    torch
+# fp16      single    1        fp16       nchw    torch            a scaled gradient
+# ddp 1     ddp       1        fp32       nchw    torch            no TF32, small buckets
+# ddp-ds 1  ddp-ds    1        fp32       nchw    torch            bound to NUMA nodes
+# fsdp 1    fsdp      1        fp32       nchw    torch
+# dp 2      dp        2        fp32       nchw    torch            PyTorch's profiler
+# ddp 2     ddp       2        fp32       nchw    torch
+# ddp-ds 2  ddp-ds    2        fp64       nhwc    torch            `tuned`, PyTorch's profiler
+# fsdp 2    fsdp      2        fp64       nchw    torch            `tuned`, which leaves it NCHW
+# dali      ddp-ds    2        fp32       nchw    DALI             strong scaling
+# on four   each of   4        fp64       nchw    torch            PyTorch's profiler with fsdp
+WORKER = {"num_workers": 1, "persistent_workers": False, "pin_memory": True, "non_blocking": True}
 RUNS: dict[str, tuple[dict[str, Any], str]] = {
-    "single": ({"profiler": "kineto", "epochs": 2}, "single"),
-    "fp64": (FP64, "fp64"),
+    "single": (WORKER | {"profiler": "kineto", "epochs": 2}, "single"),
+    "fp64": ({"preset": "tuned"} | FP64, "fp64"),
     "bf16": ({"precision": "bf16"}, "bf16"),
     "fp16": ({"precision": "fp16"}, "fp16"),
-    "pinned": ({"pin_memory": True, "non_blocking": True, "num_workers": 1, "persistent_workers": False}, "single"),
-    "nhwc": ({"layout": "nhwc"} | FP64, "fp64"),
-    "tuned": ({"preset": "tuned"} | FP64, "fp64"),
-    "ieee": ({"tf32": "off", "strategy": "ddp", "bucket_cap_mb": 1}, "single"),
+    "ddp 1": ({"tf32": "off", "strategy": "ddp", "bucket_cap_mb": 1}, "single"),
     "ddp-ds 1": ({"strategy": "ddp-ds", "binding": "numa"}, "shares 1"),
     "fsdp 1": ({"strategy": "fsdp"}, "shares 1"),
     "dp 2": ({"strategy": "dp", "devices": 2, "profiler": "kineto"}, "dp 2"),
@@ -66,22 +82,32 @@ RUNS: dict[str, tuple[dict[str, Any], str]] = {
         {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto", "preset": "tuned"} | FP64,
         "shares 2, fp64",
     ),
-    "strong 2": ({"strategy": "ddp-ds", "devices": 2, "scaling": "strong"}, "halves"),
-    "fsdp 2": ({"strategy": "fsdp", "devices": 2, "preset": "tuned"}, "shares 2"),
+    "fsdp 2": ({"strategy": "fsdp", "devices": 2, "preset": "tuned"} | FP64, "shares 2, fp64"),
+    "dali": (HALVES_BY_DALI, "dali"),
     "dp 4": ({"strategy": "dp", "devices": 4} | FP64, "dp 4, fp64"),
     "ddp 4": ({"strategy": "ddp", "devices": 4} | FP64, "ddp 4, fp64"),
     "ddp-ds 4": ({"strategy": "ddp-ds", "devices": 4} | FP64, "shares 4, fp64"),
     "fsdp 4": ({"strategy": "fsdp", "devices": 4, "profiler": "kineto"} | FP64, "shares 4, fp64"),
-    "dali": ({"strategy": "ddp-ds", "devices": 2, "loader": "dali"}, "dali"),
 }
 NO_DALI = importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None
 needs_dali = pytest.mark.skipif(NO_DALI, reason="needs nvidia-dali-cuda130")
-NAMES = [pytest.param(name, marks=needs_dali) if name == "dali" else name for name in RUNS]
-PROFILED_RUNS = [name for name, (changes, _) in RUNS.items() if "profiler" in changes]
+ON_FOUR = [name for name, (changes, _) in RUNS.items() if changes.get("devices") == 4]  # which need four processes
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    """The names as parameters of a test."""
+    marks = {"dali": needs_dali} | dict.fromkeys(ON_FOUR, pytest.mark.rare)
+    return [pytest.param(name, marks=marks[name]) if name in marks else name for name in names]
+
+
+NAMES = marked(RUNS)
+PROFILED_RUNS = marked(name for name, (changes, _) in RUNS.items() if "profiler" in changes)
 TOLERANCE = {"fp64": 1e-5, "fp32": 1e-4, "fp16": 1e-2, "bf16": 1e-2}  # relative
 # Steps that are compared. On a CPU torch.autocast keeps other operations in fp32 than on a GPU, and even the last digit
 # of fp64 is soon amplified beyond any tolerance.
 ALIKE_FOR = {"fp64": 3, "fp16": 1, "bf16": 1}
+
+Runs = Callable[[str], tuple[Path, Path]]
 
 
 @pytest.fixture(scope="module")
@@ -93,32 +119,28 @@ def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def references(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("cpu")
-    jobs = {
-        name: Job(SMALL | changes, few_digits, folder / name, program=PROGRAM) for name, changes in REFERENCES.items()
-    }
-    run_on_cpu([*jobs.values()])
-    return {name: job.folder for name, job in jobs.items()}
+def runs(
+    request: pytest.FixtureRequest,
+    emulated_gpus: EmulatedGpus,
+    few_digits: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Runs:
+    """Gives the directories of a run on GPUs and of its reference, by name."""
+    folder, names = tmp_path_factory.mktemp("runs"), asked_for(request)
 
+    def job(kind: str, name: str, changes: dict[str, Any]) -> Job:
+        return Job(SMALL | changes, few_digits, folder / kind / name, program=PROGRAM)
 
-@pytest.fixture(scope="module")
-def runs(emulated_gpus: EmulatedGpus, few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("gpus")
-    jobs = {
-        name: Job(SMALL | {"device": "cuda"} | changes, few_digits, folder / name, program=PROGRAM)
-        for name, (changes, _) in RUNS.items()
-    }
-    run_on_gpus(emulated_gpus, [*jobs.values()])
-    return {name: job.folder for name, job in jobs.items()}
+    references = dict.fromkeys(RUNS[name][1] for name in names)
+    run_on_cpu([job("cpu", name, REFERENCES[name]) for name in references])
+    run_on_gpus(emulated_gpus, [job("gpu", name, RUNS[name][0] | {"device": "cuda"}) for name in names])
+    return lambda name: (folder / "gpu" / name, folder / "cpu" / RUNS[name][1])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_losses_of_a_run_on_gpus_are_those_of_the_cpu(
-    name: str, runs: dict[str, Path], references: dict[str, Path]
-) -> None:
-    changes, reference = RUNS[name]
-    found, expected = steps_of(runs[name]), steps_of(references[reference])
+def test_the_losses_of_a_run_on_gpus_are_those_of_the_cpu(name: str, runs: Runs) -> None:
+    changes, _ = RUNS[name]
+    found, expected = map(steps_of, runs(name))
     columns = ["rank", "step", "samples"]
     first = found[found["step"] <= STEPS].reset_index(drop=True)  # a second epoch has no reference
     whole = expected[expected["step"] <= STEPS].reset_index(drop=True)
@@ -130,8 +152,9 @@ def test_the_losses_of_a_run_on_gpus_are_those_of_the_cpu(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_on_gpus_is_timed_by_events_and_recorded_with_memory_and_energy(name: str, runs: dict[str, Path]) -> None:
-    steps, record = steps_of(runs[name]), read_json(runs[name] / "run.json")
+def test_a_run_on_gpus_is_timed_by_events_and_recorded_with_memory_and_energy(name: str, runs: Runs) -> None:
+    folder, _ = runs(name)
+    steps, record = steps_of(folder), read_json(folder / "run.json")
     ranks, devices = steps["rank"].nunique(), RUNS[name][0].get("devices", 1)
     epochs = RUNS[name][0].get("epochs", 1)
     assert (steps["window"] == "measured").sum() == ranks * (epochs * STEPS - WARMUP)
@@ -153,10 +176,8 @@ def test_a_run_on_gpus_is_timed_by_events_and_recorded_with_memory_and_energy(na
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_operations_of_a_step_on_gpus_are_counted_as_the_shapes_of_the_layers_tell(
-    name: str, runs: dict[str, Path]
-) -> None:
-    record = read_json(runs[name] / "run.json")
+def test_the_operations_of_a_step_on_gpus_are_counted_as_the_shapes_of_the_layers_tell(name: str, runs: Runs) -> None:
+    record = read_json(runs(name)[0] / "run.json")
     p = VisionParameters.model_validate(record["parameters"])
     for rank in record["ranks"]:
         counted = rank["operations"]
@@ -170,19 +191,21 @@ def test_the_operations_of_a_step_on_gpus_are_counted_as_the_shapes_of_the_layer
 
 
 @pytest.mark.parametrize("name", PROFILED_RUNS)
-def test_the_window_of_pytorchs_profiler_shows_every_gpu_at_work(name: str, runs: dict[str, Path]) -> None:
-    steps_of(runs[name])
-    record, devices = read_json(runs[name] / "run.json"), RUNS[name][0].get("devices", 1)
+def test_the_window_of_pytorchs_profiler_shows_every_gpu_at_work(name: str, runs: Runs) -> None:
+    folder, _ = runs(name)
+    steps_of(folder)
+    record, devices = read_json(folder / "run.json"), RUNS[name][0].get("devices", 1)
     assert (record["profiler"]["used"], record["profiler"]["trace_missing"]) == ("kineto", None)
-    activity = runs[name] / "activity"
+    activity = folder / "activity"
     kernels = pd.read_parquet(activity / "kernels.parquet")
     assert kernels["calls"].sum() >= devices * PROFILED * 100  # a MobileNet v2 has more operations than that
     steps = pd.read_parquet(activity / "phases.parquet")
     assert not steps.empty
-    measures = read_json(runs[name] / "measures.json")
+    measures = read_json(folder / "measures.json")
     assert measures["iteration_time_s"] > 0
 
 
-def test_a_rank_without_numa_nodes_says_why_it_is_not_bound(runs: dict[str, Path]) -> None:
-    [rank] = read_json(runs["ddp-ds 1"] / "run.json")["ranks"]
+@pytest.mark.parametrize("name", ["ddp-ds 1"])
+def test_a_rank_without_numa_nodes_says_why_it_is_not_bound(name: str, runs: Runs) -> None:
+    [rank] = read_json(runs(name)[0] / "run.json")["ranks"]
     assert rank["binding"]["note"].startswith(("bound to CPUs", "not bound: "))

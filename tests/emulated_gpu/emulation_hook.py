@@ -20,8 +20,8 @@ LIBRARIES = ("libcudart.so.13", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so
 
 
 def add_packages():
-    """The checkout's own sources, then the packages of the base environment."""
-    sys.path.insert(0, PATHS["sources"])
+    """After what PYTHONPATH names, the checkout's own sources, then the packages of the base environment."""
+    sys.path.append(PATHS["sources"])
     for folder in PATHS["packages"]:
         site.addsitedir(folder)
 

@@ -25,7 +25,7 @@ DETACH = (
 )
 
 
-def run(code: str, tmp_path: Path, limit: float = 60) -> tuple[process.Ended, list[str]]:
+def run(code: str, tmp_path: Path, limit: float = 600) -> tuple[process.Ended, list[str]]:
     lines: list[str] = []
     ended = process.run([sys.executable, "-c", code], dict(os.environ), tmp_path / "log.txt", limit, lines.append)
     return ended, lines
@@ -70,7 +70,7 @@ def test_a_job_over_its_limit_is_killed(tmp_path: Path) -> None:
     started = time.monotonic()
     ended, _ = run("import time; time.sleep(600)", tmp_path, limit=1)
     assert ended.timed_out
-    assert time.monotonic() - started < 100
+    assert time.monotonic() - started < 300
 
 
 def test_a_detached_child_is_killed_with_the_job(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
         command = [sys.executable, "-c", profiler, *process.Watched.within(command)]
     job, log = watched(tmp_path, 1.0, is_wrapped), tmp_path / "log.txt"
     started = time.monotonic()
-    ended = process.run(command, dict(os.environ), log, 300, lambda _: None, watched=job, folder=tmp_path)
-    assert time.monotonic() - started < 60
+    ended = process.run(command, dict(os.environ), log, 600, lambda _: None, watched=job, folder=tmp_path)
+    assert time.monotonic() - started < 300
     assert not (ended.timed_out or ended.lingered or ended.orphaned)
     assert len(ended.left_behind) == (3 if kind == "pool" else 1)
     assert ("report" in log.read_text()) == is_wrapped, "the profiler itself is not ended"
@@ -159,10 +159,10 @@ def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behin
 
 
 def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    job, log = watched(tmp_path, 100.0), tmp_path / "log.txt"
+    job, log = watched(tmp_path, 600.0), tmp_path / "log.txt"
     command = [sys.executable, "-c", REPORT]
-    ended = process.run(command, dict(os.environ), log, 300, lambda _: None, watched=job, folder=tmp_path)
-    assert (ended.exit_code, ended.left_behind) == (0, ()) and ended.wall_time_s < 50
+    ended = process.run(command, dict(os.environ), log, 900, lambda _: None, watched=job, folder=tmp_path)
+    assert (ended.exit_code, ended.left_behind) == (0, ()) and ended.wall_time_s < 300
 
 
 def test_a_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +202,8 @@ def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, how: str) -> None:
     started = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
     job = int(started.stdout.readline())
     getattr(started, how)()
-    started.wait(timeout=150)
-    deadline = time.monotonic() + 120
+    started.wait(timeout=300)
+    deadline = time.monotonic() + 300
     while not gone(job) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert gone(job)
@@ -239,7 +239,7 @@ def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path, second: 
 def test_a_signal_that_ends_the_job_first_and_then_its_launcher_is_no_failure_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "TOLD_S", 120.0)
+    monkeypatch.setattr(process, "TOLD_S", 300.0)
     job = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGTERM)"
 
     def follow(line: str) -> None:

@@ -11,7 +11,8 @@ from PIL import Image
 from test_pipeline import make, project, snakemake
 
 from conftest import TINY
-from multicard.experiment.load import read_experiment
+from multicard.core.errors import UserError
+from multicard.experiment.load import check, read_experiment
 from multicard.experiment.prepared import folder_name
 
 pytestmark = pytest.mark.slow
@@ -67,9 +68,11 @@ def test_hostile_names_pass_through_the_whole_pipeline_as_text(tmp_path: Path) -
     assert "Nothing to be done" in again.stdout + again.stderr
 
 
-@pytest.mark.parametrize("name", ["x;id>planted", "$(touch planted)", " a", "{run}", "`id`", "x\ny"])
-def test_a_results_folder_that_commands_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
-    folder = project(tmp_path / "project", {"results": name, "scenarios": {}})
+def test_a_results_folder_that_commands_cannot_name_is_refused_before_one_does(tmp_path: Path) -> None:
+    for name in ("x;id>planted", "$(touch planted)", " a", "{run}", "`id`", "x\ny"):
+        with pytest.raises(UserError, match="results: the name"):
+            check({"results": name, "scenarios": {}}, "test.yaml")
+    folder = project(tmp_path / "project", {"results": "$(touch planted)", "scenarios": {}})
     done = make(folder, "demo")
     assert done.returncode != 0
     assert "results: the name" in done.stderr

@@ -94,7 +94,7 @@ def snakemake(folder: Path, *arguments: str, until: str = "launch_run") -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("cores", ["1", "2"])
+@pytest.mark.parametrize("cores", [pytest.param("1", marks=pytest.mark.rare), "2"])
 def test_runs_start_block_by_block_in_the_planned_order(tmp_path: Path, cores: str) -> None:
     project(tmp_path, EXPERIMENT)
     snakemake(tmp_path, "--cores", cores)
