@@ -57,7 +57,7 @@ def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
     assert "\n 1 99.7 [77.7, 127.9] 79.7 [62.1, 102.3] 1.00 100" in text
     # The ratios of the blocks are 2 × (11/9, 1, 9/11): a t interval of two degrees of freedom around 2.
     assert "\n 2 99.7 [77.7, 127.9] 159 [124, 205] 2.00 [1.21, 3.29] " in text
-    assert "25.0 [18.8, 31.2]" in text
+    assert "25.0 [18.8, 31.2]" in text and "\nin brackets: the 95% CI over repeats\n" in text
     assert "exposed communication: read from traces of GPUs only" in text
     assert text.splitlines()[-1] == f"report: {tmp_path}/report.html"
 

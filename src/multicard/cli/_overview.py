@@ -67,6 +67,8 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
                 terminal.print(table)
             completed = completed or bool(tables.completed)
             failed = failed or len(tables.completed) < len(tables.measures)
+            if rows["iteration_time_s_low"].notna().any():
+                lines.append("in brackets: the 95% CI over repeats")
             if tables.completed:
                 why_unknown = WHY_UNKNOWN | {
                     "data_share": f"data wait: {workload_of(tables.measures).data_wait_unknown}"
