@@ -34,6 +34,7 @@ from multicard.core.layout import (
 )
 from multicard.core.reasons import Reason, describe_left_behind, describe_reason
 from multicard.core.rendezvous import free_port
+from multicard.core.text import counted
 from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
@@ -148,7 +149,8 @@ def run_job(
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
         _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")
         if secrets := secrets_in():
-            _print(f"{PROGRESS}{name}: it does not get {', '.join(secrets)}, since they look like secrets")
+            found = f"{counted(len(secrets), 'variable')} withheld that may be secret"
+            _print(f"{PROGRESS}{name}: {found}: {', '.join(secrets)}")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
         watched = None if several else watched_ranks(parameters, profiler, scratch, range(parameters.ranks))
