@@ -272,6 +272,17 @@ def test_why_auto_took_another_profiler_is_printed_and_recorded(
     }  # fmt: skip
 
 
+def test_variables_that_a_run_does_not_get_are_named_and_their_values_are_not(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "planted")
+    monkeypatch.setattr(job_module, "run", lambda *_, **__: Ended(1, False, 1.0))
+    record = job(digits, tmp_path, profiler="none")
+    [said] = [line for line in capsys.readouterr().err.splitlines() if "withheld that may be secret: " in line]
+    assert "HF_TOKEN" in said.rpartition(": ")[2].split(", ") and "HF_TOKEN" in record["withheld"]
+    assert "planted" not in said + (tmp_path / "run.json").read_text()
+
+
 def finishing(*facts: dict[str, Any]) -> Callable[..., Ended]:
     """Stand in for the ranks of a job: each leaves its record, and they exit."""
 

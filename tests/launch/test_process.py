@@ -190,6 +190,14 @@ def test_a_job_is_started_without_python_between_fork_and_exec(tmp_path: Path, m
     assert lines == as_it_is.stdout.splitlines()
 
 
+def test_a_job_gets_the_variables_that_it_was_given_and_its_mark(tmp_path: Path) -> None:
+    given = {"PATH": os.environ["PATH"], "NAME": "a=b"}  # and none that Python sets in the C locale
+    lines: list[str] = []
+    process.run(["env"], given, tmp_path / "log.txt", 60, lines.append)
+    assert {"NAME=a=b", f"PATH={given['PATH']}"} < set(lines)
+    assert {line.partition("=")[0] for line in lines} == {*given, process.JOB_MARK}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, how: str) -> None:

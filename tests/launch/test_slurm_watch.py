@@ -87,6 +87,26 @@ def test_a_preempted_job_that_cannot_be_requeued_is_named_once_with_the_remedy(t
     assert line.endswith("press Ctrl-C and start again")
 
 
+@pytest.mark.parametrize("is_ending", [True, False])
+def test_what_was_submitted_while_the_pipeline_ended_is_cancelled(
+    is_ending: bool, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cancelled, others = [job("PENDING"), job("RUNNING").replace("7", "8", 1)], [
+        job("COMPLETED"), job("CANCELLED"), job("PENDING", submitted=BEFORE), job("PENDING", folder="/elsewhere"),
+    ]  # fmt: skip
+    (tools / "queue").write_text("".join(f"{each}\n" for each in (*others, *cancelled)))
+    (tools / "scancel").write_text(f'#!/bin/sh\necho "$@" >> {tools}/asked\n')
+    (tools / "scancel").chmod(0o755)
+    watch = QueueWatch(Path("/my project"), SINCE, pytest.fail)
+    if is_ending:
+        watch.ending.set()
+    watch.cancel_left()
+    assert (tools / "asked").exists() == is_ending
+    if is_ending:
+        assert (tools / "asked").read_text() == "7 8\n"
+        assert "cancelled 2 Slurm jobs" in capsys.readouterr().err
+
+
 def test_a_slurm_that_does_not_answer_is_asked_again(tools: Path) -> None:
     (tools / "squeue").write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
     assert said(tools, times=2) == []

@@ -118,6 +118,23 @@ def test_ranges_of_steps_come_before_kernels(name: str, tmp_path: Path) -> None:
     assert durations == {PID: close([7.4] * len(LENGTHS))}
 
 
+@pytest.mark.parametrize("since_us", [0.0, 1.7e15], ids=["since the start", "since 1970"])
+def test_steps_that_touch_are_all_counted(since_us: float, tmp_path: Path) -> None:
+    """A time since 1970 in microseconds leaves 250 ns to a double, so a step may seem to begin in the one before."""
+    lengths = [10.0001 + 0.00013 * number for number in range(40)]
+    begins = [0.0, *accumulate(lengths)]
+    touching = [(begin, end, f"ProfilerStep#{n}") for n, (begin, end) in enumerate(pairwise(begins))]
+    path = trace(tmp_path / "t.json", lengths, ranges=touching)
+    document = json.loads(path.read_text())
+    for each in document["traceEvents"]:
+        each["ts"] += since_us
+    path.write_text(json.dumps(document))
+    [steps] = find_steps([open_trace(path)]).steps.values()
+    assert len(steps.starts) == len(lengths)
+    assert (steps.starts[1:] >= steps.ends[:-1]).all()
+    assert ((steps.ends - steps.starts) / 1e6).tolist() == pytest.approx(lengths, abs=1e-3)
+
+
 @pytest.mark.parametrize("name", ["training_step", "batch {}", "train_batch_{}"])
 def test_other_names_of_steps_are_known(name: str, tmp_path: Path) -> None:
     source, durations = found_in(trace(tmp_path / "t.json", LENGTHS, ranges=ranges(name)))

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from multicard.archive.manifest import LONGEST, MANIFEST, MEMBER, Manifest, Member, check_suffix
 from multicard.core.errors import UserError, first_fault
-from multicard.core.files import parse_json, read_json, sha256, write_json
+from multicard.core.files import DISK_FULL, parse_json, read_json, report_full_disk, sha256, write_json
 from multicard.core.layout import RUN
 from multicard.core.text import printable
 from multicard.core.units import BYTES, with_unit
@@ -96,6 +96,8 @@ def unpack(path: Path, folder: Path, runs: Collection[str] | None = None, machin
     ------
     UserError
         If anything in it is missing, altered or not what the manifest lists. `folder` may hold some of its files then.
+    OSError
+        If there is no space left for them.
     """
     with _opened(path) as (manifest, entries, place):
         left = {file.name: file for file in manifest.files}
@@ -134,8 +136,14 @@ def place_runs(path: Path, folder: Path, runs: Collection[str], machines: Path |
     Raises
     ------
     UserError
-        As `unpack`, or if there is a run of this machine in the place of one; nothing is changed then.
+        As `unpack`, if there is no space left, or if there is a run of this machine in the place of one; nothing is
+        changed then.
     """
+    with report_full_disk(folder):
+        _place_runs(path, folder, runs, machines)
+
+
+def _place_runs(path: Path, folder: Path, runs: Collection[str], machines: Path | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{SCRATCH}*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -229,6 +237,8 @@ def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMe
     except _TooMuch:
         raise UserError(f"{path}: {place.member}: larger than the manifest says") from None
     except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:  # that it is unpacked to
+            raise
         if isinstance(error, OSError) and error.errno:  # of a disk, not of what is on it
             raise UserError(f"{path}: {place.member}: cannot be unpacked: {error.strerror}") from error
         cause = printable(str(error), LONGEST) or type(error).__name__

@@ -123,10 +123,10 @@ def with_unit(value: float, units: Units) -> str:
 
     >>> with_unit(25_276_502_016, BYTES), with_unit(0.0123, SECONDS), with_unit(0, BYTES), with_unit(12, BYTES)
     ('25.3 GB', '12.3 ms', '0 B', '12 B')
-    >>> with_unit(float("nan"), SECONDS)
-    '–'
+    >>> with_unit(float("nan"), SECONDS), with_unit(float("inf"), BYTES)
+    ('–', '–')
     """
-    if math.isnan(value):
+    if not math.isfinite(value):
         return UNKNOWN
     if not value:
         return f"0 {next(symbol for size, symbol in units if size == 1)}"
@@ -165,9 +165,9 @@ def number_in(value: float, low: float | None = None, high: float | None = None,
     >>> number_in(12.345, 11.9, 12.81, repeats=3), number_in(12.345, repeats=1)
     ('12.3 (95% CI 11.9 to 12.8, n=3)', '12.3 (n=1)')
     """
-    if math.isnan(value):
+    if not math.isfinite(value):
         return UNKNOWN
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         text, ends = _fixed(value, _decimals(value)), (None, None)
     else:
         decimals = _decimals(value, high - low)

@@ -33,20 +33,21 @@ from multicard.core.layout import (
     rank_file,
 )
 from multicard.core.reasons import Reason, describe_left_behind, describe_reason
-from multicard.core.rendezvous import Rendezvous, free_port
+from multicard.core.rendezvous import free_port
+from multicard.core.text import counted
 from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import slurm
 from multicard.launch.attempts import is_spent, scratch_in, version_of
-from multicard.launch.commands import training_command
+from multicard.launch.commands import node_command, watched_ranks
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, job_environment, secrets_in, settings, temporary_folder
 from multicard.launch.folder import ScriptFolder
 from multicard.launch.gpu_samples import keep_samples, sampled
 from multicard.launch.outcome import judge, judge_gpus, judge_profiler, measured_step_s
-from multicard.launch.process import GRACE_S, LEFT_S, Watched, run
+from multicard.launch.process import GRACE_S, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Availability, Profiler
@@ -148,7 +149,8 @@ def run_job(
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
         _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")
         if secrets := secrets_in():
-            _print(f"{PROGRESS}{name}: it does not get {', '.join(secrets)}, since they look like secrets")
+            found = f"{counted(len(secrets), 'variable')} withheld that may be secret"
+            _print(f"{PROGRESS}{name}: {found}: {', '.join(secrets)}")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
         watched = None if several else watched_ranks(parameters, profiler, scratch, range(parameters.ranks))
@@ -308,41 +310,6 @@ def _availability(profiler: Profiler, device: str, hidden: str | None, python: s
     if hidden and profiler.node_file:
         return Availability(False, f"{profiler.name} would see no rank: {hidden}")
     return profiler.availability(device, python)
-
-
-def node_command(
-    parameters: JobParameters, profiler: str, scratch: Path, rendezvous: Rendezvous | None = None
-) -> list[str]:
-    """Command that runs the ranks of one node, under the profiler where that is a program."""
-    work, job, entry = WORKLOADS[parameters.workload], (scratch / JOB).absolute(), PROFILERS[profiler]
-    command = work.command(parameters, job, rendezvous) or training_command(
-        work.program,
-        ["--job", str(job)],
-        parameters.ranks_per_node,
-        distributed=parameters.distributed,
-        rendezvous=rendezvous,
-    )
-    if entry.node_file is None:
-        return command
-    return entry.wrap(Watched.within(command), (scratch / entry.node_file).absolute(), parameters.device)
-
-
-def watched_ranks(parameters: JobParameters, profiler: str, scratch: Path, ranks: range) -> Watched | None:
-    """The job as these ranks, each of which leaves its record in `scratch`; None where nothing has to watch for them.
-
-    What a script leaves running is ended. Programs of this project leave nothing, and limit their own end.
-    """
-    entry, left_s = PROFILERS[profiler], LEFT_S if WORKLOADS[parameters.workload].is_observed else None
-    if entry.node_file is None and left_s is None:
-        return None
-    records = [scratch / rank_file("rank.json", rank) for rank in ranks]
-
-    def processes() -> dict[int, int] | None:
-        if not all(path.exists() for path in records):
-            return None
-        return {record["pid"]: record.get("ppid", 0) for record in map(read_json, records)}
-
-    return Watched(processes, left_s, entry.node_file is not None, entry.never_started)
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:

@@ -20,10 +20,10 @@ from multicard.core.layout import CONDITIONS, GPU_SAMPLES, JOB, LOG, NODE, PROCE
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.launch.commands import node_command, watched_ranks
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import environment_of, temporary_folder
 from multicard.launch.gpu_samples import sampled
-from multicard.launch.job import node_command, watched_ranks
 from multicard.launch.process import run
 from multicard.launch.signals import interruptible, undisturbed
 from multicard.profilers import PROFILERS, Profiler

@@ -41,7 +41,9 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(128 + signal.SIGTERM)
 for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(ignored, signal.SIG_DFL)
-os.execvp(sys.argv[2], sys.argv[2:])
+with open("/proc/self/environ", "rb") as file:  # as it was given, without what Python adds in the C locale
+    given = dict(each.split(b"=", 1) for each in file.read().split(b"\\0") if each)
+os.execvpe(sys.argv[2], sys.argv[2:], given)
 """
 
 

@@ -1,6 +1,8 @@
 """A pipeline's jobs in Slurm's queue: name those that do not start or were requeued, requeue those preempted."""
 
+import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -113,8 +115,9 @@ class QueueWatch:
     _started: set[str] = field(default_factory=set)
 
     def start(self, ending: threading.Event) -> None:
-        """Look again and again until `ending` is set, in a thread that ends with the process."""
+        """Look again and again until `ending` is set, in a thread that ends with the process, and at its exit."""
         self.ending = ending
+        atexit.register(self.cancel_left)
 
         def watch() -> None:
             while not ending.wait(LOOK_S):
@@ -141,6 +144,21 @@ class QueueWatch:
                 first = f"{new[0].id} ({new[0].comment})" + (f" and {len(new) - 1} more" if new[1:] else "")
                 verb = "are" if new[1:] else "is"
                 self.warn(f"Slurm job {first} {verb} waiting: {new[0].reason.replace('_', ' ')}")
+
+    def cancel_left(self) -> None:
+        """Cancel what still is in the queue though the pipeline was told to end, and Snakemake has cancelled its jobs.
+
+        It does not know of a job that is just being submitted then. Its own log may be closed by now.
+        """
+        if not self.ending.is_set():
+            return
+        jobs = [job for job in queued_jobs(self.folder) if job.submitted >= self._since and job.state in AT_WORK]
+        if jobs:
+            ids = " ".join(job.id for job in jobs)
+            problem = ask(["scancel", *ids.split()]).problem
+            left = f"{counted(len(jobs), 'Slurm job')} submitted meanwhile"
+            said = f"cannot cancel {left}: {problem}; use: scancel {ids}" if problem else f"cancelled {left}: {ids}"
+            print(said, file=sys.stderr, flush=True)
 
     @property
     def _since(self) -> str:

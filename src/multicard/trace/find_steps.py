@@ -25,6 +25,9 @@ NUMBER = re.compile(r"[ _#:-]*\d+$")
 # Kernels that an optimizer has none of: between two of its kernels they tell two updates apart.
 OF_THE_MODEL = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
 MOST_UPDATES = 8  # of a step
+# By which a range may seem to begin before the one that it touches ends: times since 1970 in microseconds are rounded
+# to a quarter of one.
+ROUNDING_NS = 1000
 ALIKE = 0.1  # difference of two numbers of kernels, as a part
 
 
@@ -200,11 +203,12 @@ def _ranges(capture: CapturedEvents, stated: str | None) -> Ranges:
     for (trace, process, name), codes in members.items():
         at = np.concatenate([np.arange(first[each], first[each + 1]) for each in codes])
         at = at[np.lexsort((-ends[at], starts[at]))]
-        outer = np.append(-(1 << 62), np.maximum.accumulate(ends[at])[:-1]) <= starts[at]
-        at = at[outer]
+        before = np.append(-(1 << 62), np.maximum.accumulate(ends[at])[:-1])
+        outer = (before <= starts[at]) | ((before <= starts[at] + ROUNDING_NS) & (before < ends[at]))
+        at, before = at[outer], before[outer]
         may_be = LIKE_STEP.fullmatch(name) or OPTIMIZER_STEP.match(name) or (stated and name == _unnumbered(stated))
         of = [threads[each] for each in code[at].tolist()] if may_be else []  # of operators there may be millions
-        found.setdefault((trace, process), {})[name] = HostSteps(starts[at], ends[at], of)
+        found.setdefault((trace, process), {})[name] = HostSteps(np.maximum(starts[at], before), ends[at], of)
     return found
 
 
