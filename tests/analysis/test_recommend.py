@@ -632,3 +632,15 @@ def test_the_terminal_shows_no_escapes_of_markdown(tmp_path: Path, capsys: pytes
     text = capsys.readouterr().out
     assert "(profiler_overhead)" in text and "\\" not in text
     assert r"(profiler\_overhead)" in as_markdown(read_evidence(folder))
+
+
+def test_names_in_braces_of_a_command_are_no_part_of_what_is_printed(tmp_path: Path) -> None:
+    command = SCRIPT | {"command": ["train.py", "--workers", "{workers}", "--json={{}}"], "devices": 1}
+    rows = [
+        command | {"args": {"workers": workers}, "throughput_samples_per_s": speed}
+        for workers, speed in ((2, 100.0), (4, 120.0))
+    ]
+    found = as_markdown(made(tmp_path, rows)).replace("\\", "")
+    assert "{workers}" not in found
+    assert "train.py --workers … '--json={{}}'" in found
+    assert "workers 4" in found

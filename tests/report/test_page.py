@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from made import CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, held, judged, lines, record, results
 
+from analysis.synthetic_results import images, make_results
 from conftest import ROOT
 from limits.machine_record import record as machine_record
 from multicard.analysis.claims import interval_words
@@ -49,6 +50,21 @@ def test_the_same_input_gives_the_same_bytes(folder: Path, copy: Path) -> None:
     assert written(folder) == written(copy)
 
 
+def test_the_overview_opens_with_how_much_faster_the_most_devices_are(tmp_path: Path) -> None:
+    speeds = {1: 100.0, 2: 180.0, 4: 250.0}
+    ones, alone = (
+        [row for n, speed in speeds.items() for row in images(speed, (1.0, 1.01, 0.99), devices=n)],
+        images(50.0),
+    )
+    folder = make_results(tmp_path, alone, ones)
+    for table in folder.glob("scenarios/*/measures.csv"):
+        shutil.copyfile(table, table.with_name("runs.csv"))
+    overview = written(folder, None).partition('id="overview-title"')[2]
+    said = re.search(r'<p class="answer"><strong>(.*?)</strong>', overview)[1]
+    assert re.fullmatch(r"4 GPUs: 2\.50* \[.*\] times as fast as 1", said)
+    assert overview.index(said) < overview.index("<dl")
+
+
 def test_text_from_files_never_stands_unescaped(folder: Path) -> None:
     page = written(folder)
     assert "<script>document" not in page
@@ -85,7 +101,7 @@ def test_claims_about_other_workloads_are_counted_and_left_out(
 ) -> None:
     for scenario, workload in zip(("processes", "techniques"), workloads, strict=True):
         path = copy / "scenarios" / scenario / "measures.csv"
-        pd.read_csv(path).assign(workload=workload).to_csv(path, index=False)
+        pd.read_csv(path).assign(workload=workload, strategy="ddp-ds").to_csv(path, index=False)
     page = written(copy)
     section = page.partition('<section id="claims"')[2].partition("</section>")[0]
     assert ("Left out: 3 claims" in section) != shown

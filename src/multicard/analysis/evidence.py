@@ -16,7 +16,7 @@ from multicard.analysis.scenario_tables import ScenarioTables, cpus_of, machine,
 from multicard.analysis.statistics import product_of
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
-from multicard.core.text import counted, gpu_name
+from multicard.core.text import counted, gpu_name, without_names
 from multicard.experiment.config import parameters_in
 from multicard.experiment.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
@@ -362,6 +362,7 @@ def _word(configuration: Configuration, name: str) -> str:
     if isinstance(value, bool):
         return spaced if value else f"no {spaced}"
     named = configuration.workload.parameters.HEADLINE
+    value = without_names(str(value)) if name == "command" else value
     return str(value) if name in (*named, "layout", "command") else f"{spaced} {value}"
 
 

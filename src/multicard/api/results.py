@@ -33,7 +33,7 @@ from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
 from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
-from multicard.core.layout import MACHINES, RUN, SCENARIO_TABLES, machine_records
+from multicard.core.layout import MACHINES, RUN, RUN_NAME, SCENARIO_TABLES, machine_records
 from multicard.core.text import counted
 from multicard.experiment.config import ARCHIVES, Experiment
 from multicard.experiment.figures import FIGURES
@@ -185,7 +185,7 @@ class Results:
         """
         found = {}
         for scenario in map(self.scenario, self.scenarios):
-            for run in scenario.runs["run"]:
+            for run in scenario.ids:
                 if run not in found:
                     found[run] = fault_of(self._runs / run, scenario.measured_s)
         return {run: fault for run, fault in found.items() if fault}
@@ -399,6 +399,12 @@ class ScenarioResults:
     def speedup(self) -> pd.DataFrame:
         """Speed-up and efficiency with their intervals, per configuration and number of devices."""
         return speedup_table(self.measures)
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of its runs, those without measures too where there is a table of outcomes."""
+        listed = self.runs if (self._tables.folder / OUTCOME_TABLE).is_file() else self.measures
+        return [run for run in listed["run"] if RUN_NAME.fullmatch(str(run))]
 
     @property
     def measured_s(self) -> float:

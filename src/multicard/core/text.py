@@ -104,6 +104,15 @@ def for_html(text: str) -> str:
     return html.escape(printable(text), quote=False)
 
 
+def without_names(command: str) -> str:
+    """A command as a table has it, with dots in the place of names in braces, which each run has a value for.
+
+    >>> without_names("train.py --workers '{workers}' '--batch={batch}' --json '{{}}'")
+    "train.py --workers … '--batch=…' --json '{{}}'"
+    """
+    return re.sub(r"'\{\w+\}'|(?<!\{)\{\w+\}(?!\})", "…", command)
+
+
 def for_figure(text: str, longest: int = 60) -> str:
     """Text that Matplotlib shows literally: no dollar starts a formula."""
     return printable(text, longest).replace("$", r"\$")

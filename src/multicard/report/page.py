@@ -93,6 +93,7 @@ def render(
         recommendations=None if results.recommendations is None else markdown(results.recommendations),
         environment=environment(results.records.values()),
         records=len(results.records),
+        gain=results.gain,
         recorded=recorded,
         machines=[(each, each.figure and _picture(each.figure)) for each in machines],
         searches=[(each.name, _picture(each), numbers_table(each.numbers)) for each in searches],

@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.evidence import read_evidence
+from multicard.analysis.gain import gains
 from multicard.analysis.provenance import notes
 from multicard.analysis.run_files import read_object
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
@@ -17,6 +19,8 @@ from multicard.experiment.figures import FIGURES
 from multicard.experiment.workload import WORKLOADS
 
 ORDER = (*OUTCOMES, NOT_RUN)
+
+FASTER = " times as fast as 1"  # in a line of `gains` that says how many
 
 CLAIMS = "claims.csv"
 CLAIM_TESTS = "claims_tests.csv"
@@ -69,6 +73,7 @@ class Results:
     claims: pd.DataFrame | None
     claim_tests: pd.DataFrame | None
     recommendations: str | None
+    gain: tuple[str, str] | None  # a scenario, and how many times as fast as one its most devices are
     runs: pd.DataFrame = field(init=False)  # as runs.csv, each run once, with the names of its `scenarios` as a list
 
     def __post_init__(self) -> None:
@@ -110,6 +115,7 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
         claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
         claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "verdict") if claims.exists() else None,
         recommendations=_text(recommendations) if recommendations.exists() else None,
+        gain=next(filter(None, (_gain(folder, scenario) for scenario in scenarios)), None),
     )
 
 
@@ -131,6 +137,13 @@ def _scenario(folder: Path, name: str, plan: Plan) -> Scenario:
     figures = [one for one in drawn if one]
     profiled = any(FIGURES[one.name].profiled for one in figures if one.name in FIGURES)
     return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled))
+
+
+def _gain(folder: Path, scenario: Scenario) -> tuple[str, str] | None:
+    if "workload" not in scenario.measures:  # no run tells what it is
+        return None
+    found = [line for line in gains(read_evidence(folder, [scenario.name])) if FASTER in line]
+    return (scenario.name, found[-1]) if found else None
 
 
 def figure_files(folder: Path, scenario: str, name: str) -> FigureFiles | None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from multicard.core.layout import PHASES
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
+from multicard.core.text import without_names
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Operations, Unit, Workload, batch_and_own
 from multicard.workloads.script import start
@@ -162,7 +163,7 @@ class Script(Workload):
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same command."""
-        return str(values["command"])
+        return without_names(str(values["command"]))
 
 
 def default_figures(several_counts: bool, device: str) -> tuple[str, ...]:
