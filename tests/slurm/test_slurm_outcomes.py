@@ -103,6 +103,7 @@ def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: 
     assert (folder / "results/runs" / run / "run.json").read_text() == before
 
 
+@pytest.mark.rare
 def test_what_finished_runs_left_is_read_before_the_last_run_that_wants_a_whole_node(
     slurm: Path, tmp_path: Path
 ) -> None:
@@ -116,4 +117,4 @@ def test_what_finished_runs_left_is_read_before_the_last_run_that_wants_a_whole_
     read = [path.stat().st_mtime for path in (folder / "results/runs").glob("*/activity/tables.json")]
     assert len(read) == 6
     assert min(read) < last.timestamp()
-    assert all("--mem=0" in line for line in submitted(folder))
+    assert all("--mem=0" in line and "--exclusive" in line for line in submitted(folder))
