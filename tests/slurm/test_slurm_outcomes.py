@@ -52,6 +52,7 @@ def submitted(folder: Path) -> list[str]:
     return [line for line in (folder / "asked").read_text().splitlines() if "rule_launch_run" in line]
 
 
+@pytest.mark.rare  # every day tests/workflow/test_launch_script.py has an outcome put back that Snakemake deleted
 @pytest.mark.skipif(not cluster.MEMORY_CGROUPS, reason="this machine has no memory cgroups of version 1")
 def test_a_run_that_its_memory_cgroup_killed_keeps_its_outcome_and_the_report_is_made(
     slurm: Path, tmp_path: Path
