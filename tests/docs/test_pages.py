@@ -175,11 +175,11 @@ def test_every_block_says_what_language_it_is(page: str) -> None:
     assert {block.language for block in blocks(page)} <= known
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with this environment, and with the files that the documents take for granted."""
     made = {".git", ".venv", ".snakemake", "results", "data", "site", "__pycache__", ".pytest_cache", ".ruff_cache"}
-    folder = tmp_path / "project"
+    folder = tmp_path_factory.mktemp("untouched") / "project"
     shutil.copytree(ROOT, folder, ignore=lambda _, names: made & set(names))
     (folder / ".venv").symlink_to(sys.prefix)
     raw = folder / "data" / "raw"
@@ -198,6 +198,13 @@ def project(tmp_path: Path) -> Path:
         nsys_export(folder / name)
     make_results(folder / "results", images(100.0))
     return folder
+
+
+@pytest.fixture
+def project(untouched: Path, tmp_path: Path) -> Path:
+    """A copy of it, in which files may be changed."""
+    subprocess.run(["cp", "-a", untouched, tmp_path / "project"], check=True)
+    return tmp_path / "project"
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -231,12 +238,12 @@ def complete(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(block.settings for block in blocks(page))])
-def test_every_configuration_is_valid(page: str, project: Path) -> None:
+def test_every_configuration_is_valid(page: str, untouched: Path) -> None:
     for block in blocks(page):
         if block.settings is None or block.needs:
             continue
         assert set(block.settings) <= set(Experiment.model_fields), block.text
-        with chdir(project):
+        with chdir(untouched):
             check(complete(block.settings), page)
 
 

@@ -20,6 +20,7 @@ def record_of(emulated: EmulatedGpus, job: Job, **settings: Any) -> dict[str, An
     return read_json(job.folder / "run.json")
 
 
+@pytest.mark.rare  # tests/emulated/test_emulated_scripts.py has one of a script every day
 def test_out_of_memory_on_one_of_two_gpus_is_the_outcome_with_its_numbers(
     emulated: EmulatedGpus, digits: Path, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ NEEDS_A_REAL_GPU = {
 }
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     "name",
     ["test_peaks_are_those_that_pytorch_reports", "test_a_real_gpu_holds_at_least_what_pytorch_reserved"],

@@ -168,7 +168,9 @@ def test_one_process_that_leaves_a_gpu_unused_has_failed(emulated: EmulatedGpus,
 
 
 @others
-@pytest.mark.parametrize(("devices", "launcher"), [(1, "python"), (2, "python"), (2, "command")])
+@pytest.mark.parametrize(
+    ("devices", "launcher"), [pytest.param(1, "python", marks=pytest.mark.rare), (2, "python"), (2, "command")]
+)
 def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
     """It takes all GPUs that it sees: one process by nn.DataParallel, or one for each that it starts itself."""
     command = ["main.py", "-a", "shufflenet_v2_x0_5", "--dummy", "-b", "4", "-j", "0", "-p", "1", "--seed", "1"]

@@ -12,7 +12,8 @@ import pytest
 from emulated_gpu import build
 from emulated_gpu.fixtures import NOTHING_COMPUTES, EmulatedGpus
 
-pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+# The daily round uses the equipment, and its sources rarely change.
+pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
 # Programs for two GPUs, of which the second is small; each puts what it found into `found`.
 PROGRAMS = {

@@ -44,19 +44,21 @@ SMALL: dict[str, Any] = {
     "profiled_steps": 2, "learning_rate": 0.001, "profiler": "none", "dataset": "preferences",
 }  # fmt: skip
 ALL_STEPS = SMALL["warmup_steps"] + SMALL["steps"] + LEAST_SETTLING + SMALL["profiled_steps"]
+QLORA, QAT = {"technique": "qlora", "devices": 1}, {"technique": "qat", "devices": 2}
+DPO = {"technique": "dpo", "devices": 1}
+DPO_ON_TWO = DPO | {"devices": 2, "gradient_accumulation_steps": 2, "steps": 4}
 # Every technique, on the devices for which its recipe differs most from those of the others. Emulated GPUs have all on
 # two devices, with references on the CPU (tests/emulated/test_emulated_tuning.py).
 RUNS = [
     {"technique": "lora", "devices": 1},
     {"technique": "lora", "devices": 2},
-    {"technique": "qlora", "devices": 1},
-    {"technique": "qat", "devices": 2},
-    {"technique": "qat", "qat_of": "weights", "devices": 2},
-    {"technique": "dpo", "devices": 1},
+    QLORA,
+    QAT,
+    QAT | {"qat_of": "weights"},
+    DPO,
     {"technique": "full", "devices": 1},
     {"technique": "full", "devices": 2},
 ]
-DPO_ON_TWO = {"technique": "dpo", "devices": 2, "gradient_accumulation_steps": 2, "steps": 4}
 
 STOCK = ["lora", "qlora", "dpo", "full"]
 
@@ -188,7 +190,7 @@ def test_saved_adapters_can_be_loaded_and_make_the_model_better(
     assert record["time_s"] > 0
 
 
-@pytest.mark.parametrize("changes", [RUNS[2], RUNS[3], RUNS[5], DPO_ON_TWO], ids=worded)
+@pytest.mark.parametrize("changes", [QLORA, QAT, DPO, DPO_ON_TWO], ids=worded)
 def test_adapters_of_every_technique_fit_the_model(
     tune: Callable[..., Path], tiny: Path, changes: dict[str, Any]
 ) -> None:
@@ -278,7 +280,7 @@ def test_losses_are_those_of_the_untouched_recipe(tune: Callable[..., Path], sto
     assert steps_of(folder)["loss"].tolist() == pytest.approx(logged, rel=1e-6)
 
 
-@pytest.mark.parametrize("changes", [RUNS[5], DPO_ON_TWO], ids=worded)
+@pytest.mark.parametrize("changes", [DPO, DPO_ON_TWO], ids=worded)
 def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path], changes: dict[str, Any]) -> None:
     folder = tune(save="keep", **changes)
     log = (folder / "saved" / "losses.txt").read_text()

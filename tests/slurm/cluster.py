@@ -27,7 +27,7 @@ NODES = 2  # of a partition
 # Whether jobs are held to the memory that they ask for.
 MEMORY_CGROUPS = os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK)
 NULL_DEVICE = os.makedev(1, 3)
-START_LIMIT_S = 120.0
+START_LIMIT_S = 300.0
 MUNGE_PID = Path("/run/munge/munged.pid")
 OWN_MUNGE = "own-munge"  # in the folder of the cluster: the id of the munged that it started
 
@@ -237,7 +237,7 @@ def lose_node(folder: Path, name: str) -> None:
 def down(folder: Path) -> None:
     """End the jobs and the services of the cluster, by their ids, and take its configuration away."""
     if (folder / "slurmctld.pid").exists():
-        subprocess.run(["scancel", "--user=root"], capture_output=True, check=False, timeout=60)
+        subprocess.run(["scancel", "--user=root"], capture_output=True, check=False, timeout=300)
         wait_for(lambda: not jobs(), "the jobs of the cluster to end", or_else=False)
         kill_left(folder)
     files = [*folder.glob("slurmd-*.pid"), *folder.glob("slurmctld.pid"), *folder.glob(OWN_MUNGE)]
@@ -290,7 +290,7 @@ def jobs(folder: Path | None = None) -> list[str]:
 
 def ask(*command: str) -> str:
     """What a command prints; nothing where it fails."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
 
 
 def call(*command: str) -> None:

@@ -51,6 +51,7 @@ def project(
     partition: str = "gpu",
     digits: Path | None = None,
     sitecustomize: str = "",
+    submits: bool = True,
 ) -> Path:
     """Copy the project and give it an experiment, a partition, and an sbatch that notes what it is asked for.
 
@@ -60,6 +61,8 @@ def project(
         The prepared data, else it prepares them.
     sitecustomize
         What every Python of the pipeline and its jobs executes when it starts.
+    submits
+        Whether that sbatch goes on to submit, or only notes and fails.
     """
     made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
     shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: made & set(names))
@@ -74,7 +77,8 @@ def project(
     (folder / "cpus/sitecustomize.py").write_text(CPUS + LOOK_OFTEN + sitecustomize)
     sbatch = folder / "bin" / "sbatch"
     sbatch.parent.mkdir()
-    sbatch.write_text(f'#!/bin/sh\necho "$@" >> "{folder}/asked"\nexec {shutil.which("sbatch")} "$@"\n')
+    then = f'exec {shutil.which("sbatch")} "$@"' if submits else "exit 1"
+    sbatch.write_text(f'#!/bin/sh\necho "$@" >> "{folder}/asked"\n{then}\n')
     sbatch.chmod(0o755)
     return folder
 

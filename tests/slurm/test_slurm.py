@@ -70,8 +70,6 @@ EXPERIMENT: dict[str, Any] = {
 }
 # Small steps of several runs and scenarios in one job, since every job costs ten seconds.
 TOGETHER = ("--group-components", "trace=3", "figures=2")
-# What times and memory come to, which no two runs share.
-DIFFERS = r"_s$|_s_|speedup|efficiency|memory|overhead|share|drift|trend|outlying|stationary|windows_differ|disturb"
 # What is only launched: a script by several launchers, and eight processes.
 LAUNCHED: dict[str, Any] = {
     "time_limit_min": 15,
@@ -147,39 +145,15 @@ def test_every_stage_leaves_its_files(finished: Path) -> None:
     assert (finished / "results/report.html").stat().st_size > 0
 
 
-def test_the_network_between_ranks_changes_no_loss(finished: Path) -> None:
+def test_the_network_between_ranks_changes_no_loss_and_nothing_that_is_measured(finished: Path) -> None:
     measures = pd.read_csv(finished / "results/scenarios/network/measures.csv")
     assert measures["nodes"].tolist() == [1, 2]
     on_one, on_two = (losses(finished, run) for run in measures["run"])
     assert len(on_one) > 0
     pd.testing.assert_frame_equal(on_one, on_two, rtol=1e-5)
-
-
-def test_the_same_experiment_on_one_machine_gives_the_same(finished: Path, digits: Path, tmp_path: Path) -> None:
-    scenario = EXPERIMENT["scenarios"]["network"]
-    folder = project(tmp_path / "project", EXPERIMENT | {"scenarios": {"network": scenario}}, digits=digits)
-    tables = ["scenarios/network/measures.csv"]
-    tables += [f"figures/network/{figure}.csv" for figure in scenario["figures"]]
-    asked = ["results/scenarios/network/measures.csv", "results/figures/network"]  # figures come as a folder
-    done = subprocess.run(
-        [Path(sys.prefix) / "bin/snakemake", *asked, "--profile", "profiles/local", "--configfile", CONFIG],
-        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    for table in tables:
-        local = pd.read_csv(folder / "results" / table)
-        assert len(local) == 1
-        cluster_ = pd.read_csv(finished / "results" / table, nrows=1)  # one machine cannot run the second run
-        assert local.get("outcome", pd.Series(["completed"])).eq("completed").all(), local["reason"].to_list()
-        # Times and memory are filled in where they are on one machine; all else is the same, but what else ran then,
-        # and that of two runs each is named by its nodes.
-        other = ["disturbance", "configuration"]
-        local, cluster_ = (table.drop(columns=other, errors="ignore") for table in (local, cluster_))
-        pd.testing.assert_frame_equal(local.isna(), cluster_.isna())
-        same = [name for name in local if not re.search(DIFFERS, name)]
-        assert len(same) > (10 if table.endswith("measures.csv") else 0), table
-        pd.testing.assert_frame_equal(local[same], cluster_[same], rtol=1e-5)
-    pd.testing.assert_frame_equal(losses(folder, ON_ONE_NODE), losses(finished, ON_ONE_NODE), rtol=1e-5)
+    of_one, of_two = (set(measures.columns[measures.iloc[row].notna()]) for row in (0, 1))
+    assert of_one == of_two
+    assert len(of_one) > 50
 
 
 def test_a_run_on_two_nodes_names_both(finished: Path) -> None:
@@ -327,48 +301,33 @@ def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(launched: Pa
     assert record(launched, runs["torchrun", 1, 2].name)["conditions"][0]["others_cpu_s"] >= 0
 
 
-def test_the_limits_of_nodes_are_measured_there(slurm: Path, digits: Path, tmp_path: Path) -> None:
-    many = LAUNCHED["scenarios"]["many"]
-    experiment = LAUNCHED | {"scenarios": {"one": many | {"fixed": many["fixed"] | {"devices": 1, "nodes": 1}}}}
-    folder = project(tmp_path / "project", experiment, "scripts", digits)
-    script = folder / "workflow/scripts/measure_machine.py"
-    text = script.read_text()
-    for stated, short in (
-        ("default=1.0", "default=0.02"),
-        ("default=10.0", "default=0.1"),
-        ("say=print", "counts=[2]"),
-    ):
-        assert text.count(stated) == 1
-        text = text.replace(stated, short)
-    script.write_text(text)
-    named = f"results/machine/{FOR_SCRIPTS[1]}-cpu.json"
-    done = snakemake(folder, "machine", named)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    for place in ("results/machine/cluster-cpu.json", named):
-        found = json.loads((folder / place).read_text())
-        assert found["host"]["name"] and found["parts"]
+def test_the_limits_of_any_node_and_of_a_named_one_are_asked_of_slurm(
+    slurm: Path, digits: Path, tmp_path: Path
+) -> None:
+    scenario = {"question": "?", "fixed": {"device": "cpu"}, "figures": ["step_breakdown"]}
+    folder = project(tmp_path / "project", {"scenarios": {"one": scenario}}, "scripts", digits, submits=False)
+    done = snakemake(folder, "machine", f"results/machine/{FOR_SCRIPTS[1]}-cpu.json")
+    assert done.returncode != 0
     of_any, of_named = sorted(
-        (line for line in (folder / "asked").read_text().splitlines() if "measure_machine" in line),
+        {line for line in (folder / "asked").read_text().splitlines() if "measure_machine" in line},
         key=lambda line: "--nodelist" in line,
     )
     assert "--exclusive" in of_any and "--nodelist" not in of_any
     assert "--exclusive" in of_named and f"--nodelist={FOR_SCRIPTS[1]}" in of_named
 
 
-def test_a_search_of_a_script_lets_slurm_run_what_it_tries(slurm: Path, tmp_path: Path) -> None:
+def test_a_search_asks_slurm_for_what_it_tries(slurm: Path, tmp_path: Path) -> None:
     values = {"command": [["ddp.py", "--batch-size", "4"], ["ddp.py", "--batch-size", "8"]]}
     scenario = {"question": "Which is faster?", "vary": values, "figures": ["step_breakdown"]}
     fixed = SHORT_SCRIPT | {"workload": "script", "launcher": "python", "profiler": "none"}
     experiment = {"time_limit_min": 15, "timing": "shared", "fixed": fixed, "scenarios": {"batches": scenario}}
-    folder = project(tmp_path / "project", experiment, "scripts")
+    folder = project(tmp_path / "project", experiment, "scripts", submits=False)
     multicard = [str(Path(sys.prefix) / "bin/multicard"), "tune", CONFIG, "--profile", "profiles/slurm"]
     done = subprocess.run(
         [*multicard, "--budget", "1h", "--parallel", "2"],
         cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    tried = pd.read_csv(folder / "results/search/batches.csv")
-    assert len(tried) == 2 and set(tried["outcome"]) == {"completed"}
-    for run in tried["run"]:
-        assert asked_for(folder, run)
-    assert "best: " in done.stdout
+    assert done.returncode != 0, done.stdout[-3000:] + done.stderr[-6000:]
+    asked = (folder / "asked").read_text().splitlines()
+    assert asked and all("rule_launch_run" in line and "-p scripts" in line for line in asked), asked
+    assert len({re.search(r"--job-name (\S+)", line)[1] for line in asked}) == 1  # it knows no time before the first

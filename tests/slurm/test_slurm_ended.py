@@ -112,6 +112,7 @@ def requeued(folder: Path) -> list[str]:
     return [job for job, reason, place in jobs if (reason, place) == ("BeginTime", str(folder))]
 
 
+@pytest.mark.rare
 def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
     slurm: Path, digits: Path, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
     assert planned_runs(folder) == []
 
 
+@pytest.mark.rare
 def test_a_job_that_will_not_start_is_named_and_ctrl_c_says_what_it_waits_for(
     slurm: Path, digits: Path, tmp_path: Path
 ) -> None:
@@ -194,6 +196,7 @@ def test_a_job_that_will_not_start_is_named_and_ctrl_c_says_what_it_waits_for(
     assert planned_runs(folder) == [CANCELLED]
 
 
+@pytest.mark.rare
 def test_a_pipeline_that_is_told_to_end_cancels_its_jobs_and_goes_on_when_started_again(
     slurm: Path, digits: Path, tmp_path: Path
 ) -> None:
