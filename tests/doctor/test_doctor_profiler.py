@@ -32,12 +32,11 @@ def looked(
     export: str = "exit 0",
     limit_s: float = 20,
 ) -> dict[str, Check]:
-    """Look at a fake nsys; its scripts find the name of their output in $out."""
+    """Look at a fake nsys; its scripts find the name of their output in $out, and only run where there is one."""
     fake = place(tmp_path, monkeypatch, "nsys")
     find_out = "for word; do case $word in --output=*) out=${word#--output=} ;; esac; done"
-    fake(
-        "nsys", f"{find_out}\ncase $1 in --version) echo '{version}' ;; profile) {profile} ;; export) {export} ;; esac"
-    )
+    cases = f"--version,) echo '{version}' ;; profile,?*) {profile} ;; export,?*) {export} ;;"
+    fake("nsys", f"{find_out}\ncase $1,$out in {cases} esac")
     return {check.check: check for check in profiler.checks(facts, limit_s)}
 
 
@@ -109,11 +108,13 @@ def test_an_nsys_without_a_version_is_one_line(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_exit_code_of_0_without_a_report_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     found = looked(tmp_path, monkeypatch, CPU, OLD)["nsys recording"]
     assert (found.verdict, found.found) == ("error", "fails: nsys left no report")
     importer = 'echo raw > "${out%.nsys-rep}.qdstrm"'
     found = looked(tmp_path, monkeypatch, CPU, OLD, profile=importer)["nsys recording"]
     assert "importer is missing" in found.found
+    assert not Path(".qdstrm").exists()
 
 
 def test_a_report_counts_whatever_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
