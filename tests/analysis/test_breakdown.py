@@ -161,7 +161,7 @@ def test_each_phase_waits_for_a_cpu_as_long_as_it_runs() -> None:
 
 
 def test_who_sleeps_in_a_loader_waits_for_a_cpu_elsewhere() -> None:
-    # 4 s ready without a CPU, where backward passes leave room for 1 s only: the rest is in none of the phases.
+    # 4 s ready without a CPU, of which backward passes have 1 s at most: the rest is in none of the phases.
     rank = _threads(4.0, data=(2.0, 0.0), backward=(2.0, 1.0), other=(6.0, 0.0))
     times = thread_times({"ranks": [rank]})
     assert times is not None

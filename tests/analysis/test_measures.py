@@ -306,9 +306,16 @@ def test_a_moment_when_the_machine_held_a_step_up_is_no_fault(tmp_path: Path) ->
     assert check_run(folder).faults() == []
 
 
+def with_activity(folder: Path) -> None:
+    """Give a run the files of a trace in which nothing is known but that there are phases."""
+    for name, activity in ACTIVITIES.items():
+        pq.write_table(activity.schema.empty_table(), folder / "activity" / f"{name}.parquet")
+    write_json(folder / "activity" / "tables.json", {"tables": {"phases": {"absent": None}}})
+
+
 def test_status_names_a_run_whose_profiled_window_is_another_job(tmp_path: Path) -> None:
     folder = record(tmp_path, "ddp", trace_seconds=2.4)
-    write_json(folder / "activity" / "tables.json", {"tables": {"phases": {"absent": None}}})
+    with_activity(folder)
     steps = pd.read_csv(folder / "steps.csv")
     steps["data_s"] = 0.0
     steps.loc[steps["window"] == "measured", ["forward_s", "data_s"]] *= 0.5
@@ -357,7 +364,7 @@ def test_status_names_a_profiled_window_that_crosses_a_pass_and_steps_on_a_gpu_t
     tmp_path: Path, extents: list[str | None], told: bool | None
 ) -> None:
     folder = record(tmp_path, "ddp", profiled_window={"crosses_pass": bool(told)})
-    write_json(folder / "activity" / "tables.json", {"tables": {"phases": {"absent": None}}})
+    with_activity(folder)
     scopes = ["capture" if extent is None else "steps" for extent in extents]
     rows = pd.DataFrame({"scope": scopes, "extent": extents, "device": [0, 1]})
     rows.reindex(columns=ACTIVITIES["timeline"].schema.names).to_parquet(folder / "activity" / "timeline.parquet")

@@ -61,7 +61,7 @@ def test_the_overview_opens_with_how_much_faster_the_most_devices_are(tmp_path: 
         shutil.copyfile(table, table.with_name("runs.csv"))
     overview = written(folder, None).partition('id="overview-title"')[2]
     said = re.search(r'<p class="answer"><strong>(.*?)</strong>', overview)[1]
-    assert re.fullmatch(r"4 GPUs: 2\.50* \[.*\] times as fast as 1", said)
+    assert re.fullmatch(r"4 GPUs: speed-up 2\.50* \(95% CI .*, n=3\)", said)
     assert overview.index(said) < overview.index("<dl")
 
 
@@ -253,7 +253,7 @@ def test_a_chart_of_lines_has_the_figure_s_numbers() -> None:
     first, second = made["panels"][0]["points"][0]
     assert (first["x"], first["y"]) == (1.0, pytest.approx(110))
     assert (first["down"], first["up"]) == (pytest.approx(10), pytest.approx(10))
-    assert first["text"] == "ddp-ds, 1: 110 ms [100, 120], 2 repeats"
+    assert first["text"] == "ddp-ds, 1: 110 ms (95% CI 100 to 120, n=2)"
     assert (second["down"], second["up"]) == (0.0, 0.0)
 
 
@@ -366,17 +366,18 @@ def test_the_report_words_a_number_as_the_finding_does(tmp_path: Path) -> None:
     numbers = {"value": 0.6875, "low": 0.5, "high": 1.0, "comparisons": 2, "lowest": 0.5, "highest": 0.8754}
     tests = CLAIM_TESTS.iloc[:2].assign(claim="dali_gain", quantity=["share", "ratio"], **numbers)
     [share, ratio] = claims_of(CLAIMS.iloc[:1], tests.astype(str))[0].tests
-    assert share.pooled.startswith("68.8% [50%, 100%] at ") and share.single.endswith("50% to 87.5%")
-    assert ratio.pooled.startswith("0.688 [0.5, 1] at ") and ratio.single.endswith("0.5 to 0.875")
-    for quantity, pooled in (("share", share.pooled), ("ratio", ratio.pooled)):
-        assert pooled.startswith(interval_words(Interval(0.6875, 0.5, 1.0, 3, coverage=0.95), quantity))
+    assert share.pooled.startswith("68.8% (95% CI 50% to 100%, n=") and share.single.endswith("50% to 87.5%")
+    assert ratio.pooled.startswith("0.688 (97.5% CI 0.5 to 1, n=") and ratio.single.endswith("0.5 to 0.875")
+    for each, pooled in ((tests.iloc[0], share.pooled), (tests.iloc[1], ratio.pooled)):
+        found = Interval(0.6875, 0.5, 1.0, int(each["blocks"]), coverage=each["level"])
+        assert pooled == interval_words(found, each["quantity"])
 
 
 def test_verdict_and_pooled_number_are_in_the_first_column_and_the_test_in_the_second(folder: Path) -> None:
     shown = written(folder).partition('id="claims"')[2].partition("</section>")[0]
     rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", shown, re.DOTALL)
     words = [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in rows]
-    assert words[0] == ["confirmed 1.2 [1.1, 1.3] at 95%", "It is faster."]
+    assert words[0] == ["confirmed 1.2 (95% CI 1.1 to 1.3, n=3)", "It is faster."]
     assert words[-1][0] == "not measured here"
     assert words[-1][1].startswith("It gains. Not judged: there are no runs")
 
@@ -386,7 +387,7 @@ def test_each_claim_says_its_test_what_would_refute_it_whether_it_can_be_judged_
     assert claims[2].shown == [("Refuted if", "It gains nothing."), ("Can be judged", "no: not measured on GPUs")]
     assert claims[2].tests[0].not_judged_because.startswith("there are no runs")
     refuted, other = claims[1].tests
-    assert (refuted.pooled, refuted.single) == ("0.9 [0.8, 0.95] at 97.5%", "12 in 3 blocks, 0.7 to 1.4")
+    assert (refuted.pooled, refuted.single) == ("0.9 (97.5% CI 0.8 to 0.95, n=3)", "12 in 3 blocks, 0.7 to 1.4")
     assert (other.pooled, other.single, other.decides) == ("11%", "1 in 1 block", False)
     shown = written(folder).partition('id="claims"')[2].partition("</section>")[0]
     for said in ("12 in 3 blocks, 0.7 to 1.4", "Another reading: It takes longer.", "Refuted if", "no: not measured"):

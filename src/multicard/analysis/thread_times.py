@@ -60,8 +60,8 @@ def thread_times(record: Mapping[str, Any]) -> ThreadTimes | None:
     return ThreadTimes(*(dict(zip(parts, values, strict=True)) for values in sums.tolist()))
 
 
-def _divided(total: float, weights: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Divide a total by weights, each part at most its room; what finds none goes where some is left."""
-    parts = np.minimum(room, total * weights / max(weights.sum(), 1e-12))
-    left = room - parts
+def _divided(total: float, weights: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Divide a total by weights into parts that have limits; what is above one goes where less is."""
+    parts = np.minimum(most, total * weights / max(weights.sum(), 1e-12))
+    left = most - parts
     return parts + left * min(1.0, max(0.0, total - parts.sum()) / max(left.sum(), 1e-12))

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.core.text import counted, for_html, plural
-from multicard.core.units import BYTES, number, unit_for
+from multicard.core.text import counted, for_html
+from multicard.core.units import BYTES, confidence, number, unit_for
 from multicard.experiment.figures import FIGURES
 from multicard.figures.bars import missing, places
 from multicard.figures.llm import COLUMNS, STATE
@@ -144,16 +144,15 @@ def _point(row: pd.Series, column: str, by: str, how: Measure) -> dict[str, Any]
     value, low, high = (row[name] for name in (column, f"{column}_low", f"{column}_high"))
     several = is_number(low) and is_number(high) and row.get("repeats", 0) > 1
     said = f"{how.shown(value)} {how.unit}".strip()
-    if several and low != high:
-        said += f" [{how.shown(low)}, {how.shown(high)}]"
-    repeats = row.get("repeats")
-    over = f", {repeats:g} {plural(repeats, 'repeat')}" if is_number(repeats) else ""
+    if is_number(repeats := row.get("repeats")):
+        ends = (how.shown(low), how.shown(high)) if several and low != high else (None, None)
+        said += f" {confidence(*ends, round(repeats))}"
     return {
         "x": row["x"],
         "y": float(value) * how.factor,
         "down": max(0.0, float(value - low) * how.factor) if several else 0.0,
         "up": max(0.0, float(high - value) * how.factor) if several else 0.0,
-        "text": for_html(f"{row['series']}, {_named(by, row[by])}: {said}{over}"),
+        "text": for_html(f"{row['series']}, {_named(by, row[by])}: {said}"),
     }
 
 

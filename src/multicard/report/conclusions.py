@@ -12,7 +12,7 @@ from markupsafe import Markup
 from multicard.analysis.claim_limits import quantity_words
 from multicard.analysis.claims import NOT_MEASURED
 from multicard.core.text import counted
-from multicard.core.units import number
+from multicard.core.units import confidence
 from multicard.report.wording import in_words
 
 LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of the claim
@@ -75,8 +75,8 @@ def _claim_test(row: Mapping[str, Any]) -> ClaimTest:
         return quantity_words(value, "share" if row.get("quantity") == "share" else "ratio")
 
     pooled = "" if n["value"] is None else shown(n["value"])
-    if None not in (n["value"], n["low"], n["high"], n["level"]):
-        pooled += f" [{shown(n['low'])}, {shown(n['high'])}] at {number(100 * n['level'])}%"
+    if None not in (n["value"], n["low"], n["high"], n["level"], n["blocks"]):
+        pooled += f" {confidence(shown(n['low']), shown(n['high']), round(n['blocks']), n['level'])}"
     single = ""
     if None not in (n["comparisons"], n["lowest"], n["highest"], n["blocks"]):
         single = f"{n['comparisons']:.0f} in {counted(round(n['blocks']), 'block')}"

@@ -20,7 +20,7 @@ from multicard.experiment.workload import WORKLOADS
 
 ORDER = (*OUTCOMES, NOT_RUN)
 
-FASTER = " times as fast as 1"  # in a line of `gains` that says how many
+FASTER = "speed-up "  # in a line of `gains` that says it
 
 CLAIMS = "claims.csv"
 CLAIM_TESTS = "claims_tests.csv"
