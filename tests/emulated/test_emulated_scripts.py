@@ -169,7 +169,12 @@ def test_one_process_that_leaves_a_gpu_unused_has_failed(emulated: EmulatedGpus,
 
 @others
 @pytest.mark.parametrize(
-    ("devices", "launcher"), [pytest.param(1, "python", marks=pytest.mark.rare), (2, "python"), (2, "command")]
+    ("devices", "launcher"),
+    [
+        pytest.param(1, "python", marks=pytest.mark.rare),
+        pytest.param(2, "python", marks=pytest.mark.rare),
+        (2, "command"),
+    ],
 )
 def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
     """It takes all GPUs that it sees: one process by nn.DataParallel, or one for each that it starts itself."""
@@ -215,6 +220,7 @@ def test_nanogpt_under_ddp(emulated: EmulatedGpus, tmp_path: Path) -> None:
 
 
 @others
+@pytest.mark.rare
 def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """It makes its batches on the GPU itself, and never makes that the current device."""
     folder = shutil.copytree(OTHERS / "pytorch-examples" / "distributed" / "FSDP2", tmp_path / "FSDP2")
@@ -227,6 +233,7 @@ def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> N
     assert {"AllGather", "ReduceScatter"} <= collectives
 
 
+@pytest.mark.rare
 def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """Its recipe for several devices, which shards the model by FSDP2."""
     model = tmp_path / "model"
