@@ -1,6 +1,8 @@
 """The table that `multicard run` and `multicard scale` print at the end, of synthetic runs."""
 
+import io
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -8,9 +10,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from analysis.synthetic_results import make_results, repeated
-from multicard.cli._overview import print_results
+from multicard.cli._overview import overview_tables, print_results
 from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
 
@@ -86,6 +90,32 @@ def test_numbers_are_whole_however_narrow_the_terminal_is(
     words = {word for line in lines for word in line.split()}
     assert {"99.7", "127.9]", "1.00"} <= words
     assert "communication" not in words and "memory" not in words, "empty throughout"
+
+
+@pytest.mark.parametrize("bounds", [("_low", "_high"), ()], ids=["intervals", "single repeats"])
+def test_no_number_is_cut_at_any_width(bounds: tuple[str, ...]) -> None:
+    values = {"iteration_time_s": 0.0997, "throughput_samples_per_s": 659.3, "speedup": 1.955, "efficiency": 0.977}
+    values |= {"data_share": 0.755, "peak_memory_bytes": 711.4e6}
+    rows = pd.DataFrame(
+        {"devices": [1, 2], "num_workers": [0, 4], "outcome": ["completed", "2 completed, 1 timed out"]}
+    )
+    for name, value in values.items():
+        for end in ("", "_low", "_high"):
+            scale = {"": 1.0, "_low": 0.91, "_high": 1.083}[end]
+            rows[f"{name}{end}"] = value * scale if not end or end in bounds else math.nan
+    wide = words_in(overview_tables("Q", rows, list(values), 400), 400)
+    for width in range(40, 160):
+        assert words_in(overview_tables("Q", rows, list(values), width), width) == wide, width
+
+
+def words_in(tables: list[Table], width: int) -> set[str]:
+    """Words of tables on a terminal, whose lines are whole."""
+    terminal = Console(width=width, file=io.StringIO())
+    for table in tables:
+        terminal.print(table)
+    lines = [line for line in terminal.file.getvalue().splitlines() if line[:1] in tuple("┏┃┡│└")]
+    assert all(len(line) <= width and line[-1] in "┓┃┩│┘" for line in lines)
+    return {word for line in lines for word in line.split()[1:-1] if word not in "│┃"}
 
 
 def test_failures_have_their_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -311,6 +311,17 @@ def test_a_script_that_exits_with_an_error_is_not_told_to_train_longer(
     assert found.startswith(reason)
 
 
+def test_of_ranks_that_exit_early_the_one_that_was_not_ended_by_the_launcher_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(f"out of samples\n{FAILURES.format(0, 0, -15, 1, 1, 1)}")
+    ranks = [
+        {"rank": rank, "outcome": "failed", "reason": Reason("too_few_steps", rank, steps=4, needed_steps=9).record()}
+        for rank in (0, 1)
+    ]
+    _, found = judged(Ended(1, timed_out=False, wall_time_s=1.0), ranks, 2, 60.0, log)
+    assert found.startswith("rank 1: exit code 1: out of samples")
+
+
 def on_gpus(*uuids: str) -> list[dict[str, Any]]:
     return [{"rank": rank, "gpus": [{"uuid": uuid}]} for rank, uuid in enumerate(uuids)]
 

@@ -51,6 +51,7 @@ def test_absurd_times_of_pytorchs_profiler_are_refused(times: tuple[float, float
     path.write_text(json.dumps(document))
     for line in refusals(path):
         assert line.startswith(f"{path}: ") and "\n" not in line
+        assert "expected" in line
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -179,12 +179,19 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
     tables = []
     for part in parts:
         table = Table(title=None if tables else plain(title), title_justify="left")
-        for (head, _), least in zip(keys, key_widths, strict=True):
-            table.add_column(plain(head), overflow="fold", min_width=least)
-        for head, cells in part:
-            justify = "left" if head == "outcome" else "right"
-            table.add_column(plain(head), justify=justify, min_width=_width(head, *cells))
-        for row in zip(*(cells for _, cells in (*keys, *part)), strict=True):
+        shown = [*keys, *part]
+        widths = [*key_widths, *(_width(head, *cells) for head, cells in part)]
+        # As long as there is place, cells in one line, then headings too. Rich itself may cut columns off.
+        for wanted in ([max(map(len, cells)) for _, cells in shown], [len(head) for head, _ in shown]):
+            spare = width - 1 - sum(widths) - around * len(shown)
+            for index, most in enumerate(wanted):
+                more = max(0, min(most - widths[index], spare))
+                widths[index] += more
+                spare -= more
+        for index, ((head, _), column_width) in enumerate(zip(shown, widths, strict=True)):
+            justify = "left" if head == "outcome" or index < len(keys) else "right"
+            table.add_column(plain(head), overflow="fold", justify=justify, width=column_width)
+        for row in zip(*(cells for _, cells in shown), strict=True):
             table.add_row(*map(plain, row))
         tables.append(table)
     return tables

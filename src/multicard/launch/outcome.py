@@ -67,7 +67,8 @@ def judge(
     unreported = [{"rank": rank} | ({"node": node_of[rank]} if rank in node_of else {}) for rank in silent]
     failed = sorted(
         (_with_exit(each, ended, log) for each in reasons["failed"]),
-        key=lambda each: (_lost_a_peer(each), [*REASONS, each.code].index(each.code)),
+        # One that a signal ended was ended by its launcher, after another one had failed.
+        key=lambda each: (_lost_a_peer(each), [*REASONS, each.code].index(each.code), (each.exit_code or 0) < 0),
     )
     killed, signal_name = _first_killed(silent, ended, log)
     if failed and not (signal_name and _lost_a_peer(failed[0])):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from multicard.core.errors import TraceError
-from multicard.trace.encoding import refuse_absurd
+from multicard.trace.encoding import MOST_NS, refuse_absurd
 from multicard.trace.kernel_classes import collective_call
 from multicard.trace.model import (
     KINDS,
@@ -63,8 +63,10 @@ def read(path: Path) -> Trace:
                 raise TraceError(f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events")
             found = _KinetoEvents(document)
     except MALFORMED as error:
-        said = str(error)[:200]
-        raise TraceError(f"{path}: not a readable PyTorch profiler trace: {type(error).__name__}: {said}") from error
+        said = f"{type(error).__name__}: {str(error)[:200]}"
+        if isinstance(error, OverflowError):
+            said = f"found a number that is too large, expected times of at most {MOST_NS / 1e9:.3g} s"
+        raise TraceError(f"{path}: not a readable PyTorch profiler trace: {said}") from error
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if not found.rows[kind]}
     name = path.name.removesuffix(".gz").removesuffix(".json")
     return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, gpus=found.gpus)
