@@ -86,7 +86,7 @@ def test_pointing_at_a_mark_tells_its_numbers(opened: Browser) -> None:
     opened.wait("document.querySelector('.hoverlayer text')")
     # The interval of the repeats, which the CSV has in seconds.
     named = opened.run("document.querySelector('.hoverlayer').textContent")
-    assert named == f"{HOSTILE}, 1: 200 ms [180, 250], 2 repeats"
+    assert named == f"{HOSTILE}, 1: 200 ms (95% CI 180 to 250, n=2)"
 
 
 def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser) -> None:
