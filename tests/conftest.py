@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,20 @@ os.environ.setdefault("TORCH_WARM_POOL", "0")
 # A shell starts what runs in its background deaf to Ctrl-C, and the programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def popen_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Options with which this process starts programs, as it starts them."""
+    options: dict[str, Any] = {}
+    popen = subprocess.Popen
+
+    def noted(*arguments: Any, **given: Any) -> Any:
+        options.update(given)
+        return popen(*arguments, **given)
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    return options
 
 
 @pytest.fixture

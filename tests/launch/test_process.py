@@ -173,20 +173,12 @@ def test_a_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytes
     assert ended.exit_code == -9
 
 
-def test_a_job_is_started_without_python_between_fork_and_exec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {}
-    popen = subprocess.Popen
-
-    def noted(*arguments: Any, **given: Any) -> Any:
-        options.update(given)
-        return popen(*arguments, **given)
-
-    monkeypatch.setattr(subprocess, "Popen", noted)
+def test_a_job_is_started_without_python_between_fork_and_exec(tmp_path: Path, popen_options: dict[str, Any]) -> None:
     command = ["grep", "SigIgn", "/proc/self/status"]  # signals that it ignores
     as_it_is, lines = subprocess.run(command, capture_output=True, text=True, check=True), []
-    options.clear()
+    popen_options.clear()
     process.run(command, dict(os.environ), tmp_path / "log.txt", 60, lines.append)
-    assert options["start_new_session"] and options.get("preexec_fn") is None
+    assert popen_options["start_new_session"] and popen_options.get("preexec_fn") is None
     assert lines == as_it_is.stdout.splitlines()
 
 

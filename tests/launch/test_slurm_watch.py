@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import logging
-import subprocess
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -280,14 +279,6 @@ class AttributeDict(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
-def test_a_tool_is_asked_from_a_thread_without_python_between_fork_and_exec(monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {}
-    popen = subprocess.Popen
-
-    def noted(*arguments: Any, **given: Any) -> Any:
-        options.update(given)
-        return popen(*arguments, **given)
-
-    monkeypatch.setattr(subprocess, "Popen", noted)
+def test_a_tool_is_asked_from_a_thread_without_python_between_fork_and_exec(popen_options: dict[str, Any]) -> None:
     assert system.ask(["true"]).problem is None
-    assert options.get("preexec_fn") is None
+    assert popen_options.get("preexec_fn") is None

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.scaling import BASELINE_DIFFERS
-from multicard.analysis.thread_times import ThreadTimes
+from multicard.analysis.thread_times import EVALUATION, OTHER, ThreadTimes
 from multicard.analysis.windows import Window
 from multicard.experiment.config import parameters_in
 
 COMPUTE, EITHER = "compute", "compute or communication"
 COMPUTING = (COMPUTE, EITHER)
-DATA, EVALUATION, STALLS, OTHER = "data loading", "evaluation", "stalls", "other"
+DATA, STALLS = "data loading", "stalls"
 COMMUNICATION, RANKS, CPUS = "exposed communication", "waiting for other ranks", "waiting for a CPU"
 COPIES, LAUNCHES, ELSEWHERE = "memory operations", "launch overhead", "host busy elsewhere"
 

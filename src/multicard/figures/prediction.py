@@ -15,7 +15,7 @@ from multicard.analysis.machine_limits import machines_of
 from multicard.analysis.prediction_groups import series
 from multicard.analysis.prediction_series import Forecast, Series
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.analysis.statistics import Interval, product_of
+from multicard.analysis.statistics import Interval
 from multicard.core.units import SECONDS, number, percent, unit_for
 from multicard.figures.scaling import IDEAL, LINEAR_TO, OFFSET, ticks_of_devices
 from multicard.figures.series import labels
@@ -86,10 +86,10 @@ def _rows(each: Series) -> list[dict[str, Any]]:
     counts = sorted(devices for nodes, devices in each.configurations if nodes == 1)
     rows = []
     for devices in counts:
-        measured = product_of([(1.0, each.configurations[1, devices].blocks("iteration_time_s"))])
+        measured_s = each.configurations[1, devices].mean("iteration_time_s")
         step = checked[devices].predicted.step_s if devices in checked else None
-        row = {"devices": devices, "measured_s": measured.value, **_ends("predicted_s", step)}
-        value = measured.value or np.nan
+        row = {"devices": devices, "measured_s": measured_s, **_ends("predicted_s", step)}
+        value = measured_s or np.nan
         errors = {
             name.replace("predicted_s", "prediction_error"): None if end is None else end / value - 1
             for name, end in _ends("predicted_s", step).items()

@@ -65,12 +65,13 @@ def judge(
         return "timed_out", Reason("timed_out", time_limit_s=time_limit_s)
     silent = sorted(set(range(expected)) - {record["rank"] for record in ranks})
     unreported = [{"rank": rank} | ({"node": node_of[rank]} if rank in node_of else {}) for rank in silent]
+    listed = _exit_codes(log)
     failed = sorted(
-        (_with_exit(each, ended, log) for each in reasons["failed"]),
+        (_with_exit(each, ended, listed, log) for each in reasons["failed"]),
         # One that a signal ended was ended by its launcher, after another one had failed.
         key=lambda each: (_lost_a_peer(each), [*REASONS, each.code].index(each.code), (each.exit_code or 0) < 0),
     )
-    killed, signal_name = _first_killed(silent, ended, log)
+    killed, signal_name = _first_killed(silent, ended, listed)
     if failed and not (signal_name and _lost_a_peer(failed[0])):
         if node_of and _lost_a_peer(failed[0]):  # the ranks of a lost node do not report
             return "failed", replace(failed[0], unreported=unreported)
@@ -116,12 +117,11 @@ def measured_step_s(steps: Path) -> float | None:
     return max((elapsed[rank] / counts[rank] for rank in counts), default=None)
 
 
-def _with_exit(reason: Reason, ended: Ended, log: Path) -> Reason:
+def _with_exit(reason: Reason, ended: Ended, listed: list[tuple[int, int]], log: Path) -> Reason:
     """The reason of a rank that made too few steps, by what it said as it exited unless it did so without an error."""
     if reason.code != "too_few_steps":
         return reason
-    listed = dict(_exit_codes(log))
-    code = listed.get(reason.rank, 0) if listed else ended.exit_code
+    code = dict(listed).get(reason.rank, 0) if listed else ended.exit_code
     # Python prints what it was told to exit with after all else; an exception would have been recorded.
     return replace(reason, code="exited", exit_code=code, message=_last_words(log, of_errors=False)) if code else reason
 
@@ -153,12 +153,11 @@ def _lost_a_peer(reason: Reason) -> bool:
     return any(sign in (reason.message or "").lower() for sign in LOST_PEER)
 
 
-def _first_killed(silent: list[int], ended: Ended, log: Path) -> tuple[int | None, str | None]:
+def _first_killed(silent: list[int], ended: Ended, listed: list[tuple[int, int]]) -> tuple[int | None, str | None]:
     """The rank that ended first of those that did not report, and the signal, if one killed it; else None.
 
     Without torchrun's list the rank is not known where several did not report.
     """
-    listed = _exit_codes(log)
     ends: list[tuple[int | None, int]] = [end for end in listed[-1:] + listed[:-1] if end[0] in silent]
     if silent and not listed:
         ends = [(silent[0] if len(silent) == 1 else None, ended.exit_code)]
