@@ -1,5 +1,5 @@
 # `make demo` runs the embedded experiment, `make test` the tests; both set up what they need in .venv first.
-# The set-up uses uv when it is there and pip otherwise; nothing is installed outside this folder.
+# The set-up uses uv, or pip where uv fails; nothing is installed outside this folder.
 PYTHON ?= python3
 CONFIG ?= config/config.yaml
 VENV := .venv
@@ -68,6 +68,8 @@ lock:
 	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml
 	uv pip compile --quiet --universal --python-version 3.11 --no-deps \
 	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/deepspeed.lock envs/deepspeed.in
+	uv pip compile --quiet --universal --python-version 3.11 --no-deps \
+	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/uv.lock envs/uv.in
 
 clean:
 	rm -rf results data site .snakemake .emulated
