@@ -1,5 +1,6 @@
 """What a run asks of a cluster follows from its parameters."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +146,16 @@ def test_a_script_on_one_cpu_process_fits_a_small_node() -> None:
 
 
 def test_a_step_asks_for_more_by_the_traces_that_it_reads(tmp_path: Path) -> None:
+    def trace(name: str, size: int) -> None:
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, size)
+
     for rank in range(4):
-        (tmp_path / f"rank{rank}.json.gz").write_bytes(bytes(10_000_000))
+        trace(f"rank{rank}.json.gz", 10_000_000)
     assert step_minutes("export_trace", 1, tmp_path) == 10  # nothing to export
     assert step_memory_mb("export_trace", 1, None, tmp_path) == 1500
     assert step_minutes("extract_activity", 1, tmp_path) == 12  # 40 MB at 20 MB per minute
     assert step_memory_mb("extract_activity", 1, None, tmp_path) == 1500 + 4 * 10 * 100
-    (tmp_path / "report.nsys-rep").write_bytes(bytes(30_000_000))
+    trace("report.nsys-rep", 30_000_000)
     assert step_minutes("export_trace", 2, tmp_path) == 24
     assert step_memory_mb("export_trace", 1, None, tmp_path) == 1800
