@@ -222,7 +222,7 @@ EXPERIMENT = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_configuration_runs_in_a_folder_that_holds_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT))
     (tmp_path / "random.py").write_text("raise SystemExit('a file of the user was imported')\n")
