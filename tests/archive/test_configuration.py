@@ -24,13 +24,14 @@ OVERRIDING: dict[str, Any] = {
     },
     "fixed": {"device": "cpu", "dataset": "birds", "precision": "fp16", "batch_size": 8, "warmup_steps": 2},
     "scenarios": {
-        "formats": {
-            "question": "?",
-            "fixed": {"precision": "fp32", "dataset": "digits"},
-            "figures": ["step_breakdown"],
-        },
-        "batches": {"question": "?", "fixed": {"batch_size": 64, "warmup_steps": 10}, "figures": ["step_breakdown"]},
-        "tuned": {"question": "?", "fixed": {"preset": "tuned", "layout": "nchw"}, "figures": ["step_breakdown"]},
+        name: {"question": "?", "figures": ["step_breakdown"], "fixed": fixed}
+        for name, fixed in {
+            "formats": {"precision": "fp32", "dataset": "digits"},
+            "batches": {"batch_size": 64, "warmup_steps": 10},
+            "tuned": {"preset": "tuned", "layout": "nchw"},
+        }.items()
+    }
+    | {
         "texts": {
             "question": "?", "repeats": 2, "figures": ["text_datasets"],
             "fixed": {"workload": "llm", "precision": "fp32", "technique": "lora"},
@@ -45,7 +46,7 @@ def read_back(experiment: Experiment) -> Experiment:
     return experiment_of(Manifest.model_validate(json.loads(json.dumps(manifest))), Path("a.zip"))
 
 
-@pytest.mark.parametrize("config", ["overriding", "config.yaml", "paper-vision.yaml", "paper-llm.yaml"])
+@pytest.mark.parametrize("config", ["overriding", "paper-llm.yaml"])
 def test_it_expands_into_the_same_runs(config: str) -> None:
     stated = OVERRIDING if config == "overriding" else yaml.safe_load((ROOT / "config" / config).read_text())
     experiment = Experiment.model_validate(stated)
