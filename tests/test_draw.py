@@ -56,7 +56,7 @@ def refused(*arguments: Path | str) -> str:
     return line
 
 
-@pytest.mark.parametrize("given", ["archive", "results"])
+@pytest.mark.parametrize("given", ["archive", pytest.param("results", marks=pytest.mark.rare)])
 def test_figures_are_those_that_the_workflow_draws(
     given: str, archive: Path, recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,12 +99,6 @@ def test_limits_of_machines_are_shown(recorded_results: Path, tmp_path: Path, mo
     assert "host-2, GPUs" in page and "matrix multiplication" in page and "node07" not in page
     table = json.loads((tmp_path / "drawn/scenarios/recorded/machines.json").read_text())
     assert [each["device"] for each in table["machines"]] == ["cuda"]
-
-
-def test_an_empty_folder_is_taken(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    main(["draw", str(archive), "--out", "."])
-    assert (tmp_path / "report.html").exists()
 
 
 def test_what_is_there_is_never_replaced(archive: Path, tmp_path: Path) -> None:

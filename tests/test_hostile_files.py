@@ -24,9 +24,7 @@ from multicard.trace.kineto import read
 
 def test_a_gzip_bomb_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
-    with gzip.open(path, "wb", compresslevel=1) as packed:
-        for _ in range(80):
-            packed.write(b" " * (1 << 20))
+    path.write_bytes(gzip.compress(b" " * (80 << 20), 1))
     with pytest.raises(TraceError, match="unpacks to more than 40 times its size"):
         read(path)
 
@@ -62,7 +60,6 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]
         (LAUGHS, "its aliases (*name) make"),
         (MERGES, "its aliases (*name) make"),
         ("a: &a [*a]\n", "nested too deeply, or an alias (*name) contains itself"),
-        ("a: " + "[" * 20_000, "nested too deeply"),
         ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
     ],
 )
@@ -106,6 +103,7 @@ def test_runs_are_counted_before_they_are_made() -> None:
         check({"scenarios": {"many": scenario}}, "mine.yaml", outside=False)
 
 
+@pytest.mark.slow
 def test_a_bomb_takes_no_more_memory_than_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
     path.write_bytes(gzip.compress(b"[" + b" " * (1 << 28), 9, mtime=0) * 32)  # 8 MB, for 8.6 GB

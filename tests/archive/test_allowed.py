@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from multicard.archive.allowed import COLUMNS, HARDWARE, VERSION, Allowed, setting
-from multicard.core.layout import ARCHIVED_TABLES
+from multicard.core.layout import ARCHIVED_TABLES, FROM_FIRST_RANK
 from multicard.core.reasons import WORDINGS, Reason, describe_reason
+from multicard.launch.job import OF_EVERY_RANK
+from multicard.record.environment import versions
 from multicard.trace.tables import ACTIVITIES
 
 ALLOWED = Allowed([{"host": {"name": name}} for name in ("gamma7.cluster.example", "gamma8")])
@@ -46,6 +48,12 @@ HOMES = "/home"  # named apart: no file of the project holds a whole path of a m
 )
 def test_free_text(text: str, becomes: str) -> None:
     assert ALLOWED.own(text) == becomes
+
+
+def test_it_is_decided_of_every_field_of_a_record_whether_it_leaves() -> None:
+    assert set(FROM_FIRST_RANK) <= set(ALLOWED._run)
+    assert set(OF_EVERY_RANK) <= set(ALLOWED._rank)
+    assert set(versions()) <= set(ALLOWED._run["versions"])
 
 
 def test_order_and_conditions_of_a_run_stay() -> None:

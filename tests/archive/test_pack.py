@@ -16,14 +16,10 @@ from limits.machine_record import record as machine_record
 from multicard.analysis.machine_limits import MachineLimits
 from multicard.analysis.measures import measure_run
 from multicard.analysis.outputs import write_scenario
-from multicard.archive.allowed import Allowed
 from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest, unpack
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
-from multicard.core.layout import FROM_FIRST_RANK
-from multicard.launch.job import OF_EVERY_RANK
-from multicard.record.environment import versions
 from recorded_runs import add_run, experiment
 
 pytestmark = pytest.mark.slow
@@ -144,14 +140,6 @@ def without_file_names(value: Any) -> Any:
     return value | {"files": [{key: file[key] for key in ("bytes", "sha256")} for file in value["files"]]}
 
 
-def test_it_is_decided_of_every_field_of_a_record_whether_it_leaves() -> None:
-
-    allowed = Allowed()
-    assert set(FROM_FIRST_RANK) <= set(allowed._run)
-    assert set(OF_EVERY_RANK) <= set(allowed._rank)
-    assert set(versions()) <= set(allowed._run["versions"])
-
-
 def test_limits_of_machines_come_along_without_names(
     extracted_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +180,11 @@ def test_equal_runs_give_equal_bytes(recorded_results: Path, tmp_path: Path) -> 
 def test_measures_and_tables_of_an_archive_are_those_of_the_runs(
     recorded_results: Path, recorded_archive: Path, tmp_path: Path
 ) -> None:
+    manifest = read_manifest(recorded_archive)
+    assert [run.parameters["repeat"] for run in manifest.runs] == [1, 2]
+    assert manifest.experiment["scenarios"]["recorded"]["question"] == "What is recorded?"
+    assert "results" not in manifest.experiment
+    assert {file.name for file in manifest.files} | {"manifest.json"} == set(contents(recorded_archive))
     (tmp_path / "runs").mkdir()
     unpack(recorded_archive, tmp_path / "runs")
     folders = sorted((recorded_results / "runs").iterdir())
@@ -208,14 +201,6 @@ def test_measures_and_tables_of_an_archive_are_those_of_the_runs(
             assert mine.select(kept).equals(theirs.select(kept)), path.name
         elif path.name not in ("runs.csv", "tables.json"):  # the first names hosts, the second has checksums of all
             assert path.read_bytes() == (there / path.name).read_bytes(), path.name
-
-
-def test_the_manifest_says_what_is_there_and_how_it_was_configured(recorded_archive: Path) -> None:
-    manifest = read_manifest(recorded_archive)
-    assert [run.parameters["repeat"] for run in manifest.runs] == [1, 2]
-    assert manifest.experiment["scenarios"]["recorded"]["question"] == "What is recorded?"
-    assert "results" not in manifest.experiment
-    assert {file.name for file in manifest.files} | {"manifest.json"} == set(contents(recorded_archive))
 
 
 def test_incomplete_runs_and_those_of_other_experiments_are_skipped(
