@@ -24,9 +24,8 @@ from recorded_runs import add_run, experiment
 
 pytestmark = pytest.mark.slow
 
-HOST, USER, TOKEN, VARIABLE = "zeta9.planted.example", "uplanted", "hf_PlantedPlantedPlanted1", "planted-by-variable"
+HOST, USER, VARIABLE = "zeta9.planted.example", "uplanted", "planted-by-variable"
 LACKING = "2 of 30 kernel launches without a kernel; 1 of 3 steps, held in part, are left out"
-PLANTED = (HOST, "zeta9", USER, TOKEN, VARIABLE, "planted", "/srv/")
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -112,59 +111,29 @@ def plant_machine(canary: str) -> dict[str, Any]:
     return limits | {"variables": {"NCCL_TOPO_FILE": canary}}
 
 
-@pytest.mark.parametrize("user", ["data", "\u017f"])  # the last is a letter whose capital is S
-def test_keys_phases_and_parameters_stay_whatever_the_user_is_called(
-    extracted_run: Path, tmp_path: Path, user: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("USER", "LOGNAME"):
-        monkeypatch.setenv(name, user)
-    monkeypatch.setenv("HOME", f"/home/{user}")
-    change = {"command": [f"/home/{user}/train.py", "Sam"]}
-    folder = add_run(extracted_run, tmp_path / "results", change=lambda record: record.update(change))
-    record = json.loads((folder / "run.json").read_text())
-    pack(experiment(tmp_path / "results"), tmp_path / "out.tar.gz")
-    unpack(tmp_path / "out.tar.gz", tmp_path)
-    archived = json.loads((tmp_path / folder.name / "run.json").read_text())
-    for name in ("run", "parameters", "data", "hardware", "versions"):
-        assert archived[name] == without_file_names(record[name]), name
-    assert "command" not in archived
-    phases = [
-        pq.read_table(each / "activity/phases.parquet").column("phase") for each in (folder, tmp_path / folder.name)
-    ]
-    assert phases[0].equals(phases[1])
-
-
-def without_file_names(value: Any) -> Any:
-    if not isinstance(value, dict) or "files" not in value:
-        return value
-    return value | {"files": [{key: file[key] for key in ("bytes", "sha256")} for file in value["files"]]}
-
-
-def test_limits_of_machines_come_along_without_names(
+def test_keys_phases_parameters_and_limits_of_machines_stay_whatever_the_user_is_called(
     extracted_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PLANTED_SECRET", VARIABLE)
-    add_run(extracted_run, tmp_path / "results", change=lambda record: record["host"].update(name=HOST))
-    limits = machine_record(HOST)
-    limits["parts"][0]["problem"] = f"no end of /home/{USER}/x on {HOST}"
-    limits["links"]["problem"] = f"{USER} may not ask"
-    limits["variables"] = {"NCCL_TOPO_FILE": f"/home/{USER}/topology.xml", "NCCL_NET": VARIABLE}
+    monkeypatch.setenv("USER", "data")
+    change = {"command": ["/home/data/train.py", "Sam"]}
+    folder = add_run(extracted_run, tmp_path / "results", change=lambda record: record.update(change))
+    limits = machine_record(HOST) | {"variables": {"NCCL_TOPO_FILE": f"/home/{USER}/x.xml", "NCCL_NET": VARIABLE}}
     write_json(tmp_path / "results/machine/zeta9-cuda.json", limits)
     pack(experiment(tmp_path / "results"), tmp_path / "out.tar.gz")
-    content = contents(tmp_path / "out.tar.gz")["machine/1-cuda.json"]
-    for word in PLANTED:
-        assert word.encode() not in content.lower(), word
-    kept, without = json.loads(content), ("host", "links", "numa", "variables", "parts")
-    assert kept["host"]["name"] == "host-1"
-    assert kept["links"]["nvidia_smi"] == limits["links"]["nvidia_smi"]
-    assert [part["rows"] for part in kept["parts"]] == [part["rows"] for part in _as_read(limits)["parts"]]
-    assert {key: kept[key] for key in limits if key not in without} == {
-        key: value for key, value in limits.items() if key not in without
-    }
-
-
-def _as_read(limits: dict[str, Any]) -> dict[str, Any]:
-    return MachineLimits.model_validate(limits).model_dump(mode="json")
+    unpack(tmp_path / "out.tar.gz", tmp_path)
+    record, kept = (json.loads((each / "run.json").read_text()) for each in (folder, tmp_path / folder.name))
+    for entry in record["data"]["files"]:
+        del entry["name"]
+    for name in ("run", "parameters", "data", "hardware", "versions"):
+        assert kept[name] == record[name], name
+    assert "command" not in kept
+    phases = (pq.read_table(each / "activity/phases.parquet")["phase"] for each in (folder, tmp_path / folder.name))
+    assert next(phases).equals(next(phases))
+    kept = json.loads(contents(tmp_path / "out.tar.gz")["machine/1-cuda.json"])
+    assert (kept["host"]["name"], kept["links"]["nvidia_smi"]) == ("host-1", limits["links"]["nvidia_smi"])
+    assert not any(word in json.dumps(kept) for word in (USER, HOST, VARIABLE))
+    whole = MachineLimits.model_validate(limits).model_dump(mode="json")
+    assert [part["rows"] for part in kept["parts"]] == [part["rows"] for part in whole["parts"]]
 
 
 def test_equal_runs_give_equal_bytes(recorded_results: Path, tmp_path: Path) -> None:

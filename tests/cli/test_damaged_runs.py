@@ -55,7 +55,6 @@ def alter(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
-        ("steps.csv", cut),
         ("steps.csv", alter),
         ("epochs.csv", lose),
         ("activity/tables.json", lose),

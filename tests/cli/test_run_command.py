@@ -1,6 +1,5 @@
 """`multicard run`: how Snakemake is started, what is told of it, and what it is told."""
 
-import json
 import os
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from multicard.experiment.runs import distinct, expand
 from multicard.launch.signals import ON_SLURM
 from multicard.launch.slurm_watch import QueueWatch
 
-MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
 PYTHON = sys.executable  # a fixture replaces it
 LINES = """host: node7
 launch_run         1
@@ -220,17 +218,3 @@ EXPERIMENT = {
         "formats": {"question": "Which format?", "vary": {"precision": ["fp32"]}, "figures": ["step_breakdown"]}
     },
 }
-
-
-@pytest.mark.rare
-def test_a_configuration_runs_in_a_folder_that_holds_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT))
-    (tmp_path / "random.py").write_text("raise SystemExit('a file of the user was imported')\n")
-    done = subprocess.run(
-        [MULTICARD, "run", "mine.yaml"], cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    [run] = (tmp_path / "results" / "runs").iterdir()
-    assert json.loads((run / "run.json").read_text())["outcome"] == "completed"
-    assert "Which format?" in done.stdout and "completed" in done.stdout
-    assert done.stdout.splitlines()[-1] == "report: results/report.html"

@@ -69,21 +69,6 @@ def test_over_the_seeds_every_order_of_a_block_is_equally_likely() -> None:
     assert chi2_contingency(table).pvalue > LEAST_P
 
 
-def test_drift_that_grows_from_run_to_run_favours_no_configuration() -> None:
-    # Each run is one part slower than the one before it. With repeats back to back, the last of four configurations
-    # would be 3 · 3 = 9 parts slower than the first, whatever the seed.
-    scenarios = expand(experiment(a=scaling(DEVICES)))
-    slower = dict.fromkeys(DEVICES, 0.0)
-    for seed in SEEDS:
-        order = itertools.chain(*blocks(planned_order(scenarios, seed), scenarios, "a"))
-        for position, devices in enumerate(order):
-            slower[devices] += position / 3
-    means = [total / len(SEEDS) for total in slower.values()]
-    # Mean position (0 + 11) / 2. A mean of three uniform places among four has a variance of (16 − 1) / 12 / 3.
-    standard_error = (15 / 36 / len(SEEDS)) ** 0.5
-    assert means == pytest.approx([5.5] * 4, abs=4 * standard_error)
-
-
 @pytest.mark.slow
 def test_drift_over_scenarios_that_share_a_baseline_is_no_effect() -> None:
     # The second scenario compares the runs of the first with its own, in which nothing is different but the moment.
@@ -112,14 +97,6 @@ def test_drift_over_scenarios_that_share_a_baseline_is_no_effect() -> None:
     # 5% by the intervals' coverage, within four standard errors.
     reach = 4 * (0.05 * 0.95 / seeds) ** 0.5
     assert decided == pytest.approx(dict.fromkeys(decided, 0.05 * seeds), abs=reach * seeds)
-
-
-def test_blocks_scenarios_and_seeds_are_shuffled_apart() -> None:
-    scenarios = expand(experiment(a=scaling([*range(1, 9)]), b=scaling([*range(9, 17)])))
-    first, other = (planned_order(scenarios, seed) for seed in (0, 1))
-    shuffled = [*blocks(first, scenarios, "a"), *blocks(other, scenarios, "a")]
-    shuffled += [[devices - 8 for devices in block] for block in blocks(first, scenarios, "b")]
-    assert len({tuple(block) for block in shuffled}) == len(shuffled) == 9
 
 
 def test_scenarios_that_share_runs_by_way_of_others_too_have_common_blocks_and_the_rest_keeps_its_order() -> None:

@@ -125,20 +125,6 @@ def test_no_profiled_window_crosses_a_pass_or_is_longer_than_what_is_measured(
     assert ("dp", 4, 28) in looked_at  # as the comments say
 
 
-def test_kaggles_version_has_the_steps_that_the_comment_says(plans: dict[str, Matrix]) -> None:
-    crossing, steps = set(), set()
-    for run in runs_on_gpus(plans["vision"]):
-        p, source = run.parameters, run.inputs["dataset"].source
-        in_pass = steps_in_pass(p, 42_000 * 9 // 10)
-        if source == "mnist" and 8 * batches_ahead(p, source) > in_pass:
-            crossing.add((p.strategy, p.devices))
-        if (p.strategy, p.devices, p.steps_per_epoch) == ("ddp-ds", 4, 230):
-            steps.add((in_pass, in_pass - p.warmup_steps))
-    assert (steps, crossing) == ({(147, 117)}, {("dp", 4)})
-    comment = "Four GPUs then have 147 steps in a pass: 117 are measured, and only the profiled window of dp"
-    assert comment in (ROOT / "config" / "paper-vision.yaml").read_text()
-
-
 @pytest.mark.parametrize(("name", "control"), [("vision", "profiling"), ("llm", "profiling_tuning")])
 def test_of_the_profilers_controls_only_the_runs_without_one_are_additional(
     name: str, control: str, plans: dict[str, Matrix]
