@@ -37,7 +37,7 @@ def written(*arguments: str) -> dict[str, Any]:
 
 
 def scenario(*arguments: str) -> dict[str, Any]:
-    """The scenario in a file that is written anew."""
+    """The scenario in a file that replaces any other."""
     return written("--overwrite", *arguments)["scenarios"]["scale"]
 
 

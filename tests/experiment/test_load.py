@@ -1,9 +1,6 @@
 """Bad input gets one line that names file and key."""
 
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from snakemake.cli import get_profile_dir
-from snakemake.utils import validate
+from snakemake.utils import update_config, validate
 
 from conftest import ROOT
 from multicard.core.errors import UserError
@@ -254,21 +251,15 @@ def test_a_profile_that_states_no_mapping_is_refused_in_one_line(tmp_path: Path,
         read_experiment(ROOT / "config/config.yaml", tmp_path)
 
 
-@pytest.mark.slow
 def test_a_profile_is_merged_into_the_configuration_as_snakemake_merges_it(tmp_path: Path) -> None:
-    scenario = {"question": "?", "figures": ["step_breakdown"], "fixed": {"device": "cpu"}}
-    config = {"cluster": {"gpu_memory_gb": 80, "nodes": 1}, "scenarios": {"a": scenario}}
+    cluster = {"gpu_memory_gb": 80, "nodes": 1, "cpus_per_node": 8}
+    config = having(cluster=cluster)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "config.yaml").write_text("config: {cluster: {nodes: 2, cpus_per_node: 16}}\n")
-    (tmp_path / "Snakefile").write_text("import json\nprint('merged', json.dumps(config['cluster']))\nrule all:\n")
-    command = [sys.executable, "-m", "snakemake", "--configfile", "mine.yaml", "--profile", ".", "--cores", "1", "-n"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    [merged] = re.findall("^merged (.*)$", ended.stdout, re.M)
-    read = read_experiment(tmp_path / "mine.yaml", tmp_path).cluster
-    assert (read.gpu_memory_gb, read.nodes, read.cpus_per_node) == (80, 2, 16)
-    assert {key: int(value) for key, value in json.loads(merged).items()} == {
-        key: value for key, value in read.model_dump().items() if key in ("gpu_memory_gb", "nodes", "cpus_per_node")
-    }
+    read = read_experiment(tmp_path / "mine.yaml", tmp_path)
+    update_config(config, {"cluster": {"nodes": 2, "cpus_per_node": 16}})
+    assert read == check(config, "merged")
+    assert (read.cluster.gpu_memory_gb, read.cluster.nodes, read.cluster.cpus_per_node) == (80, 2, 16)
 
 
 @pytest.mark.parametrize(

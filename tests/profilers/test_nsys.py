@@ -99,6 +99,8 @@ connection.executescript('''
         (75, NULL, 10 << 24, 1, 1, NULL), (75, 'other', 11 << 24, NULL, 1, NULL),
         (59, NULL, (10 << 24) + 3, 2, 1, x'0102'), (59, 'a', 11 << 24, NULL, 1, CAST('hunter2' AS BLOB)),
         (59, 'b', 10 << 24, NULL, 2, CAST('hunter2' AS BLOB)), (59, 'c', 10 << 24, NULL, NULL, x'03');
+    CREATE TABLE META (name TEXT, value TEXT);
+    INSERT INTO META VALUES ('PROCESS_ENVIRONMENT', 'PATH=hunter2');
     CREATE TABLE PAYLOADS (id INTEGER, content BLOB);
     INSERT INTO PAYLOADS VALUES (7, CAST('TOKEN=hunter2' AS BLOB)), (8, zeroblob(100000));
 ''')
