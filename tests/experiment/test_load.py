@@ -70,34 +70,22 @@ def tuning(vary: dict[str, Any] | None = None, **fixed: Any) -> dict[str, Any]:
             "scenarios.sizes.fixed.strategy: found 'ddpp', expected one of single, dp, ddp, ddp-ds, fsdp "
             "(did you mean 'ddp'?)",
         ),
-        (
-            sizes(vary={"image_size": [0]}),
-            "scenarios.sizes.vary.image_size.0: found 0, input should be greater than or equal to 8",
-        ),
+        (sizes(vary={"image_size": [0]}), "scenarios.sizes.vary.image_size.0: found 0, input should be greater than"),
         (
             sizes({"learning_rate": "1e-3"}),
             "scenarios.sizes.fixed.learning_rate: found '1e-3', input should be a valid number "
             "(YAML wants a point: 1.0e-3)",
         ),
-        (
-            sizes({"warmup_steps": "never"}),
-            "scenarios.sizes.fixed.warmup_steps: found 'never', expected a number of steps, at least 0, or auto",
-        ),
+        (sizes({"warmup_steps": "never"}), "scenarios.sizes.fixed.warmup_steps: found 'never', expected a number of"),
         (having(scenarios={"empty": None}), "scenarios.empty: is empty, expected a mapping"),
-        (
-            having(scenarios={"empty": {"question": "?", "figures": ["step_breakdown"]}}),
-            "scenarios.empty: an empty scenario: state parameters under fixed or vary",
-        ),
+        (having(scenarios={"empty": {"question": "?", "figures": ["memory"]}}), "scenarios.empty: an empty scenario: "),
         (having(scenarios={}), "scenarios: is empty"),
         (sizes({"devices": 1}), "scenarios.sizes: devices is both fixed and varied"),
         (sizes(vary={"devices": [2, 2]}), "scenarios.sizes: vary.devices lists a value twice: [2, 2]"),
-        (
-            sizes(figures=["precision"]),
-            "scenarios.sizes: the figure precision needs two or more values of vary.precision",
-        ),
+        (sizes(figures=["precision"]), "scenarios.sizes: the figure precision needs two or more values of vary.prec"),
         (
             sizes({"dataset": "digit"}),
-            "scenarios.sizes.fixed.dataset: no data set 'digit' under datasets (did you mean 'digits'?)",
+            "scenarios.sizes.fixed.dataset: no data set 'digit' under datasets (did you mean",
         ),
         (data(source="web"), f"datasets.mine.source: found 'web', expected one of {KINDS}"),
         (data(folder="x"), f"datasets.mine.source: missing, expected one of {KINDS}"),
@@ -106,10 +94,7 @@ def tuning(vary: dict[str, Any] | None = None, **fixed: Any) -> dict[str, Any]:
             tuning(dataset="digits"),
             "scenarios.tuning: the workload llm cannot use the data set digits (source: digits)",
         ),
-        (
-            having(modules=["cuda/13.0", "cuda; touch x"]),
-            "modules.1: the name 'cuda; touch x' does not match ^[A-Za-z0-9][A-Za-z0-9_.+/-]*$",
-        ),
+        (having(modules=["cuda/13.0", "cuda; touch x"]), "modules.1: the name 'cuda; touch x' does not match ^[A-Za-z"),
         (None, "expected a mapping with the key scenarios, found nothing"),
         ([1], "expected a mapping with the key scenarios, found list"),
         # Others begin alike.
@@ -120,7 +105,6 @@ def tuning(vary: dict[str, Any] | None = None, **fixed: Any) -> dict[str, Any]:
         (sizes(vary={"devices": ["two", 1]}), "scenarios.sizes.vary.devices.0: found 'two', input should be a valid"),
         (sizes({"learning_rate": float("nan")}), "scenarios.sizes.fixed.learning_rate: found nan, "),
         (sizes(vary={"scaling": ["weak", "strong"]}), "scenarios.sizes: weak and strong scaling are two questions"),
-        (sizes(figures=["techniques"]), "scenarios.sizes: the figure techniques needs"),
         (sizes({"dataset": "facts"}) | {"datasets": TEXTS}, "scenarios.sizes: the workload vision cannot use the data"),
         (data(source="imagefolder", folder="no/such"), "datasets.mine.folder: no such folder: no/such"),
         (data(source="digits", stored_siz=300), "datasets.mine.stored_siz: unknown key (did you mean 'stored_size'?)"),
