@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return folder / build_wheel(str(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_wheel_holds_every_file_of_the_pipeline(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name.removeprefix("multicard/pipeline/") for name in archive.namelist()}
