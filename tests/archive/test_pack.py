@@ -116,7 +116,7 @@ def test_keys_phases_parameters_and_limits_of_machines_stay_whatever_the_user_is
     extracted_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("USER", "data")
-    change = {"command": [f"/home/{os.environ['USER']}/train.py", "Sam"]}
+    change = {"command": [f"/home/{os.environ['USER']}/train.py", "Sam"], "host": {"name": HOST}}
     folder = add_run(extracted_run, tmp_path / "results", change=lambda record: record.update(change))
     limits = machine_record(HOST) | {"variables": {"NCCL_TOPO_FILE": f"/home/{USER}/x.xml", "NCCL_NET": VARIABLE}}
     write_json(tmp_path / "results/machine/zeta9-cuda.json", limits)
