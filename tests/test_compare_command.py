@@ -1,6 +1,6 @@
 """`multicard compare` tells results from traces, and says what it finds in words."""
 
-import json
+import shutil
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -15,6 +15,8 @@ from multicard.cli.compare import compare_results
 from multicard.core.errors import UserError
 from recorded_runs import add_run, experiment
 from synthetic import kineto_trace
+
+pytestmark = pytest.mark.slow
 
 
 def printed(a: Path, b: Path) -> str:
@@ -73,71 +75,54 @@ def test_what_cannot_be_compared_is_one_line(recorded_results: Path, tmp_path: P
     ("file", "content", "says"),
     [
         ("steps.csv", None, "missing"),
-        ("steps.csv", b"", "does not parse as CSV"),
-        ("steps.csv", b"\xff\xfe,\n", "does not parse as CSV"),
-        ("steps.csv", b"rank,epoch\n0,1\n", "found no column step"),
-        ("epochs.csv", None, "missing"),
-        ("epochs.csv", b"epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n", "found no epoch"),
+        ("steps.csv", "\xff\xfe,\n", "does not parse as CSV"),
+        ("steps.csv", "rank,epoch\n0,1\n", "found no column step"),
+        ("epochs.csv", "epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n", "found no epoch"),
         (
             "epochs.csv",
-            b"epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n1,x,x,x,x\n",
+            "epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n1,x,x,x,x\n",
             "found text in the column",
         ),
-        ("activity/phases.parquet", None, "missing"),
-        ("activity/phases.parquet", b"PAR1", "not a Parquet file that can be read"),
-        ("run.json", b'{"run": "a', "does not parse as JSON"),
-        ("run.json", b"{}", "not the record of a run: run: Field required"),
-        ("run.json", b"[]", "found list, expected an object"),
-        ("run.json", "ranks", "not a complete record of a completed run: found no 'ranks'"),
-        ("run.json", "steps_per_pass", "not a complete record of a completed run: found no 'steps_per_pass'"),
+        ("activity/phases.parquet", "PAR1", "not a Parquet file that can be read"),
+        ("run.json", '{"run": "a', "does not parse as JSON"),
+        ("run.json", "{}", "not the record of a run: run: Field required"),
+        ("run.json", "[]", "found list, expected an object"),
     ],
 )
-@pytest.mark.parametrize("side", ["a", "b"])
 def test_a_damaged_file_is_named_in_one_line(
-    side: str, file: str, content: bytes | str | None, says: str, extracted_run: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    file: str, content: str | None, says: str, extracted_run: Path, tmp_path: Path
+) -> None:
     def without_checksums(record: dict[str, Any]) -> None:  # so that the content of a table is looked into
         del record["files"]
 
-    for each in ("a", "b"):
-        folder = add_run(extracted_run, tmp_path / each, change=without_checksums)
-    path = tmp_path / side / "runs" / folder.name / file
-    if content is None:
-        path.unlink()
-    elif isinstance(content, bytes):
-        path.write_bytes(content)
-    else:  # a key that is not there
-        record = json.loads(path.read_text())
-        del record[content]
-        path.write_text(json.dumps(record))
-    with pytest.raises(SystemExit) as stopped:
-        main(["compare", str(tmp_path / "a"), str(tmp_path / "b")])
-    [line] = str(stopped.value.code).splitlines()
-    assert line.startswith(f"{path}: ")
-    assert says in line
-    assert capsys.readouterr().out == ""
+    whole = add_run(extracted_run, tmp_path / "whole", change=without_checksums)
+    path = Path(shutil.copytree(tmp_path / "whole", tmp_path / "bad")) / "runs" / whole.name / file
+    path.unlink()
+    if content is not None:
+        path.write_text(content, encoding="latin-1")
+    for sides in (("whole", "bad"), ("bad", "whole")):
+        with pytest.raises(UserError) as stopped:
+            printed(*(tmp_path / side for side in sides))
+        [line] = str(stopped.value).splitlines()
+        assert line.startswith(f"{path}: ") and says in line
 
 
-def test_a_measure_of_one_side_has_a_line(extracted_run: Path, tmp_path: Path) -> None:
+def test_a_measure_of_one_side_has_a_line_and_nothing_in_common_is_said(
+    recorded_results: Path, extracted_run: Path, tmp_path: Path
+) -> None:
     def metered(record: dict[str, Any]) -> None:
         for rank in record["ranks"]:
             rank["energy"] = [{"energy_j": 5.0}]
 
-    add_run(extracted_run, tmp_path / "a")
-    add_run(extracted_run, tmp_path / "b", change=metered)
-    [energy] = [line for line in printed(tmp_path / "a", tmp_path / "b").splitlines() if "energy per sample" in line]
+    add_run(extracted_run, tmp_path / "a", change=metered)
+    [energy] = [line for line in printed(recorded_results, tmp_path / "a").splitlines() if "energy per sample" in line]
     assert "0 / 1" in energy and "measured in b only" in energy
-
-
-def test_nothing_in_common_is_said(recorded_results: Path, extracted_run: Path, tmp_path: Path) -> None:
-    add_run(extracted_run, tmp_path, seed=3)
-    assert "cannot tell: no configuration completed in both" in printed(recorded_results, tmp_path)
+    add_run(extracted_run, tmp_path / "b", seed=3)
+    assert "cannot tell: no configuration completed in both" in printed(recorded_results, tmp_path / "b")
 
 
 def test_the_command_compares_folders_and_archives(
     recorded_results: Path, recorded_archive: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for other in (recorded_results, recorded_archive):
-        main(["compare", str(other), str(recorded_results)])
-        assert "inconclusive" in capsys.readouterr().out
+    main(["compare", str(recorded_archive), str(recorded_results)])
+    assert "inconclusive" in capsys.readouterr().out

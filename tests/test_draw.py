@@ -56,7 +56,7 @@ def refused(*arguments: Path | str) -> str:
     return line
 
 
-@pytest.mark.parametrize("given", ["archive", "results"])
+@pytest.mark.parametrize("given", ["archive", pytest.param("results", marks=pytest.mark.rare)])
 def test_figures_are_those_that_the_workflow_draws(
     given: str, archive: Path, recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,12 +101,6 @@ def test_limits_of_machines_are_shown(recorded_results: Path, tmp_path: Path, mo
     assert [each["device"] for each in table["machines"]] == ["cuda"]
 
 
-def test_an_empty_folder_is_taken(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    main(["draw", str(archive), "--out", "."])
-    assert (tmp_path / "report.html").exists()
-
-
 def test_what_is_there_is_never_replaced(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
@@ -116,29 +110,25 @@ def test_what_is_there_is_never_replaced(archive: Path, tmp_path: Path) -> None:
     assert "/proc/x/y: cannot be written: /proc" in refused(archive, "--out", "/proc/x/y")
 
 
-def test_an_altered_archive_is_named_and_leaves_nothing(archive: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.tar.gz"
+def test_what_cannot_be_drawn_is_named_and_leaves_nothing(
+    archive: Path, recorded_results: Path, tmp_path: Path
+) -> None:
+    cut, out = tmp_path / "cut.tar.gz", tmp_path / "out"
     cut.write_bytes(archive.read_bytes()[:-2000])
-    assert refused(cut, "--out", tmp_path / "out").startswith(f"{cut}: runs/vision_digits")
+    assert refused(cut, "--out", out).startswith(f"{cut}: runs/vision_digits")
     assert list(tmp_path.iterdir()) == [cut]
-    cut.write_bytes(b"no")
-    assert f"{cut}: manifest.json: cut, damaged or no archive" in refused(cut, "--out", tmp_path / "out")
-    assert f"a.yaml: {archive} has its own configuration" in refused(
-        archive, "--out", tmp_path / "out", "--config", "a.yaml"
-    )
-    assert "none.zip: no such file" in refused(tmp_path / "none.zip", "--out", tmp_path / "out")
-
-
-def test_results_need_their_configuration(recorded_results: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert "does not state what was asked, give its configuration: --config FILE" in refused(
-        recorded_results, "--out", out
-    )
-    assert "found no results, expected a folder with runs/*/run.json, or .tar.gz or .zip" in refused(
-        tmp_path, "--out", out, "--config", tmp_path / "a.yaml"
-    )
-    other = write_configuration(tmp_path / "a.yaml", Path("results"), fixed=FIXED | {"devices": 1})
-    assert "found no complete run of the experiment" in refused(recorded_results, "--out", out, "--config", other)
+    config = write_configuration(tmp_path / "a.yaml", Path("results"), fixed=FIXED | {"devices": 1})
+    for given, says in (
+        ([archive, "--config", "a.yaml"], f"a.yaml: {archive} has its own configuration"),
+        ([tmp_path / "none.zip"], "none.zip: no such file"),
+        ([recorded_results], "does not state what was asked, give its configuration: --config FILE"),
+        (
+            [tmp_path, "--config", config],
+            "found no results, expected a folder with runs/*/run.json, or ",
+        ),
+        ([recorded_results, "--config", config], "found no complete run of the experiment"),
+    ):
+        assert says in refused(*given, "--out", out)
     assert not out.exists()
 
 

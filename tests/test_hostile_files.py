@@ -24,9 +24,7 @@ from multicard.trace.kineto import read
 
 def test_a_gzip_bomb_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
-    with gzip.open(path, "wb", compresslevel=1) as packed:
-        for _ in range(80):
-            packed.write(b" " * (1 << 20))
+    path.write_bytes(gzip.compress(b" " * (80 << 20), 1))
     with pytest.raises(TraceError, match="unpacks to more than 40 times its size"):
         read(path)
 
@@ -44,7 +42,7 @@ def test_a_small_table_of_many_rows_is_not_read(tmp_path: Path) -> None:
 def test_a_long_text_in_many_rows_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "phases.parquet"
     words = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), 1_000_000), pa.array(["x" * 1000]))
-    pq.write_table(pa.table({"phase": words.cast(pa.string()).slice(0, 1000)}), path)
+    pq.write_table(pa.table({"phase": words.slice(0, 1000).cast(pa.string())}), path)
     assert read_activity(path)["phase"].type == pa.string()
     pq.write_table(pa.table({"phase": words}), path, store_schema=False)
     assert path.stat().st_size < 1 << 20
@@ -62,8 +60,7 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]
         (LAUGHS, "its aliases (*name) make"),
         (MERGES, "its aliases (*name) make"),
         ("a: &a [*a]\n", "nested too deeply, or an alias (*name) contains itself"),
-        ("a: " + "[" * 20_000, "nested too deeply"),
-        ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+        ("a: " + "[" * 1000 + "]" * 1000, "nested too deeply"),
     ],
 )
 def test_yaml_that_grows_without_end_is_refused(text: str, says: str, tmp_path: Path) -> None:
@@ -106,6 +103,7 @@ def test_runs_are_counted_before_they_are_made() -> None:
         check({"scenarios": {"many": scenario}}, "mine.yaml", outside=False)
 
 
+@pytest.mark.slow
 def test_a_bomb_takes_no_more_memory_than_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
     path.write_bytes(gzip.compress(b"[" + b" " * (1 << 28), 9, mtime=0) * 32)  # 8 MB, for 8.6 GB

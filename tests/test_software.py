@@ -11,76 +11,42 @@ from conftest import ROOT
 from multicard.profilers.nsys import WITH_CUDA, older_than_cuda
 
 DEFINITION = (ROOT / "envs" / "apptainer.def").read_text(encoding="utf-8")
-# Sections of a definition file, as Apptainer's user guide lists them.
-SECTIONS = {"setup", "files", "environment", "post", "runscript", "startscript", "test", "labels", "help"}
+INSTALL_NSYS = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", DEFINITION, re.M | re.S))
 
 
-def section(name: str) -> str:
-    found = re.search(rf"^%{name}\n(.*?)(?=^%|\Z)", DEFINITION, re.M | re.S)
-    assert found, name
-    return found[1]
+def test_the_lock_holds_the_versions_that_work_together() -> None:
+    lock = (ROOT / "envs" / "requirements.lock").read_text(encoding="utf-8")
+    for pin in ("torch==2.11.0", "torchvision==0.26.0", "torchao==0.15.0", "torchtune==0.6.1", "torchdata==0.11.0"):
+        assert f"\n{pin} " in lock
 
 
-def copied() -> dict[str, str]:
-    """Sources of the copied files and folders, by their place in the container."""
-    return {there: here for here, there in (line.split() for line in section("files").splitlines() if line.strip())}
-
-
-def test_the_container_is_defined_by_sections_that_apptainer_knows() -> None:
-    assert set(re.findall(r"^%(\w+)", DEFINITION, re.M)) <= SECTIONS
-    assert re.findall(r"^(Bootstrap|From): (\S+)$", DEFINITION, re.M) == [
-        ("Bootstrap", "docker"),
-        ("From", "debian:12"),
-    ]
-
-
-def test_what_goes_into_the_container_exists_and_is_tracked() -> None:
+def test_the_container_is_made_of_tracked_files_by_the_lock_and_has_what_the_package_looks_for() -> None:
+    known = {"setup", "files", "environment", "post", "runscript", "startscript", "test", "labels", "help"}
+    assert set(SECTIONS) <= known  # as Apptainer's user guide lists them
+    copied = dict(reversed(line.split()) for line in SECTIONS["files"].splitlines() if line.strip())
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    if not tracked:
-        pytest.skip("not a git checkout")
-    for here in copied().values():
-        assert re.search(rf"^{re.escape(here)}(/|$)", tracked, re.M), here
-
-
-@pytest.mark.parametrize("name", ["envs/requirements.lock", "envs/make-venv.sh", "envs/install-nsys.sh"])
-def test_the_container_is_made_of_the_lock_by_the_scripts_that_make_any_environment(name: str) -> None:
-    inside = {there: here for there, here in copied().items() if name.startswith(here)}
-    assert inside
-    if name.endswith(".sh"):
-        [(there, here)] = inside.items()
-        assert f"{there}{name.removeprefix(here)}" in section("post")
-
-
-def test_the_container_has_what_building_the_package_reads() -> None:
+    if tracked:
+        assert all(re.search(rf"^{re.escape(here)}(/|$)", tracked, re.M) for here in copied.values())
+    for script in ("make-venv.sh", "install-nsys.sh --nvidia"):
+        assert script in SECTIONS["post"]
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     read = re.findall(r'^(?:readme = |license-files = \[)"([^"]+)"', pyproject, re.M)
-    assert {"pyproject.toml", "hatch_build.py", "src", *read} <= set(copied().values())
-    assert len(read) == 2
-
-
-def test_the_container_has_the_pipeline_where_the_package_looks_for_it() -> None:
+    assert len(read) == 2 and {"pyproject.toml", "hatch_build.py", "envs", *read} <= set(copied.values())
     pipeline = ("src", "Snakefile", "workflow", "profiles", "resources")
-    assert {f"/opt/multicard/{part}": part for part in pipeline}.items() <= copied().items()
+    assert {f"/opt/multicard/{part}": part for part in pipeline}.items() <= copied.items()
 
 
-def test_the_definition_states_no_version_of_a_package() -> None:
-    stated = DEFINITION.replace("debian:12", "").replace("Debian 12", "")
+def test_the_container_states_no_version_of_a_package_and_the_debian_of_nsys() -> None:
+    [debian] = re.findall(r"^From: debian:(\d+)$", DEFINITION, re.M)
+    assert re.search(r'VERSION_ID="(\d+)"', INSTALL_NSYS)[1] == debian
+    stated = DEFINITION.replace(f"debian:{debian}", "")
     assert not re.search(r"==|\d+\.\d+|\bpython3\.\d", stated)
 
 
-def test_the_container_is_of_the_debian_for_which_nsys_is_installed() -> None:
-    script = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
-    assert re.search(r'VERSION_ID="(\d+)"', script)[1] == re.search(r"^From: debian:(\d+)$", DEFINITION, re.M)[1]
-
-
-def test_the_container_has_an_nsys_as_new_as_the_cuda_of_torch() -> None:
-    script = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
-    [version] = re.findall(r"^of_cuda=([\d.]+)", script, re.M)
+def test_nsys_is_as_new_as_the_cuda_of_torch_and_documented() -> None:
+    [version] = re.findall(r"^of_cuda=([\d.]+)", INSTALL_NSYS, re.M)
     assert older_than_cuda(version, torch.version.cuda) is None
-    assert "install-nsys.sh --nvidia" in section("post")
-
-
-def test_the_documented_versions_of_nsys_are_those_that_are_asked_for() -> None:
     page = (ROOT / "docs" / "software.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+\.\d+)[\d., ]* \| (\d+\.\d+\.\d+) \|", page, re.M)
     assert {tuple(map(int, cuda.split("."))): tuple(map(int, nsys.split("."))) for cuda, nsys in rows} == WITH_CUDA
@@ -106,7 +72,6 @@ def test_nvidias_nsys_is_installed_from_nvidias_repository(tmp_path: Path) -> No
     assert "trixie" not in asked
 
 
-@pytest.mark.parametrize("name", ["post", "test", "environment", "runscript"])
-def test_the_sections_are_shell_scripts(name: str) -> None:
-    checked = subprocess.run(["sh", "-n"], input=section(name), capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, "")
+def test_the_sections_are_shell_scripts() -> None:
+    for name in ("post", "test", "environment", "runscript"):
+        subprocess.run(["sh", "-n"], input=SECTIONS[name], capture_output=True, text=True, check=True)

@@ -20,9 +20,8 @@ from multicard.trace.find_steps import FoundSteps, HostSteps, Owner, find_steps
 
 FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
 
-pytestmark = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason="set MULTICARD_TRACES to a folder of real traces (nsys/*.sqlite, kineto/*.json.gz)"
-)
+UNNAMED = "set MULTICARD_TRACES to a folder of real traces (nsys/*.sqlite, kineto/*.json.gz)"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not FOLDER.is_dir(), reason=UNNAMED)]
 
 # Trace, devices, GPU, steps; the GPUs are those that the README of the traces names.
 RUNS = [

@@ -31,7 +31,6 @@ def common(folder: Path, pattern: str, devices: int) -> list[list[tuple[float, f
 @pytest.mark.parametrize(
     ("captured", "shared"),
     [
-        ([LENGTHS, LENGTHS[1:]], LENGTHS[1:-1]),
         ([LENGTHS[1:], LENGTHS], LENGTHS[1:-1]),
         ([LENGTHS, LENGTHS[:-1]], LENGTHS[:-2]),
         ([LENGTHS[:-1], LENGTHS[1:]], LENGTHS[1:-2]),  # as many steps each, and not the same ones

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from multicard.archive.allowed import COLUMNS, HARDWARE, VERSION, Allowed, setting
-from multicard.core.layout import ARCHIVED_TABLES
+from multicard.core.layout import ARCHIVED_TABLES, FROM_FIRST_RANK
 from multicard.core.reasons import WORDINGS, Reason, describe_reason
+from multicard.launch.job import OF_EVERY_RANK
+from multicard.record.environment import versions
 from multicard.trace.tables import ACTIVITIES
 
 ALLOWED = Allowed([{"host": {"name": name}} for name in ("gamma7.cluster.example", "gamma8")])
@@ -48,6 +50,12 @@ def test_free_text(text: str, becomes: str) -> None:
     assert ALLOWED.own(text) == becomes
 
 
+def test_it_is_decided_of_every_field_of_a_record_whether_it_leaves() -> None:
+    assert set(FROM_FIRST_RANK) <= set(ALLOWED._run)
+    assert set(OF_EVERY_RANK) <= set(ALLOWED._rank)
+    assert set(versions()) <= set(ALLOWED._run["versions"])
+
+
 def test_order_and_conditions_of_a_run_stay() -> None:
     state = {"sm_clock_mhz": 1755, "power_limit_w": 700.0, "clock_reasons": ["hw_thermal_slowdown"]}
     host = {"before": {"cpu_frequency_mhz": 2600.002, "load_average": 0.1}, "others_cpu_s": 1.25, "wall_s": 31.02}
@@ -60,18 +68,24 @@ def test_order_and_conditions_of_a_run_stay() -> None:
     assert ALLOWED.record(record) == record
 
 
-@pytest.mark.parametrize(
-    ("column", "word"),
-    [
-        ("class", "matrix_multiply"), ("function", "cudaLaunchKernel"), ("function", "cuMemcpyHtoDAsync_v2"),
-        ("collective", "all_reduce"), ("operation", "host_to_device"), ("phase", "data"), ("pool", "torch_reserved"),
-        ("of", "time of all memory operations on the device"), ("of", "time of all CUDA API calls of the process"),
-        ("of", "time of all kernels on the device"), ("share", "nccl"), ("extent", "device"), ("scope", "steps"),
-    ],
-)  # fmt: skip
-def test_words_of_tables_stay(column: str, word: str) -> None:
-    assert COLUMNS[column](word) == word
-    assert COLUMNS[column]("mplanted") is None
+def test_words_of_tables_stay() -> None:
+    for column, words in {
+        "class": ["matrix_multiply"],
+        "function": ["cudaLaunchKernel", "cuMemcpyHtoDAsync_v2"],
+        "collective": ["all_reduce"],
+        "operation": ["host_to_device"],
+        "phase": ["data"],
+        "pool": ["torch_reserved"],
+        "share": ["nccl"],
+        "extent": ["device"],
+        "scope": ["steps"],
+        "of": [
+            "time of all memory operations on the device",
+            "time of all CUDA API calls of the process",
+            "time of all kernels on the device",
+        ],
+    }.items():
+        assert [COLUMNS[column](word) for word in (*words, "mplanted")] == [*words, None]
 
 
 def test_every_column_of_text_has_a_rule() -> None:
@@ -79,35 +93,19 @@ def test_every_column_of_text_has_a_rule() -> None:
     assert texts == {*COLUMNS, "report"}
 
 
-@pytest.mark.parametrize(
-    ("value", "becomes"),
-    [("0", "0"), ("INFO", "INFO"), ("expandable_segments:True,max_split_size_mb:512", None), ("eth-mplanted", "set")],
-)
-def test_settings_keep_numbers_and_known_words(value: str, becomes: str | None) -> None:
-    assert setting(value) == (value if becomes is None else becomes)
-
-
-@pytest.mark.parametrize(
-    ("value", "becomes"),
-    [
-        ("2.11.0+cu130", "2.11.0+cu130"), ("2.6.0a0+df5bbc09d1", "2.6.0a0+df5bbc09d1"), ("580.65.06", "580.65.06"),
-        ("2.11.0+mplanted", "2.11.0"), ("mplanted", None), (None, None),
-    ],
-)  # fmt: skip
-def test_versions_keep_what_has_their_form(value: str | None, becomes: str | None) -> None:
-    assert VERSION(value) == becomes
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_settings_versions_and_names_of_hardware_keep_what_has_their_form() -> None:
+    for value in ("0", "INFO", "expandable_segments:True,max_split_size_mb:512"):
+        assert setting(value) == value
+    assert setting("eth-mplanted") == "set"
+    for value in ("2.11.0+cu130", "2.6.0a0+df5bbc09d1", "580.65.06"):
+        assert VERSION(value) == value
+    assert [VERSION(value) for value in ("2.11.0+mplanted", "mplanted", None)] == ["2.11.0", None, None]
+    for name in (
         "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090", "Tesla V100-SXM2-16GB",
         "Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz", "AMD EPYC 9334 32-Core Processor", "Intel(R) Xeon(R) w9-3495X",
         "AMD Ryzen 7 PRO 5850U with Radeon Graphics", "synthetic processor", "aarch64", "Neoverse-N1",
-    ],
-)  # fmt: skip
-def test_names_of_hardware_stay(name: str) -> None:
-    assert HARDWARE(name) == name
+    ):  # fmt: skip
+        assert HARDWARE(name) == name
 
 
 def test_gpus_can_be_told_apart_but_not_found() -> None:
@@ -171,35 +169,27 @@ REASONS = [
 ]
 
 
-@pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason.code)
-def test_all_facts_of_a_reason_are_kept_whatever_its_wording(reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WORDINGS, reason.code, f"a new wording of {reason.code}: {{signal}} {{step}} {{exit_code}}")
-    kept = Allowed().record({"reason": reason.record()})["reason"]
-    assert _without_nodes(kept) == _without_nodes(reason.record())
-    assert _without_nodes(describe_reason(kept)) == _without_nodes(describe_reason(reason.record()))
-    assert "a new wording" in describe_reason(kept)
+def test_all_facts_of_every_kind_of_reason_are_kept_whatever_its_wording(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {reason.code for reason in REASONS} == set(WORDINGS)
+    for reason in REASONS:
+        monkeypatch.setitem(WORDINGS, reason.code, "a new wording: {signal} {step} {exit_code}")
+        kept = Allowed().record({"reason": reason.record()})["reason"]
+        assert _without_nodes(kept) == _without_nodes(reason.record())
+        assert _without_nodes(describe_reason(kept)) == _without_nodes(describe_reason(reason.record()))
+        assert "a new wording" in describe_reason(kept)
 
 
 def _without_nodes(said: Any) -> str:
     return re.sub(r"host-\d|n\d", "node", said if isinstance(said, str) else json.dumps(said, sort_keys=True))
 
 
-def test_every_code_is_in_these_tests() -> None:
-    assert {reason.code for reason in REASONS} == set(WORDINGS)
+def test_hosts_are_counted_in_the_order_of_the_runs_and_words_stay() -> None:
+    def named(*names: str) -> Allowed:
+        return Allowed([{"host": {"name": name}} for name in names])
 
-
-def test_hosts_are_counted_in_the_order_of_the_runs_and_stay_the_same() -> None:
-    allowed = Allowed([{"host": {"name": name}} for name in ("b", "a1", "b2", "a1")])
-    assert [allowed.own(name) for name in ("a1", "b2")] == ["host-2", "host-3"]
-
-
-def test_a_machine_whose_name_is_a_word_changes_no_command() -> None:
-    assert Allowed([{"host": {"name": "train"}}]).own("train.py --train images") == "train.py --train images"
-
-
-def test_made_up_runs_stay_marked() -> None:
-    allowed = Allowed([{"host": {"name": "synthetic"}}])
-    assert allowed.record({"host": {"name": "synthetic"}}) == {"host": {"name": "synthetic"}}
+    assert [named("b", "a1", "b2", "a1").own(name) for name in ("a1", "b2")] == ["host-2", "host-3"]
+    assert named("train").own("train.py --train images") == "train.py --train images"
+    assert named("synthetic").record({"host": {"name": "synthetic"}}) == {"host": {"name": "synthetic"}}
 
 
 def test_nodes_are_numbered_wherever_they_stand() -> None:

@@ -1,8 +1,6 @@
 """Recorded runs stand for runs that cannot take place here."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 from conftest import ROOT
 from multicard.archive.pack import pack
 from multicard.archive.recorded import archives_in, find_recorded, unsupported_reasons
+from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
@@ -36,23 +35,22 @@ def reasons(asked: Any) -> tuple[dict[str, Run], dict[str, str | None]]:
     return runs, unsupported_reasons(asked, runs, HERE, find_recorded(asked, runs))
 
 
+@pytest.mark.slow
 def test_a_recorded_run_needs_no_card_and_the_others_say_what_they_need(gpu_archive: Path, tmp_path: Path) -> None:
-    _, without = reasons(on_cards(tmp_path, 2))
-    assert set(without.values()) == {"needs a CUDA GPU, none found"}
+    lacking = "needs a CUDA GPU, none found"
+    assert set(reasons(on_cards(tmp_path, 2))[1].values()) == {lacking}
     runs, given = reasons(on_cards(tmp_path, 2, recorded=[str(gpu_archive)]))
-    assert {runs[run].parameters.repeat: reason for run, reason in given.items()} == {
-        1: None,
-        2: "needs a CUDA GPU, none found",
-    }
+    assert {runs[run].parameters.repeat: reason for run, reason in given.items()} == {1: None, 2: lacking}
 
 
+@pytest.mark.slow
 def test_a_run_on_another_data_set_of_that_name_is_not_taken(gpu_archive: Path, tmp_path: Path) -> None:
     fewer = {"digits": {"source": "digits", "limit": 99}}
-    asked = on_cards(tmp_path, datasets=fewer, recorded=[str(gpu_archive)])
-    [reason] = reasons(asked)[1].values()
-    assert reason == (f"needs a CUDA GPU, none found; not taken from {gpu_archive}: its data set digits is another one")
+    [reason] = reasons(on_cards(tmp_path, datasets=fewer, recorded=[str(gpu_archive)]))[1].values()
+    assert reason == f"needs a CUDA GPU, none found; not taken from {gpu_archive}: its data set digits is another one"
 
 
+@pytest.mark.slow
 def test_the_data_set_of_a_recorded_run_may_be_elsewhere(extracted_run: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     (there / "a").mkdir(parents=True)
@@ -73,6 +71,7 @@ def test_the_data_set_of_a_recorded_run_may_be_elsewhere(extracted_run: Path, tm
     assert list(found.values()) == [None, f"no data set mine: folder: no such folder: {tmp_path / 'gone'}"]
 
 
+@pytest.mark.slow
 def test_a_run_of_this_machine_comes_before_a_recorded_one(recorded_archive: Path, tmp_path: Path) -> None:
     asked = experiment(tmp_path, 2, recorded=[str(recorded_archive)])
     runs = distinct(expand(asked))
@@ -87,24 +86,19 @@ def test_a_run_of_this_machine_comes_before_a_recorded_one(recorded_archive: Pat
     assert own.name in find_recorded(asked, runs).archives
 
 
-@pytest.mark.parametrize(
-    ("recorded", "says"),
-    [
+def test_bad_lists_of_archives_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    path.touch()
+    for recorded, says in (
         (["none.zip"], "recorded.0: no such file: none.zip"),
         (["x.rar"], "recorded.0: found 'x.rar', expected a name that ends in .tar.gz or .zip"),
         ("x.zip", "recorded: found 'x.zip', input should be a valid list"),
-    ],
-)
-def test_bad_lists_of_archives_are_one_line(recorded: Any, says: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as stopped:
-        experiment(tmp_path, recorded=recorded)
-    [line] = str(stopped.value).splitlines()
-    assert says in line
-
-
-def test_an_archive_is_listed_once(recorded_archive: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"recorded.1: lists .* twice"):
-        experiment(tmp_path, recorded=[str(recorded_archive)] * 2)
+        ([str(path)] * 2, f"recorded.1: lists {path} twice"),
+    ):
+        with pytest.raises(UserError) as stopped:
+            experiment(tmp_path, recorded=recorded)
+        [line] = str(stopped.value).splitlines()
+        assert says in line
 
 
 def test_archives_of_a_folder_have_names(tmp_path: Path) -> None:
@@ -121,28 +115,22 @@ def test_archives_of_a_folder_have_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_archive_runs_and_status(gpu_archive: Path, recorded_results: Path, tmp_path: Path) -> None:
-    def multicard(*arguments: str) -> subprocess.CompletedProcess[str]:
-        program = "from multicard.cli import main; main()"
-        return subprocess.run(
-            [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+def test_the_commands_archive_runs_and_status(
+    gpu_archive: Path, recorded_results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def multicard(*arguments: object) -> str:
+        main([*map(str, arguments)])
+        return capsys.readouterr().out
 
     config = write_configuration(tmp_path / "a.yaml", recorded_results, 2)
-    packed = multicard("archive", "--config", str(config), "out.tar.gz")
-    assert packed.returncode == 0, packed.stderr
-    assert packed.stdout.startswith("runs: 2, ")
-    planned = multicard("archive", "--config", str(config), "--profile", str(ROOT / "profiles/slurm"), "slurm.tar.gz")
-    assert planned.stdout.startswith("runs: 2, "), planned.stderr
-    stopped = multicard("archive", "--config", str(config), "out.rar")
-    assert (stopped.returncode, len(stopped.stderr.splitlines())) == (1, 1)
+    assert multicard("archive", "--config", config, tmp_path / "out.tar.gz").startswith("runs: 2, ")
+    slurm = ("--profile", ROOT / "profiles/slurm")
+    assert multicard("archive", "--config", config, *slurm, tmp_path / "slurm.zip").startswith("runs: 2, ")
+    with pytest.raises(SystemExit, match=r"^out\.rar: expected a name that ends in"):
+        multicard("archive", "--config", config, "out.rar")
 
     write_configuration(config, tmp_path / "new", 2, ON_GPUS, recorded=[str(gpu_archive)])
-    listed = multicard("runs", "--config", str(config))
-    assert "recorded in" in listed.stdout
-    assert "2 runs, 0 can run here, 1 recorded (" in listed.stdout
-    assert multicard("status", "--config", str(config)).stdout.splitlines()[-1] == "1 waiting, 1 cannot run here"
-
-    compared = multicard("compare", str(recorded_results), "out.tar.gz")
-    assert compared.returncode == 0, compared.stderr
-    assert "inconclusive" in compared.stdout
+    listed = multicard("runs", "--config", config)
+    assert "recorded in" in listed
+    assert "2 runs, 0 can run here, 1 recorded (" in listed
+    assert multicard("status", "--config", config).splitlines()[-1] == "1 waiting, 1 cannot run here"

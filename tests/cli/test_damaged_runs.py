@@ -11,6 +11,8 @@ from multicard.analysis.outputs import write_scenario
 from multicard.cli import main
 from recorded_runs import add_run, write_configuration
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def config(recorded_results: Path, tmp_path: Path) -> Path:
@@ -53,19 +55,15 @@ def alter(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
-        ("steps.csv", lose),
-        ("steps.csv", cut),
         ("steps.csv", alter),
         ("epochs.csv", lose),
         ("activity/tables.json", lose),
-        ("activity/kernel_classes.parquet", lose),
         ("activity/kernel_classes.parquet", cut),
     ],
 )
 def test_status_names_a_file_that_was_harmed_after_its_run_was_measured(
     config: Path, name: str, harm: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(capsys, "status", "--config", config)[:2] == (0, "2 completed\n")
     path = first_run(config) / name
     harm(path)
     code, out, _ = run(capsys, "status", "--config", config)
@@ -75,13 +73,12 @@ def test_status_names_a_file_that_was_harmed_after_its_run_was_measured(
     assert counts == "1 damaged, 1 completed"
 
 
-def test_recommend_and_draw_name_a_run_that_lost_a_file(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_reads_results_names_a_run_that_lost_a_file(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, path = config.parent / "results", first_run(config) / "activity/cuda_api.parquet"
     assert run(capsys, "recommend", results)[2] == ""
+    assert run(capsys, "status", "--config", config)[:2] == (0, "2 completed\n")
     path.unlink()
     for command in (
-        ("recommend", results),
-        ("recommend", results, "--config", config),
         ("recommend", results, "--config", config, "--json"),
         ("draw", results, "--config", config, "--out", config.parent / "drawn"),
     ):
@@ -89,17 +86,9 @@ def test_recommend_and_draw_name_a_run_that_lost_a_file(config: Path, capsys: py
         [named] = err.splitlines()
         assert code == 0
         assert named.startswith(f"{path}: missing")
-
-
-def test_archive_fails_when_it_has_to_skip_a_run_and_names_what_it_lacks(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = first_run(config) / "epochs.csv"
-    path.unlink()
     code, out, _ = run(capsys, "archive", "--config", config, config.parent / "all.zip")
-    assert code == 1
+    assert (code, (config.parent / "all.zip").exists()) == (1, True)
     assert out.startswith(f"skipped: {path}: missing")
-    assert (config.parent / "all.zip").exists()
 
 
 def test_a_run_that_was_not_begun_lacks_nothing(config: Path, extracted_run: Path) -> None:

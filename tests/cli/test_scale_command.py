@@ -14,7 +14,9 @@ from multicard.cli._own_command import parse_command
 from multicard.core.errors import UserError
 from multicard.experiment.load import check, read_experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.runs import Run, distinct, expand
+from multicard.experiment.runs import distinct, expand
+
+ONE = ("--devices", "1", "--", "train.py")
 
 
 @pytest.fixture
@@ -34,6 +36,11 @@ def written(*arguments: str) -> dict[str, Any]:
     return yaml.safe_load(Path("multicard.yaml").read_text())
 
 
+def scenario(*arguments: str) -> dict[str, Any]:
+    """The scenario in a file that replaces any other."""
+    return written("--overwrite", *arguments)["scenarios"]["scale"]
+
+
 def refused(*arguments: str) -> str:
     """The one line that refuses it, where nothing may be written."""
     before = sorted(Path().iterdir())
@@ -46,83 +53,43 @@ def refused(*arguments: str) -> str:
 
 def test_the_file_says_what_was_asked_and_is_valid(folder: Path) -> None:
     stated = written(
-        "--devices", "1,2", "--vary", "batch-size=32,64", "--vary", "amp=none,bf16", "--vary", "lr=0.1",
+        "--devices", "1,2", "--vary", "batch-size= 32, 64", "--vary", "amp=none,bf16", "--vary", "lr=0.1",
         "--steps", "20", "--repeats", "3", "--pass", "HF_HOME", "--samples-per-step", "64", "--python", sys.executable,
         "--results", "out", "--time-limit-min", "5", "--warmup", "3", "--profiled-steps", "4",
         "--", "train.py", "--batch-size", "{batch-size}", "--amp={amp}", "--lr", "{lr}", "--out", "{run_dir}/x y",
     )  # fmt: skip
-    [scenario] = stated["scenarios"].values()
-    assert (stated["results"], stated["time_limit_min"], scenario["repeats"]) == ("out", 5, 3)
-    assert scenario["fixed"] == {
-        "workload": "script",
-        "command": [
-            "train.py",
-            "--batch-size",
-            "{batch_size}",
-            "--amp={amp}",
-            "--lr",
-            "{lr}",
-            "--out",
-            "{run_dir}/x y",
-        ],
-        "folder": ".",
-        "device": "cpu",
-        "steps": 20,
-        "python": sys.executable,
-        "launcher": "auto",
-        "environment": ["HF_HOME"],
-        "samples_per_step": 64,
-        "warmup_steps": 3,
-        "profiled_steps": 4,
-    }
+    [found] = stated["scenarios"].values()
+    assert (stated["results"], stated["time_limit_min"], found["repeats"]) == ("out", 5, 3)
+    command = ["--batch-size", "{batch_size}", "--amp={amp}", "--lr", "{lr}", "--out", "{run_dir}/x y"]
+    options = {"steps": 20, "samples_per_step": 64, "warmup_steps": 3, "profiled_steps": 4, "environment": ["HF_HOME"]}
+    program = {"command": ["train.py", *command], "folder": ".", "python": sys.executable, "launcher": "auto"}
+    assert found["fixed"] == {"workload": "script", "device": "cpu"} | options | program
     own = {"batch_size": [32, 64], "amp": ["none", "bf16"], "lr": [0.1]}
-    assert scenario["vary"] == {"devices": [1, 2], "args": own}
+    assert found["vary"] == {"devices": [1, 2], "args": own}
     [read] = read_experiment(Path("multicard.yaml")).scenarios.values()
     assert read.varied == {"devices": [1, 2]} | {f"args.{name}": values for name, values in own.items()}
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("32", 32), ("-1", -1), ("0.1", 0.1), ("1e-3", "1e-3"), ("007", "007"), ("none", "none"), ("nan", "nan"),
-        ("yes", "yes"), ("true", "true"), ("1:30", "1:30"), ("0x10", "0x10"), ("a b", "a b"), ("#1", "#1"), ("~", "~"),
-        ("{x}", "{x}"), ("ä", "ä"), ("a: b", "a: b"), ("1_000", "1_000"), ("'", "'"),
-    ],
-)  # fmt: skip
-def test_the_script_gets_a_value_as_it_was_typed(text: str, value: Any, folder: Path) -> None:
-    [scenario] = written("--devices", "1", "--vary", f"x={text}", "--", "train.py", "{x}")["scenarios"].values()
-    [found] = scenario["vary"]["args"]["x"]
-    assert (found, type(found), str(found)) == (value, type(value), text)
-
-
-def test_any_text_of_the_command_stays_as_it_is(folder: Path) -> None:
-    command = [
-        "train.py",
-        "-x",
-        "- y",
-        "#",
-        "a: [b",
-        "'\"",
-        "yes",
-        "1",
-        "{{}}",
-        "two\nlines",
-        "\x1b[1m",
-        "--",
-        "é" * 200,
+def test_any_text_of_the_command_and_of_its_values_stays_as_it_was_typed(folder: Path) -> None:
+    words = ["1e-3", "007", "none", "nan", "true", "1:30", "0x10", "a b", "#1", "~", "{x}", "ä", "a: b", "'"]
+    typed = {"32": 32, "-1": -1, "0.1": 0.1} | {word: word for word in words}
+    options = [option for at, text in enumerate(typed) for option in ("--vary", f"v{at}={text}")]
+    texts = ["-x", "- y", "#", "a: [b", "'\"", "yes", "1", "{{}}", "two\nlines", "\x1b[1m", "--", "é" * 200]
+    command = ["train.py", *texts, *(f"{{v{at}}}" for at in range(len(typed)))]
+    stated = scenario("--write-only", "--devices", "1", *options, "--", *command)
+    assert stated["fixed"]["command"] == command
+    found = [value for [value] in stated["vary"]["args"].values()]
+    assert [(value, type(value), str(value)) for value in found] == [
+        (value, type(value), text) for text, value in typed.items()
     ]
-    [scenario] = written("--devices", "1", "--", *command)["scenarios"].values()
-    assert scenario["fixed"]["command"] == command
 
 
 @pytest.mark.parametrize(
     ("typed", "python", "command"),
     [
         ("train.py -b 8", None, "train.py -b 8"),
-        ("python train.py -b 8", None, "train.py -b 8"),
         ("python -u train.py", None, "train.py"),
-        ("python3.12 -m pkg.train", None, "-m pkg.train"),
-        ("-m pkg.train --x", None, "-m pkg.train --x"),
+        ("python3.12 -m pkg.train --x", None, "-m pkg.train --x"),
         (".venv/bin/python train.py", ".venv/bin/python", "train.py"),
     ],
 )
@@ -136,13 +103,9 @@ def test_a_command_is_understood_with_and_without_its_interpreter(typed: str, py
         ("torchrun --nproc-per-node 2 train.py -b 8", "write --launcher torchrun -- train.py -b 8"),
         ("python -m torch.distributed.run train.py", "write --launcher torchrun -- train.py"),
         ("/opt/bin/accelerate launch train.py", "write --launcher accelerate -- train.py"),
-        ("mpiexec -n 2 python train.py", "write --launcher mpirun -- train.py"),
         ("srun ./train", "write --launcher srun -- SCRIPT.py ..."),
         ("uv run train.py", "write --python FILE -- train.py"),
-        (
-            "./train.sh",
-            "expected SCRIPT.py or -m MODULE; a program that starts its ranks itself needs --launcher command",
-        ),
+        ("./train.sh", "expected SCRIPT.py or -m MODULE; a program that starts its ranks itself needs --launcher"),
         ("python", "expected SCRIPT.py or -m MODULE"),
         ("python -O train.py", "options of Python are not passed on"),
     ],
@@ -153,66 +116,62 @@ def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) 
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_program_that_starts_its_ranks_itself_stays_as_it_is() -> None:
-    assert parse_command(["tune", "run", "x"], "command") == (None, ["tune", "run", "x"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ("--devices 1 --", "the command is missing; write it last, after --"),
         ("--devices 1,a -- train.py", "--devices: found '1,a', expected numbers of devices such as 1,2,4"),
-        ("--devices 0 -- train.py", "--devices: found '0'"),
+        ("--devices 9999999 -- train.py", "--devices: found 9999999, expected at most 1000000 devices"),
         ("--devices 1 -- other.py", "command: no such file: other.py (in "),
-        ("--devices 1 -- -m no_such.train", "finds no module no_such.train (in "),
         ("--devices 1 -- -m package.no_such", "finds no module package.no_such (in "),
         ("--devices 1 --vary d=[1,2] -- train.py {d}", "--vary: found 'd=[1,2]', whose commas part values"),
         ("--devices 1 --vary b -- train.py {b}", "--vary: found 'b', expected NAME=VALUE,..."),
         ("--devices 1 --vary b=1,,2 -- train.py {b}", "--vary: found 'b=1,,2'"),
         ("--devices 1 --vary b=1 --vary b=2 -- train.py {b}", "--vary: names a parameter twice"),
-        ("--devices 1 --vary b=1,1 -- train.py {b}", "lists a value twice: [1, 1]"),
         ("--devices 1 --vary b=1 -- train.py", "--vary b: the command does not use it; write {b} where"),
-        ("--devices 1 --vary seed=1 -- train.py {seed}", "--vary seed: multicard gives {seed} its value"),
         ("--devices 1 --vary batch-size=1 -- train.py {batch_siz}", "did you mean {batch_size}?"),
-        ("--devices 1 -- train.py {x}", "command: {x} is neither your own parameter nor one of devices, "),
         ("--devices 1 -- train.py {x}", "(write --vary x=VALUE,..., or write {{ and }} for braces)"),
-        ('--devices 1 -- train.py {"a":1}', "(write {{ and }} for braces)"),
         ("--devices 1 --config-out . -- train.py", "--config-out: cannot write to .: . is a folder, expected a file"),
-        ("--devices 1 --config-out train.py/x -- train.py", "train.py is not a folder"),
-        ("--devices 1 -- train.py {", "has a single {; write {{ for a brace"),
-        ("--devices 1 --launcher torchru -- train.py", "did you mean 'torchrun'?"),
+        ("--devices 1 --launcher command -- no-such-program", "launcher: command needs the program"),
+        ("--devices 1 --launcher srun -- train.py", "this is none; use salloc, or --write-only"),
         ("--devices 1 --steps 0 -- train.py", "steps: found 0, "),
-        ("--devices 1 --samples-per-step 0 -- train.py", "samples_per_step: found 0, "),
-        ("--devices 1 --results a;b -- train.py", "results: "),
         ("--devices 1024 -- train.py", "cannot run here: needs 1024 devices, "),
-        (
-            "--devices 1 --launcher command -- no-such-program",
-            "launcher: command needs the program",
-        ),
         ("--devices 1 --python no/such -- train.py", "python: no such interpreter: "),
         ("--devices 1 --python /bin/false -- train.py", "python: /bin/false ended with 1"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(arguments: str, says: str, folder: Path) -> None:
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert says in refused(*arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("scale --devices 1 --steps x -- train.py", "multicard scale: error: argument --steps: invalid int value: 'x'"),
+        ("scale --devices 1 --device", "multicard scale: error: argument --device: expected one argument"),
+        ("scale --devices 1 train.py", "unrecognized arguments: train.py; -- SCRIPT.py [ARGUMENT ...] comes last"),
+    ],
+)
+def test_what_cannot_be_parsed_is_told_in_the_last_line(
+    command: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(command.split())
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(line)
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line_and_leaves_nothing(folder: Path) -> None:
     (folder / ".snakemake").write_text("a file where Snakemake needs a folder")
-    assert "cannot write to this folder, where Snakemake keeps its state: " in refused(
-        "--devices", "1", "--", "train.py"
-    )
-
-
-def test_a_script_without_two_dashes_before_it_is_told_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["scale", "--devices", "1", "train.py"])
-    assert "unrecognized arguments: train.py; -- SCRIPT.py [ARGUMENT ...] comes last" in capsys.readouterr().err
+    assert "cannot write to this folder, where Snakemake keeps its state: " in refused(*ONE)
 
 
 def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Path) -> None:
-    first = written("--devices", "1", "--", "train.py")
-    assert written("--devices", "1", "--", "train.py") == first, "the same is no other"
+    first = written(*ONE)
+    assert written(*ONE) == first, "the same is no other"
     asked = ["--devices", "1,2", "--", "train.py", "--other"]
     line = "multicard.yaml: exists and holds something else; --overwrite replaces it and keeps what was measured with "
     assert f"{line}unchanged parameters, --config-out FILE writes another" in refused(*asked)
@@ -220,17 +179,21 @@ def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Pa
     assert yaml.safe_load(Path("multicard.yaml").read_text()) == first
     other = yaml.safe_load(Path("other.yaml").read_text())
     assert (first["results"], other["results"]) == ("results", "results-other"), "neither replaces the other's"
-    assert written("--overwrite", *asked)["scenarios"] == other["scenarios"]
+    assert scenario(*asked) == other["scenarios"]["scale"]
+
+
+def ids(config: dict[str, Any]) -> set[str]:
+    return set(distinct(expand(check(config, "multicard.yaml"))))
 
 
 def test_more_devices_values_and_repeats_extend_what_is_there(folder: Path) -> None:
     command = ["--", "train.py", "{b}"]
-    ids = {run.id for run in runs_of(written("--devices", "1", "--vary", "b=8", *command))}
+    before = ids(written("--devices", "1", "--vary", "b=8", *command))
     extended = written("--devices", "2", "--vary", "b=16,8", "--repeats", "3", *command)
-    assert extended["scenarios"]["scale"]["vary"] == {"devices": [1, 2], "args": {"b": [8, 16]}}
-    assert extended["scenarios"]["scale"]["repeats"] == 3
-    assert "speedup" in extended["scenarios"]["scale"]["figures"]
-    assert ids < {run.id for run in runs_of(extended)} and len(runs_of(extended)) == 12
+    stated = extended["scenarios"]["scale"]
+    assert (stated["vary"], stated["repeats"]) == ({"devices": [1, 2], "args": {"b": [8, 16]}}, 3)
+    assert "speedup" in stated["figures"]
+    assert before < ids(extended) and len(ids(extended)) == 12
     assert written("--devices", "1", "--vary", "b=8", *command) == extended, "fewer take nothing away"
     for other in (["--steps", "7"], ["--warmup", "3"], ["--results", "elsewhere"]):
         assert "exists and holds something else" in refused("--devices", "1", "--vary", "b=8", *other, *command)
@@ -238,21 +201,16 @@ def test_more_devices_values_and_repeats_extend_what_is_there(folder: Path) -> N
     assert "exists and holds something else" in refused("--devices", "2", "--vary", "b=8", *command), "edited by hand"
 
 
-def runs_of(config: dict[str, Any]) -> list[Run]:
-    return list(distinct(expand(check(config, "multicard.yaml"))).values())
-
-
 def test_a_folder_of_the_users_is_not_taken_for_results(folder: Path) -> None:
     report = folder / "results" / "report.html"
     report.parent.mkdir()
     report.write_text("my own")
-    asked = "--devices", "1", "--", "train.py"
-    assert "results: holds something else than results of multicard; --results FOLDER names another" in refused(*asked)
-    assert report.read_text() == "my own" and not (folder / "multicard.yaml").exists()
+    assert "results: holds something else than results of multicard; --results FOLDER names another" in refused(*ONE)
+    assert report.read_text() == "my own"
     run = folder / "results" / "runs" / "script_train_cpu1_r1" / "run.json"
     run.parent.mkdir(parents=True)
     run.touch()
-    assert written(*asked)["results"] == "results"
+    assert written(*ONE)["results"] == "results"
 
 
 def test_the_interpreter_of_the_active_environment_is_the_default(
@@ -267,81 +225,53 @@ def test_the_interpreter_of_the_active_environment_is_the_default(
             monkeypatch.delenv(name, raising=False)
         if active:
             monkeypatch.setenv("CONDA_PREFIX" if active == other.parents[1] else "VIRTUAL_ENV", str(active))
-        stated = written("--devices", "1", "--write-only", "--overwrite", "--", "train.py")["scenarios"]["scale"]
-        assert stated["fixed"].get("python") == found
+        assert scenario("--write-only", *ONE)["fixed"].get("python") == found
         assert f"interpreter: {found or sys.executable}" in capsys.readouterr().out
-    stated = written("--devices", "1", "--write-only", "--overwrite", "--python", "python3", "--", "train.py")
-    assert stated["scenarios"]["scale"]["fixed"]["python"] == "python3"
+    assert scenario("--write-only", "--python", "python3", *ONE)["fixed"]["python"] == "python3"
 
 
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ("--devices 1,2 --vary b=4,8 --vary lr=1 -- train.py {b} {lr}", "devices or b changes"),
-        ("--devices 1,2 -- train.py", "devices changes"),
-        ("--devices 2 -- train.py", None),
+        ("--samples-per-step 64 --devices 1,2 --vary b=4,8 --vary lr=1 -- train.py {b} {lr}", "devices or b changes"),
+        ("--samples-per-step 64 --devices 2 -- train.py", None),
+        ("--samples-per-device 12 --devices 1,2 --vary b=4,8 -- train.py {b}", "b changes"),
+        ("--samples-per-device 12 --devices 1,2 -- train.py", None),
+        ("--devices 1,2 -- train.py", None),
     ],
 )
-def test_samples_that_are_stated_for_all_runs_are_warned_of_where_something_varies(
+def test_samples_that_are_stated_for_all_runs_are_warned_of_where_their_number_varies(
     asked: str, named: str | None, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in ("--dry-run", "--write-only"):
-        main(["scale", "--device", "cpu", option, "--samples-per-step", "64", *asked.split()])
-        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--samples-per-step: ")]
+        main(["scale", "--device", "cpu", option, *asked.split()])
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--samples-per-")]
         assert [line.partition("wrong where ")[2] for line in lines] == ([f"{named} that number"] if named else [])
-    main(["scale", "--device", "cpu", "--dry-run", *asked.split()])
-    assert "--samples-per-step" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("vary", "warned"), [([], False), (["--vary", "b=4,8"], True)])
-def test_stated_samples_of_a_device_fit_every_number_of_devices(
-    vary: list[str], warned: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_dry_run_lists_the_runs_of_the_readmes_command_and_writes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    batch = ["{b}"] if vary else []
-    stated = written("--devices", "1,2", "--samples-per-device", "12", *vary, "--", "train.py", *batch)
-    [scenario] = stated["scenarios"].values()
-    assert scenario["fixed"]["samples_per_device"] == 12
-    assert ("--samples-per-device: a step counts as 12 samples of each device" in capsys.readouterr().out) is warned
-
-
-def test_a_dry_run_lists_the_runs_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["scale", "--device", "cpu", "--dry-run", "--devices", "1,2", "--vary", "b=4,8", "--", "train.py", "{b}"])
+    first = next(command for command in shell_commands("README.md") if command.startswith("multicard scale "))
+    main(["scale", "--device", "cpu", "--dry-run", *shlex.split(first)[2:]])
     listed = capsys.readouterr().out
-    assert all(f"cpu{devices}_b-{batch}_" in listed for devices in (1, 2) for batch in (4, 8))
-    assert "4 runs, " in listed
+    assert all(f"cpu{devices}_batch_size-{batch}_" in listed for devices in (1, 2, 4) for batch in (32, 64))
+    assert "6 runs, " in listed
     assert sorted(path.name for path in folder.iterdir()) == ["package", "train.py"]
 
 
 def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr("multicard.cli.run.run_and_print", lambda *_, **__: pytest.fail("it was run"))
-    asked = ["--devices", "4,1024", "--launcher", "srun"]
-    assert "this is none; use salloc, or --write-only" in refused(
-        "--devices", "1", "--launcher", "srun", "--", "train.py"
-    )
-    stated = written("--write-only", "--device", "cuda", *asked, "--", "train.py")["scenarios"]["scale"]
+    asked = ["--write-only", "--devices", "4,1024", "--launcher", "srun", "--", "train.py"]
+    stated = scenario("--device", "cuda", *asked)
     assert (stated["fixed"]["launcher"], stated["fixed"]["device"]) == ("srun", "cuda")
     assert stated["vary"] == {"devices": [4, 1024]}
     assert "next: multicard run multicard.yaml" in capsys.readouterr().out
     Path("multicard.yaml").unlink()
     monkeypatch.setattr("multicard.experiment.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
-    assert "state --device cuda or --device cpu" in refused(
-        "--device", "auto", "--write-only", *asked, "--", "train.py"
-    )
-
-
-def test_the_first_command_of_the_readme_asks_for_a_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = next(command for command in shell_commands("README.md") if command.startswith("multicard scale "))
-    main(["scale", "--device", "cpu", "--dry-run", *shlex.split(first)[2:]])
-    listed = capsys.readouterr().out
-    assert all(f"cpu{devices}_batch_size-{batch}_" in listed for devices in (1, 2, 4) for batch in (32, 64))
-
-
-def test_blanks_around_values_are_none_of_theirs(folder: Path) -> None:
-    stated = written("--devices", "1", "--vary", "b= 8, 16", "--", "train.py", "{b}")
-    assert stated["scenarios"]["scale"]["vary"]["args"] == {"b": [8, 16]}
+    assert "state --device cuda or --device cpu" in refused("--device", "auto", *asked)
 
 
 def test_a_variable_to_pass_that_is_not_set_is_told_of(
@@ -349,24 +279,9 @@ def test_a_variable_to_pass_that_is_not_set_is_told_of(
 ) -> None:
     monkeypatch.delenv("NOSUCHVAR", raising=False)
     monkeypatch.setenv("SUCHVAR", "")
-    stated = written("--devices", "1", "--pass", "NOSUCHVAR", "--pass", "SUCHVAR", "--", "train.py")
+    stated = scenario("--pass", "NOSUCHVAR", "--pass", "SUCHVAR", *ONE)
     assert capsys.readouterr().err == "--pass: NOSUCHVAR is not set, so the script does not get it\n"
-    assert stated["scenarios"]["scale"]["fixed"]["environment"] == ["NOSUCHVAR", "SUCHVAR"]
-
-
-@pytest.mark.parametrize(
-    ("command", "line"),
-    [
-        ("scale --devices 1 --steps x -- train.py", "scale: error: argument --steps: invalid int value: 'x'"),
-        ("recommend --max-loss x", "recommend: error: argument --max-loss: invalid float value: 'x'"),
-        ("scale --devices 1 --device", "scale: error: argument --device: expected one argument"),
-    ],
-)
-def test_a_value_of_another_type_is_one_line(command: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(command.split())
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == f"multicard {line}\n"
+    assert stated["fixed"]["environment"] == ["NOSUCHVAR", "SUCHVAR"]
 
 
 @pytest.mark.parametrize(
@@ -376,8 +291,11 @@ def test_a_value_of_another_type_is_one_line(command: str, line: str, capsys: py
         (["env", "python", "src/iter2.py"], "iter2.py"),
     ],
 )
-def test_what_is_run_is_named_by_its_script_or_its_program(command: list[str], name: str, folder: Path) -> None:
+def test_a_program_that_starts_its_ranks_itself_stays_as_it_is_and_names_its_runs(
+    command: list[str], name: str, folder: Path
+) -> None:
     stated = written("--devices", "1", "--launcher", "command", "--", *command)
-    assert stated["scenarios"]["scale"]["question"] == f"Where does the time of {name} go?"
-    [run] = distinct(expand(read_experiment(Path("multicard.yaml"))))
+    [found] = stated["scenarios"].values()
+    assert (found["question"], found["fixed"]["command"]) == (f"Where does the time of {name} go?", command)
+    [run] = ids(stated)
     assert run.startswith(f"script_{name.removesuffix('.py')}-")

@@ -27,11 +27,8 @@ def tracked() -> set[str]:
     return set(listed.split("\0")[:-1])
 
 
-def test_in_a_clone_the_pipeline_is_the_clone_s() -> None:
-    assert pipeline_folder() == ROOT
-
-
 def test_an_editable_install_has_the_pipeline_of_the_clone_alone(tmp_path: Path) -> None:
+    assert pipeline_folder() == ROOT
     with chdir(ROOT):
         made = build_editable(str(tmp_path))
     with zipfile.ZipFile(tmp_path / made) as archive:
@@ -47,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return folder / build_wheel(str(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_wheel_holds_every_file_of_the_pipeline(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name.removeprefix("multicard/pipeline/") for name in archive.namelist()}
@@ -60,7 +57,7 @@ def test_the_wheel_holds_every_file_of_the_pipeline(wheel: Path) -> None:
     assert not differ
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_from_the_wheel_a_script_is_measured_in_a_folder_that_has_nothing_else(wheel: Path, tmp_path: Path) -> None:
     environment, folder = tmp_path / "venv", tmp_path / "mine"
     venv.create(environment, symlinks=True, with_pip=True)

@@ -11,7 +11,6 @@ from multicard.core.units import BYTES, SECONDS, heading, number_in, show, unit_
     ("values", "units", "expected"),
     [
         ([0.02, 0.3], SECONDS, (1e3, "ms")),
-        ([0.02, 1.3], SECONDS, (1, "s")),
         ([math.nan, 1e-5], SECONDS, (1e6, "µs")),
         ([5e8, None], BYTES, (1e-6, "MB")),
         ([5e8, 2e9], BYTES, (1e-9, "GB")),
@@ -26,17 +25,12 @@ def test_the_largest_value_chooses_the_unit(values: list, units: tuple, expected
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ((12.345, 11.9, 12.81), "12.3 [11.9, 12.8]"),
-        ((0.0123456,), "0.0123"),
-        ((123456.7,), "123457"),
-        ((20.004, 20.001, 20.006), "20.004 [20.001, 20.006]"),
         ((5.0, 4.9999999999, 5.0000000001), "5.00000 [5.00000, 5.00000]"),
         ((-0.5, -1.0, 0.25), "−0.500 [−1.000, 0.250]"),
         ((0.0,), "0"),
         ((1e-17,), "0"),
         ((float("nan"),), "–"),
         ((3.0, float("nan"), float("nan")), "3.00"),
-        ((150.0, 20.0, 900.0), "150 [20, 900]"),
     ],
 )
 def test_a_number_has_three_digits_or_as_many_as_its_interval_needs(given: tuple[float, ...], text: str) -> None:

@@ -89,14 +89,12 @@ def test_no_run_takes_longer_than_its_limit_and_its_trace() -> None:
     assert sum(found.parts_h.values()) == pytest.approx(found.wall_h)
 
 
-def test_a_run_without_a_profiler_leaves_no_trace() -> None:
+def test_what_leaves_no_trace_needs_no_gpu_or_is_not_known_is_not_counted() -> None:
     shape = {"dataset": "random", "steps_per_epoch": 1, "epochs": 1}
     assert cost(**shape).wall_h - cost(profiler="none", **shape).wall_h == pytest.approx(TRACE_S / 3600)
-
-
-def test_runs_of_unknown_length_are_counted_apart() -> None:
     assert cost(dataset="folder") == Cost(unknown=1)
     assert cost(dataset="folder", steps_per_epoch=1, epochs=1).unknown == 0
+    assert cost(device="cpu") == Cost()
 
 
 def test_tuning_takes_as_long_as_its_arithmetic_and_reads_its_weights() -> None:
@@ -123,11 +121,6 @@ def test_preferences_are_two_sequences_and_two_forward_passes() -> None:
 
 
 def test_of_an_unknown_node_the_largest_run_says_how_many_gpus_it_has() -> None:
-    found = cost(gpus=0, strategy="ddp-ds", devices=6, nodes=2, dataset="random", epochs=1)
-    assert found.node_gpu_h == pytest.approx(2 * 3 * found.wall_h) == found.gpu_h
-    found = cost(gpus=8, strategy="ddp-ds", devices=6, nodes=2, dataset="random", epochs=1)
-    assert found.node_gpu_h == pytest.approx(2 * 8 * found.wall_h)
-
-
-def test_runs_on_the_cpu_cost_no_gpu_hours() -> None:
-    assert cost(device="cpu") == Cost()
+    for gpus, held in ((0, 3), (8, 8)):
+        found = cost(gpus=gpus, strategy="ddp-ds", devices=6, nodes=2, dataset="random", epochs=1)
+        assert (found.node_gpu_h, found.gpu_h) == pytest.approx((2 * held * found.wall_h, 6 * found.wall_h))

@@ -53,34 +53,23 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (PLAIN, None, 2, None),
         (PLAIN, "", 0, selects("", "none; unset it")),
-        (PLAIN, "-1", 0, nowhere("-1", "-1")),
         (PLAIN, "0", 1, selects("0", "no more; extend it")),
-        (PLAIN, "1, 0", 2, None),
         (PLAIN, "1gpu2,0ampere", 2, None),
         (PLAIN, "0,1,2,3", 2, None),
         (PLAIN, "2,0", 0, nowhere("2,0", "2")),  # CUDA looks no further than the first that is not there
-        (PLAIN, "0,-1,1", 1, nowhere("0,-1,1", "-1")),
         (PLAIN, "0,0", 0, selects("0,0", 'none, as it repeats "0"; correct it')),
         (PLAIN, "GPU-bbbb2222-0000", 1, selects("GPU-bbbb2222-0000", "no more; extend it")),
         (PLAIN, "GPU-bbbb,GPU-aaaa", 2, None),
         (PLAIN, "GPU-bbbb,0", 1, nowhere("GPU-bbbb,0", "0")),
         (PLAIN, "GPU-", 0, selects("GPU-", 'up to "GPU-", of which nvidia-smi -L lists 2; correct it')),
-        (PLAIN, "GPU-eeee", 0, nowhere("GPU-eeee", "GPU-eeee")),
-        (PLAIN, "MIG-cccc3333-0000", 0, nowhere("MIG-cccc3333-0000", "MIG-cccc3333-0000")),
-        (PLAIN, "none", 0, nowhere("none", "none")),
         (SLICED, None, 1, ONE_SLICE),
-        (SLICED, "0", 1, ONE_SLICE),
         (SLICED, "GPU-aaaa", 1, ONE_SLICE),
         (SLICED, "MIG-cccc3333-0000,MIG-dddd4444-0000", 1, ONE_SLICE),
         (SLICED, "MIG-eeee", 0, nowhere("MIG-eeee", "MIG-eeee")),
-        (SLICED, "1", 0, nowhere("1", "1")),
-        (SLICED, "", 0, selects("", "none; unset it")),
         (MIXED, None, 1, ONE_SLICE),
         (MIXED, "0", 1, selects("0", "no more; extend it")),
         (MIXED, "0,1", 1, ONE_SLICE),
-        (MIXED, "GPU-bbbb", 1, ONE_SLICE),
         (MIXED, "MIG-dddd", 1, ONE_SLICE),
-        ("", None, 0, None),
         ("", "0,1", 0, None),
     ],
 )
@@ -95,15 +84,14 @@ def test_gpus_count_that_are_there_and_may_be_seen(
     assert (found.gpus, found.hidden_gpus) == (count, why)
 
 
-@pytest.mark.parametrize("visible", [None, "", "0", "0,1", "GPU-aaaa", "MIG-cccc"])
 def test_gpus_that_no_nvidia_smi_lists_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None
+    nvidia_smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    nvidia_smi.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
+    assert Machine.here().gpus == 0
     monkeypatch.setattr(machine, "DEVICES", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert (Machine.here().gpus, Machine.here().hidden_gpus) == (0, None)
     (tmp_path / "nvidia0").touch()  # as the driver makes one for each GPU
     found = Machine.here()
@@ -121,14 +109,6 @@ def test_a_run_that_needs_hidden_gpus_is_told_what_to_do() -> None:
     assert Run("r", two).unsupported_reason(none) == "needs a CUDA GPU, none found: they are hidden; unhide them"
 
 
-def test_a_machine_without_gpus_has_none_whatever_may_be_seen(
-    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvidia_smi.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    assert Machine.here().gpus == 0
-
-
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder of programs, empty, on a machine whose Python has its headers."""
@@ -142,31 +122,24 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "bin"
 
 
-@pytest.mark.parametrize("name", ["gcc", "clang", "mine"])
-def test_triton_takes_the_compilers_that_it_looks_for(
-    programs: Path, name: str, monkeypatch: pytest.MonkeyPatch
+def test_triton_takes_the_compilers_that_it_looks_for_and_the_headers_of_python(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert triton_unsupported_reason() == "a C compiler, none found (gcc, clang)"
-    (programs / name).touch(0o755)
-    if name == "mine":
-        assert "a C compiler" in triton_unsupported_reason()
-        monkeypatch.setenv("CC", "mine")
+    (programs / "mine").touch(0o755)
+    assert "a C compiler" in triton_unsupported_reason()
+    monkeypatch.setenv("CC", "mine")
     assert triton_unsupported_reason() is None
+    (programs / "clang").touch(0o755)
     monkeypatch.setenv("CC", "another")  # it looks for no other then
     assert triton_unsupported_reason() == "a C compiler, and CC=another is none"
-
-
-def test_triton_needs_the_headers_of_python(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (programs / "gcc").touch(0o755)
+    monkeypatch.delenv("CC")
+    assert triton_unsupported_reason() is None
     (tmp_path / "include" / "Python.h").rename(tmp_path / "Python.h")
     missing = f"the headers of Python, not found in {tmp_path}/include (Debian: apt install python3-dev)"
     assert triton_unsupported_reason() == Machine.here().triton == missing
     monkeypatch.setenv("CPATH", f"/elsewhere:{tmp_path}")  # where compilers look too
     assert triton_unsupported_reason() is None
-
-
-def test_a_torch_without_triton_compiles_nothing_for_gpus(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (programs / "gcc").touch(0o755)
     with monkeypatch.context() as patched:
         patched.setattr(importlib.util, "find_spec", lambda name: None)
         found = triton_unsupported_reason()

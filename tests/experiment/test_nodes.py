@@ -38,7 +38,10 @@ def test_nodes_share_the_devices_equally(parameters: dict[str, Any], reason: str
     assert unsupported(TWO_NODES, **parameters) == reason
 
 
-def test_one_machine_runs_nothing_on_two_nodes() -> None:
+def test_tuning_needs_a_device_on_each_node_and_one_machine_runs_nothing_on_two() -> None:
+    assert Run("run", LlmParameters(devices=8, nodes=2)).unsupported_reason(TWO_NODES) is None
+    run = Run("run", LlmParameters(nodes=2))
+    assert run.unsupported_reason(TWO_NODES) == "1 device cannot be shared equally by 2 nodes"
     here = dataclasses.replace(TWO_NODES, nodes=1)
     assert unsupported(here, strategy="ddp", devices=8, nodes=2) == "needs a Slurm allocation of 2 nodes"
 
@@ -51,24 +54,12 @@ def test_one_node_leaves_ids_as_they_were_and_two_show() -> None:
     assert VisionParameters().stated() == {}
 
 
-def test_tuning_on_several_nodes_needs_several_devices() -> None:
-    run = Run("run", LlmParameters(nodes=2))
-    assert run.unsupported_reason(TWO_NODES) == "1 device cannot be shared equally by 2 nodes"
-    assert Run("run", LlmParameters(devices=8, nodes=2)).unsupported_reason(TWO_NODES) is None
-
-
-def test_what_runs_meet_on_a_cluster_is_what_is_stated_of_it() -> None:
-    node = machine_for(Cluster(nodes=3, cpus_per_node=64, gpus_per_node=8, gpu_memory_gb=80))
-    assert (node.nodes, node.cpus, node.gpus, node.gpu_memory_bytes) == (3, 64, 8, 80 * 10**9)
-    assert machine_for(None).nodes == Machine.here().nodes
-
-
-def test_gpus_hidden_where_runs_are_planned_are_no_matter_of_the_nodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_runs_meet_on_a_cluster_is_what_is_stated_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls: cls(cpus=1, gpus=0, hidden_gpus="hidden; show them")))
     assert machine_for(None).hidden_gpus == "hidden; show them"
-    assert machine_for(Cluster(nodes=3, cpus_per_node=64, gpus_per_node=8)).hidden_gpus is None
+    node = machine_for(Cluster(nodes=3, cpus_per_node=64, gpus_per_node=8, gpu_memory_gb=80))
+    assert (node.nodes, node.cpus, node.gpus, node.gpu_memory_bytes) == (3, 64, 8, 80 * 10**9)
+    assert node.hidden_gpus is None, "those of the machine that plans are no matter"
 
 
 def test_a_run_that_asks_for_more_cpus_than_a_node_has_is_not_runnable_there() -> None:

@@ -19,6 +19,8 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.parameters import VisionParameters
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("quick", "vision", "llm")
 # A node of paper B: 2 AMD EPYC 9334 of 32 cores, 4 H100 of 94 GB.
 NODE = Cluster(cpus_per_node=64, gpus_per_node=4, gpu_memory_gb=94)
@@ -58,11 +60,8 @@ def test_vision_and_llm_together_are_the_runs_of_both(plans: dict[str, Matrix]) 
     assert planned(both).runs == plans["vision"].runs | plans["llm"].runs
 
 
-def test_quick_takes_an_evening(plans: dict[str, Matrix]) -> None:
+def test_quick_takes_an_evening_and_draws_the_figures_that_answer_the_papers(plans: dict[str, Matrix]) -> None:
     assert estimate_cost(runs_on_gpus(plans["quick"]), 240, 4).wall_h < 5
-
-
-def test_quick_draws_the_figures_that_answer_the_papers(plans: dict[str, Matrix]) -> None:
     drawn = {figure for scenario in plans["quick"].experiment.scenarios.values() for figure in scenario.figures}
     assert drawn >= {figure.name for figure in FIGURES.values() if figure.answers}
 
@@ -126,20 +125,6 @@ def test_no_profiled_window_crosses_a_pass_or_is_longer_than_what_is_measured(
     assert ("dp", 4, 28) in looked_at  # as the comments say
 
 
-def test_kaggles_version_has_the_steps_that_the_comment_says(plans: dict[str, Matrix]) -> None:
-    crossing, steps = set(), set()
-    for run in runs_on_gpus(plans["vision"]):
-        p, source = run.parameters, run.inputs["dataset"].source
-        in_pass = steps_in_pass(p, 42_000 * 9 // 10)
-        if source == "mnist" and 8 * batches_ahead(p, source) > in_pass:
-            crossing.add((p.strategy, p.devices))
-        if (p.strategy, p.devices, p.steps_per_epoch) == ("ddp-ds", 4, 230):
-            steps.add((in_pass, in_pass - p.warmup_steps))
-    assert (steps, crossing) == ({(147, 117)}, {("dp", 4)})
-    comment = "Four GPUs then have 147 steps in a pass: 117 are measured, and only the profiled window of dp"
-    assert comment in (ROOT / "config" / "paper-vision.yaml").read_text()
-
-
 @pytest.mark.parametrize(("name", "control"), [("vision", "profiling"), ("llm", "profiling_tuning")])
 def test_of_the_profilers_controls_only_the_runs_without_one_are_additional(
     name: str, control: str, plans: dict[str, Matrix]
@@ -151,18 +136,16 @@ def test_of_the_profilers_controls_only_the_runs_without_one_are_additional(
     assert 2 * len(additional) == len(scenarios[control])
 
 
-def test_the_slurm_profile_states_the_cpus_that_the_papers_need(plans: dict[str, Matrix]) -> None:
+def test_images_have_the_papers_sizes_and_the_slurm_profile_states_the_cpus_that_they_need(
+    plans: dict[str, Matrix],
+) -> None:
     scenarios = plans["vision"].scenarios | plans["llm"].scenarios
     needed = {name: max(run.parameters.cpus_per_node for run in runs) for name, runs in scenarios.items()}
+    assert {run.parameters.image_size for run in plans["vision"].runs.values()} == {100, 200, 300, 400, 500}
     # On each GPU a training process and seven workers; fourteen where their number varies.
     assert needed.pop("num_workers") == 4 * 15 and max(needed.values()) == 4 * 8
     stated = " ".join((ROOT / "profiles" / "slurm" / "config.yaml").read_text().replace("#", "").split())
     assert "papers' runs on four GPUs need 32 CPUs, and up to 60 where they vary the number of loader" in stated
-
-
-def test_images_have_the_papers_sizes(plans: dict[str, Matrix]) -> None:
-    sizes = {run.parameters.image_size for run in plans["vision"].runs.values()}
-    assert sizes == {100, 200, 300, 400, 500}
 
 
 def test_the_scenario_of_imagenet_needs_only_to_be_uncommented() -> None:

@@ -1,5 +1,6 @@
 """What a run asks of a cluster follows from its parameters."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
+from multicard.experiment.models import Model
 from multicard.experiment.resources import (
     REQUESTED,
     memory_mb,
@@ -15,7 +17,8 @@ from multicard.experiment.resources import (
     step_memory_mb,
     step_minutes,
 )
-from multicard.experiment.runs import Run, expand
+from multicard.experiment.runs import Run
+from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
 
@@ -33,29 +36,39 @@ def asked(run: Run, timing: str = "exclusive") -> dict[str, Any]:
     return {name: value for name, value in request(run, experiment(timing=timing)).items() if value is not None}
 
 
-def test_a_run_on_one_node_counts_its_gpus_for_the_job() -> None:
-    run = vision(strategy="ddp", devices=4)
-    assert asked(run) == {"nodes": 1, "gpu": 4, "slurm_extra": "--exclusive --nice=100 --mem''=0"}
-    assert asked(run, timing="shared") == {"nodes": 1, "gpu": 4}
+ALONE = {"slurm_extra": "--exclusive --nice=100 --mem''=0"}
+TWO_NODES = {"strategy": "ddp", "devices": 8, "nodes": 2}
 
 
-def test_a_run_on_several_nodes_counts_its_gpus_on_each_and_starts_its_processes_itself() -> None:
-    run = vision(strategy="ddp", devices=8, nodes=2)
-    assert asked(run) == {
-        "nodes": 2, "gres": "gpu:4", "mpi": "srun", "tasks": 2, "tasks_per_gpu": 0,
-        "slurm_extra": "--exclusive --nice=100 --mem''=0 --no-kill",
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("parameters", "shared", "alone"),
+    [
+        ({"strategy": "ddp", "devices": 4}, {"nodes": 1, "gpu": 4}, ALONE),
+        ({"device": "cpu", "strategy": "ddp", "devices": 2}, {"nodes": 1}, ALONE),
+        (
+            TWO_NODES,  # whose job counts GPUs for each node and starts its processes itself
+            {"nodes": 2, "gres": "gpu:4", "mpi": "srun", "tasks": 2, "tasks_per_gpu": 0, "slurm_extra": "--no-kill"},
+            {"slurm_extra": f"{ALONE['slurm_extra']} --no-kill"},
+        ),
+        (
+            TWO_NODES | {"device": "cpu"},
+            {"nodes": 2, "mpi": "srun", "tasks": 2, "slurm_extra": "--no-kill"},
+            {"slurm_extra": f"{ALONE['slurm_extra']} --no-kill"},
+        ),
+    ],
+)
+def test_a_run_asks_for_its_nodes_and_gpus(
+    parameters: dict[str, Any], shared: dict[str, Any], alone: dict[str, Any]
+) -> None:
+    run = vision(**parameters)
+    assert asked(run, "shared") == shared
+    assert asked(run) == shared | alone
+    assert set(request(run, experiment())) == set(REQUESTED)
 
 
-def test_a_run_on_cpus_asks_for_no_gpus() -> None:
-    assert asked(vision(device="cpu", strategy="ddp", devices=2), "shared") == {"nodes": 1}
-    assert asked(vision(device="cpu", strategy="ddp", devices=2, nodes=2), "shared") == {
-        "nodes": 2, "mpi": "srun", "tasks": 2, "slurm_extra": "--no-kill",
-    }  # fmt: skip
-
-
-def test_every_resource_that_is_asked_for_is_one_of_the_rules() -> None:
-    assert set(request(vision(), experiment())) == set(REQUESTED)
+def test_all_memory_of_nodes_is_asked_for_unless_the_profile_states_it() -> None:
+    assert request(vision(), experiment(), whole_memory=False)["slurm_extra"] == "--exclusive --nice=100"
+    assert len({memory_of_attempt_mb(vision(), attempt, experiment()) for attempt in (1, 2, 3)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -80,17 +93,7 @@ def test_a_node_has_a_cpu_for_each_thread_and_each_loading_process(parameters: d
         # The same per rank, 2 on each node: 2 x 1081.6 x 1.5 + 2000 = 5245.
         ({"device": "cpu", "image_size": 224, "batch_size": 1, "strategy": "ddp", "devices": 4, "nodes": 2}, 5300),
         # 4 x (4000 + (2 x 4 + 2) batches of 38.5) + 8 workers of 500: 21542 x 1.5 + 2000 = 34313.
-        (
-            {
-                "image_size": 224,
-                "batch_size": 64,
-                "strategy": "ddp",
-                "devices": 4,
-                "num_workers": 2,
-                "prefetch_factor": 4,
-            },
-            34400,
-        ),
+        ({"image_size": 224, "strategy": "ddp", "devices": 4, "num_workers": 2, "prefetch_factor": 4}, 34400),
     ],
 )
 def test_memory_of_a_node_is_that_of_its_processes(parameters: dict[str, Any], expected: int) -> None:
@@ -99,19 +102,8 @@ def test_memory_of_a_node_is_that_of_its_processes(parameters: dict[str, Any], e
 
 def test_every_rank_of_tuning_reads_all_weights() -> None:
     # 4 ranks x (4000 + twice 8.03 billion weights of 2 bytes) x 1.5 + 2000.
-    scenario = {
-        "question": "?", "figures": ["step_breakdown"],
-        "fixed": {"workload": "llm", "dataset": "facts", "model": "big", "devices": 4},
-    }  # fmt: skip
-    read = check(
-        {
-            "datasets": {"facts": {"source": "shipped-text", "texts": "instructions"}},
-            "models": {"big": {"architecture": "llama3_8b", "folder": "no/such"}},
-            "scenarios": {"a": scenario},
-        },
-        "test",
-    )
-    [run] = expand(read)["a"]
+    model = Model(architecture="llama3_8b", folder="no/such")
+    run = Run("run", LlmParameters(model="big", devices=4), {"model": model})
     assert memory_mb(run) == pytest.approx(4 * (4000 + 2 * 8030.26 * 2) * 1.5 + 2000, abs=100)
 
 
@@ -119,15 +111,13 @@ def test_a_cluster_is_stated_in_numbers_or_as_a_profile_gives_them_in_text() -> 
     for stated in ({"nodes": 2, "cpus_per_node": 16}, {"nodes": "2", "cpus_per_node": "16"}):
         read = experiment(cluster=stated).cluster
         assert (read.nodes, read.cpus_per_node, read.gpus_per_node) == (2, 16, 0)
-
-
-def test_a_cluster_that_says_too_little_or_nonsense_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"^test: cluster.cpus_per_node: missing$"):
-        experiment(cluster={"nodes": 2})
-    with pytest.raises(UserError, match=r"^test: cluster.cpus_per_node: found 'many', .*valid integer"):
-        experiment(cluster={"cpus_per_node": "many"})
-    with pytest.raises(UserError, match=r"^test: cluster.gpus: unknown key"):
-        experiment(cluster={"cpus_per_node": 2, "gpus": 4})
+    for stated, says in (
+        ({"nodes": 2}, "cluster.cpus_per_node: missing"),
+        ({"cpus_per_node": "many"}, "cluster.cpus_per_node: found 'many', "),
+        ({"cpus_per_node": 2, "gpus": 4}, "cluster.gpus: unknown key"),
+    ):
+        with pytest.raises(UserError, match=f"^test: {says}"):
+            experiment(cluster=stated)
 
 
 @pytest.mark.parametrize(
@@ -146,17 +136,7 @@ def test_a_job_that_was_lost_asks_for_more_memory_up_to_that_of_a_node(
     shared = experiment(timing="shared", cluster={"cpus_per_node": 8, "memory_per_node_gb": node_gb})
     asked_for = [memory_of_attempt_mb(vision(), attempt, shared) for attempt in (1, 2, 3)]
     assert asked_for == [4000 * factor for factor in times]
-
-
-def test_where_no_cluster_is_stated_nothing_limits_the_memory_of_a_lost_job() -> None:
-    assert memory_of_attempt_mb(vision(), 2, experiment(timing="shared")) == 2 * memory_mb(vision())
-
-
-def test_a_run_that_has_its_nodes_to_itself_gets_all_of_their_memory_unless_the_profile_states_it() -> None:
-    assert asked(vision(device="cpu"))["slurm_extra"] == "--exclusive --nice=100 --mem''=0"
-    assert request(vision(device="cpu"), experiment(), whole_memory=False)["slurm_extra"] == "--exclusive --nice=100"
-    assert "slurm_extra" not in asked(vision(device="cpu"), "shared")
-    assert len({memory_of_attempt_mb(vision(), attempt, experiment()) for attempt in (1, 2, 3)}) == 1
+    assert memory_of_attempt_mb(vision(), 2, experiment(timing="shared")) == 8000, "no cluster, no limit"
 
 
 def test_a_script_on_one_cpu_process_fits_a_small_node() -> None:
@@ -166,12 +146,16 @@ def test_a_script_on_one_cpu_process_fits_a_small_node() -> None:
 
 
 def test_a_step_asks_for_more_by_the_traces_that_it_reads(tmp_path: Path) -> None:
+    def trace(name: str, size: int) -> None:
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, size)
+
     for rank in range(4):
-        (tmp_path / f"rank{rank}.json.gz").write_bytes(bytes(10_000_000))
+        trace(f"rank{rank}.json.gz", 10_000_000)
     assert step_minutes("export_trace", 1, tmp_path) == 10  # nothing to export
     assert step_memory_mb("export_trace", 1, None, tmp_path) == 1500
     assert step_minutes("extract_activity", 1, tmp_path) == 12  # 40 MB at 20 MB per minute
     assert step_memory_mb("extract_activity", 1, None, tmp_path) == 1500 + 4 * 10 * 100
-    (tmp_path / "report.nsys-rep").write_bytes(bytes(30_000_000))
+    trace("report.nsys-rep", 30_000_000)
     assert step_minutes("export_trace", 2, tmp_path) == 24
     assert step_memory_mb("export_trace", 1, None, tmp_path) == 1800

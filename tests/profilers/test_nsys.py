@@ -17,7 +17,7 @@ from multicard.core.errors import TraceError, UserError
 from multicard.launch.job import choose_profiler
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import nsys
-from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, check_database, cuda_of_torch
+from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, _scrub, check_database, cuda_of_torch
 
 RANGE = """
 import torch
@@ -55,31 +55,22 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nsys
-def test_a_report_exports_to_a_database_with_its_ranges(report: Path, tmp_path: Path) -> None:
-    PROFILER.export(report, tmp_path)
-    with closing(sqlite3.connect(tmp_path / "report.sqlite")) as connection:
-        names = {row[0] for row in connection.execute("SELECT text FROM NVTX_EVENTS")}
-    assert {"step", "profiled_window"} <= names
-    assert [path.name for path in tmp_path.iterdir()] == ["report.sqlite"]
-
-
-@pytest.mark.nsys
-def test_ranges_of_a_script_may_cross_ours(report: Path, tmp_path: Path) -> None:
-    PROFILER.export(report, tmp_path)
-    with closing(sqlite3.connect(tmp_path / "report.sqlite")) as connection:
-        query = 'SELECT start, "end" FROM NVTX_EVENTS WHERE text = ? ORDER BY start'
-        (first, second), [across] = (connection.execute(query, (name,)).fetchall() for name in ("step", "across"))
-    assert first[0] < across[0] < first[1] < second[0] < across[1] < second[1]
-
-
-@pytest.mark.nsys
-def test_an_exported_database_holds_no_environment(report: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_report_exports_to_a_database_with_its_ranges_and_without_environments(report: Path, tmp_path: Path) -> None:
     plain = tmp_path / "plain.sqlite"
     subprocess.run(["nsys", "export", "--type=sqlite", f"--output={plain}", report], check=True, capture_output=True)
     secrets = (b"hunter2", b"correct-horse")
     assert all(secret in plain.read_bytes() for secret in secrets)
-    PROFILER.export(report, tmp_path)
-    assert not [secret for secret in secrets if secret in (tmp_path / "report.sqlite").read_bytes()]
+    (tmp_path / "out").mkdir()
+    database = PROFILER.export(report, tmp_path / "out")
+    assert [*(tmp_path / "out").iterdir()] == [database] == [tmp_path / "out" / "report.sqlite"]
+    assert not [secret for secret in secrets if secret in database.read_bytes()]
+    with closing(sqlite3.connect(database)) as connection:
+        query = 'SELECT start, "end" FROM NVTX_EVENTS WHERE text = ? ORDER BY start'
+        names = ("step", "across", "profiled_window")
+        (first, second), [across], [window] = (connection.execute(query, (name,)).fetchall() for name in names)
+    # Ranges of a script may cross ours.
+    assert window[0] < first[0] < across[0] < first[1] < second[0] < across[1] < second[1] < window[1]
 
 
 def test_a_report_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
@@ -108,6 +99,8 @@ connection.executescript('''
         (75, NULL, 10 << 24, 1, 1, NULL), (75, 'other', 11 << 24, NULL, 1, NULL),
         (59, NULL, (10 << 24) + 3, 2, 1, x'0102'), (59, 'a', 11 << 24, NULL, 1, CAST('hunter2' AS BLOB)),
         (59, 'b', 10 << 24, NULL, 2, CAST('hunter2' AS BLOB)), (59, 'c', 10 << 24, NULL, NULL, x'03');
+    CREATE TABLE META (name TEXT, value TEXT);
+    INSERT INTO META VALUES ('PROCESS_ENVIRONMENT', 'PATH=hunter2');
     CREATE TABLE PAYLOADS (id INTEGER, content BLOB);
     INSERT INTO PAYLOADS VALUES (7, CAST('TOKEN=hunter2' AS BLOB)), (8, zeroblob(100000));
 ''')
@@ -136,16 +129,22 @@ def test_of_payloads_only_those_of_nccl_are_exported(tmp_path: Path, monkeypatch
         assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)  # pages in which it would live on
 
 
-def test_an_nsys_that_exports_no_payloads_is_not_asked_for_them(
+def test_an_older_nsys_is_not_asked_for_payloads_and_meets_no_temporary_files_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = NEWER.replace("  --include-blobs=", "").replace('=true" in', '=true" not in')
-    stands_in(tmp_path / "bin", f"#!{sys.executable}\n{older}", monkeypatch)
+    strict = '#!/bin/sh\n[ "$2" = --help ] || mkdir "$TMPDIR/nvidia" || exit 1\n'
+    stands_in(tmp_path / "bin", f'{strict}exec {sys.executable} - "$@" <<"END"\n{older}END\n', monkeypatch)
     (tmp_path / "report.nsys-rep").write_bytes(b"x")
-    assert PROFILER.export(tmp_path / "report.nsys-rep", tmp_path).exists()
+    (tmp_path / "nvidia").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert PROFILER.export(tmp_path / "report.nsys-rep", tmp_path).name == "report.sqlite"
+    assert not list(tmp_path.glob("multicard-*"))
 
 
 @pytest.mark.nsys
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["garbage", "half", "empty"])
 def test_a_damaged_report_leaves_no_database(report: Path, tmp_path: Path, damage: str) -> None:
     whole = report.read_bytes()
@@ -154,19 +153,6 @@ def test_a_damaged_report_leaves_no_database(report: Path, tmp_path: Path, damag
     with pytest.raises(TraceError, match=r"nsys export of bad\.nsys-rep ended with"):
         PROFILER.export(bad, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.nsys-rep"]
-
-
-def test_an_export_does_not_meet_temporary_files_of_another_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strict = '#!/bin/sh\n[ "$2" = --help ] || mkdir "$TMPDIR/nvidia" || exit 1\n'
-    stands_in(tmp_path / "bin", f'{strict}exec {sys.executable} - "$@" <<"END"\n{NEWER}END\n', monkeypatch)
-    (tmp_path / "report.nsys-rep").write_bytes(b"x")
-    (tmp_path / "nvidia").touch()
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert PROFILER.export(tmp_path / "report.nsys-rep", tmp_path).name == "report.sqlite"
-    assert not list(tmp_path.glob("multicard-*"))
 
 
 def test_without_nsys_an_export_says_so(tmp_path: Path, without_nsys: None) -> None:
@@ -183,49 +169,48 @@ def test_a_report_that_was_not_imported_is_no_report(tmp_path: Path) -> None:
         PROFILER.check(tmp_path / "report.nsys-rep")
 
 
-def database(path: Path, strings: int = 1) -> bytes:
+def database(path: Path, *statements: str) -> bytes:
+    path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
-        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(i, "name" * 2000) for i in range(strings)])
+        for statement in statements:
+            connection.execute(statement)
         connection.commit()
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("damage", ["garbage", "truncated", "empty", "other", "no strings"])
-def test_a_damaged_database_is_refused(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
-    content = database(path, strings=0 if damage == "no strings" else 9)
-    if damage == "garbage":
-        path.write_bytes(b"not a database at all" * 100)
-    elif damage == "truncated":
-        path.write_bytes(content[: len(content) // 2])
-    elif damage == "empty":
-        path.write_bytes(b"")
-    elif damage == "other":
-        path.unlink()
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("CREATE TABLE birds (name TEXT)")
-    with pytest.raises(TraceError, match=r"t\.sqlite"):
-        check_database(path)
+    sound = database(
+        path, "CREATE TABLE StringIds (id INTEGER, value TEXT)",
+        *(f"INSERT INTO StringIds VALUES ({number}, '{'name' * 2000}')" for number in range(9)),
+    )  # fmt: skip
+    check_database(path)
+    miscounted = bytearray(sound)
+    miscounted[39] ^= 1  # the number of unused pages, in the header of SQLite's file format
+    for content, says in (
+        (b"not a database at all" * 100, "is not the SQLite export of a trace"),
+        (sound[: len(sound) // 2], "t.sqlite"),
+        (bytes(miscounted), "is damaged: "),
+        (b"", "is not the SQLite export of a trace"),
+        (database(path, "CREATE TABLE birds (name TEXT)"), "is not the SQLite export of a trace"),
+        (database(path, "CREATE TABLE StringIds (id INTEGER, value TEXT)"), "holds no strings, so no trace"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(TraceError, match=says) as caught:
+            check_database(path)
+        assert str(caught.value).startswith("t.sqlite ")
 
 
-def test_a_sound_database_passes(tmp_path: Path) -> None:
-    database(tmp_path / "t.sqlite")
-    check_database(tmp_path / "t.sqlite")
-
-
-def test_sampling_stays_off_and_the_job_outlives_its_capture() -> None:
+def test_the_window_is_traced_and_nothing_that_hangs_nsys_or_slows_the_job() -> None:
+    # Neither a capture that a script begins which starts a CUDA profiler itself, as Megatron and NeMo do.
+    window = {"--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}", "--capture-range-end=stop"}
     for device in ("cpu", "cuda"):
         command = PROFILER.wrap(["app"], Path("r.nsys-rep"), device)
-        assert {"--sample=none", "--cpuctxsw=none", "--capture-range-end=stop"} <= set(command)
-
-
-def test_a_script_that_starts_a_cuda_profiler_itself_opens_no_capture() -> None:
-    # As Megatron and NeMo do, for an nsys of their own.
-    for device in ("cpu", "cuda"):
-        command = PROFILER.wrap(["app"], Path("r.nsys-rep"), device)
-        assert {"--capture-range=nvtx", f"--nvtx-capture={CAPTURE_RANGE}"} <= set(command)
-        assert not any("cudaProfilerApi" in part for part in command)
+        assert window | {"--sample=none", "--cpuctxsw=none"} <= set(command)
+        assert not any(part in " ".join(command) for part in ("cudaProfilerApi", "memory"))
+        assert any("graph" in part for part in command) == (device == "cuda")
+    # No table is made of calls of cuBLAS and cuDNN; of a CUDA graph every kernel is recorded.
+    assert {"--trace=cuda,nvtx", "--cuda-graph-trace=node"} <= set(command)
 
 
 def test_the_window_is_the_range_that_nsys_waits_for_on_gpus_too(tmp_path: Path) -> None:
@@ -235,16 +220,6 @@ def test_the_window_is_the_range_that_nsys_waits_for_on_gpus_too(tmp_path: Path)
             called["range_start"].assert_called_once_with(CAPTURE_RANGE)
             called["range_end"].assert_not_called()
         called["range_end"].assert_called_once_with(called["range_start"].return_value)
-
-
-def test_on_gpus_that_alone_is_traced_which_is_read() -> None:
-    # No table is made of calls of cuBLAS and cuDNN.
-    assert "--trace=cuda,nvtx" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
-
-
-def test_of_a_cuda_graph_every_kernel_is_recorded() -> None:
-    assert "--cuda-graph-trace=node" in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda")
-    assert not any("graph" in part for part in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cpu"))
 
 
 NEWER_OPTIONS = ("--cuda-event-trace=false", "--discard-environment=true")
@@ -271,11 +246,8 @@ def test_without_nsys_no_option_is_used_that_it_may_not_know(without_nsys: None)
     assert not set(NEWER_OPTIONS) & set(PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda"))
 
 
-def test_allocations_are_not_recorded() -> None:
-    assert not any("memory" in part for part in PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda"))
-
-
 @pytest.mark.nsys
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_nsys_knows_every_option_that_it_is_given(tmp_path: Path, device: str) -> None:
     # It refuses an option before it starts the job. Without a GPU the job just runs, and nothing is captured.
@@ -328,12 +300,9 @@ def test_a_torch_without_nvtx_is_not_recorded_by_nsys(
 
 
 def test_the_cuda_of_torch_is_found_without_importing_it() -> None:
-    program = (
-        "import sys; from multicard.profilers.nsys import cuda_of_torch; "
-        "print(cuda_of_torch() or None, 'torch' in sys.modules)"
-    )
+    program = "import sys; from multicard.profilers import nsys; print(nsys.cuda_of_torch(), 'torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    assert answer.split() == [str(torch.version.cuda), "False"]
+    assert answer.split() == [torch.version.cuda or nsys.BUILT_WITHOUT, "False"]
 
 
 def other_python(folder: Path) -> str:
@@ -355,3 +324,24 @@ def test_the_torch_of_another_interpreter_counts_where_that_runs_the_job(
         version.write_text(f"__version__ = '2.5.0'\ncuda: Optional[str] = '{cuda}'\n")
         assert choose_profiler("auto", "cuda", None, python).name == found
     assert cuda_of_torch(str(tmp_path / "none")) is None
+
+
+def test_the_output_of_a_job_is_cut_to_its_start_and_end_and_nothing_else_is(tmp_path: Path) -> None:
+    database = tmp_path / "report.sqlite"
+    output, kernel = "first line\n" + "x" * 1_000_000 + "\nlast line", "kernel" * 10_000
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        connection.execute("CREATE TABLE ProcessStreams (globalPid INTEGER, filenameId INTEGER, contentId INTEGER)")
+        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(1, "stdout"), (2, output), (3, kernel)])
+        connection.execute("INSERT INTO ProcessStreams VALUES (7, 1, 2)")
+        connection.commit()
+    _scrub(database)
+    with closing(sqlite3.connect(database)) as connection:
+        kept = dict(connection.execute("SELECT id, value FROM StringIds"))
+    assert (kept[1], kept[3]) == ("stdout", kernel)
+    lines = kept[2].splitlines()
+    assert (lines[0], lines[-1]) == ("first line", "last line")
+    [said] = [line for line in lines if "left out" in line]
+    left_out = len(output) - sum(len(part) for part in kept[2].split(f"\n{said}\n"))
+    assert said == f"({left_out} characters left out, see log.txt)"
+    assert database.stat().st_size < 200_000

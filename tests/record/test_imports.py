@@ -76,17 +76,15 @@ run_rank(lambda stated: Parameters(), train)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profiler", ["nsys", "kineto", "none"])
-def test_a_rank_records_without_any_other_package(tmp_path: Path, profiler: str) -> None:
+def test_a_rank_records_without_any_other_package(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    job = {"parameters": {}, "scratch": str(tmp_path), "profiler": profiler}
+    job = {"parameters": {}, "scratch": str(tmp_path), "profiler": "kineto"}
     (tmp_path / "job.json").write_text(json.dumps(job))
     command = [sys.executable, tmp_path / "program.py", "--job", tmp_path / "job.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "rank.json.rank0").read_text())
-    assert (record["outcome"], record.get("reason")) == ("completed", None)
-    assert record["hardware"]["memory_bytes"] > 1e8
+    assert record["outcome"] == "completed" and record["hardware"]["memory_bytes"] > 1e8
     with (tmp_path / "steps.csv.rank0").open(newline="") as file:
         assert [row["window"] for row in csv.DictReader(file)] == ["warmup", "measured", "profiled"]
-    assert (tmp_path / "rank0.json.gz").exists() == (profiler == "kineto")
+    assert (tmp_path / "rank0.json.gz").exists()

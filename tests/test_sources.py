@@ -1,0 +1,104 @@
+"""What holds of the sources as a whole: who imports whom, what starts fast, and what is written nowhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+# A package imports only packages before it; those with a set import only these.
+PACKAGES: dict[str, set[str] | None] = {
+    "core": set(),
+    "profilers": {"core"},
+    "record": {"core", "profilers"},  # runs inside the user's training process
+    "experiment": {"core", "profilers"},
+    "launch": {"core", "profilers", "experiment"},
+    "workloads": {"core", "record", "experiment"},
+    "trace": {"core", "profilers"},
+    "analysis": {"core", "experiment", "trace"},
+    "figures": {"core", "experiment", "workloads", "analysis"},
+    "archive": {"core", "profilers", "experiment", "trace", "analysis"},
+    "adopt": {"core", "profilers", "experiment", "trace", "analysis", "archive"},
+    "limits": {"core", "record", "experiment", "launch", "workloads", "trace", "analysis", "figures"},
+    "search": {"core", "experiment", "analysis", "archive", "limits"},
+    "doctor": None,
+    "report": None,
+    "api": None,
+    "cli": None,
+}
+PACKAGE = ROOT / "src" / "multicard"
+IMPORT = re.compile(r"^ *(?:from|import) multicard(?:\.(\w+)| import (\w+))", re.M)
+HEAVY = ("torch", "matplotlib", "optuna", "pandas", "pyarrow", "rich")
+# Words that only the authors knew, each whole.
+PRIVATE = (
+    "cards?|streets?|hindrances?|surroundings|obstacles?|misfits?|made[- ]up|anew|mend(s|ed)?|imagined|made on the spot"
+    "|rooms?|goes on (after|from|where)|starts anew|no word from|not whole|any_will_do|of_texts|bucket_mb|table_laws"
+)
+SPOKEN = ("src", "workflow", "docs", "config", "profiles", "benchmarks", "resources/claims.yaml", "tests", "*README.md")
+CLASS_OF_THE_PAGE = (":!src/multicard/report/page.css", ":!src/multicard/report/page.html.j2")
+UNSAFE = r"weights_only=False|allow_pickle=True|\.extractall\("  # ruff has the others: pyproject.toml
+
+
+def imported_packages(file: Path) -> set[str]:
+    found = {below or name for below, name in IMPORT.findall(file.read_text(encoding="utf-8"))}
+    return {"api" if name in ("read_trace", "read_results") else name for name in found} - {"__version__"}
+
+
+def test_a_package_imports_only_itself_and_packages_before_it() -> None:
+    before: set[str] = set()
+    for package, stated in PACKAGES.items():
+        allowed = before if stated is None else stated
+        assert allowed <= before
+        for file in (PACKAGE / package).rglob("*.py"):
+            assert imported_packages(file) <= allowed | {package}, file
+        before.add(package)
+    assert before == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    top = {path.name: imported_packages(path) for path in PACKAGE.glob("*.py")}
+    assert top == {"marks.py": set(), "__init__.py": {"api"}, "__main__.py": {"cli"}}
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import multicard.cli; list(multicard.cli.COMMANDS)", HEAVY),
+        (
+            "from multicard.experiment import figures, load, runs; list(figures.FIGURES); "
+            "runs.expand(load.read_experiment(Path('config/config.yaml')))",
+            ("torch", "matplotlib", "pandas", "pyarrow"),
+        ),
+    ],
+)
+def test_what_starts_often_starts_fast(statement: str, absent: tuple[str, ...]) -> None:
+    program = f"import sys; from pathlib import Path; {statement}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(loaded.stdout.split()) & set(absent) == set()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "where"),
+    [
+        (rf"\b({PRIVATE})\b", (*SPOKEN, *CLASS_OF_THE_PAGE)),
+        (r"(^|[^\w.$}])/(home|root|work|Users)/[a-z]", ()),
+        (UNSAFE, ("src", "workflow")),
+    ],
+    ids=["private words", "paths of a machine", "data as code"],
+)
+def test_no_tracked_file_has_such_a_line(pattern: str, where: tuple[str, ...]) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "grep", "-aniE", pattern, "--", *where, ":!tests/test_sources.py"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+    assert (found.returncode, found.stdout) == (1, "")
+
+
+def test_what_rules_put_into_commands_is_quoted() -> None:
+    """Every `{…}` of a shell command is quoted by Snakemake (`:q`), but for numbers."""
+    plain = {"resources.runtime", "resources.time_limit_min", "threads"}
+    for rules in sorted(ROOT.glob("workflow/rules/*.smk")):
+        # What is indented more than its `shell:`.
+        commands = re.findall(r"^( *)shell:\n((?:\1 +.*\n|\n)*)", rules.read_text(encoding="utf-8"), re.M)
+        for field in re.findall(r"\{([^}]*)\}", "".join(command for _, command in commands)):
+            assert field.endswith(":q") or field in plain, (rules.name, field)
