@@ -15,6 +15,8 @@ from multicard.workloads.llm import torchtune_backend as backend
 from multicard.workloads.llm.observer import Contents, Observer
 from multicard.workloads.llm.parameters import LlmParameters
 
+pytestmark = pytest.mark.slow
+
 # Two samples, of 2 tokens and of 1: each token sees itself and those before it of its own sample.
 PACK = {
     "tokens": torch.tensor([5, 6, 7]),

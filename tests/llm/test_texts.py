@@ -22,18 +22,24 @@ from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
 # The shipped sets
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_set_is_prepared_as_it_is(tmp_path: Path, name: str) -> None:
-    facts = made(tmp_path, source="shipped-text", texts=name)
-    shipped = RESOURCES / "text" / f"{name}.jsonl"
-    assert (tmp_path / "train.jsonl").read_bytes() == shipped.read_bytes()
-    assert (facts["dataset"], facts["source"], facts["kind"]) == ("mine", "shipped-text", SHIPPED[name])
-    assert facts["train_samples"] == len(rows(shipped)) >= 240
-    assert facts["test_samples"] == 0
-    assert facts["files"] == [
-        {"name": "train.jsonl", "bytes": shipped.stat().st_size, "sha256": sha256(tmp_path / "train.jsonl")}
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "train.jsonl"]
+def test_shipped_sets_are_prepared_as_they_are(tmp_path: Path) -> None:
+    means = {}
+    for name, kind in SHIPPED.items():
+        out = tmp_path / name
+        facts = made(out, source="shipped-text", texts=name)
+        shipped = RESOURCES / "text" / f"{name}.jsonl"
+        assert (out / "train.jsonl").read_bytes() == shipped.read_bytes()
+        assert (facts["dataset"], facts["source"], facts["kind"]) == ("mine", "shipped-text", kind)
+        assert facts["train_samples"] == len(rows(shipped)) >= 240
+        assert facts["test_samples"] == 0
+        file = {"name": "train.jsonl", "bytes": shipped.stat().st_size, "sha256": sha256(out / "train.jsonl")}
+        assert facts["files"] == [file]
+        assert sorted(path.name for path in out.iterdir()) == ["provenance.json", "train.jsonl"]
+        # They differ in length and repeat nothing.
+        means[name] = facts["characters_per_sample"]["mean"]
+        lines = shipped.read_text(encoding="utf-8").splitlines()
+        assert len(set(lines)) == len(lines)
+    assert means["grammar"] * 2 < means["instructions"] < means["chats"] < means["summaries"] < means["articles"] / 1.5
 
 
 def test_the_shipped_sets_are_made_again_byte_for_byte(tmp_path: Path) -> None:
@@ -43,15 +49,6 @@ def test_the_shipped_sets_are_made_again_byte_for_byte(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == shipped
     assert set(shipped) == {f"{name}.jsonl" for name in SHIPPED}
     assert sum(map(len, shipped.values())) < 1.2e6
-
-
-def test_the_shipped_sets_differ_in_length_and_repeat_nothing(tmp_path: Path) -> None:
-    means = {}
-    for name in SHIPPED:
-        means[name] = made(tmp_path / name, source="shipped-text", texts=name)["characters_per_sample"]["mean"]
-        lines = (tmp_path / name / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        assert len(set(lines)) == len(lines)
-    assert means["grammar"] * 2 < means["instructions"] < means["chats"] < means["summaries"] < means["articles"] / 1.5
 
 
 def true_texts(value: Any) -> Iterator[str]:
@@ -84,18 +81,18 @@ def test_sums_and_days_of_the_week_in_the_shipped_sets_are_right() -> None:
 # A user's file
 
 
-@pytest.mark.parametrize(
-    ("kind", "suffix"),
-    [(kind, suffix) for kind in SAMPLES for suffix in (".json", ".jsonl", ".parquet")] + [(k, ".csv") for k in FLAT],
-)
-def test_every_format_gives_the_same_samples(tmp_path: Path, kind: str, suffix: str) -> None:
-    path = write(tmp_path / f"mine{suffix}", SAMPLES[kind])
-    facts = made(tmp_path / "out", source="text-file", path=str(path), samples=kind)
-    assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[kind]
-    assert (facts["kind"], facts["train_samples"], facts["limit"]) == (kind, 2, None)
-    assert facts["source_files"] == [{"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}]
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_every_format_gives_the_same_samples(tmp_path: Path, kind: str) -> None:
+    for suffix in (".json", ".jsonl", ".parquet", *([".csv"] if kind in FLAT else [])):
+        path = write(tmp_path / f"mine{suffix}", SAMPLES[kind])
+        facts = made(tmp_path / "out", source="text-file", path=str(path), samples=kind)
+        assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[kind]
+        assert (facts["kind"], facts["train_samples"], facts["limit"]) == (kind, 2, None)
+        assert facts["source_files"] == [{"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}]
 
 
+SYSTEM = {"role": "system", "content": "x"}
+BYE = [{"role": "user", "content": "Bye?"}, HELLO[1]]
 SHAREGPT = [{"from": "system", "value": "Be kind."}, {"from": "human", "value": "Hello?"}]
 
 
@@ -122,12 +119,6 @@ def test_samples_come_in_other_columns_too(
 ) -> None:
     path = write(tmp_path / "mine.jsonl", [row])
     assert prepared(tmp_path / "out", source="text-file", path=str(path), samples=kind) == [sample]
-
-
-def test_preferences_as_text_may_come_in_csv(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.csv", [{"prompt": "Hello?", "chosen": "Hello!", "rejected": "Who is it?"}])
-    found = prepared(tmp_path / "out", source="text-file", path=str(path), samples="preference")
-    assert found == SAMPLES["preference"][:1]
 
 
 def test_files_from_windows_and_long_texts_are_read(tmp_path: Path) -> None:
@@ -158,134 +149,51 @@ def test_characters_are_those_of_all_texts_of_a_sample(tmp_path: Path) -> None:
     assert facts["characters_per_sample"]["max"] == len("Hello?Hello!") + len("Hello?Who is it?")
 
 
+COMPLETION = [
+    ("a.jsonl", b"", ": found no samples, expected some"),
+    ("a.csv", b"text\n", ": found no samples"),
+    ("a.jsonl", GOOD + b"{'text': 1}\n", ", line 2: cannot be read as JSON: Expecting property"),
+    ("a.json", GOOD + GOOD, ": cannot be read as JSON: Extra data: line 2 column 1"),
+    ("a.json", GOOD, ": found JSON that is no list"),
+    ("a.jsonl", b"[" * 99_999, ", line 1: cannot be read as JSON: maximum recursion depth exceeded"),
+    ("a.jsonl", GOOD + b'{"text": "\xff"}', ", line 2: found the byte 0xff, expected UTF-8"),
+    ("a.csv", b"text\n\xe9t\xe9\n", ", line 2: found the byte 0xe9"),
+    ("a.csv", b"text,id\na,1\nb\n", ", line 3: found 1 column, expected 2"),
+    ("a.csv", b'text\n"a\n', ", line 2: cannot be read as CSV: unexpected end of data"),
+    ("a.parquet", b"PAR1 and no more", ": cannot be read as Parquet: "),
+    ("a.jsonl", GOOD + b"[1]\n", ", line 2, found a list, expected an object"),
+    ("a.jsonl", line(words="a"), ", line 1: found the columns words, expected text or article"),
+    ("a.jsonl", GOOD + line(text=3), ", line 2, column text: found a number, expected text"),
+    ("a.jsonl", GOOD + line(text=" \n"), ", line 2, column text: empty"),
+    ("a.jsonl", line(text="\ud800"), ", line 1, column text: found half a surrogate pair"),
+]
+OTHER_KINDS = [
+    ("instruction", {"instruction": "a", "output": "b"}, ": found the columns instruction, output, expected"),
+    ("instruction", {"instruction": "a", "input": "", "output": None}, ", column output: found nothing"),
+    ("instruction", {"instruction": "a", "input": ["b"], "output": "c"}, ", column input: found a list"),
+    ("chat", {"messages": "hello"}, ", column messages: found text, expected a list of messages"),
+    ("chat", {"messages": HELLO[:1]}, ", column messages: found no message of the assistant"),
+    ("chat", {"messages": ["hi"]}, ", column messages, message 1: found text"),
+    ("chat", {"messages": [{"role": "tool", "content": "x"}]}, ", column messages, message 1: found the role 'tool'"),
+    ("chat", {"messages": [{"speaker": "a", "content": "x"}]}, ", column messages, message 1: found the keys speaker"),
+    ("chat", {"messages": [*HELLO, HELLO[1]]}, ", column messages, message 3: found the role assistant, expected user"),
+    ("chat", {"messages": [*HELLO, SYSTEM]}, ", column messages, message 3: found the role system, expected user"),
+    ("chat", {"messages": [HELLO[0], HELLO[1] | {"content": ""}]}, ", column messages, message 2: empty"),
+    ("preference", {"prompt": "a", "good": "b"}, ": found the columns prompt, good, expected chosen, rejected or"),
+    ("preference", {"chosen": "a", "rejected": "b"}, ", column chosen: found text, expected a list of messages (or"),
+    (
+        "preference",
+        {"chosen": [*HELLO, HELLO[0]], "rejected": HELLO},
+        ", column chosen: the last message is the user's",
+    ),
+    ("preference", {"chosen": HELLO, "rejected": BYE}, ", columns chosen and rejected: found different questions"),
+]
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "content", "says"),
-    [
-        ("completion", "a.jsonl", b"", ": found no samples, expected some"),
-        ("completion", "a.json", b"[]", ": found no samples, expected some"),
-        ("completion", "a.csv", b"text\n", ": found no samples, expected some"),
-        (
-            "completion",
-            "a.jsonl",
-            GOOD + b"{'text': 1}\n",
-            ", line 2: cannot be read as JSON: Expecting property",
-        ),
-        ("completion", "a.json", GOOD + GOOD, ": cannot be read as JSON: Extra data: line 2 column 1 (char 17)"),
-        ("completion", "a.json", GOOD, ": found JSON that is no list, expected a list of samples"),
-        ("completion", "a.jsonl", b"[" * 99_999, ", line 1: cannot be read as JSON: maximum recursion depth exceeded"),
-        ("completion", "a.jsonl", GOOD + b'{"text": "\xff"}', ", line 2: found the byte 0xff, expected UTF-8"),
-        ("completion", "a.csv", b"text\n\xe9t\xe9\n", ", line 2: found the byte 0xe9, expected UTF-8"),
-        ("completion", "a.csv", b"text,id\na,1\nb\n", ", line 3: found 1 column, expected 2"),
-        ("completion", "a.csv", b'text\n"a\n', ", line 2: cannot be read as CSV: unexpected end of data"),
-        ("completion", "a.parquet", b"PAR1 and no more", ": cannot be read as Parquet: "),
-        ("completion", "a.parquet", b"", ": cannot be read as Parquet: "),
-        ("completion", "a.jsonl", GOOD + b"[1]\n", ", line 2, found a list, expected an object"),
-        (
-            "completion",
-            "a.jsonl",
-            line(words="a"),
-            ", line 1: found the columns words, expected text or article",
-        ),
-        ("completion", "a.jsonl", GOOD + line(text=3), ", line 2, column text: found a number, expected text"),
-        ("completion", "a.jsonl", GOOD + line(text=" \n"), ", line 2, column text: empty, expected text"),
-        (
-            "completion",
-            "a.jsonl",
-            line(text="\ud800"),
-            ", line 1, column text: found half a surrogate pair",
-        ),
-        (
-            "instruction",
-            "a.csv",
-            b"instruction,output\nAdd,3\n",
-            ", line 2: found the columns instruction, output, expected instruction, input, output",
-        ),
-        (
-            "instruction",
-            "a.json",
-            b'[{"instruction": "a", "input": "", "output": null}]',
-            ", sample 1, column output: found nothing, expected text",
-        ),
-        (
-            "instruction",
-            "a.jsonl",
-            line(instruction="a", input=["b"], output="c"),
-            ", line 1, column input: found a list, expected text",
-        ),
-        ("chat", "a.csv", b"messages\nhello\n", ", line 2, column messages: found text, expected a list of messages"),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[]),
-            ", line 1, column messages: found no message of the assistant",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=HELLO[:1]),
-            ", line 1, column messages: found no message of the assistant",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=["hi"]),
-            ", line 1, column messages, message 1: found text",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[{"role": "tool", "content": "x"}]),
-            ", line 1, column messages, message 1: found the role 'tool', expected system, user or assistant",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[{"speaker": "user", "content": "x"}]),
-            ", line 1, column messages, message 1: found the keys speaker, content, expected role and content",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[*HELLO, HELLO[1]]),
-            ", line 1, column messages, message 3: found the role assistant, expected user",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[*HELLO, {"role": "system", "content": "x"}]),
-            ", line 1, column messages, message 3: found the role system, expected user",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[HELLO[0], {"role": "assistant", "content": ""}]),
-            ", line 1, column messages, message 2: empty, expected text",
-        ),
-        (
-            "preference",
-            "a.jsonl",
-            line(prompt="a", good="b"),
-            ", line 1: found the columns prompt, good, expected chosen, rejected or chosen_conversations",
-        ),
-        (
-            "preference",
-            "a.jsonl",
-            line(chosen="a", rejected="b"),
-            ", line 1, column chosen: found text, expected a list of messages (or text, beside a column prompt)",
-        ),
-        (
-            "preference",
-            "a.jsonl",
-            line(chosen=[*HELLO, HELLO[0]], rejected=HELLO),
-            ", line 1, column chosen: the last message is the user's, expected the assistant's",
-        ),
-        (
-            "preference",
-            "a.jsonl",
-            line(chosen=HELLO, rejected=[{"role": "user", "content": "Bye?"}, HELLO[1]]),
-            ", line 1, columns chosen and rejected: found different questions, expected the same first message",
-        ),
-    ],
+    [("completion", *case) for case in COMPLETION]
+    + [(kind, "a.jsonl", line(**row), f", line 1{says}") for kind, row, says in OTHER_KINDS],
 )
 def test_a_bad_file_is_refused_in_one_line_with_its_place(
     tmp_path: Path, kind: str, name: str, content: bytes, says: str
@@ -339,13 +247,11 @@ def test_what_was_prepared_before_does_not_speak_for_a_set_that_is_refused(tmp_p
     assert not (tmp_path / "out" / "provenance.json").exists()
 
 
-@pytest.mark.parametrize("harm", ["removed", "changed"])
-def test_texts_that_changed_since_they_were_prepared_are_noticed(tmp_path: Path, harm: str) -> None:
+def test_texts_that_changed_since_they_were_prepared_are_noticed(tmp_path: Path) -> None:
     made(tmp_path, source="shipped-text", texts="grammar")
     file = tmp_path / "train.jsonl"
-    if harm == "removed":
-        file.unlink()
-    else:
-        file.write_text(file.read_text(encoding="utf-8").replace("Ada", "Eva"), encoding="utf-8")
-    with pytest.raises(UserError, match=r"train\.jsonl: missing or changed since it was prepared; delete"):
-        read_texts(tmp_path)
+    file.write_text(file.read_text(encoding="utf-8").replace("Ada", "Eva"), encoding="utf-8")
+    for _ in ("changed", "removed"):
+        with pytest.raises(UserError, match=r"train\.jsonl: missing or changed since it was prepared; delete"):
+            read_texts(tmp_path)
+        file.unlink(missing_ok=True)

@@ -35,8 +35,7 @@ def test_a_linear_layer_costs_twice_as_much_backward_and_the_first_no_gradient_o
     assert trained(two, inputs) == (2 + 3) * 2 * b * m * n
 
 
-@pytest.mark.parametrize("groups", [1, 4, 16])
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("groups", "transposed"), [(1, False), (4, True), (16, False)])
 def test_a_grouped_convolution_costs_as_much_less_in_both_directions(groups: int, transposed: bool) -> None:
     b, channels, kernel, size = 3, 16, 3, 8
     layer = nn.ConvTranspose2d if transposed else nn.Conv2d
