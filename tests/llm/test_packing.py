@@ -1,4 +1,4 @@
-"""Packed sequences: their mask, when it is made, and what is recorded of their attention."""
+"""Batches as a recipe gets them: their masks, when these are made, and what is counted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask
 from torchtune.data import _collate, padded_collate_packed
-from torchtune.modules import attention_utils
 
+from multicard.core.errors import UserError
 from multicard.workloads.llm import torchtune_backend as backend
 from multicard.workloads.llm.observer import Contents, Observer
 from multicard.workloads.llm.parameters import LlmParameters
@@ -85,22 +84,11 @@ def test_masks_are_made_when_the_wait_for_data_is_over(log: Log) -> None:
     assert observer.attention == {"function": "scaled_dot_product_attention", "compiled": False}
 
 
-def test_flex_attention_is_recorded_as_compiled_whatever_the_parameters_say(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As on GPUs, on which torchtune makes a mask of this type.
-    mask = BlockMask.__new__(BlockMask)
-    monkeypatch.setattr(attention_utils, "packed_block_causal_mask", lambda seq_lens: mask)
-    observer, batches = feed(log, Loader(log), packed=True, compile=False)
-    assert next(batches)["mask"] is mask
-    assert observer.attention == {"function": "flex_attention", "compiled": True}
-
-
-def test_padded_batches_get_no_mask(log: Log) -> None:
-    observer, batches = feed(log, [{"tokens": torch.ones(1, 3), "labels": torch.ones(1, 3)}], compile=True)
-    assert "mask" not in next(batches)
-    assert "attention_mask begins" not in log.lines
-    assert observer.attention == {"function": "scaled_dot_product_attention", "compiled": True}
+def test_a_batch_whose_answers_are_all_cut_off_is_refused(log: Log) -> None:
+    batch = {"tokens": torch.ones(1, 3), "labels": torch.full((1, 3), -100)}
+    _, batches = feed(log, [batch], sequence_length=16, dataset="summaries")
+    with pytest.raises(UserError, match=r"^sequence_length: 16 cuts off every answer of a batch of summaries$"):
+        next(batches)
 
 
 def test_counts_of_a_packed_batch_are_those_of_its_samples() -> None:

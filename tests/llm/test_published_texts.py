@@ -138,12 +138,6 @@ def script(out: Path, **definition: Any) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_the_script_prepares_texts(tmp_path: Path) -> None:
-    done = script(tmp_path / "out", source="shipped-text", texts="articles", limit=3)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert read_texts(tmp_path / "out")["train_samples"] == 3
-
-
 @pytest.mark.parametrize(("name", "code"), [("cnn_dailymail", 0), ("grammar", 1)], ids=["limit", "refusal"])
 def test_ending_before_the_end_of_parquet_does_not_abort_python(tmp_path: Path, name: str, code: int) -> None:
     folder = tmp_path / "in" / "3.0.0"

@@ -9,7 +9,6 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,18 +90,7 @@ def test_torchtune_loads_tiny_and_computes_with_it(tiny: Path, tmp_path: Path) -
         model_type="LLAMA3",
         output_dir=str(tmp_path / "out"),
     )
-    model = torchtune_model(llama3)
-    model.load_state_dict(checkpointer.load_checkpoint()["model"], strict=True)
-    assert sum(parameter.numel() for parameter in model.parameters()) == SHAPE.parameters
-    with torch.no_grad():
-        logits = model(torch.arange(24).reshape(2, 12))
-    assert logits.shape == (2, 12, SHAPE.vocabulary)
-    assert logits.isfinite().all()
-    assert logits.std() > 0
-
-
-def torchtune_model(build: Callable[..., torch.nn.Module]) -> torch.nn.Module:
-    return build(
+    model = llama3(
         vocab_size=SHAPE.vocabulary,
         num_layers=SHAPE.layers,
         num_heads=SHAPE.heads,
@@ -113,17 +101,13 @@ def torchtune_model(build: Callable[..., torch.nn.Module]) -> torch.nn.Module:
         rope_base=SHAPE.rope_base,
         norm_eps=SHAPE.norm_epsilon,
     )
-
-
-@pytest.mark.slow
-def test_the_names_and_shapes_of_tensors_are_those_that_torchtune_writes() -> None:
-    from torchtune.models.convert_weights import tune_to_hf
-    from torchtune.models.llama3 import llama3
-
-    written = tune_to_hf(
-        torchtune_model(llama3).state_dict(), num_heads=SHAPE.heads, num_kv_heads=SHAPE.kv_heads, dim=SHAPE.embedding
-    )
-    assert {name: tuple(tensor.shape) for name, tensor in written.items()} == tensor_shapes(SHAPE)
+    model.load_state_dict(checkpointer.load_checkpoint()["model"], strict=True)
+    assert sum(parameter.numel() for parameter in model.parameters()) == SHAPE.parameters
+    with torch.no_grad():
+        logits = model(torch.arange(24).reshape(2, 12))
+    assert logits.shape == (2, 12, SHAPE.vocabulary)
+    assert logits.isfinite().all()
+    assert logits.std() > 0
 
 
 @pytest.mark.slow

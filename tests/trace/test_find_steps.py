@@ -244,14 +244,3 @@ def test_steps_of_real_traces_by_each_of_the_rules(name: str, count: int, tmp_pa
     pitches = [(b - a) / 1e3 for a, b in pairwise(ends)]
     assert len(pitches) >= len(found_ms) >= 2
     assert found_ms == pytest.approx(pitches[: len(found_ms)], rel=0.02)
-
-
-@pytest.mark.slow
-@real
-@pytest.mark.parametrize(
-    "name", ["nsys-ai_mfu_2gpu_before_schema3.25.0.sqlite", "nsys-ai_h100_2gpu_1s_schema3.25.0.sqlite"]
-)
-def test_real_traces_without_training_tell_no_steps(name: str) -> None:
-    found = find_steps([open_trace(FOLDER / "nsys" / name)])
-    assert (found.source, found.steps) == (None, {})
-    assert sorted(found.devices.values()) == [[0], [1]]  # SELECT DISTINCT globalPid, deviceId FROM …_KERNEL

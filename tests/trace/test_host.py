@@ -69,7 +69,7 @@ def counted(calls: Times, steps: Times, waits: Times, model: Times) -> set[int]:
     return found
 
 
-@seeds(60, 600)
+@seeds(30, 600)
 def test_every_moment_of_the_host_is_judged(seed: int) -> None:
     calls, steps, waits = random_host(seed)
     name = "data" if seed % 2 else "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -55,24 +55,32 @@ def in_ms(rows: list[dict], name: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("calls", "who", "extra"),
-    [(True, (PID, OTHER), BEFORE), (True, (OTHER,), AFTER), (False, (OTHER,), BEFORE), (False, (PID, OTHER), AFTER)],
+    ("suffix", "calls", "who", "extra"),
+    [
+        ("sqlite", True, (PID, OTHER), BEFORE),
+        ("sqlite", True, (OTHER,), AFTER),
+        ("sqlite", False, (OTHER,), BEFORE),
+        ("json", True, (PID,), BEFORE),
+        ("json", False, (PID,), AFTER),
+    ],
 )
 def test_what_is_launched_outside_of_the_steps_is_in_no_table_of_them(
-    calls: bool, who: tuple[int, ...], extra: Work, tmp_path: Path
+    suffix: str, calls: bool, who: tuple[int, ...], extra: Work, tmp_path: Path
 ) -> None:
-    times = dict.fromkeys(RANKS, STEP_TIMES)
-    mutated = {pid: [*work, extra] if pid in who else work for pid, work in RANKS.items()}
-    plain = training_trace(tmp_path / "t.sqlite", times, RANKS, calls)
+    ranks = RANKS if suffix == "sqlite" else {PID: RANKS[PID]}
+    times = dict.fromkeys(ranks, STEP_TIMES)
+    mutated = {pid: [*work, extra] if pid in who else work for pid, work in ranks.items()}
     (tmp_path / "mutated").mkdir()
-    changed = training_trace(tmp_path / "mutated" / "t.sqlite", times, mutated, calls)
+    plain = training_trace(tmp_path / f"t.{suffix}", times, ranks, calls)
+    changed = training_trace(tmp_path / "mutated" / f"t.{suffix}", times, mutated, calls)
     before, after = of_steps(plain), of_steps(changed)
-    assert {"kernels", "collectives", "stragglers", "timeline", "shares", "kernel_shapes"} <= set(before.rows)
+    assert {"kernels", "collectives", "timeline", "shares", "kernel_shapes"} <= set(before.rows)
+    assert ("stragglers" in before.rows) == (len(ranks) > 1)
     assert ("launches" in before.rows) == ("cuda_api" in before.rows) == calls
     assert after == before
     # It is in those of the whole capture.
     rows = of_steps(changed, CAPTURE).rows
-    assert sum(row["calls"] for row in rows["collectives"]) == 4 + len(who)
+    assert sum(row["calls"] for row in rows["collectives"]) == 2 * len(ranks) + len(who)
 
 
 def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:

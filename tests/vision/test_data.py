@@ -118,23 +118,6 @@ def test_of_class_folders_alone_every_tenth_image_is_a_test_image(tmp_path: Path
     assert [facts[f"{split}_samples"] for split in names] == [len(names["train"]), len(names["test"])] == [37, 6]
 
 
-@pytest.mark.slow
-def test_dali_reads_the_same_part_of_class_folders_alone(tmp_path: Path) -> None:
-    pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI: pip install 'multicard[dali]'")
-    from multicard.workloads.vision.dali import DaliLoader
-
-    out = prepared(picture_folder(tmp_path, {"in": ["cat", "dog"]}) / "in", tmp_path / "out")
-    facts = read_provenance(out)
-    settings = {"image_size": SIZE, "mean": facts["mean"], "std": facts["std"], "threads": 1, "prefetch_factor": 1}
-    for split, count in (("train", 20), ("test", 4)):
-        data = open_split(out, facts, split, SIZE)
-        loader = DaliLoader(data, range(len(data)), count, device=torch.device("cpu"), drop_last=False, **settings)
-        [(images, labels)] = loader
-        assert labels.tolist() == [label for _, label in data]
-        assert (images - torch.stack([image for image, _ in data])).abs().max() < 0.05
-        loader.close()
-
-
 @pytest.mark.parametrize(
     ("classes", "says"),
     [

@@ -25,16 +25,6 @@ def trained(model: nn.Module, inputs: torch.Tensor) -> int:
     return count_operations(lambda: model(inputs).sum().backward())
 
 
-def test_a_linear_layer_costs_twice_as_much_backward_and_the_first_no_gradient_of_its_input() -> None:
-    b, m, n = 5, 7, 11
-    with torch.device("meta"):
-        one, two = nn.Linear(m, n), nn.Sequential(nn.Linear(m, n), nn.Linear(n, m))
-        inputs = torch.empty(b, m)
-    assert count_operations(lambda: one(inputs)) == 2 * b * m * n
-    assert trained(one, inputs) == 2 * 2 * b * m * n
-    assert trained(two, inputs) == (2 + 3) * 2 * b * m * n
-
-
 @pytest.mark.parametrize(("groups", "transposed"), [(1, False), (4, True), (16, False)])
 def test_a_grouped_convolution_costs_as_much_less_in_both_directions(groups: int, transposed: bool) -> None:
     b, channels, kernel, size = 3, 16, 3, 8
@@ -83,7 +73,7 @@ def test_mobilenet_v2_costs_what_was_published() -> None:
     assert step == 3 * forward - FIRST_LAYER
 
 
-@pytest.mark.parametrize(("width", "edge", "classes"), [(0.35, 32, 7), (1.0, 97, 10), (1.4, 224, 1000)])
+@pytest.mark.parametrize(("width", "edge", "classes"), [(0.35, 97, 7), (1.4, 224, 1000)])
 def test_the_shapes_of_the_layers_give_what_pytorch_counts(width: float, edge: int, classes: int) -> None:
     with torch.device("meta"):
         model, images = mobilenet_v2(num_classes=classes, width_mult=width), torch.empty(2, 3, edge, edge)

@@ -2,24 +2,18 @@
 
 import gzip
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import Dataset
 
 from conftest import TINY
-from multicard.analysis.windows import Window
 from multicard.record.profiled_window import place_window
 from multicard.workloads.vision import train as training_program
-from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 
 CPU = torch.device("cpu")
@@ -94,108 +88,3 @@ def test_the_loader_settles_after_recording_has_begun_and_no_step_of_the_trace_s
     phases = ["data", "transfer", "forward", "backward", "optimizer"]
     shown = [name for name in named if name in ("warmup", "step", *phases)]
     assert shown == ["warmup"] * 4 + ["step", *phases] * 8
-
-
-BATCH, WORKERS, PREFETCH = 2, 4, 2
-DECODING_S = 0.2  # of one image
-COMPUTING_S = 0.025  # of one step
-STARTING_S = 1.5  # of a profiler: time enough for all that the loader reads ahead
-
-
-class SlowToDecode(Dataset):
-    """Images whose decoding takes long, in whatever process."""
-
-    def __init__(self, images: Dataset):
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(DECODING_S)
-        return self.images[index]
-
-
-class Slow(nn.Module):
-    """A model whose step takes as long as it is told."""
-
-    def __init__(self, num_classes: int, **_: Any):
-        super().__init__()
-        self.layer = nn.Linear(3 * 16 * 16, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores."""
-        time.sleep(COMPUTING_S)
-        return self.layer(images.flatten(1))
-
-
-class Stopwatch(training_program.Recorder):
-    """Reads a clock just outside and just inside of the measured steps, whatever the recorder does.
-
-    A machine that is busy may hold the process up between two readings of a clock. What the recorder reads lies between
-    these, so that its times lie between theirs, however long that takes.
-    """
-
-    outside: ClassVar[list[float]] = []
-    inside: ClassVar[list[float]] = []
-
-    @contextmanager
-    def step(self, epoch: int, window: str) -> Iterator[Any]:
-        """Note when each measured step starts and ends."""
-        readings = ([], []) if window != "measured" else (Stopwatch.outside, Stopwatch.inside)
-        readings[0].append(time.perf_counter())
-        with super().step(epoch, window) as step:
-            readings[1].append(time.perf_counter())
-            yield step
-            readings[1].append(time.perf_counter())
-        readings[0].append(time.perf_counter())
-
-
-class SlowToStart(training_program.Capture):
-    """A profiler that takes its time to start."""
-
-    @contextmanager
-    def window(self) -> Iterator[None]:
-        """Wait, then open the window."""
-        time.sleep(STARTING_S)
-        with super().window():
-            yield
-
-
-@pytest.fixture
-def loader_bound(monkeypatch: pytest.MonkeyPatch) -> VisionParameters:
-    """A job whose loader takes four times as long as its model, and delivers in bursts."""
-
-    def opened(data: Path, facts: dict[str, Any], split: str, size: int) -> Dataset:
-        images = open_split(data, facts, split, size)
-        return SlowToDecode(images) if split == "train" else images
-
-    monkeypatch.setattr(training_program, "open_split", opened)
-    monkeypatch.setattr(training_program, "MobileNetV2", Slow)
-    monkeypatch.setattr(training_program, "Capture", SlowToStart)
-    monkeypatch.setattr(training_program, "Recorder", Stopwatch)
-    monkeypatch.setattr(training_program, "evaluate", lambda *_: (0.0, 0.0))
-    monkeypatch.setattr(Stopwatch, "outside", [])
-    monkeypatch.setattr(Stopwatch, "inside", [])
-    return VisionParameters(
-        **TINY
-        | {"batch_size": BATCH, "num_workers": WORKERS, "prefetch_factor": PREFETCH, "profiler": "none"}
-        | {"warmup_steps": 8, "steps_per_epoch": 32}
-    )
-
-
-@pytest.mark.slow
-def test_throughput_of_a_loader_bound_run_is_that_of_a_stopwatch_and_not_of_its_median_step(
-    loader_bound: VisionParameters, digits: Path, tmp_path: Path
-) -> None:
-    record, steps = train(loader_bound, digits, tmp_path)
-    measured, profiled = (Window(steps[steps["window"] == window]) for window in ("measured", "profiled"))
-    longest, shortest = (clock[-1] - clock[0] for clock in (Stopwatch.outside, Stopwatch.inside))
-    work = measured.count * BATCH
-    # Within 2% of the stopwatch, or within what it leaves open on a busy machine.
-    assert measured.rate("samples") == pytest.approx(work / longest, rel=0.02, abs=work / shortest - work / longest)
-    assert shortest <= measured.elapsed_s <= longest
-    assert measured.iteration_time_s > measured.median_iteration_time_s  # of which throughput used to be made
-
-    assert record["profiled_window"]["profiled_steps"] == profiled.count == 4 * WORKERS * PREFETCH
-    assert profiled.data_share > measured.data_share / 2  # 0.74 of both on an idle machine
