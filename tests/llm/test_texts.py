@@ -1,4 +1,4 @@
-"""Sets of texts are read from where they lie, checked, and written in one form; the shipped ones say what is true."""
+"""Sets of texts are read from where they lie, checked, and written in one form; the shipped ones are made again."""
 
 import subprocess
 import sys
@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 from text_sets import FLAT, GOOD, HELLO, RESOURCES, SAMPLES, WAVE, line, made, prepared, refusal, rows, write
 
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
-from multicard.experiment.datasets import SHIPPED, Dataset
+from multicard.experiment.datasets import SHIPPED, ShippedText
 from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
 
-# The shipped sets
+
+def of_file(path: Path, kind: str = "completion") -> dict[str, str]:
+    """The definition of a user's file."""
+    return {"source": "text-file", "path": str(path), "samples": kind}
 
 
 def test_shipped_sets_are_prepared_as_they_are(tmp_path: Path) -> None:
@@ -27,8 +29,8 @@ def test_shipped_sets_are_prepared_as_they_are(tmp_path: Path) -> None:
         assert (facts["dataset"], facts["source"], facts["kind"]) == ("mine", "shipped-text", kind)
         assert facts["train_samples"] == len(rows(shipped)) >= 240
         assert facts["test_samples"] == 0
-        file = {"name": "train.jsonl", "bytes": shipped.stat().st_size, "sha256": sha256(out / "train.jsonl")}
-        assert facts["files"] == [file]
+        entry = {"name": "train.jsonl", "bytes": shipped.stat().st_size, "sha256": sha256(out / "train.jsonl")}
+        assert facts["files"] == [entry]
         assert sorted(path.name for path in out.iterdir()) == ["provenance.json", "train.jsonl"]
         # They differ in length and repeat nothing.
         means[name] = facts["characters_per_sample"]["mean"]
@@ -46,20 +48,18 @@ def test_the_shipped_sets_are_made_again_byte_for_byte(tmp_path: Path) -> None:
     assert sum(map(len, shipped.values())) < 1.2e6
 
 
-# A user's file
-
-
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_every_format_gives_the_same_samples(tmp_path: Path, kind: str) -> None:
     for suffix in (".json", ".jsonl", ".parquet", *([".csv"] if kind in FLAT else [])):
         path = write(tmp_path / f"mine{suffix}", SAMPLES[kind])
-        facts = made(tmp_path / "out", source="text-file", path=str(path), samples=kind)
+        facts = made(tmp_path / "out", **of_file(path, kind))
         assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[kind]
         assert (facts["kind"], facts["train_samples"], facts["limit"]) == (kind, 2, None)
         assert facts["source_files"] == [{"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}]
 
 
 SYSTEM = {"role": "system", "content": "x"}
+NO_INPUT = {"instruction": "A", "output": "B"}
 BYE = [{"role": "user", "content": "Bye?"}, HELLO[1]]
 SHAREGPT = [{"from": "system", "value": "Be kind."}, {"from": "human", "value": "Hello?"}]
 
@@ -75,45 +75,38 @@ SHAREGPT = [{"from": "system", "value": "Be kind."}, {"from": "human", "value": 
         ("preference", {"prompt": "Hello?", "chosen": HELLO, "rejected": WAVE}, SAMPLES["preference"][0]),
         ("completion", {"article": "A.", "highlights": "B."}, {"text": "A."}),
         ("completion", {"page": "A."}, {"text": "A."}),
-        (
-            "instruction",
-            {"instruction": "A", "input": None, "output": "B"},
-            {"instruction": "A", "input": "", "output": "B"},
-        ),
+        ("instruction", NO_INPUT | {"input": None}, NO_INPUT | {"input": ""}),
     ],
 )
 def test_samples_come_in_other_columns_too(
     tmp_path: Path, kind: str, row: dict[str, Any], sample: dict[str, Any]
 ) -> None:
     path = write(tmp_path / "mine.jsonl", [row])
-    assert prepared(tmp_path / "out", source="text-file", path=str(path), samples=kind) == [sample]
+    assert prepared(tmp_path / "out", **of_file(path, kind)) == [sample]
 
 
 def test_files_from_windows_and_long_texts_are_read(tmp_path: Path) -> None:
     long = "x" * 200_000
     path = tmp_path / "mine.csv"
     path.write_bytes(f"\ufefftext,id\r\n{long},1\r\n\r\n".encode())
-    assert prepared(tmp_path / "csv", source="text-file", path=str(path), samples="completion") == [{"text": long}]
+    assert prepared(tmp_path / "csv", **of_file(path)) == [{"text": long}]
     path = tmp_path / "mine.jsonl"
     path.write_bytes('\ufeff{"text": "é\u2028"}\r\n\r\n'.encode())
-    assert prepared(tmp_path / "json", source="text-file", path=str(path), samples="completion") == [
-        {"text": "é\u2028"}
-    ]
+    assert prepared(tmp_path / "json", **of_file(path)) == [{"text": "é\u2028"}]
 
 
 def test_the_limit_takes_the_first_samples_or_all(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.jsonl", [{"text": str(number)} for number in range(5)])
-    definition = {"source": "text-file", "path": str(path), "samples": "completion"}
-    assert prepared(tmp_path / "some", **definition, limit=2) == [{"text": "0"}, {"text": "1"}]
-    assert len(prepared(tmp_path / "all", **definition, limit=9)) == 5
+    assert prepared(tmp_path / "some", **of_file(path), limit=2) == [{"text": "0"}, {"text": "1"}]
+    assert len(prepared(tmp_path / "all", **of_file(path), limit=9)) == 5
 
 
 def test_characters_are_those_of_all_texts_of_a_sample(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.jsonl", [{"input": "é" * n, "output": "ab"} for n in (1, 2, 9)])
-    facts = made(tmp_path / "out", source="text-file", path=str(path), samples="grammar")
+    facts = made(tmp_path / "out", **of_file(path, "grammar"))
     assert facts["characters_per_sample"] == {"mean": 6.0, "median": 4.0, "max": 11}
     path = write(tmp_path / "mine.jsonl", SAMPLES["preference"][:1])
-    facts = made(tmp_path / "pairs", source="text-file", path=str(path), samples="preference")
+    facts = made(tmp_path / "pairs", **of_file(path, "preference"))
     assert facts["characters_per_sample"]["max"] == len("Hello?Hello!") + len("Hello?Who is it?")
 
 
@@ -168,32 +161,25 @@ def test_a_bad_file_is_refused_in_one_line_with_its_place(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    found = refusal(tmp_path / "out", source="text-file", path=str(path), samples=kind)
+    found = refusal(tmp_path / "out", **of_file(path, kind))
     assert found.startswith(f"{path}{says}")
     assert len(found) < len(str(path)) + 350
 
 
 def test_a_bad_row_of_parquet_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", [{"text": "a"}, {"text": None}])
-    found = refusal(tmp_path / "out", source="text-file", path=str(path), samples="completion")
+    found = refusal(tmp_path / "out", **of_file(path))
     assert found == f"{path}, row 2, column text: found nothing, expected text"
 
 
 def test_unknown_and_missing_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
-    definition = {"source": "text-file", "path": str(path), "samples": "completion"}
-    assert refusal(tmp_path / "out", **definition) == f"datasets.mine.path: no such file: {path}"
+    assert refusal(tmp_path / "out", **of_file(path)) == f"datasets.mine.path: no such file: {path}"
     path.write_text("hello")
-    assert refusal(tmp_path / "out", **definition) == (
-        f"datasets.mine.path: found the suffix '.txt' of {path}, expected .json, .jsonl, .csv, .parquet"
-    )
+    said = f"datasets.mine.path: found the suffix '.txt' of {path}, expected .json, .jsonl, .csv, .parquet"
+    assert refusal(tmp_path / "out", **of_file(path)) == said
     with pytest.raises(UserError, match=r"chats\.jsonl: cannot be read: No such file or directory"):
-        prepare_texts(
-            "mine",
-            TypeAdapter(Dataset).validate_python({"source": "shipped-text", "texts": "chats"}),
-            tmp_path / "out",
-            tmp_path,
-        )
+        prepare_texts("mine", ShippedText(source="shipped-text", texts="chats"), tmp_path / "out", tmp_path)
 
 
 def test_a_set_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +197,7 @@ def test_what_was_prepared_before_does_not_speak_for_a_set_that_is_refused(tmp_p
     path = tmp_path / "empty.jsonl"
     path.touch()
     with pytest.raises(UserError, match="found no samples"):
-        made(tmp_path / "out", source="text-file", path=str(path), samples="grammar")
+        made(tmp_path / "out", **of_file(path, "grammar"))
     assert not (tmp_path / "out" / "provenance.json").exists()
 
 

@@ -107,25 +107,14 @@ def test_the_profiled_steps_follow_a_step_in_which_the_loader_starts(
     assert [int(row["epoch"]) for row in steps] == [1] * 4 + [2] * 4 + [3] * 5
 
 
-class Shapes(nn.Module):
-    """A model that notes the shapes it is asked about."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[int, ...]] = []
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores of two classes."""
-        self.seen.append(tuple(images.shape))
-        return images.flatten(1)[:, :2]
-
-
 def test_a_rank_without_test_samples_makes_its_passes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     # The other rank has one sample, of loss 1.5, and is right.
     other = [1.5, 1, 1]
     monkeypatch.setattr(
         training_program, "sum_over_ranks", lambda own, _: [a + b for a, b in zip(own, other, strict=True)]
     )
-    model, nothing = Shapes(), DataLoader(TensorDataset(torch.empty(0, 3, 16, 16), torch.empty(0)))
+    model, seen = nn.Flatten(), []
+    model.register_forward_hook(lambda _module, inputs, _scores: seen.append(tuple(inputs[0].shape)))
+    nothing = DataLoader(TensorDataset(torch.empty(0, 3, 16, 16), torch.empty(0)))
     assert evaluate(model, nothing, parameters(image_size=16), CPU, passes=2) == (1.5, 1)
-    assert model.seen == [(1, 3, 16, 16)] * 2
+    assert seen == [(1, 3, 16, 16)] * 2

@@ -1,4 +1,4 @@
-"""The estimate of a vision job's memory, against what autograd saves of torchvision's model and what a step holds."""
+"""The estimate of a vision job's memory, against torchvision's model and what a step holds."""
 
 import subprocess
 import sys
@@ -24,15 +24,6 @@ def job(**fixed: Any) -> VisionParameters:
     return VisionParameters(**{"strategy": "single", "image_size": 224, "batch_size": 2} | fixed)
 
 
-def made(p: VisionParameters, classes: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The model and a batch."""
-    torch.set_default_dtype(parameter_dtype(p.precision))
-    try:
-        return MobileNetV2(num_classes=classes, width_mult=p.width_mult), *batch(p)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def batch(p: VisionParameters) -> tuple[torch.Tensor, torch.Tensor]:
     images = torch.empty(p.batch_size, 3, p.image_size, p.image_size, dtype=parameter_dtype(p.precision))
     return images, torch.zeros(p.batch_size, dtype=torch.int64)
@@ -42,7 +33,7 @@ def peak_of_a_step(p: VisionParameters, classes: int) -> int:
     """The most bytes that the second of two training steps holds, on tensors without data."""
     allocations = Allocations(vocabulary=-1)
     with FakeTensorMode(), allocations:
-        model = made(p, classes)[0]
+        model = MobileNetV2(num_classes=classes, width_mult=p.width_mult).to(parameter_dtype(p.precision))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
         for _ in range(2):
             images, labels = batch(p)
