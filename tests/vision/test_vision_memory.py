@@ -24,6 +24,14 @@ def job(**fixed: Any) -> VisionParameters:
     return VisionParameters(**{"strategy": "single", "image_size": 224, "batch_size": 2} | fixed)
 
 
+def network(p: VisionParameters, classes: int) -> nn.Module:
+    torch.set_default_dtype(parameter_dtype(p.precision))
+    try:
+        return MobileNetV2(num_classes=classes, width_mult=p.width_mult)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def batch(p: VisionParameters) -> tuple[torch.Tensor, torch.Tensor]:
     images = torch.empty(p.batch_size, 3, p.image_size, p.image_size, dtype=parameter_dtype(p.precision))
     return images, torch.zeros(p.batch_size, dtype=torch.int64)
@@ -33,7 +41,7 @@ def peak_of_a_step(p: VisionParameters, classes: int) -> int:
     """The most bytes that the second of two training steps holds, on tensors without data."""
     allocations = Allocations(vocabulary=-1)
     with FakeTensorMode(), allocations:
-        model = MobileNetV2(num_classes=classes, width_mult=p.width_mult).to(parameter_dtype(p.precision))
+        model = network(p, classes)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
         for _ in range(2):
             images, labels = batch(p)
@@ -68,17 +76,17 @@ def test_the_layers_are_those_of_torchvisions_model(width: float) -> None:
     with FakeTensorMode():
         model = MobileNetV2(num_classes=1000, width_mult=width)
     filters = [tuple(m.weight.shape) for m in model.modules() if isinstance(m, nn.Conv2d)]
-    network = list(layers(width, 224))
-    assert [(layer.given, layer.taken // layer.groups, layer.kernel, layer.kernel) for layer in network] == filters
-    trained = sum(layer.weights for layer in network) + (network[-1].given + 1) * 1000
+    found = list(layers(width, 224))
+    assert [(layer.given, layer.taken // layer.groups, layer.kernel, layer.kernel) for layer in found] == filters
+    trained = sum(layer.weights for layer in found) + (found[-1].given + 1) * 1000
     assert trained == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_sizes_are_those_that_torchvision_publishes() -> None:
     # MobileNet_V2_Weights.IMAGENET1K_V1: 3 504 872 weights, 0.301 billion multiplications for an image of 224 px.
-    network = list(layers(1.0, 224))
-    assert sum(layer.weights for layer in network) + 1281 * 1000 == 3_504_872
-    multiplied = sum(layer.filters * layer.after**2 for layer in network) + 1280 * 1000
+    found = list(layers(1.0, 224))
+    assert sum(layer.weights for layer in found) + 1281 * 1000 == 3_504_872
+    multiplied = sum(layer.filters * layer.after**2 for layer in found) + 1280 * 1000
     assert multiplied / 1e9 == pytest.approx(0.301, abs=0.0005)
 
 
