@@ -33,7 +33,7 @@ FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="set MULTICARD_TRACES to a folder of real traces (nsys/*.sqlite, kineto/*.json.gz)"
 )
-FAST_BYTES = 600_000
+FAST_BYTES = 800_000
 
 
 @functools.cache
