@@ -15,10 +15,7 @@ from multicard.trace.find_steps import find_steps, with_steps
 from multicard.trace.tables import STEPS, activity_tables
 from synthetic import PID
 
-FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
-real = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason="set MULTICARD_TRACES to a folder of real traces (kineto/*.json.gz)"
-)
+REAL = Path(os.environ.get("MULTICARD_TRACES", "none"), "kineto/hta_nccl_allreduce_broadcast.json.gz")
 
 LENGTHS = [10.0, 12.0, 10.0, 15.0, 10.0]  # of iterations, in milliseconds
 BEGINS = [0.0, *accumulate(LENGTHS)]
@@ -180,66 +177,37 @@ def test_annotations_of_optimizers_that_take_turns_irregularly_tell_no_steps(tmp
     assert found_in(path) == (None, {})
 
 
-# Real traces; the numbers are counted in their text.
-
-
-def document(name: str) -> dict[str, Any]:
-    return json.loads(gzip.decompress((FOLDER / "kineto" / name).read_bytes()))
-
-
-def annotations(trace: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = [e for e in trace["traceEvents"] if e.get("cat") == "user_annotation" and e["name"].startswith(name)]
-    return sorted(found, key=lambda event: event["ts"])
-
-
-def without(trace: dict[str, Any], path: Path, *names: str) -> Path:
-    events = [e for e in trace["traceEvents"] if not str(e.get("name", "")).startswith(names)]
-    path.write_text(json.dumps(trace | {"traceEvents": events}))
+def without(recorded: dict[str, Any], path: Path, *names: str) -> Path:
+    events = [e for e in recorded["traceEvents"] if not str(e.get("name", "")).startswith(names)]
+    path.write_text(json.dumps(recorded | {"traceEvents": events}))
     return path
 
 
 @pytest.mark.slow
-@real
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("hta_nccl_allreduce_broadcast.json.gz", 3),
-        pytest.param("hta_v100_2rank_allreduce_rank1.json.gz", 5, marks=pytest.mark.rare),
-    ],
-)
-def test_steps_of_real_traces_by_each_of_the_rules(name: str, count: int, tmp_path: Path) -> None:
-    recorded = document(name)
-    marks = annotations(recorded, "ProfilerStep#")
-    assert len(marks) == count
-    source, durations = found_in(FOLDER / "kineto" / name)
+@pytest.mark.skipif(not REAL.is_file(), reason="set MULTICARD_TRACES to a folder of real traces (kineto/*.json.gz)")
+def test_steps_of_a_real_trace_by_each_of_the_rules(tmp_path: Path) -> None:
+    """The numbers are counted in its text."""
+    recorded = json.loads(gzip.decompress(REAL.read_bytes()))
+    source, durations = found_in(REAL)
     assert source == "ranges of steps, such as ProfilerStep#N"
-    assert [len(each) for each in durations.values()] == [count]
+    assert [len(each) for each in durations.values()] == [3]
 
     # Without them PyTorch's annotations of the optimizer tell one step less, by the host's clock from end to end.
-    bare = without(recorded, tmp_path / "bare.json", "ProfilerStep#")
-    updates = annotations(recorded, "Optimizer.step#")
-    assert len(updates) == count
-    found = find_steps([open_trace(bare)])
+    found = find_steps([open_trace(without(recorded, tmp_path / "bare.json", "ProfilerStep#"))])
     assert found.source == "PyTorch's annotations of Optimizer.step"
+    updates = [
+        e for e in recorded["traceEvents"] if e.get("cat") == "user_annotation" and "Optimizer.step#" in e["name"]
+    ]
+    moments = sorted(e["ts"] + e["dur"] for e in updates)
     [steps] = found.steps.values()
-    by_hand = [(b["ts"] + b["dur"] - a["ts"] - a["dur"]) * 1e3 for a, b in pairwise(updates)]
-    assert (steps.ends - steps.starts).tolist() == pytest.approx(by_hand, abs=2)
+    assert (steps.ends - steps.starts).tolist() == pytest.approx([(b - a) * 1e3 for a, b in pairwise(moments)], abs=2)
 
-    # Without these too there are kernels of the optimizer, in one of the traces.
-    barer = without(recorded, tmp_path / "barer.json", "ProfilerStep#", "Optimizer.")
-    kernels = sorted(
-        (e["ts"], e["ts"] + e["dur"])
-        for e in recorded["traceEvents"]
-        if e.get("cat") == "kernel" and "multi_tensor_apply" in e["name"]
-    )
-    source, durations = found_in(barer)
-    if not kernels:
-        assert (source, durations) == (None, {})
-        return
+    # Without these too there are kernels of the optimizer: updates are those that lie close together, far from others.
+    source, durations = found_in(without(recorded, tmp_path / "barer.json", "ProfilerStep#", "Optimizer."))
     assert source == "kernels of an optimizer"
-    # By hand: updates are those kernels that lie close together, far from others.
-    gaps = [at for at, (a, b) in enumerate(pairwise(kernels)) if b[0] - a[1] > 5_000]
-    ends = [kernels[at][1] for at in (*gaps, len(kernels) - 1)]
+    kernels = [e for e in recorded["traceEvents"] if e.get("cat") == "kernel" and "multi_tensor_apply" in e["name"]]
+    times = sorted((e["ts"], e["ts"] + e["dur"]) for e in kernels)
+    ends = [a[1] for a, b in pairwise([*times, (1e30, 1e30)]) if b[0] - a[1] > 5_000]
     [found_ms] = durations.values()
     pitches = [(b - a) / 1e3 for a, b in pairwise(ends)]
     assert len(pitches) >= len(found_ms) >= 2
