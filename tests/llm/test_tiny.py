@@ -1,11 +1,10 @@
-"""`tiny` is made the same everywhere, and is what torchtune loads."""
+"""`tiny` is made the same everywhere, with a tokenizer that torchtune reads; test_tuning.py trains it."""
 
 import base64
 import hashlib
 import importlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -24,33 +23,13 @@ from multicard.workloads.llm.weights import tensor_shapes
 
 SHAPE = ARCHITECTURES["tiny"]
 SPECIAL = 16
-
-
-def write_texts(resources: Path, words: int = 400) -> Path:
-    """Shipped texts of invented words: sentences and conversations, enough for all tokens."""
-    source = random.Random(7)
-    vocabulary = ["".join(source.choices("abcdefghijklmnopqrstuvwxyzéß", k=source.randint(2, 9))) for _ in range(words)]
-    sentences = [" ".join(source.choices(vocabulary, k=9)) + "." for _ in range(500)]
-    samples = {
-        "b.jsonl": [{"text": sentence} for sentence in sentences[:250]],
-        "a.jsonl": [{"messages": [{"role": "user", "content": sentence}]} for sentence in sentences[250:]],
-    }
-    folder = resources / "text"
-    folder.mkdir(parents=True)
-    for name, lines in samples.items():
-        (folder / name).write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
-    return resources
+RESOURCES = ROOT / "resources"
 
 
 @pytest.fixture(scope="module")
-def resources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("resources"))
-
-
-@pytest.fixture(scope="module")
-def tiny(resources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    prepare_model("tiny", Model(architecture="tiny"), folder, resources)
+    prepare_model("tiny", Model(architecture="tiny"), folder, RESOURCES)
     return folder
 
 
@@ -79,38 +58,6 @@ def test_tiny_has_the_weights_of_its_architecture(tiny: Path) -> None:
 
 
 @pytest.mark.slow
-def test_torchtune_loads_tiny_and_computes_with_it(tiny: Path, tmp_path: Path) -> None:
-    from torchtune.models.llama3 import llama3
-    from torchtune.training import FullModelHFCheckpointer
-
-    facts = read_model(tiny)
-    checkpointer = FullModelHFCheckpointer(
-        checkpoint_dir=facts["folder"],
-        checkpoint_files=facts["checkpoint_files"],
-        model_type="LLAMA3",
-        output_dir=str(tmp_path / "out"),
-    )
-    model = llama3(
-        vocab_size=SHAPE.vocabulary,
-        num_layers=SHAPE.layers,
-        num_heads=SHAPE.heads,
-        num_kv_heads=SHAPE.kv_heads,
-        embed_dim=SHAPE.embedding,
-        intermediate_dim=SHAPE.feed_forward,
-        max_seq_len=SHAPE.max_sequence,
-        rope_base=SHAPE.rope_base,
-        norm_eps=SHAPE.norm_epsilon,
-    )
-    model.load_state_dict(checkpointer.load_checkpoint()["model"], strict=True)
-    assert sum(parameter.numel() for parameter in model.parameters()) == SHAPE.parameters
-    with torch.no_grad():
-        logits = model(torch.arange(24).reshape(2, 12))
-    assert logits.shape == (2, 12, SHAPE.vocabulary)
-    assert logits.isfinite().all()
-    assert logits.std() > 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "module", "tied"),
     [("llama3_8b", "llama3", False), ("llama3_1_8b", "llama3_1", False), ("llama3_2_1b", "llama3_2", True)],
@@ -130,7 +77,7 @@ def test_the_tensors_of_metas_models_are_those_that_torchtune_builds(
 
 
 @pytest.mark.slow
-def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(tiny: Path, resources: Path) -> None:
+def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(tiny: Path) -> None:
     from torchtune.data import Message
     from torchtune.models.llama3 import _tokenizer, llama3_tokenizer
 
@@ -147,7 +94,7 @@ def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(ti
     assert max(ids) < SHAPE.vocabulary
 
     # It joins the words that it was trained on, within the pieces that torchtune encodes by.
-    lines = (resources / "text" / "b.jsonl").read_text("utf-8").splitlines()
+    lines = (RESOURCES / "text" / "articles.jsonl").read_text("utf-8").splitlines()
     text = " ".join(json.loads(line)["text"] for line in lines)
     assert len(tokenizer.encode(text, add_bos=False, add_eos=False)) < 0.6 * len(text.encode())
     assert PIECES == _tokenizer.CL100K_PATTERN
@@ -166,9 +113,9 @@ def test_the_tokenizer_file_lists_the_bytes_first_and_then_tokens_of_two_known_o
 
 
 @pytest.mark.slow
-def test_another_process_makes_the_same_bytes(tiny: Path, resources: Path, tmp_path: Path) -> None:
+def test_another_process_makes_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
     script, model = ROOT / "workflow" / "scripts" / "prepare_model.py", '{"architecture": "tiny"}'
-    options = ["--name", "tiny", "--model", model, "--out", tmp_path, "--resources", resources]
+    options = ["--name", "tiny", "--model", model, "--out", tmp_path, "--resources", RESOURCES]
     # Sets and hash tables of either language may be ordered otherwise there.
     other = {"PYTHONHASHSEED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, script, *options], env=os.environ | other, check=True)
