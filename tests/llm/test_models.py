@@ -204,17 +204,14 @@ def test_a_config_of_another_shape_or_form_is_refused(tmp_path: Path) -> None:
         assert refusal(folder) == f"{file}: found no JSON object, expected one"
 
 
-# Corrupt weights
-
-
-def packed(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
+def packed(header: Any, data: bytes = b"") -> bytes:
     """A safetensors file by hand: the length of the header, the header, the data."""
     content = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(content) if length is None else length) + content + data
+    return struct.pack("<Q", len(content)) + content + data
 
 
-def entry(*offsets: int, kind: str = "BF16", shape: Any = (2, 2)) -> dict[str, Any]:
-    return {"dtype": kind, "shape": list(shape), "data_offsets": list(offsets)}
+def entry(*offsets: int, shape: Any = (2, 2)) -> dict[str, Any]:
+    return {"dtype": "BF16", "shape": list(shape), "data_offsets": list(offsets)}
 
 
 INDEX, POINTER = "model.safetensors.index.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"

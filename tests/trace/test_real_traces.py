@@ -16,17 +16,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from statistics import median
 
 import pytest
 
-from multicard.analysis.trace_comparison import PERIOD, compare_captures
 from multicard.trace.files import open_trace
 from multicard.trace.model import shared_name
-from multicard.trace.tables import STEPS, ActivityTables, activity_tables
+from multicard.trace.tables import ActivityTables, activity_tables
 
 FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
 
@@ -284,34 +281,3 @@ def test_a_damaged_report_is_read_or_refused_in_one_line(seed: int, tmp_path: Pa
     if answer.returncode:
         assert (answer.returncode, len(answer.stderr.splitlines())) == (1, 1), answer.stderr
         assert not (tmp_path / "out").exists()
-
-
-def test_steps_that_a_profiler_numbered_are_steps() -> None:
-    rows = found(FOLDER / "kineto/tracelens_h100_bert_small.json.gz").rows
-    assert [row["phase"] for row in rows["phases"]] == ["step"]
-    assert {row["scope"] for row in rows["timeline"]} == {"capture", "step"}
-
-
-def step_starts(path: Path) -> list[float]:
-    """Microseconds at which steps begin, by a direct look at the JSON."""
-    return sorted(float(e["ts"]) for e in events_of(path, "user_annotation") if e["name"].startswith("ProfilerStep#"))
-
-
-@pytest.mark.slow
-def test_a_pytorch_trace_whose_loader_starves_is_a_fifth_as_fast(tmp_path: Path) -> None:
-    """Between the steps of a real trace, four fifths of the time are inserted in which the job waits for its data."""
-    path = FOLDER / "kineto/hta_nccl_allreduce_broadcast.json.gz"
-    starts = step_starts(path)
-    wait = 4 * (starts[-1] - starts[0]) / (len(starts) - 1)
-    slow = json.loads(gzip.decompress(path.read_bytes()))
-    for event in slow["traceEvents"]:
-        if "ts" in event:
-            event["ts"] += wait * sum(event["ts"] >= start for start in starts[1:])
-    (tmp_path / "starved.json").write_text(json.dumps(slow))
-    starved, fast = (activity_tables([open_trace(each)], scope=STEPS) for each in (tmp_path / "starved.json", path))
-    first, second, *_ = compare_captures(starved, fast)[0]
-    period = median(b - a for a, b in pairwise(starts)) / 1e6
-    assert (first["name"], second["name"]) == (PERIOD, "idle_host_elsewhere")
-    assert (first["a_s"], first["b_s"]) == pytest.approx((period + wait / 1e6, period), rel=0.01)
-    assert first["ratio"] == pytest.approx(0.2, rel=0.02)
-    assert second["difference_s"] == pytest.approx(-wait / 1e6, rel=0.01)
