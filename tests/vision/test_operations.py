@@ -38,30 +38,6 @@ def test_a_grouped_convolution_costs_as_much_less_in_both_directions(groups: int
     assert trained(model, inputs) == 3 * forward
 
 
-def test_a_transformer_costs_six_operations_for_each_weight_and_token_and_its_attention() -> None:
-    layers, width, tokens, batch, heads = 2, 32, 24, 3, 4
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (part.view(batch, tokens, heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, dim=-1))
-            scores = (q @ k.transpose(-2, -1)).softmax(-1)
-            x = x + self.out((scores @ v).transpose(1, 2).reshape(batch, tokens, width))
-            return x + self.down(self.up(x).relu())
-
-    with torch.device("meta"):
-        model = nn.Sequential(nn.Embedding(100, width), *(Block() for _ in range(layers)))
-        inputs = torch.empty(batch, tokens, dtype=torch.long)
-    weights = layers * 12 * width**2  # a lookup in the embedding costs none
-    # Two products of tokens × tokens × width for each layer and sequence, twice as much backward.
-    attention = 3 * layers * 2 * 2 * tokens**2 * width * batch
-    assert trained(model, inputs) == 6 * weights * tokens * batch + attention
-
-
 def test_mobilenet_v2_costs_what_was_published() -> None:
     # Sandler et al. 2018: 300 M multiply-adds at 224 px; torchvision states 0.301 G of them.
     published = MobileNet_V2_Weights.IMAGENET1K_V2.meta["_ops"] * 1e9
