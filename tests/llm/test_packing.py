@@ -1,19 +1,19 @@
-"""Packed sequences: their mask, when it is made, and what is recorded of their attention."""
+"""Batches as a recipe gets them: their masks, when these are made, and what is counted."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask
 from torchtune.data import _collate, padded_collate_packed
-from torchtune.modules import attention_utils
 
+from multicard.core.errors import UserError
 from multicard.workloads.llm import torchtune_backend as backend
 from multicard.workloads.llm.observer import Contents, Observer
 from multicard.workloads.llm.parameters import LlmParameters
+
+pytestmark = pytest.mark.slow
 
 # Two samples, of 2 tokens and of 1: each token sees itself and those before it of its own sample.
 PACK = {
@@ -25,80 +25,39 @@ PACK = {
 MASK = [[True, False, False], [True, True, False], [False, False, True]]
 
 
-class Log:
-    """Stands in for recorder and capture: writes down what begins and what ends."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Write down both ends."""
-        self.lines.append(f"{name} begins")
-        yield
-        self.lines.append(f"{name} ends")
-
-    range = phase
-
-    @contextmanager
-    def step(self, *_: Any) -> Iterator[Any]:
-        """Give what takes the numbers of a step."""
-        yield SimpleNamespace(epoch=None)
-
-
-@pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Log:
-    """A log; what the test patches in torchtune is put back after it."""
+@pytest.fixture(autouse=True)
+def _patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is patched in torchtune is put back after a test."""
     monkeypatch.setattr(_collate, "packed_block_causal_mask", _collate.packed_block_causal_mask)
     backend._patch_collate()
-    return Log()
 
 
-def feed(log: Log, batches: list[Any], **parameters: Any) -> tuple[Observer, Iterator[Any]]:
-    """What a recipe gets."""
+def feed(batches: Any, log: MagicMock, **parameters: Any) -> tuple[Observer, Iterator[Any]]:
+    """What a recipe gets; `log` stands in for recorder and capture."""
     p = LlmParameters(device="cpu", **parameters)
     observer = Observer(p, 1, log, log)
     return observer, iter(backend._Feed(batches, observer, p, padding=0))
 
 
-class Loader:
-    """Makes its batch when it is asked for, as torchtune's does."""
+def test_masks_are_made_when_the_wait_for_data_is_over() -> None:
+    log = MagicMock()
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
-
-    def __iter__(self) -> Iterator[Any]:
-        self.log.lines.append("the loader works")
+    def loaded() -> Iterator[Any]:
+        log.range("the loader works")
         yield padded_collate_packed([PACK])
 
-
-def test_masks_are_made_when_the_wait_for_data_is_over(log: Log) -> None:
-    observer, batches = feed(log, Loader(log), packed=True)
-    batch = next(batches)
-    assert log.lines == [
-        "data begins", "the loader works", "data ends",
-        "transfer begins", "attention_mask begins", "attention_mask ends",
-    ]  # fmt: skip
-    assert batch["mask"].tolist() == [MASK]
+    observer, batches = feed(loaded(), log, packed=True)
+    assert next(batches)["mask"].tolist() == [MASK]
+    begun = [call.args[0] for call in log.mock_calls if call[0] in ("phase", "range")]
+    assert begun == ["data", "the loader works", "transfer", "attention_mask"]
     assert observer.attention == {"function": "scaled_dot_product_attention", "compiled": False}
 
 
-def test_flex_attention_is_recorded_as_compiled_whatever_the_parameters_say(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As on GPUs, on which torchtune makes a mask of this type.
-    mask = BlockMask.__new__(BlockMask)
-    monkeypatch.setattr(attention_utils, "packed_block_causal_mask", lambda seq_lens: mask)
-    observer, batches = feed(log, Loader(log), packed=True, compile=False)
-    assert next(batches)["mask"] is mask
-    assert observer.attention == {"function": "flex_attention", "compiled": True}
-
-
-def test_padded_batches_get_no_mask(log: Log) -> None:
-    observer, batches = feed(log, [{"tokens": torch.ones(1, 3), "labels": torch.ones(1, 3)}], compile=True)
-    assert "mask" not in next(batches)
-    assert "attention_mask begins" not in log.lines
-    assert observer.attention == {"function": "scaled_dot_product_attention", "compiled": True}
+def test_a_batch_whose_answers_are_all_cut_off_is_refused() -> None:
+    batch = {"tokens": torch.ones(1, 3), "labels": torch.full((1, 3), -100)}
+    _, batches = feed([batch], MagicMock(), sequence_length=16, dataset="summaries")
+    with pytest.raises(UserError, match=r"^sequence_length: 16 cuts off every answer of a batch of summaries$"):
+        next(batches)
 
 
 def test_counts_of_a_packed_batch_are_those_of_its_samples() -> None:

@@ -1,39 +1,42 @@
-"""Sets of texts are read from where they lie, checked, and written in one form; the shipped ones say what is true."""
+"""Sets of texts are read from where they lie, checked, and written in one form; the shipped ones are made again."""
 
-import calendar
-import functools
-import operator
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 from text_sets import FLAT, GOOD, HELLO, RESOURCES, SAMPLES, WAVE, line, made, prepared, refusal, rows, write
 
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
-from multicard.experiment.datasets import SHIPPED, Dataset
+from multicard.experiment.datasets import SHIPPED, ShippedText
 from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
 
-# The shipped sets
+
+def of_file(path: Path, kind: str = "completion") -> dict[str, str]:
+    """The definition of a user's file."""
+    return {"source": "text-file", "path": str(path), "samples": kind}
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_set_is_prepared_as_it_is(tmp_path: Path, name: str) -> None:
-    facts = made(tmp_path, source="shipped-text", texts=name)
-    shipped = RESOURCES / "text" / f"{name}.jsonl"
-    assert (tmp_path / "train.jsonl").read_bytes() == shipped.read_bytes()
-    assert (facts["dataset"], facts["source"], facts["kind"]) == ("mine", "shipped-text", SHIPPED[name])
-    assert facts["train_samples"] == len(rows(shipped)) >= 240
-    assert facts["test_samples"] == 0
-    assert facts["files"] == [
-        {"name": "train.jsonl", "bytes": shipped.stat().st_size, "sha256": sha256(tmp_path / "train.jsonl")}
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "train.jsonl"]
+def test_shipped_sets_are_prepared_as_they_are(tmp_path: Path) -> None:
+    means = {}
+    for name, kind in SHIPPED.items():
+        out = tmp_path / name
+        facts = made(out, source="shipped-text", texts=name)
+        shipped = RESOURCES / "text" / f"{name}.jsonl"
+        assert (out / "train.jsonl").read_bytes() == shipped.read_bytes()
+        assert (facts["dataset"], facts["source"], facts["kind"]) == ("mine", "shipped-text", kind)
+        assert facts["train_samples"] == len(rows(shipped)) >= 240
+        assert facts["test_samples"] == 0
+        entry = {"name": "train.jsonl", "bytes": shipped.stat().st_size, "sha256": sha256(out / "train.jsonl")}
+        assert facts["files"] == [entry]
+        assert sorted(path.name for path in out.iterdir()) == ["provenance.json", "train.jsonl"]
+        # They differ in length and repeat nothing.
+        means[name] = facts["characters_per_sample"]["mean"]
+        lines = shipped.read_text(encoding="utf-8").splitlines()
+        assert len(set(lines)) == len(lines)
+    assert means["grammar"] * 2 < means["instructions"] < means["chats"] < means["summaries"] < means["articles"] / 1.5
 
 
 def test_the_shipped_sets_are_made_again_byte_for_byte(tmp_path: Path) -> None:
@@ -45,57 +48,19 @@ def test_the_shipped_sets_are_made_again_byte_for_byte(tmp_path: Path) -> None:
     assert sum(map(len, shipped.values())) < 1.2e6
 
 
-def test_the_shipped_sets_differ_in_length_and_repeat_nothing(tmp_path: Path) -> None:
-    means = {}
-    for name in SHIPPED:
-        means[name] = made(tmp_path / name, source="shipped-text", texts=name)["characters_per_sample"]["mean"]
-        lines = (tmp_path / name / "train.jsonl").read_text(encoding="utf-8").splitlines()
-        assert len(set(lines)) == len(lines)
-    assert means["grammar"] * 2 < means["instructions"] < means["chats"] < means["summaries"] < means["articles"] / 1.5
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_every_format_gives_the_same_samples(tmp_path: Path, kind: str) -> None:
+    for suffix in (".json", ".jsonl", ".parquet", *([".csv"] if kind in FLAT else [])):
+        path = write(tmp_path / f"mine{suffix}", SAMPLES[kind])
+        facts = made(tmp_path / "out", **of_file(path, kind))
+        assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[kind]
+        assert (facts["kind"], facts["train_samples"], facts["limit"]) == (kind, 2, None)
+        assert facts["source_files"] == [{"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}]
 
 
-def true_texts(value: Any) -> Iterator[str]:
-    """Every text of a sample but the rejected answers, which are wrong on purpose."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            if key != "rejected":
-                yield from true_texts(part)
-
-
-def test_sums_and_days_of_the_week_in_the_shipped_sets_are_right() -> None:
-    texts = [text for name in SHIPPED for text in true_texts(rows(RESOURCES / "text" / f"{name}.jsonl"))]
-    sums = [found for text in texts for found in re.findall(r"(\d+(?: [+−×÷] \d+)+) = (\d+)", text)]
-    compute = {"+": operator.add, "−": operator.sub, "×": operator.mul, "÷": operator.truediv}
-    for terms, result in sums:
-        numbers = [int(number) for number in re.findall(r"\d+", terms)]
-        expected = functools.reduce(compute[re.search(r"[+−×÷]", terms)[0]], numbers)
-        assert int(result) == expected, f"{terms} = {result}"
-    months, days = "|".join(list(calendar.month_name)[1:]), "|".join(calendar.day_name)
-    dates = [f for text in texts for f in re.findall(rf"(\d+) ({months}) (\d{{4}}),? (?:is|falls on) a ({days})", text)]
-    for day, month, year, weekday in dates:
-        expected = calendar.weekday(int(year), list(calendar.month_name).index(month), int(day))
-        assert calendar.day_name[expected] == weekday, (day, month, year)
-    assert len(sums) > 1000
-    assert len(dates) > 100
-
-
-# A user's file
-
-
-@pytest.mark.parametrize(
-    ("kind", "suffix"),
-    [(kind, suffix) for kind in SAMPLES for suffix in (".json", ".jsonl", ".parquet")] + [(k, ".csv") for k in FLAT],
-)
-def test_every_format_gives_the_same_samples(tmp_path: Path, kind: str, suffix: str) -> None:
-    path = write(tmp_path / f"mine{suffix}", SAMPLES[kind])
-    facts = made(tmp_path / "out", source="text-file", path=str(path), samples=kind)
-    assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[kind]
-    assert (facts["kind"], facts["train_samples"], facts["limit"]) == (kind, 2, None)
-    assert facts["source_files"] == [{"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}]
-
-
+SYSTEM = {"role": "system", "content": "x"}
+NO_INPUT = {"instruction": "A", "output": "B"}
+BYE = [{"role": "user", "content": "Bye?"}, HELLO[1]]
 SHAREGPT = [{"from": "system", "value": "Be kind."}, {"from": "human", "value": "Hello?"}]
 
 
@@ -110,214 +75,111 @@ SHAREGPT = [{"from": "system", "value": "Be kind."}, {"from": "human", "value": 
         ("preference", {"prompt": "Hello?", "chosen": HELLO, "rejected": WAVE}, SAMPLES["preference"][0]),
         ("completion", {"article": "A.", "highlights": "B."}, {"text": "A."}),
         ("completion", {"page": "A."}, {"text": "A."}),
-        (
-            "instruction",
-            {"instruction": "A", "input": None, "output": "B"},
-            {"instruction": "A", "input": "", "output": "B"},
-        ),
+        ("instruction", NO_INPUT | {"input": None}, NO_INPUT | {"input": ""}),
     ],
 )
 def test_samples_come_in_other_columns_too(
     tmp_path: Path, kind: str, row: dict[str, Any], sample: dict[str, Any]
 ) -> None:
     path = write(tmp_path / "mine.jsonl", [row])
-    assert prepared(tmp_path / "out", source="text-file", path=str(path), samples=kind) == [sample]
-
-
-def test_preferences_as_text_may_come_in_csv(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.csv", [{"prompt": "Hello?", "chosen": "Hello!", "rejected": "Who is it?"}])
-    found = prepared(tmp_path / "out", source="text-file", path=str(path), samples="preference")
-    assert found == SAMPLES["preference"][:1]
+    assert prepared(tmp_path / "out", **of_file(path, kind)) == [sample]
 
 
 def test_files_from_windows_and_long_texts_are_read(tmp_path: Path) -> None:
     long = "x" * 200_000
     path = tmp_path / "mine.csv"
     path.write_bytes(f"\ufefftext,id\r\n{long},1\r\n\r\n".encode())
-    assert prepared(tmp_path / "csv", source="text-file", path=str(path), samples="completion") == [{"text": long}]
+    assert prepared(tmp_path / "csv", **of_file(path)) == [{"text": long}]
     path = tmp_path / "mine.jsonl"
     path.write_bytes('\ufeff{"text": "é\u2028"}\r\n\r\n'.encode())
-    assert prepared(tmp_path / "json", source="text-file", path=str(path), samples="completion") == [
-        {"text": "é\u2028"}
-    ]
+    assert prepared(tmp_path / "json", **of_file(path)) == [{"text": "é\u2028"}]
 
 
 def test_the_limit_takes_the_first_samples_or_all(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.jsonl", [{"text": str(number)} for number in range(5)])
-    definition = {"source": "text-file", "path": str(path), "samples": "completion"}
-    assert prepared(tmp_path / "some", **definition, limit=2) == [{"text": "0"}, {"text": "1"}]
-    assert len(prepared(tmp_path / "all", **definition, limit=9)) == 5
+    assert prepared(tmp_path / "some", **of_file(path), limit=2) == [{"text": "0"}, {"text": "1"}]
+    assert len(prepared(tmp_path / "all", **of_file(path), limit=9)) == 5
 
 
 def test_characters_are_those_of_all_texts_of_a_sample(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.jsonl", [{"input": "é" * n, "output": "ab"} for n in (1, 2, 9)])
-    facts = made(tmp_path / "out", source="text-file", path=str(path), samples="grammar")
+    facts = made(tmp_path / "out", **of_file(path, "grammar"))
     assert facts["characters_per_sample"] == {"mean": 6.0, "median": 4.0, "max": 11}
     path = write(tmp_path / "mine.jsonl", SAMPLES["preference"][:1])
-    facts = made(tmp_path / "pairs", source="text-file", path=str(path), samples="preference")
+    facts = made(tmp_path / "pairs", **of_file(path, "preference"))
     assert facts["characters_per_sample"]["max"] == len("Hello?Hello!") + len("Hello?Who is it?")
+
+
+COMPLETION = [
+    ("a.jsonl", b"", ": found no samples, expected some"),
+    ("a.csv", b"text\n", ": found no samples"),
+    ("a.jsonl", GOOD + b"{'text': 1}\n", ", line 2: cannot be read as JSON: Expecting property"),
+    ("a.json", GOOD + GOOD, ": cannot be read as JSON: Extra data: line 2 column 1"),
+    ("a.json", GOOD, ": found JSON that is no list"),
+    ("a.jsonl", b"[" * 99_999, ", line 1: cannot be read as JSON: maximum recursion depth exceeded"),
+    ("a.jsonl", GOOD + b'{"text": "\xff"}', ", line 2: found the byte 0xff, expected UTF-8"),
+    ("a.csv", b"text\n\xe9t\xe9\n", ", line 2: found the byte 0xe9"),
+    ("a.csv", b"text,id\na,1\nb\n", ", line 3: found 1 column, expected 2"),
+    ("a.csv", b'text\n"a\n', ", line 2: cannot be read as CSV: unexpected end of data"),
+    ("a.parquet", b"PAR1 and no more", ": cannot be read as Parquet: "),
+    ("a.jsonl", GOOD + b"[1]\n", ", line 2, found a list, expected an object"),
+    ("a.jsonl", line(words="a"), ", line 1: found the columns words, expected text or article"),
+    ("a.jsonl", GOOD + line(text=3), ", line 2, column text: found a number, expected text"),
+    ("a.jsonl", GOOD + line(text=" \n"), ", line 2, column text: empty"),
+    ("a.jsonl", line(text="\ud800"), ", line 1, column text: found half a surrogate pair"),
+]
+OTHER_KINDS = [
+    ("instruction", {"instruction": "a", "output": "b"}, ": found the columns instruction, output, expected"),
+    ("instruction", {"instruction": "a", "input": "", "output": None}, ", column output: found nothing"),
+    ("instruction", {"instruction": "a", "input": ["b"], "output": "c"}, ", column input: found a list"),
+    ("chat", {"messages": "hello"}, ", column messages: found text, expected a list of messages"),
+    ("chat", {"messages": HELLO[:1]}, ", column messages: found no message of the assistant"),
+    ("chat", {"messages": ["hi"]}, ", column messages, message 1: found text"),
+    ("chat", {"messages": [{"role": "tool", "content": "x"}]}, ", column messages, message 1: found the role 'tool'"),
+    ("chat", {"messages": [{"speaker": "a", "content": "x"}]}, ", column messages, message 1: found the keys speaker"),
+    ("chat", {"messages": [*HELLO, HELLO[1]]}, ", column messages, message 3: found the role assistant, expected user"),
+    ("chat", {"messages": [*HELLO, SYSTEM]}, ", column messages, message 3: found the role system, expected user"),
+    ("chat", {"messages": [HELLO[0], HELLO[1] | {"content": ""}]}, ", column messages, message 2: empty"),
+    ("preference", {"prompt": "a", "good": "b"}, ": found the columns prompt, good, expected chosen, rejected or"),
+    ("preference", {"chosen": "a", "rejected": "b"}, ", column chosen: found text, expected a list of messages (or"),
+    (
+        "preference",
+        {"chosen": [*HELLO, HELLO[0]], "rejected": HELLO},
+        ", column chosen: the last message is the user's",
+    ),
+    ("preference", {"chosen": HELLO, "rejected": BYE}, ", columns chosen and rejected: found different questions"),
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "content", "says"),
-    [
-        ("completion", "a.jsonl", b"", ": found no samples, expected some"),
-        ("completion", "a.json", b"[]", ": found no samples, expected some"),
-        ("completion", "a.csv", b"text\n", ": found no samples, expected some"),
-        (
-            "completion",
-            "a.jsonl",
-            GOOD + b"{'text': 1}\n",
-            ", line 2: cannot be read as JSON: Expecting property",
-        ),
-        ("completion", "a.json", GOOD + GOOD, ": cannot be read as JSON: Extra data: line 2 column 1 (char 17)"),
-        ("completion", "a.json", GOOD, ": found JSON that is no list, expected a list of samples"),
-        ("completion", "a.jsonl", b"[" * 99_999, ", line 1: cannot be read as JSON: maximum recursion depth exceeded"),
-        ("completion", "a.jsonl", GOOD + b'{"text": "\xff"}', ", line 2: found the byte 0xff, expected UTF-8"),
-        ("completion", "a.csv", b"text\n\xe9t\xe9\n", ", line 2: found the byte 0xe9, expected UTF-8"),
-        ("completion", "a.csv", b"text,id\na,1\nb\n", ", line 3: found 1 column, expected 2"),
-        ("completion", "a.csv", b'text\n"a\n', ", line 2: cannot be read as CSV: unexpected end of data"),
-        ("completion", "a.parquet", b"PAR1 and no more", ": cannot be read as Parquet: "),
-        ("completion", "a.parquet", b"", ": cannot be read as Parquet: "),
-        ("completion", "a.jsonl", GOOD + b"[1]\n", ", line 2, found a list, expected an object"),
-        (
-            "completion",
-            "a.jsonl",
-            line(words="a"),
-            ", line 1: found the columns words, expected text or article",
-        ),
-        ("completion", "a.jsonl", GOOD + line(text=3), ", line 2, column text: found a number, expected text"),
-        ("completion", "a.jsonl", GOOD + line(text=" \n"), ", line 2, column text: empty, expected text"),
-        (
-            "completion",
-            "a.jsonl",
-            line(text="\ud800"),
-            ", line 1, column text: found half a surrogate pair",
-        ),
-        (
-            "instruction",
-            "a.csv",
-            b"instruction,output\nAdd,3\n",
-            ", line 2: found the columns instruction, output, expected instruction, input, output",
-        ),
-        (
-            "instruction",
-            "a.json",
-            b'[{"instruction": "a", "input": "", "output": null}]',
-            ", sample 1, column output: found nothing, expected text",
-        ),
-        (
-            "instruction",
-            "a.jsonl",
-            line(instruction="a", input=["b"], output="c"),
-            ", line 1, column input: found a list, expected text",
-        ),
-        ("chat", "a.csv", b"messages\nhello\n", ", line 2, column messages: found text, expected a list of messages"),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[]),
-            ", line 1, column messages: found no message of the assistant",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=HELLO[:1]),
-            ", line 1, column messages: found no message of the assistant",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=["hi"]),
-            ", line 1, column messages, message 1: found text",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[{"role": "tool", "content": "x"}]),
-            ", line 1, column messages, message 1: found the role 'tool', expected system, user or assistant",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[{"speaker": "user", "content": "x"}]),
-            ", line 1, column messages, message 1: found the keys speaker, content, expected role and content",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[*HELLO, HELLO[1]]),
-            ", line 1, column messages, message 3: found the role assistant, expected user",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[*HELLO, {"role": "system", "content": "x"}]),
-            ", line 1, column messages, message 3: found the role system, expected user",
-        ),
-        (
-            "chat",
-            "a.jsonl",
-            line(messages=[HELLO[0], {"role": "assistant", "content": ""}]),
-            ", line 1, column messages, message 2: empty, expected text",
-        ),
-        (
-            "preference",
-            "a.jsonl",
-            line(prompt="a", good="b"),
-            ", line 1: found the columns prompt, good, expected chosen, rejected or chosen_conversations",
-        ),
-        (
-            "preference",
-            "a.jsonl",
-            line(chosen="a", rejected="b"),
-            ", line 1, column chosen: found text, expected a list of messages (or text, beside a column prompt)",
-        ),
-        (
-            "preference",
-            "a.jsonl",
-            line(chosen=[*HELLO, HELLO[0]], rejected=HELLO),
-            ", line 1, column chosen: the last message is the user's, expected the assistant's",
-        ),
-        (
-            "preference",
-            "a.jsonl",
-            line(chosen=HELLO, rejected=[{"role": "user", "content": "Bye?"}, HELLO[1]]),
-            ", line 1, columns chosen and rejected: found different questions, expected the same first message",
-        ),
-    ],
+    [("completion", *case) for case in COMPLETION]
+    + [(kind, "a.jsonl", line(**row), f", line 1{says}") for kind, row, says in OTHER_KINDS],
 )
 def test_a_bad_file_is_refused_in_one_line_with_its_place(
     tmp_path: Path, kind: str, name: str, content: bytes, says: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    found = refusal(tmp_path / "out", source="text-file", path=str(path), samples=kind)
+    found = refusal(tmp_path / "out", **of_file(path, kind))
     assert found.startswith(f"{path}{says}")
     assert len(found) < len(str(path)) + 350
 
 
 def test_a_bad_row_of_parquet_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", [{"text": "a"}, {"text": None}])
-    found = refusal(tmp_path / "out", source="text-file", path=str(path), samples="completion")
+    found = refusal(tmp_path / "out", **of_file(path))
     assert found == f"{path}, row 2, column text: found nothing, expected text"
 
 
 def test_unknown_and_missing_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
-    definition = {"source": "text-file", "path": str(path), "samples": "completion"}
-    assert refusal(tmp_path / "out", **definition) == f"datasets.mine.path: no such file: {path}"
+    assert refusal(tmp_path / "out", **of_file(path)) == f"datasets.mine.path: no such file: {path}"
     path.write_text("hello")
-    assert refusal(tmp_path / "out", **definition) == (
-        f"datasets.mine.path: found the suffix '.txt' of {path}, expected .json, .jsonl, .csv, .parquet"
-    )
+    said = f"datasets.mine.path: found the suffix '.txt' of {path}, expected .json, .jsonl, .csv, .parquet"
+    assert refusal(tmp_path / "out", **of_file(path)) == said
     with pytest.raises(UserError, match=r"chats\.jsonl: cannot be read: No such file or directory"):
-        prepare_texts(
-            "mine",
-            TypeAdapter(Dataset).validate_python({"source": "shipped-text", "texts": "chats"}),
-            tmp_path / "out",
-            tmp_path,
-        )
+        prepare_texts("mine", ShippedText(source="shipped-text", texts="chats"), tmp_path / "out", tmp_path)
 
 
 def test_a_set_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,17 +197,15 @@ def test_what_was_prepared_before_does_not_speak_for_a_set_that_is_refused(tmp_p
     path = tmp_path / "empty.jsonl"
     path.touch()
     with pytest.raises(UserError, match="found no samples"):
-        made(tmp_path / "out", source="text-file", path=str(path), samples="grammar")
+        made(tmp_path / "out", **of_file(path, "grammar"))
     assert not (tmp_path / "out" / "provenance.json").exists()
 
 
-@pytest.mark.parametrize("harm", ["removed", "changed"])
-def test_texts_that_changed_since_they_were_prepared_are_noticed(tmp_path: Path, harm: str) -> None:
+def test_texts_that_changed_since_they_were_prepared_are_noticed(tmp_path: Path) -> None:
     made(tmp_path, source="shipped-text", texts="grammar")
     file = tmp_path / "train.jsonl"
-    if harm == "removed":
-        file.unlink()
-    else:
-        file.write_text(file.read_text(encoding="utf-8").replace("Ada", "Eva"), encoding="utf-8")
-    with pytest.raises(UserError, match=r"train\.jsonl: missing or changed since it was prepared; delete"):
-        read_texts(tmp_path)
+    file.write_text(file.read_text(encoding="utf-8").replace("Ada", "Eva"), encoding="utf-8")
+    for _ in ("changed", "removed"):
+        with pytest.raises(UserError, match=r"train\.jsonl: missing or changed since it was prepared; delete"):
+            read_texts(tmp_path)
+        file.unlink(missing_ok=True)

@@ -1,15 +1,13 @@
-"""`tiny` is made the same everywhere, and is what torchtune loads."""
+"""`tiny` is made the same everywhere, with a tokenizer that torchtune reads; test_tuning.py trains it."""
 
 import base64
 import hashlib
 import importlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,33 +23,13 @@ from multicard.workloads.llm.weights import tensor_shapes
 
 SHAPE = ARCHITECTURES["tiny"]
 SPECIAL = 16
-
-
-def write_texts(resources: Path, words: int = 400) -> Path:
-    """Shipped texts of invented words: sentences and conversations, enough for all tokens."""
-    source = random.Random(7)
-    vocabulary = ["".join(source.choices("abcdefghijklmnopqrstuvwxyzéß", k=source.randint(2, 9))) for _ in range(words)]
-    sentences = [" ".join(source.choices(vocabulary, k=9)) + "." for _ in range(500)]
-    samples = {
-        "b.jsonl": [{"text": sentence} for sentence in sentences[:250]],
-        "a.jsonl": [{"messages": [{"role": "user", "content": sentence}]} for sentence in sentences[250:]],
-    }
-    folder = resources / "text"
-    folder.mkdir(parents=True)
-    for name, lines in samples.items():
-        (folder / name).write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
-    return resources
+RESOURCES = ROOT / "resources"
 
 
 @pytest.fixture(scope="module")
-def resources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("resources"))
-
-
-@pytest.fixture(scope="module")
-def tiny(resources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    prepare_model("tiny", Model(architecture="tiny"), folder, resources)
+    prepare_model("tiny", Model(architecture="tiny"), folder, RESOURCES)
     return folder
 
 
@@ -62,8 +40,7 @@ def no_tokenizer_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiny_has_the_weights_of_its_architecture(tiny: Path) -> None:
-    facts = read_model(tiny)
-    assert facts["parameters"] == SHAPE.parameters
+    assert read_model(tiny)["parameters"] == SHAPE.parameters
     weights = load_file(tiny / "model.safetensors")
     assert sum(tensor.numel() for tensor in weights.values()) == SHAPE.parameters
     assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
@@ -74,61 +51,13 @@ def test_tiny_has_the_weights_of_its_architecture(tiny: Path) -> None:
             # Of at least 131 072 normal numbers: within 5 standard errors.
             assert tensor.float().mean().abs() < 5 * 0.02 / tensor.numel() ** 0.5, name
             assert tensor.float().std().item() == pytest.approx(0.02, rel=0.02), name
-
-
-def test_four_ranks_can_share_the_weights_of_tiny_in_4_bits(tiny: Path) -> None:
-    weights = load_file(tiny / "model.safetensors")
-    linear = {name: weight for name, weight in weights.items() if ".self_attn." in name or ".mlp." in name}
+    # Four ranks can share the weights in 4 bits: NF4 scales blocks of 64 weights, and their scales in blocks of 256.
+    linear = [weight for name, weight in weights.items() if ".self_attn." in name or ".mlp." in name]
     assert len(linear) == 7 * SHAPE.layers
-    # NF4 scales blocks of 64 weights, and their scales in blocks of 256.
-    assert all(weight.numel() % (4 * 64 * 256) == 0 for weight in linear.values())
+    assert all(weight.numel() % (4 * 64 * 256) == 0 for weight in linear)
 
 
-def test_torchtune_loads_tiny_and_computes_with_it(tiny: Path, tmp_path: Path) -> None:
-    from torchtune.models.llama3 import llama3
-    from torchtune.training import FullModelHFCheckpointer
-
-    facts = read_model(tiny)
-    checkpointer = FullModelHFCheckpointer(
-        checkpoint_dir=facts["folder"],
-        checkpoint_files=facts["checkpoint_files"],
-        model_type="LLAMA3",
-        output_dir=str(tmp_path / "out"),
-    )
-    model = torchtune_model(llama3)
-    model.load_state_dict(checkpointer.load_checkpoint()["model"], strict=True)
-    assert sum(parameter.numel() for parameter in model.parameters()) == SHAPE.parameters
-    with torch.no_grad():
-        logits = model(torch.arange(24).reshape(2, 12))
-    assert logits.shape == (2, 12, SHAPE.vocabulary)
-    assert logits.isfinite().all()
-    assert logits.std() > 0
-
-
-def torchtune_model(build: Callable[..., torch.nn.Module]) -> torch.nn.Module:
-    return build(
-        vocab_size=SHAPE.vocabulary,
-        num_layers=SHAPE.layers,
-        num_heads=SHAPE.heads,
-        num_kv_heads=SHAPE.kv_heads,
-        embed_dim=SHAPE.embedding,
-        intermediate_dim=SHAPE.feed_forward,
-        max_seq_len=SHAPE.max_sequence,
-        rope_base=SHAPE.rope_base,
-        norm_eps=SHAPE.norm_epsilon,
-    )
-
-
-def test_the_names_and_shapes_of_tensors_are_those_that_torchtune_writes() -> None:
-    from torchtune.models.convert_weights import tune_to_hf
-    from torchtune.models.llama3 import llama3
-
-    written = tune_to_hf(
-        torchtune_model(llama3).state_dict(), num_heads=SHAPE.heads, num_kv_heads=SHAPE.kv_heads, dim=SHAPE.embedding
-    )
-    assert {name: tuple(tensor.shape) for name, tensor in written.items()} == tensor_shapes(SHAPE)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "module", "tied"),
     [("llama3_8b", "llama3", False), ("llama3_1_8b", "llama3_1", False), ("llama3_2_1b", "llama3_2", True)],
@@ -147,9 +76,10 @@ def test_the_tensors_of_metas_models_are_those_that_torchtune_builds(
     assert ("lm_head.weight" not in shapes) == tied
 
 
+@pytest.mark.slow
 def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(tiny: Path) -> None:
     from torchtune.data import Message
-    from torchtune.models.llama3 import llama3_tokenizer
+    from torchtune.models.llama3 import _tokenizer, llama3_tokenizer
 
     facts = read_model(tiny)
     tokenizer = llama3_tokenizer(facts["tokenizer"], special_tokens_path=facts["special_tokens"], max_seq_len=256)
@@ -163,20 +93,10 @@ def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(ti
     ids, _ = tokenizer.tokenize_messages([Message(role="user", content="so"), Message(role="assistant", content="yes")])
     assert max(ids) < SHAPE.vocabulary
 
-
-def test_the_tokenizer_of_tiny_joins_the_words_it_was_trained_on(tiny: Path, resources: Path) -> None:
-    from torchtune.models.llama3 import llama3_tokenizer
-
-    facts = read_model(tiny)
-    tokenizer = llama3_tokenizer(facts["tokenizer"], special_tokens_path=facts["special_tokens"])
-    lines = (resources / "text" / "b.jsonl").read_text("utf-8").splitlines()
+    # It joins the words that it was trained on, within the pieces that torchtune encodes by.
+    lines = (RESOURCES / "text" / "articles.jsonl").read_text("utf-8").splitlines()
     text = " ".join(json.loads(line)["text"] for line in lines)
     assert len(tokenizer.encode(text, add_bos=False, add_eos=False)) < 0.6 * len(text.encode())
-
-
-def test_the_tokenizer_is_trained_within_the_pieces_that_torchtune_encodes_by() -> None:
-    from torchtune.models.llama3 import _tokenizer
-
     assert PIECES == _tokenizer.CL100K_PATTERN
 
 
@@ -192,9 +112,10 @@ def test_the_tokenizer_file_lists_the_bytes_first_and_then_tokens_of_two_known_o
         known.add(token)
 
 
-def test_another_process_makes_the_same_bytes(tiny: Path, resources: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_another_process_makes_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
     script, model = ROOT / "workflow" / "scripts" / "prepare_model.py", '{"architecture": "tiny"}'
-    options = ["--name", "tiny", "--model", model, "--out", tmp_path, "--resources", resources]
+    options = ["--name", "tiny", "--model", model, "--out", tmp_path, "--resources", RESOURCES]
     # Sets and hash tables of either language may be ordered otherwise there.
     other = {"PYTHONHASHSEED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, script, *options], env=os.environ | other, check=True)
@@ -206,9 +127,9 @@ def test_another_process_makes_the_same_bytes(tiny: Path, resources: Path, tmp_p
             assert (tmp_path / name).read_bytes() == (tiny / name).read_bytes(), name
 
 
-def test_the_provenance_of_tiny_lists_its_files_with_checksums(tiny: Path) -> None:
+def test_the_provenance_of_tiny_lists_its_files_with_checksums(tiny: Path, tmp_path: Path) -> None:
     facts = json.loads((tiny / "provenance.json").read_text())
-    files = facts.pop("files")
+    files = {file["name"]: (file["bytes"], file["sha256"]) for file in facts.pop("files")}
     assert facts == {
         "model": "tiny",
         "architecture": "tiny",
@@ -218,16 +139,13 @@ def test_the_provenance_of_tiny_lists_its_files_with_checksums(tiny: Path) -> No
         "checkpoint_files": ["model.safetensors"],
         "parameters": SHAPE.parameters,
     }
-    for file in files:
-        content = (tiny / file["name"]).read_bytes()
-        assert (file["bytes"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
-    assert {file["name"] for file in files} == {file.name for file in tiny.iterdir()} - {"provenance.json"}
-
-
-def test_the_files_of_tiny_are_shared_as_any_other(tiny: Path, tmp_path: Path) -> None:
+    assert set(files) == {file.name for file in tiny.iterdir()} - {"provenance.json"}
+    for name, told in files.items():
+        content = (tiny / name).read_bytes()
+        assert told == (len(content), hashlib.sha256(content).hexdigest())
+    # They can be read by whoever can read others.
     (tmp_path / "other").touch()
-    modes = {file.stat().st_mode for file in tiny.iterdir()}
-    assert modes == {(tmp_path / "other").stat().st_mode}
+    assert {file.stat().st_mode for file in tiny.iterdir()} == {(tmp_path / "other").stat().st_mode}
 
 
 @pytest.mark.parametrize(
@@ -250,29 +168,25 @@ def test_texts_that_cannot_train_the_tokenizer_are_refused(tmp_path: Path, conte
     assert not (tmp_path / "out" / "provenance.json").exists()
 
 
-def test_a_preparation_that_fails_leaves_no_older_provenance(tiny: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny, tmp_path / "tiny")
-    with pytest.raises(UserError):
-        prepare_model("tiny", Model(architecture="tiny"), tmp_path / "tiny", tmp_path / "nothing")
-    assert not (tmp_path / "tiny" / "provenance.json").exists()
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.model", "special_tokens.json"])
-@pytest.mark.parametrize("harm", ["removed", "grown", "changed"])
-def test_a_prepared_model_that_changed_is_noticed(tiny: Path, tmp_path: Path, name: str, harm: str) -> None:
+def test_a_prepared_model_that_changed_is_noticed(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)
-    provenance, file = tmp_path / "provenance.json", tmp_path / name
+    provenance = tmp_path / "provenance.json"
     provenance.write_text(provenance.read_text().replace(str(tiny), str(tmp_path)))
-    read_model(tmp_path)
-    content = file.read_bytes()
-    if harm == "removed":
-        file.unlink()
-    else:
-        file.write_bytes(content + b" " if harm == "grown" else content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError) as caught:
+    for name in ("config.json", "model.safetensors", "tokenizer.model", "special_tokens.json"):
+        file = tmp_path / name
+        content = file.read_bytes()
+        for harmed in (content + b" ", content[:-1] + bytes([content[-1] ^ 1]), None):
+            file.unlink() if harmed is None else file.write_bytes(harmed)
+            with pytest.raises(UserError) as caught:
+                read_model(tmp_path)
+            [line] = str(caught.value).splitlines()
+            assert line == f"{file}: missing or changed since it was prepared; delete {tmp_path} to prepare it again"
+        file.write_bytes(content)
         read_model(tmp_path)
-    [line] = str(caught.value).splitlines()
-    assert line == f"{file}: missing or changed since it was prepared; delete {tmp_path} to prepare it again"
+    # A preparation that fails leaves no older provenance.
+    with pytest.raises(UserError):
+        prepare_model("tiny", Model(architecture="tiny"), tmp_path, tmp_path / "nothing")
+    assert not provenance.exists()
 
 
 def test_tiny_passes_the_check_of_the_users_folders_with_its_own_special_tokens_only(tiny: Path) -> None:

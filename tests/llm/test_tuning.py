@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from safetensors.torch import load_file
 
 from conftest import ROOT
 from forked_ranks import forked_ranks
-from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
@@ -44,11 +41,10 @@ SMALL: dict[str, Any] = {
     "profiled_steps": 2, "learning_rate": 0.001, "profiler": "none", "dataset": "preferences",
 }  # fmt: skip
 ALL_STEPS = SMALL["warmup_steps"] + SMALL["steps"] + LEAST_SETTLING + SMALL["profiled_steps"]
-QLORA, QAT = {"technique": "qlora", "devices": 1}, {"technique": "qat", "devices": 2}
-DPO = {"technique": "dpo", "devices": 1}
-DPO_ON_TWO = DPO | {"devices": 2, "gradient_accumulation_steps": 2, "steps": 4}
-# Every technique, on the devices for which its recipe differs most from those of the others. Emulated GPUs have all on
-# two devices, with references on the CPU (tests/emulated/test_emulated_tuning.py).
+QLORA, QAT = {"technique": "qlora", "devices": 2}, {"technique": "qat", "devices": 2}
+DPO = {"technique": "dpo", "devices": 2, "gradient_accumulation_steps": 2}
+# Every technique on two devices. Emulated GPUs have all on one too, with references on the CPU
+# (tests/emulated/test_emulated_tuning.py).
 RUNS = [
     {"technique": "lora", "devices": 1},
     {"technique": "lora", "devices": 2},
@@ -56,25 +52,9 @@ RUNS = [
     QAT,
     QAT | {"qat_of": "weights"},
     DPO,
-    {"technique": "full", "devices": 1},
     {"technique": "full", "devices": 2},
 ]
-
-STOCK = ["lora", "qlora", "dpo", "full"]
-
-# `tune run` of recipes and their configurations: imports torchtune once, and runs each in a process that it forks.
-TUNE = """
-import os, sys
-from torchtune import config, datasets, models, modules, rlhf, training
-from torchtune._cli.tune import main
-for recipe, configuration in zip(sys.argv[1::2], sys.argv[2::2]):
-    if os.fork() == 0:
-        sys.argv = ["tune", "run", recipe, "--config", configuration]
-        main()
-        sys.exit()
-    if os.wait()[1] != 0:
-        sys.exit(f"tune run {recipe} failed")
-"""
+LOSS = re.compile(r"loss:([0-9.e-]+)")
 
 # The program of the workload, where the process group cannot be taken down.
 NOT_TAKEN_DOWN = """
@@ -122,8 +102,7 @@ def tune(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.Temp
         if key not in done:
             p = LlmParameters(**(SMALL | changes))
             done[key] = place / str(len(done))
-            # nsys starts its job itself.
-            with nullcontext() if p.profiler == "nsys" else forked_ranks():
+            with forked_ranks():
                 run_job(p, data or texts(p.dataset), done[key], 300, tiny)
             export_run(done[key])
             extract_run(done[key])
@@ -151,7 +130,7 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
     assert steps["window"].value_counts().to_dict() == {
         "warmup": (2 + LEAST_SETTLING) * devices, "measured": 8 * devices, "profiled": 2 * devices,
     }  # fmt: skip
-    assert (steps["samples"] == SMALL["batch_size"]).all()
+    assert (steps["samples"] == SMALL["batch_size"] * changes.get("gradient_accumulation_steps", 1)).all()
     [host] = read_json(folder / "run.json")["conditions"]
     measured = steps[(steps["window"] == "measured") & (steps["rank"] == 0)]
     assert measured["duration_s"].sum() <= host["measured_steps"]["wall_s"] < host["wall_s"]
@@ -161,6 +140,8 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
     coverage = steps[[f"{name}_s" for name in PHASES]].sum(axis=1) / steps["duration_s"]
     assert 0.9 < coverage.median() <= 1
     assert steps[["data_s", "transfer_s", "forward_s", "backward_s", "optimizer_s"]].notna().all(axis=None)
+    rewards = steps[["reward_chosen", "reward_rejected", "reward_accuracy"]]
+    assert (rewards.notna() if changes["technique"] == "dpo" else rewards.isna()).all(axis=None)
 
 
 @pytest.mark.parametrize("changes", RUNS, ids=worded)
@@ -170,6 +151,36 @@ def test_the_estimate_is_what_the_job_holds(tune: Callable[..., Path], changes: 
     held = measure_run(folder)
     for part in ("weights", "adapters", "gradients", "optimizer"):
         assert held[f"{part}_bytes"] == getattr(estimate, part), part
+
+
+# By torchtune's list of recipes (`tune ls`).
+@pytest.mark.parametrize(
+    ("changes", "recipe"),
+    [
+        ({"technique": "lora"}, "lora_finetune_single_device"),
+        ({"technique": "qlora", "devices": 2}, "lora_finetune_distributed"),
+        ({"technique": "qat"}, "qat_lora_finetune_distributed"),
+        ({"technique": "qat", "qat_of": "weights"}, "qat_distributed"),
+        ({"technique": "dpo", "devices": 2}, "lora_dpo_distributed"),
+        ({"technique": "full"}, "full_finetune_single_device"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_technique_runs_its_own_recipe(changes: dict[str, Any], recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from multicard.workloads.llm import torchtune_backend
+
+    class Asked(Exception):
+        pass
+
+    def ask(name: str) -> None:
+        raise Asked(name)
+
+    for patched in ("_patch_torchao", "_patch_collate"):
+        monkeypatch.setattr(torchtune_backend, patched, lambda: None)
+    monkeypatch.setattr(torchtune_backend, "_settings", lambda *_: {})
+    monkeypatch.setattr(torchtune_backend, "_load_recipe", ask)
+    with pytest.raises(Asked, match=f"^{recipe}$"):
+        torchtune_backend.tune(LlmParameters(**changes), {}, {}, Path(), None, Path())
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -190,7 +201,7 @@ def test_saved_adapters_can_be_loaded_and_make_the_model_better(
     assert record["time_s"] > 0
 
 
-@pytest.mark.parametrize("changes", [QLORA, QAT, DPO, DPO_ON_TWO], ids=worded)
+@pytest.mark.parametrize("changes", [QLORA, QAT, DPO], ids=worded)
 def test_adapters_of_every_technique_fit_the_model(
     tune: Callable[..., Path], tiny: Path, changes: dict[str, Any]
 ) -> None:
@@ -203,11 +214,10 @@ def test_adapters_of_every_technique_fit_the_model(
     assert all(adapters[key].abs().max() > 0 for key in adapters if key.endswith("lora_b.weight"))
 
 
-@pytest.mark.parametrize("devices", [1, 2])
 def test_saved_weights_are_a_checkpoint_of_the_same_form(
-    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path], devices: int
+    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path]
 ) -> None:
-    folder = tune(technique="full", devices=devices, save="keep")
+    folder = tune(technique="full", devices=2, save="keep")
     [file] = (folder / "saved").rglob("*.safetensors")
     saved, first = load_file(file), load_file(tiny / "model.safetensors")
     assert {name: tensor.shape for name, tensor in saved.items()} == {n: t.shape for n, t in first.items()}
@@ -248,49 +258,42 @@ def loss_of(model: torch.nn.Module, tiny: Path, data: Path) -> float:
     return total / count
 
 
-@pytest.fixture(scope="module")
-def stock(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of the untouched recipes of `STOCK`, run by `tune run`."""
+@pytest.mark.parametrize(
+    "technique", ["lora", *(pytest.param(each, marks=pytest.mark.rare) for each in ("qlora", "dpo", "full"))]
+)
+def test_losses_are_those_of_the_untouched_recipe(
+    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path], tmp_path: Path, technique: str
+) -> None:
     from omegaconf import OmegaConf
 
     from multicard.workloads.llm.torchtune_backend import _settings
 
-    place, data = tmp_path_factory.mktemp("stock"), texts("preferences")
-    command = [sys.executable, "-c", TUNE]
-    for technique in STOCK:
-        p = LlmParameters(**SMALL, technique=technique)
-        settings = _settings(p, read_model(tiny), read_texts(data), data / "train.jsonl", place / technique)
-        # As long as our job; so the same learning rates.
-        OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": ALL_STEPS}), place / f"{technique}.yaml")
-        command += [REGISTRY[technique].recipe_name(p), place / f"{technique}.yaml"]
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(place), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
+    data, p = texts("preferences"), LlmParameters(**SMALL, technique=technique)
+    settings = _settings(p, read_model(tiny), read_texts(data), data / "train.jsonl", tmp_path / "out")
+    # As long as our job; so the same learning rates.
+    OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": ALL_STEPS}), tmp_path / "stock.yaml")
+    command = [sys.executable, "-c", "from torchtune._cli.tune import main; main()", "run"]
+    command += [REGISTRY[technique].recipe_name(p), "--config", tmp_path / "stock.yaml"]
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
     done = subprocess.run(command, env=os.environ | offline, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return place
 
-
-@pytest.mark.parametrize("technique", STOCK)
-def test_losses_are_those_of_the_untouched_recipe(tune: Callable[..., Path], stock: Path, technique: str) -> None:
     folder = tune(technique=technique, devices=1, save="keep")
-    theirs, ours = ((place / "losses.txt").read_text() for place in (stock / technique, folder / "saved"))
-    pattern = re.compile(r"loss:([0-9.e-]+)")
-    assert len(pattern.findall(theirs)) == ALL_STEPS
-    assert pattern.findall(ours) == pattern.findall(theirs)
-    logged = [float(loss) for loss in pattern.findall(theirs)]
-    assert steps_of(folder)["loss"].tolist() == pytest.approx(logged, rel=1e-6)
+    theirs, ours = (LOSS.findall((place / "losses.txt").read_text()) for place in (tmp_path / "out", folder / "saved"))
+    assert len(theirs) == ALL_STEPS
+    assert ours == theirs
+    assert steps_of(folder)["loss"].tolist() == pytest.approx([float(loss) for loss in theirs], rel=1e-6)
 
 
-@pytest.mark.parametrize("changes", [DPO, DPO_ON_TWO], ids=worded)
-def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path], changes: dict[str, Any]) -> None:
-    folder = tune(save="keep", **changes)
+def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path]) -> None:
+    folder = tune(save="keep", **DPO)
     log = (folder / "saved" / "losses.txt").read_text()
     logged = {
         name: [float(value) for value in re.findall(rf"rewards/{name}:(\S+)", log)]
         for name in ("chosen", "rejected", "accuracies", "margins")
     }
-    steps = steps_of(folder)
-    ours = steps.groupby("step")[["reward_chosen", "reward_rejected", "reward_accuracy"]].mean()
-    assert len(logged["chosen"]) == len(ours) == ALL_STEPS - SMALL["steps"] + (SMALL | changes)["steps"]
+    ours = steps_of(folder).groupby("step")[["reward_chosen", "reward_rejected", "reward_accuracy"]].mean()
+    assert len(logged["chosen"]) == len(ours) == ALL_STEPS
     assert ours["reward_chosen"].tolist() == pytest.approx(logged["chosen"], rel=1e-5, abs=1e-7)
     assert ours["reward_rejected"].tolist() == pytest.approx(logged["rejected"], rel=1e-5, abs=1e-7)
     assert ours["reward_accuracy"].tolist() == pytest.approx(logged["accuracies"])
@@ -301,31 +304,15 @@ def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path],
     assert margins.tail(3).mean() > 0
 
 
-def test_only_dpo_has_rewards(tune: Callable[..., Path]) -> None:
-    steps = steps_of(tune(technique="lora", devices=1, save="keep"))
-    assert steps[["reward_chosen", "reward_rejected", "reward_accuracy"]].isna().all(axis=None)
-
-
-@pytest.mark.nsys
-def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path]) -> None:
-    folder = tune(technique="lora", devices=2, profiler="nsys")
-    steps = steps_of(folder)
-    with closing(sqlite3.connect(folder / "trace" / "report.sqlite")) as report:
-        assert report.execute("SELECT COUNT(*) FROM NVTX_EVENTS").fetchone()[0] > 20
-    phases = pd.read_parquet(folder / "activity" / "phases.parquet")
-    counts = phases[phases["step"].notna()].groupby(["rank", "phase"]).size()
-    names = ("step", "data", "transfer", "forward", "backward", "optimizer")
-    assert counts.to_dict() == {(rank, name): 2 for rank in (0, 1) for name in names}
-    assert steps["rank"].nunique() == 2
-    assert check_run(folder).faults() == []
-
-
 def test_a_step_sums_up_its_batches(tune: Callable[..., Path]) -> None:
-    steps = steps_of(tune(technique="lora", gradient_accumulation_steps=3, steps=4, dataset="instructions"))
-    samples = 3 * SMALL["batch_size"]
+    changes = {"technique": "lora", "gradient_accumulation_steps": 3, "steps": 4, "dataset": "instructions"}
+    folder = tune(**changes, save="keep")
+    steps, samples = steps_of(folder), 3 * SMALL["batch_size"]
     assert (steps["samples"] == samples).all()
     assert (steps["tokens"] <= steps["padded_tokens"]).all()
     assert (steps["padded_tokens"] <= samples * SMALL["sequence_length"]).all()
+    logged = [float(loss) for loss in LOSS.findall((folder / "saved" / "losses.txt").read_text())]
+    assert steps["loss"].tolist() == pytest.approx(logged, rel=1e-6)  # of batches, by the tokens that they learn
 
 
 def test_packed_sequences_are_full_and_hold_several_samples(tune: Callable[..., Path]) -> None:
@@ -353,35 +340,19 @@ def test_the_data_are_passed_over_again_when_they_end(
     assert record["profiled_window"] == expected
 
 
-def test_tokens_per_sample_are_counted_uncut(tune: Callable[..., Path], texts: Callable[[str], Path]) -> None:
+def test_tokens_per_sample_are_counted_uncut(tune: Callable[..., Path]) -> None:
     # Every article is far longer than 64 tokens, so every one is cut; grammar's sentences are not.
     articles = measure_run(tune(technique="lora", dataset="articles", sequence_length=64, steps=4))
     assert articles["cut_share"] == 1
     assert articles["tokens_per_sample"] > 2 * 64
     assert articles["padding_share"] == 0
-    assert texts("articles").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (
-            {"batch_size": 400, "gradient_accumulation_steps": 2},
-            r"rank 0: batch_size: 400 x gradient_accumulation_steps 2 needs 800 samples per rank, found \d+",
-        ),
-        (
-            {"sequence_length": 16, "dataset": "summaries"},
-            r"rank 0: sequence_length: 16 cuts off every answer of a batch of summaries",
-        ),
-    ],
-    ids=["too large a batch", "too short a sequence"],
-)
-def test_what_cannot_be_trained_is_said_in_one_line(
-    tune: Callable[..., Path], changes: dict[str, Any], reason: str
-) -> None:
-    record = read_json(tune(technique="lora", **changes) / "run.json")
+def test_what_cannot_be_trained_is_said_in_one_line(tune: Callable[..., Path]) -> None:
+    record = read_json(tune(technique="lora", batch_size=400, gradient_accumulation_steps=2) / "run.json")
     assert record["outcome"] == "failed"
-    assert re.fullmatch(reason, describe_reason(record["reason"])), record["reason"]
+    said = r"rank 0: batch_size: 400 x gradient_accumulation_steps 2 needs 800 samples per rank, found \d+"
+    assert re.fullmatch(said, describe_reason(record["reason"])), record["reason"]
 
 
 def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> None:
@@ -403,17 +374,6 @@ def test_the_process_group_is_taken_down_after_the_record_is_written(
     assert record["outcome"] == "completed", record["reason"]
     problems = {rank["tear_down_problem"].partition(": ")[2] for rank in record["ranks"]}
     assert problems == {"DistBackendError: ncclUnhandledCudaError"}
-
-
-def test_data_that_changed_since_they_were_prepared_are_refused(
-    tune: Callable[..., Path], texts: Callable[[str], Path], tmp_path: Path
-) -> None:
-    data = tmp_path / "data"
-    prepare_texts("grammar", ShippedText(source="shipped-text", texts="grammar"), data, RESOURCES)
-    (data / "train.jsonl").write_text((data / "train.jsonl").read_text() + "\n")
-    record = read_json(tune(data=data, technique="lora", dataset="grammar") / "run.json")
-    assert record["outcome"] == "failed"
-    assert "train.jsonl: missing or changed since it was prepared" in record["reason"]["message"]
 
 
 @pytest.mark.parametrize(("technique", "rate"), [("lora", 3e-4), ("dpo", 5e-4), ("full", 2e-5)])

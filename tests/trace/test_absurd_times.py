@@ -29,8 +29,17 @@ def refusals(path: Path) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("table", ["KERNEL", "RUNTIME", "MEMCPY", "NVTX_EVENTS"])
-@pytest.mark.parametrize("times", [(0, HIGHEST), (LOWEST, 0), (LOWEST, HIGHEST), (HIGHEST,) * 2, (LOWEST,) * 2])
+@pytest.mark.parametrize(
+    ("table", "times"),
+    [
+        ("KERNEL", (0, HIGHEST)),
+        ("KERNEL", (LOWEST, HIGHEST)),
+        ("RUNTIME", (LOWEST, 0)),
+        ("MEMCPY", (HIGHEST, HIGHEST)),
+        ("NVTX_EVENTS", (LOWEST, LOWEST)),
+        ("NVTX_EVENTS", (0, HIGHEST)),
+    ],
+)
 def test_times_at_the_limits_of_64_bits_are_refused(times: tuple[int, int], table: str, tmp_path: Path) -> None:
     path = nsys_export(tmp_path / "t.sqlite")
     table = table if table == "NVTX_EVENTS" else f"CUPTI_ACTIVITY_KIND_{table}"
@@ -42,7 +51,7 @@ def test_times_at_the_limits_of_64_bits_are_refused(times: tuple[int, int], tabl
         assert "found a time of " in line and "\n" not in line
 
 
-@pytest.mark.parametrize("times", [(0, 1e308), (1e308, 1), (0, 9e15), (-9e15, 1)])
+@pytest.mark.parametrize("times", [(0, 1e308), (1e308, 1), (-9e15, 1)])
 def test_absurd_times_of_pytorchs_profiler_are_refused(times: tuple[float, float], tmp_path: Path) -> None:
     path = kineto_trace(tmp_path / "t.json")
     document = json.loads(path.read_text())

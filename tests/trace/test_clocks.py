@@ -14,7 +14,8 @@ from multicard.cli import main
 from multicard.core.errors import TraceError
 from multicard.trace.files import open_trace
 from multicard.trace.steps import Marks
-from multicard.trace.tables import SCOPES, STEPS, ActivityTables, activity_tables
+from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
+from random_inputs import seeds
 from synthetic import COPY, MS, PID, Work, training_trace
 
 COUNT, OFFSET = 29, 325.0  # steps; ms by which the GPU's clock is ahead
@@ -76,9 +77,15 @@ def spans(found: ActivityTables) -> list[list[float]]:
     return [[row[f"{name}_s"] for name in names] for row in found.rows["timeline"]]
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize(("suffix", "waits"), [("json", "itself"), ("json", "after"), ("sqlite", "itself")])
-@pytest.mark.parametrize("offset", [OFFSET, -OFFSET])
+@pytest.mark.parametrize(
+    ("offset", "suffix", "waits", "scope"),
+    [
+        (OFFSET, "json", "itself", STEPS),
+        (-OFFSET, "json", "after", CAPTURE),
+        (OFFSET, "sqlite", "itself", CAPTURE),
+        (-OFFSET, "sqlite", "itself", STEPS),
+    ],
+)
 def test_times_of_a_gpu_whose_clock_is_ahead_or_behind_are_set_right(
     offset: float, suffix: str, waits: str, scope: str, tmp_path: Path
 ) -> None:
@@ -132,7 +139,7 @@ def test_a_few_launches_without_a_kernel_are_no_reason_to_leave_out_steps(tmp_pa
     assert len(found.rows["phases"]) == COUNT
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(20)
 def test_steps_keep_their_phases_when_others_are_left_out(seed: int) -> None:
     chance = random.Random(seed)
     steps = [(10 * n, 10 * n + 8) for n in range(6)]

@@ -30,18 +30,12 @@ def test_rows_with_one_code_are_the_same_and_others_are_not(seed: int) -> None:
     assert len(set(distinct)) == len(distinct)
 
 
-def test_no_rows_have_no_codes() -> None:
+def test_empty_cells_and_columns_are_read_as_such() -> None:
     codes, distinct = encode([pa.array([], pa.int64())] * 2)
     assert (len(codes), distinct) == (0, [])
-
-
-def test_an_empty_cell_of_a_slice_is_missing() -> None:
     column = pa.array([1, None, 3, None, 5], pa.int64())
     assert integers(column).tolist() == [1, MISSING, 3, MISSING, 5]
     assert integers(column.slice(2, 2)).tolist() == [3, MISSING]
     assert integers(column.slice(4)).tolist() == [5]
-
-
-def test_text_is_no_integer() -> None:
     with pytest.raises(pa.ArrowException):
         integers(pa.array(["x"]))

@@ -15,10 +15,7 @@ from multicard.trace.find_steps import find_steps, with_steps
 from multicard.trace.tables import STEPS, activity_tables
 from synthetic import PID
 
-FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
-real = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason="set MULTICARD_TRACES to a folder of real traces (kineto/*.json.gz)"
-)
+REAL = Path(os.environ.get("MULTICARD_TRACES", "none"), "kineto/hta_nccl_allreduce_broadcast.json.gz")
 
 LENGTHS = [10.0, 12.0, 10.0, 15.0, 10.0]  # of iterations, in milliseconds
 BEGINS = [0.0, *accumulate(LENGTHS)]
@@ -53,6 +50,9 @@ def test_processes_have_steps_of_their_own(tmp_path: Path) -> None:
     other = [9.0, 9.0, 20.0, 9.0]
     _, durations = found_in(trace(tmp_path / "t.sqlite", LENGTHS, other))
     assert durations == {PID: close(LENGTHS[:-1]), PID + 1: close(other[:-1])}
+    # One that shows no steps leaves all without.
+    one = trace(tmp_path / "one.json", LENGTHS, ranges=ranges("step"))
+    assert found_in(one, trace(tmp_path / "other.json", LENGTHS, kernels=[(1, GEMM)])) == (None, {})
 
 
 def test_without_launches_a_step_ends_as_the_device_ends_the_update(tmp_path: Path) -> None:
@@ -72,23 +72,24 @@ def test_groups_of_kernels_that_repeat_every_second_time_are_of_one_step(kernels
     assert found in (close(LENGTHS[:-1]), close(LENGTHS[1:]))
 
 
-def test_gradients_that_are_zeroed_as_a_step_begins_belong_to_the_step_before(tmp_path: Path) -> None:
-    zeroed_first: Kernels = ((0.5, UPDATE), (1, GEMM), (2, GEMM), (3, UPDATE), (4, UPDATE))
-    _, durations = found_in(trace(tmp_path / "t.json", LENGTHS, kernels=zeroed_first))
-    # The zeroing of the first iteration is the first boundary; after the last iteration none follows.
+ZEROED_FIRST: Kernels = ((0.5, UPDATE), (1, GEMM), (2, GEMM), (3, UPDATE), (4, UPDATE))
+ACCUMULATED: Kernels = (*((1 + 0.5 * at, GEMM) for at in range(8)), (6, UPDATE), (7, UPDATE))
+
+
+@pytest.mark.parametrize("kernels", [ZEROED_FIRST, ACCUMULATED])
+def test_zeroed_gradients_and_accumulated_batches_make_no_steps(kernels: Kernels, tmp_path: Path) -> None:
+    # Where gradients are zeroed first, that of the first iteration is the first boundary; after the last none follows.
+    _, durations = found_in(trace(tmp_path / "t.json", LENGTHS, kernels=kernels))
     assert durations == {PID: close(LENGTHS[:-1])}
 
 
-def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
-    accumulated: Kernels = (*((1 + 0.5 * at, GEMM) for at in range(8)), (6, UPDATE), (7, UPDATE))
-    _, durations = found_in(trace(tmp_path / "t.json", LENGTHS, kernels=accumulated))
-    assert durations == {PID: close(LENGTHS[:-1])}
+FORWARD: Kernels = [(0.1 * at, GEMM) for at in range(20)]
+BACKWARD: Kernels = [(2.0 + 0.1 * at, (GEMM, UPDATE)[at % 2]) for at in range(40)]
 
 
-def test_an_update_after_every_layer_tells_no_steps(tmp_path: Path) -> None:
-    forward = [(0.1 * at, GEMM) for at in range(20)]
-    backward = [(2.0 + 0.1 * at, (GEMM, UPDATE)[at % 2]) for at in range(40)]
-    assert found_in(trace(tmp_path / "t.json", LENGTHS, kernels=[*forward, *backward])) == (None, {})
+@pytest.mark.parametrize("kernels", [[*FORWARD, *BACKWARD], [(1, GEMM), (2, GEMM)]], ids=["every layer", "none"])
+def test_no_update_or_one_after_every_layer_tells_no_steps(kernels: Kernels, tmp_path: Path) -> None:
+    assert found_in(trace(tmp_path / "t.json", LENGTHS, kernels=kernels)) == (None, {})
 
 
 def test_updates_of_different_sizes_tell_no_steps(tmp_path: Path) -> None:
@@ -101,19 +102,23 @@ def test_updates_of_different_sizes_tell_no_steps(tmp_path: Path) -> None:
     assert found_in(path) == (None, {})
 
 
-def test_kernels_without_an_optimizer_tell_no_steps(tmp_path: Path) -> None:
-    assert found_in(trace(tmp_path / "t.json", LENGTHS, kernels=[(1, GEMM), (2, GEMM)])) == (None, {})
-
-
 def ranges(name: str) -> list[tuple[float, float, str]]:
     """A range around the launches of each iteration."""
     return [(begin + 0.5, begin + 5, name.format(n)) for n, begin in enumerate(BEGINS[:-1])]
 
 
-@pytest.mark.parametrize("name", ["ProfilerStep#{}", "step", "Iteration {}"])
-def test_ranges_of_steps_come_before_kernels(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "told_by"),
+    [
+        ("ProfilerStep#{}", "ranges of steps, such as ProfilerStep#N"),
+        ("Iteration {}", "ranges of steps, such as ProfilerStep#N"),
+        ("training_step", "the ranges 'training_step'"),
+        ("train_batch_{}", "the ranges 'train_batch'"),
+    ],
+)
+def test_ranges_of_steps_come_before_kernels(name: str, told_by: str, tmp_path: Path) -> None:
     source, durations = found_in(trace(tmp_path / "t.json", LENGTHS, ranges=ranges(name)))
-    assert source == "ranges of steps, such as ProfilerStep#N"
+    assert source == told_by
     # Begun by the host at 0.5 ms, when the device has nothing to do; ended by it with the second update, at 4.9 + lag.
     assert durations == {PID: close([7.4] * len(LENGTHS))}
 
@@ -135,17 +140,12 @@ def test_steps_that_touch_are_all_counted(since_us: float, tmp_path: Path) -> No
     assert ((steps.ends - steps.starts) / 1e6).tolist() == pytest.approx(lengths, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["training_step", "batch {}", "train_batch_{}"])
-def test_other_names_of_steps_are_known(name: str, tmp_path: Path) -> None:
-    source, durations = found_in(trace(tmp_path / "t.json", LENGTHS, ranges=ranges(name)))
-    plain = name.replace("{}", "").rstrip(" _")
-    assert source == f"the ranges {plain!r}"
-    assert durations == {PID: close([7.4] * len(LENGTHS))}
-
-
-def test_other_names_count_only_if_they_repeat(tmp_path: Path) -> None:
-    source, _ = found_in(trace(tmp_path / "t.json", LENGTHS, ranges=ranges("batch")[:1]))
+def test_other_names_count_only_if_they_repeat_and_not_inside_a_range_of_their_name(tmp_path: Path) -> None:
+    source, _ = found_in(trace(tmp_path / "once.json", LENGTHS, ranges=ranges("batch")[:1]))
     assert source == "kernels of an optimizer"
+    inner = [(begin + 1, begin + 2, "batch") for begin in BEGINS[:-1]]
+    _, durations = found_in(trace(tmp_path / "t.json", LENGTHS, ranges=[*ranges("batch"), *inner]))
+    assert durations == {PID: close([7.4] * len(LENGTHS))}
 
 
 def test_a_stated_name_comes_before_all_others_and_nothing_instead_of_it(tmp_path: Path) -> None:
@@ -154,12 +154,6 @@ def test_a_stated_name_comes_before_all_others_and_nothing_instead_of_it(tmp_pat
     assert source == "the ranges 'my loop'"
     assert durations == {PID: close([7.4] * (len(LENGTHS) - 1))}
     assert found_in(both, stated="your loop") == (None, {})
-
-
-def test_ranges_inside_a_range_of_their_name_are_none(tmp_path: Path) -> None:
-    inner = [(begin + 1, begin + 2, "batch") for begin in BEGINS[:-1]]
-    _, durations = found_in(trace(tmp_path / "t.json", LENGTHS, ranges=[*ranges("batch"), *inner]))
-    assert durations == {PID: close([7.4] * len(LENGTHS))}
 
 
 def test_pytorchs_annotations_of_optimizers_end_steps(tmp_path: Path) -> None:
@@ -183,79 +177,36 @@ def test_annotations_of_optimizers_that_take_turns_irregularly_tell_no_steps(tmp
     assert found_in(path) == (None, {})
 
 
-def test_a_process_that_shows_no_steps_leaves_all_without(tmp_path: Path) -> None:
-    one = trace(tmp_path / "one.json", LENGTHS, ranges=ranges("step"))
-    other = trace(tmp_path / "other.json", LENGTHS, kernels=[(1, GEMM)])
-    assert found_in(one, other) == (None, {})
-
-
-# Real traces; the numbers are counted in their text.
-
-
-def document(name: str) -> dict[str, Any]:
-    return json.loads(gzip.decompress((FOLDER / "kineto" / name).read_bytes()))
-
-
-def annotations(trace: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = [e for e in trace["traceEvents"] if e.get("cat") == "user_annotation" and e["name"].startswith(name)]
-    return sorted(found, key=lambda event: event["ts"])
-
-
-def without(trace: dict[str, Any], path: Path, *names: str) -> Path:
-    events = [e for e in trace["traceEvents"] if not str(e.get("name", "")).startswith(names)]
-    path.write_text(json.dumps(trace | {"traceEvents": events}))
+def without(recorded: dict[str, Any], path: Path, *names: str) -> Path:
+    events = [e for e in recorded["traceEvents"] if not str(e.get("name", "")).startswith(names)]
+    path.write_text(json.dumps(recorded | {"traceEvents": events}))
     return path
 
 
 @pytest.mark.slow
-@real
-@pytest.mark.parametrize(
-    ("name", "count"), [("hta_v100_2rank_allreduce_rank1.json.gz", 5), ("hta_nccl_allreduce_broadcast.json.gz", 3)]
-)
-def test_steps_of_real_traces_by_each_of_the_rules(name: str, count: int, tmp_path: Path) -> None:
-    recorded = document(name)
-    marks = annotations(recorded, "ProfilerStep#")
-    assert len(marks) == count
-    source, durations = found_in(FOLDER / "kineto" / name)
+@pytest.mark.skipif(not REAL.is_file(), reason="set MULTICARD_TRACES to a folder of real traces (kineto/*.json.gz)")
+def test_steps_of_a_real_trace_by_each_of_the_rules(tmp_path: Path) -> None:
+    """The numbers are counted in its text."""
+    recorded = json.loads(gzip.decompress(REAL.read_bytes()))
+    source, durations = found_in(REAL)
     assert source == "ranges of steps, such as ProfilerStep#N"
-    assert [len(each) for each in durations.values()] == [count]
+    assert [len(each) for each in durations.values()] == [3]
 
     # Without them PyTorch's annotations of the optimizer tell one step less, by the host's clock from end to end.
-    bare = without(recorded, tmp_path / "bare.json", "ProfilerStep#")
-    updates = annotations(recorded, "Optimizer.step#")
-    assert len(updates) == count
-    found = find_steps([open_trace(bare)])
+    found = find_steps([open_trace(without(recorded, tmp_path / "bare.json", "ProfilerStep#"))])
     assert found.source == "PyTorch's annotations of Optimizer.step"
+    marks = [e for e in recorded["traceEvents"] if e.get("cat") == "user_annotation"]
+    moments = sorted(e["ts"] + e["dur"] for e in marks if e["name"].startswith("Optimizer.step#"))
     [steps] = found.steps.values()
-    by_hand = [(b["ts"] + b["dur"] - a["ts"] - a["dur"]) * 1e3 for a, b in pairwise(updates)]
-    assert (steps.ends - steps.starts).tolist() == pytest.approx(by_hand, abs=2)
+    assert (steps.ends - steps.starts).tolist() == pytest.approx([(b - a) * 1e3 for a, b in pairwise(moments)], abs=2)
 
-    # Without these too there are kernels of the optimizer, in one of the traces.
-    barer = without(recorded, tmp_path / "barer.json", "ProfilerStep#", "Optimizer.")
-    kernels = sorted(
-        (e["ts"], e["ts"] + e["dur"])
-        for e in recorded["traceEvents"]
-        if e.get("cat") == "kernel" and "multi_tensor_apply" in e["name"]
-    )
-    source, durations = found_in(barer)
-    if not kernels:
-        assert (source, durations) == (None, {})
-        return
+    # Without these too there are kernels of the optimizer: updates are those that lie close together, far from others.
+    source, durations = found_in(without(recorded, tmp_path / "barer.json", "ProfilerStep#", "Optimizer."))
     assert source == "kernels of an optimizer"
-    # By hand: updates are those kernels that lie close together, far from others.
-    gaps = [at for at, (a, b) in enumerate(pairwise(kernels)) if b[0] - a[1] > 5_000]
-    ends = [kernels[at][1] for at in (*gaps, len(kernels) - 1)]
+    kernels = [e for e in recorded["traceEvents"] if e.get("cat") == "kernel" and "multi_tensor_apply" in e["name"]]
+    times = sorted((e["ts"], e["ts"] + e["dur"]) for e in kernels)
+    ends = [a[1] for a, b in pairwise([*times, (1e30, 1e30)]) if b[0] - a[1] > 5_000]
     [found_ms] = durations.values()
     pitches = [(b - a) / 1e3 for a, b in pairwise(ends)]
     assert len(pitches) >= len(found_ms) >= 2
     assert found_ms == pytest.approx(pitches[: len(found_ms)], rel=0.02)
-
-
-@real
-@pytest.mark.parametrize(
-    "name", ["nsys-ai_mfu_2gpu_before_schema3.25.0.sqlite", "nsys-ai_h100_2gpu_1s_schema3.25.0.sqlite"]
-)
-def test_real_traces_without_training_tell_no_steps(name: str) -> None:
-    found = find_steps([open_trace(FOLDER / "nsys" / name)])
-    assert (found.source, found.steps) == (None, {})
-    assert sorted(found.devices.values()) == [[0], [1]]  # SELECT DISTINCT globalPid, deviceId FROM …_KERNEL

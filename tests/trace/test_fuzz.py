@@ -13,8 +13,7 @@ from synthetic import add_messages, kineto_trace, nsys_export
 
 pytestmark = pytest.mark.slow
 
-INPUTS = 10_000
-LONGEST_S = 10.0  # a bound against hanging; a sound file of this size takes some milliseconds
+LONGEST_S = 10.0  # of the processor, against hanging; a sound file of this size takes some milliseconds
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:
@@ -35,8 +34,9 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def test_a_damaged_trace_is_read_or_refused_in_bounded_time(tmp_path: Path) -> None:
-    chance = random.Random(2026)
+@pytest.mark.parametrize(("inputs", "seed"), [(400, 2026), pytest.param(5_000, 2027, marks=pytest.mark.rare)])
+def test_a_damaged_trace_is_read_or_refused_in_bounded_time(inputs: int, seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
     with_messages = nsys_export(tmp_path / "m.sqlite", text_column=False)
     add_messages(with_messages)
     sources = {
@@ -46,15 +46,15 @@ def test_a_damaged_trace_is_read_or_refused_in_bounded_time(tmp_path: Path) -> N
         "t.json.gz": kineto_trace(tmp_path / "s.json.gz").read_bytes(),
     }
     refused = 0
-    for _ in range(INPUTS):
+    for _ in range(inputs):
         name = chance.choice(list(sources))
         (tmp_path / name).unlink(missing_ok=True)  # what is truncated and written again goes to the disk at once: 4 ms
         (tmp_path / name).write_bytes(damaged(sources[name], chance))
-        started = time.monotonic()
+        started = time.process_time()
         try:
             activity_tables([open_trace(tmp_path / name)])
         except TraceError as error:
             assert "\n" not in str(error)
             refused += 1
-        assert time.monotonic() - started < LONGEST_S
-    assert 0 < refused < INPUTS
+        assert time.process_time() - started < LONGEST_S
+    assert 0 < refused < inputs

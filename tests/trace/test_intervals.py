@@ -20,7 +20,7 @@ def random_pairs(generator: np.random.Generator) -> np.ndarray:
     return np.column_stack((starts, np.minimum(END, starts + generator.integers(0, 12, len(starts)))))
 
 
-@seeds(100, 900)
+@seeds(50, 900)
 def test_a_union_holds_exactly_the_moments_it_should(seed: int) -> None:
     pairs = random_pairs(np.random.default_rng(seed))
     found = union(pairs[:, 0], pairs[:, 1])
@@ -44,15 +44,12 @@ def test_a_measure_counts_the_moments_between_two(seed: int) -> None:
     [
         ([], []),
         ([(3, 3)], []),
-        ([(1, 5), (5, 9)], [(1, 9)]),
-        ([(1, 9), (2, 3)], [(1, 9)]),
-        ([(7, 8), (1, 2)], [(1, 2), (7, 8)]),
-        ([(1, 4), (3, 6), (8, 9)], [(1, 6), (8, 9)]),
+        ([(1, 5), (5, 9)], [[1, 9]]),
+        ([(7, 8), (1, 4), (2, 3)], [[1, 4], [7, 8]]),
     ],
 )
-def test_a_union_by_hand(pairs: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
-    starts, ends = [start for start, _ in pairs], [end for _, end in pairs]
-    assert union(starts, ends).tolist() == [list(pair) for pair in expected]
+def test_a_union_by_hand(pairs: list[tuple[int, int]], expected: list[list[int]]) -> None:
+    assert union([start for start, _ in pairs], [end for _, end in pairs]).tolist() == expected
 
 
 def test_nothing_measures_nothing() -> None:

@@ -29,19 +29,19 @@ def plain(tmp_path: Path) -> dict:
 TABLES = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL")
 
 
-def test_correlations_may_lie_far_apart(plain: dict, tmp_path: Path) -> None:
-    changes = [f"UPDATE {table} SET correlationId = correlationId * 3000000000 + 5" for table in TABLES]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [f"UPDATE {table} SET correlationId = correlationId * 3000000000 + 5" for table in TABLES],
+        # Of calls with one correlation the first counts.
+        [f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({3 * MS}, {4 * MS}, 1, {global_id(PID, 1)}, 1, 4)"],
+        # A row that repeats a call launches nothing.
+        [f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 1, 67, {global_id(PID, 1)}, 1, 4)"],
+    ],
+    ids=["far apart", "a call inside", "a row that repeats"],
+)
+def test_what_launched_a_kernel_is_told_by_correlations(changes: list[str], plain: dict, tmp_path: Path) -> None:
     assert launches(tmp_path / "t.sqlite", *changes) == plain | {"report": "t"}
-
-
-def test_of_calls_with_one_correlation_the_first_counts(plain: dict, tmp_path: Path) -> None:
-    inner = f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({3 * MS}, {4 * MS}, 1, {global_id(PID, 1)}, 1, 4)"
-    assert launches(tmp_path / "t.sqlite", inner) == plain | {"report": "t"}
-
-
-def test_a_row_that_repeats_a_call_launches_nothing(plain: dict, tmp_path: Path) -> None:
-    repeats = f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 1, 67, {global_id(PID, 1)}, 1, 4)"
-    assert launches(tmp_path / "t.sqlite", repeats) == plain | {"report": "t"}
 
 
 def test_kernels_of_one_graph_share_their_call(tmp_path: Path) -> None:

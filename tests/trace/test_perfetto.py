@@ -21,8 +21,10 @@ from multicard.trace.perfetto import _lanes
 from synthetic import kineto_trace, nsys_export
 
 TRACES = Path(os.environ.get("MULTICARD_TRACES", "none"))
-REAL = sorted([*TRACES.glob("nsys/*.sqlite"), *TRACES.glob("kineto/*.json.gz")])
-TABLES = {"range": ["ranges"], "cuda_api": ["cuda_api"], "memory": ["memory_operations"]}
+REAL = [
+    pytest.param(path, id=path.name, marks=[pytest.mark.rare] if path.stat().st_size > 2_500_000 else [])
+    for path in sorted([*TRACES.glob("nsys/*.sqlite"), *TRACES.glob("kineto/*.json.gz")])
+]
 
 Events = list[dict[str, Any]]
 
@@ -69,7 +71,7 @@ def check(events: Events) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", REAL)
 def test_the_events_of_real_traces_are_those_of_the_tables(path: Path, tmp_path: Path) -> None:
     events = written(path, tmp_path / "out.json")
     check(events)
@@ -100,9 +102,12 @@ def test_names_and_times_are_those_of_the_trace(make: Any, tmp_path: Path) -> No
     assert sum(event["dur"] for event in kernels) / 1e6 == pytest.approx(0.008)
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert any("kernels" in name for name in names) and any("CUDA calls" in name for name in names)
-    assert len([event for event in events if event["ph"] == "s"]) == len(
-        [event for event in events if event["ph"] == "f"]
-    ) > 0  # fmt: skip
+    assert any(event["ph"] == "s" for event in events)
+    if make is nsys_export:  # a name that ends in gz is compressed, and equal traces give equal bytes
+        for name in ("b.json.gz", "c.json.gz"):
+            read_trace(path, tables=["shares"]).write_perfetto(tmp_path / name)
+        assert (tmp_path / "b.json.gz").read_bytes() == (tmp_path / "c.json.gz").read_bytes()
+        assert json.loads(gzip.decompress((tmp_path / "b.json.gz").read_bytes()))["traceEvents"] == events
 
 
 def test_ranks_lie_on_one_timeline_with_processes_of_their_own(tmp_path: Path) -> None:
@@ -117,7 +122,7 @@ def test_ranks_lie_on_one_timeline_with_processes_of_their_own(tmp_path: Path) -
 
 def test_slices_that_overlap_without_nesting_are_put_on_lanes() -> None:
     chance = random.Random(1)
-    for _ in range(200):
+    for _ in range(100):
         count = chance.randrange(1, 30)
         starts = np.array([chance.randrange(40) for _ in range(count)])
         ends = starts + np.array([chance.randrange(12) for _ in range(count)])
@@ -135,15 +140,6 @@ def test_slices_that_overlap_without_nesting_are_put_on_lanes() -> None:
     assert nest.tolist() == [0, 0, 0]
 
 
-def test_a_name_that_ends_in_gz_is_compressed_and_equal_traces_give_equal_bytes(tmp_path: Path) -> None:
-    path = nsys_export(tmp_path / "t.sqlite")
-    plain = written(path, tmp_path / "a.json")
-    for name in ("b.json.gz", "c.json.gz"):
-        read_trace(path, tables=["shares"]).write_perfetto(tmp_path / name)
-    assert (tmp_path / "b.json.gz").read_bytes() == (tmp_path / "c.json.gz").read_bytes()
-    assert json.loads(gzip.decompress((tmp_path / "b.json.gz").read_bytes()))["traceEvents"] == plain
-
-
 def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"traceEvents": []}')
     with pytest.raises(UserError, match="no events to show on a timeline"):
@@ -158,5 +154,6 @@ def test_text_of_a_program_stays_text(tmp_path: Path) -> None:
     path.write_text(json.dumps({"traceEvents": [event]}))
     events = written(path, tmp_path / "out.json")
     check(events)
-    [shown] = [event["name"] for event in events if event["ph"] == "X"]
-    assert shown == 'a"b\\ �[31m</script>'
+    [shown] = [event for event in events if event["ph"] == "X"]
+    assert (shown["ts"], shown["dur"]) == (0, 2)  # of a capture that begins later than its clock
+    assert shown["name"] == 'a"b\\ �[31m</script>'

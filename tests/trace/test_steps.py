@@ -16,6 +16,7 @@ from random_inputs import seeds
 from synthetic import COPY, MARKER, OTHER, PID, Lanes, Work, training_trace
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+EITHER = pytest.mark.parametrize("suffix", ["json", "sqlite"])
 
 # Two ranks from 1000 ms on: two steps of 20 ms with 5 ms in between, a matrix product and an all-reduce in each.
 STEP_TIMES = [(1000.0, 1020.0), (1025.0, 1045.0)]
@@ -41,24 +42,45 @@ def of_steps(path: Path, scope: str = STEPS, only: list[str] | None = None) -> A
     return activity_tables([open_trace(path)], only, scope=scope)
 
 
-@pytest.mark.parametrize("calls", [True, False])
-@pytest.mark.parametrize("who", [(PID, OTHER), (OTHER,)])
-@pytest.mark.parametrize("extra", [BEFORE, AFTER])
+def timeline_of(path: Path, scope: str = STEPS) -> list[dict]:
+    return of_steps(path, scope, ["timeline"]).rows["timeline"]
+
+
+def kernels_of(path: Path) -> dict[str, int]:
+    return {row["kernel"]: row["calls"] for row in of_steps(path, only=["kernels"]).rows["kernels"]}
+
+
+def in_ms(rows: list[dict], name: str) -> list[float]:
+    return pytest.approx([row[f"{name}_s"] * 1e3 for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "calls", "who", "extra"),
+    [
+        ("sqlite", True, (PID, OTHER), BEFORE),
+        ("sqlite", True, (OTHER,), AFTER),
+        ("sqlite", False, (OTHER,), BEFORE),
+        ("json", True, (PID,), BEFORE),
+        ("json", False, (PID,), AFTER),
+    ],
+)
 def test_what_is_launched_outside_of_the_steps_is_in_no_table_of_them(
-    calls: bool, who: tuple[int, ...], extra: Work, tmp_path: Path
+    suffix: str, calls: bool, who: tuple[int, ...], extra: Work, tmp_path: Path
 ) -> None:
-    times = dict.fromkeys(RANKS, STEP_TIMES)
-    mutated = {pid: [*work, extra] if pid in who else work for pid, work in RANKS.items()}
-    plain = training_trace(tmp_path / "t.sqlite", times, RANKS, calls)
+    ranks = RANKS if suffix == "sqlite" else {PID: RANKS[PID]}
+    times = dict.fromkeys(ranks, STEP_TIMES)
+    mutated = {pid: [*work, extra] if pid in who else work for pid, work in ranks.items()}
     (tmp_path / "mutated").mkdir()
-    changed = training_trace(tmp_path / "mutated" / "t.sqlite", times, mutated, calls)
+    plain = training_trace(tmp_path / f"t.{suffix}", times, ranks, calls)
+    changed = training_trace(tmp_path / "mutated" / f"t.{suffix}", times, mutated, calls)
     before, after = of_steps(plain), of_steps(changed)
-    assert {"kernels", "collectives", "stragglers", "timeline", "shares", "kernel_shapes"} <= set(before.rows)
+    assert {"kernels", "collectives", "timeline", "shares", "kernel_shapes"} <= set(before.rows)
+    assert ("stragglers" in before.rows) == (len(ranks) > 1)
     assert ("launches" in before.rows) == ("cuda_api" in before.rows) == calls
     assert after == before
     # It is in those of the whole capture.
     rows = of_steps(changed, CAPTURE).rows
-    assert sum(row["calls"] for row in rows["collectives"]) == 4 + len(who)
+    assert sum(row["calls"] for row in rows["collectives"]) == 2 * len(ranks) + len(who)
 
 
 def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:
@@ -79,14 +101,14 @@ def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:
     assert [first[f"{name}_s"] * 1e3 for name in names] == pytest.approx([45, 26, 14, 9, 5, 5])
 
 
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+@EITHER
 def test_kernels_belong_to_the_steps_that_launched_them_whenever_they_run(suffix: str, tmp_path: Path) -> None:
     # Launched before the step and run in it; launched in it and run after it; launched after it.
     work: list[Work] = [(-3, 1, 4, "early"), (2, 5, 14, "late"), (11, 15, 16, "after")]
     path = training_trace(tmp_path / f"t.{suffix}", {PID: [(0, 10)]}, {PID: work})
-    assert [row["kernel"] for row in of_steps(path, only=["kernels"]).rows["kernels"]] == ["late"]
-    [together, step] = of_steps(path, only=["timeline"]).rows["timeline"]
+    assert kernels_of(path) == {"late": 1}
     # The device begins the step when it is done with what came before, and ends it with the last it launched.
+    [together, step] = timeline_of(path)
     for row in (together, step):
         assert (row["extent"], row["span_s"]) == ("device", pytest.approx(0.010))
         assert (row["busy_s"], row["idle_s"]) == (pytest.approx(0.009), pytest.approx(0.001))
@@ -95,8 +117,8 @@ def test_kernels_belong_to_the_steps_that_launched_them_whenever_they_run(suffix
 def test_without_recorded_launches_kernels_belong_to_the_steps_by_time(tmp_path: Path) -> None:
     work: list[Work] = [(-3, -1, 4, "early"), (2, 5, 14, "inside"), (11, 15, 16, "after")]
     path = training_trace(tmp_path / "t.sqlite", {PID: [(0, 10)]}, {PID: work}, calls=False)
-    assert [row["kernel"] for row in of_steps(path, only=["kernels"]).rows["kernels"]] == ["inside"]
-    [together, step] = of_steps(path, only=["timeline"]).rows["timeline"]
+    assert kernels_of(path) == {"inside": 1}
+    [together, step] = timeline_of(path)
     assert [row["extent"] for row in (together, step)] == ["host", "host"]
     assert together["span_s"] == step["span_s"] == pytest.approx(0.010)
 
@@ -108,17 +130,17 @@ AHEAD_WORK: list[Work] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("scope", [CAPTURE, STEPS])
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+@pytest.mark.parametrize(("suffix", "scope"), [("json", CAPTURE), ("sqlite", STEPS)])
 def test_where_the_host_runs_ahead_steps_last_as_long_as_on_the_device(suffix: str, scope: str, tmp_path: Path) -> None:
     path = training_trace(tmp_path / f"t.{suffix}", {PID: AHEAD_STEPS}, {PID: AHEAD_WORK})
-    rows = of_steps(path, scope, ["timeline"]).rows["timeline"]
-    steps = [row for row in rows if row["scope"] == "step"]
+    steps = [row for row in timeline_of(path, scope) if row["scope"] == "step"]
     # 0.5-9, 9-17, 17-25 and 25-34 ms; the device is idle for 0.5 ms before the first kernel and 1 ms after the last.
     assert [row["extent"] for row in steps] == ["device"] * 4
-    assert [row["start_s"] * 1e3 for row in steps] == pytest.approx([0, 8.5, 16.5, 24.5])
-    assert [row["span_s"] * 1e3 for row in steps] == pytest.approx([8.5, 8, 8, 9])
-    assert [row["busy_s"] * 1e3 for row in steps] == pytest.approx([8, 8, 8, 8])
+    assert in_ms(steps, "start") == [0, 8.5, 16.5, 24.5]
+    assert in_ms(steps, "span") == [8.5, 8, 8, 9]
+    assert in_ms(steps, "busy") == [8, 8, 8, 8]
+    # Phases keep the times of the host.
+    assert in_ms(of_steps(path, only=["phases"]).rows["phases"], "duration") == [2, 2, 2, 28]
 
 
 # Steps of 10 ms, in each of which the device works for 9 ms. 1 ms before each step ends, another thread launches work
@@ -131,43 +153,34 @@ LOADER: list[Work] = [
 
 
 def loaded(path: Path, lanes: Lanes, work: list[Work] = LOADER) -> list[dict]:
-    trace = training_trace(path, {PID: LOADED_STEPS}, {PID: [*COMPUTE, *work]}, lanes=lanes)
-    return of_steps(trace, only=["timeline"]).rows["timeline"]
+    return timeline_of(training_trace(path, {PID: LOADED_STEPS}, {PID: [*COMPUTE, *work]}, lanes=lanes))
 
 
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+@EITHER
 def test_steps_do_not_wait_for_streams_of_other_threads(suffix: str, tmp_path: Path) -> None:
     together, *steps = loaded(tmp_path / f"t.{suffix}", {"resize": (20, 2)})
     assert [row["extent"] for row in (together, *steps)] == ["device"] * 7
-    assert [row["span_s"] * 1e3 for row in (together, *steps)] == pytest.approx([60, *[10] * 6])
-    assert [row["start_s"] * 1e3 for row in steps] == pytest.approx([0, 10, 20, 30, 40, 50])
+    assert in_ms([together, *steps], "span") == [60, *[10] * 6]
+    assert in_ms(steps, "start") == [0, 10, 20, 30, 40, 50]
     # What the loader does is busy time all the same. It works from 9.2 to 11.2, 19.2 to 27.2, 29.2 to 31.2 ms and so
     # on, the steps from 0.7 to 9.7: each step begins with the rest of 1.2 or 7.2 ms and ends busy.
-    assert [row["busy_s"] * 1e3 for row in steps] == pytest.approx([9.3, 10, 10, 10, 10, 10])
+    assert in_ms(steps, "busy") == [9.3, 10, 10, 10, 10, 10]
 
 
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
-def test_steps_wait_for_other_threads_on_their_own_stream(suffix: str, tmp_path: Path) -> None:
-    """As autograd's thread launches the backward pass."""
+@EITHER
+def test_streams_and_threads_decide_what_steps_wait_for(suffix: str, tmp_path: Path) -> None:
+    # They wait for other threads on their own stream: autograd's launches the backward pass.
     backward: list[Work] = [(7.0, 9.7, 12.0, "backward"), (16.0, 19.7, 20.5, "backward")]
-    _, *steps = loaded(tmp_path / f"t.{suffix}", {"backward": (7, 2)}, backward)
-    assert [row["start_s"] * 1e3 for row in steps] == pytest.approx([0, 12, 20.5, 30, 40, 50])
-    assert [row["span_s"] * 1e3 for row in steps] == pytest.approx([12, 8.5, 9.5, 10, 10, 10])
-
-
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
-def test_steps_do_not_wait_for_a_stream_of_nothing_but_copies(suffix: str, tmp_path: Path) -> None:
+    _, *steps = loaded(tmp_path / f"backward.{suffix}", {"backward": (7, 2)}, backward)
+    assert in_ms(steps, "start") == [0, 12, 20.5, 30, 40, 50]
+    assert in_ms(steps, "span") == [12, 8.5, 9.5, 10, 10, 10]
+    # They do not wait for a stream of nothing but copies.
     copies = [(call, start, end, COPY) for call, start, end, _ in LOADER]
-    rows = loaded(tmp_path / f"t.{suffix}", {COPY: (20, MARKER)}, copies)
-    assert [row["span_s"] * 1e3 for row in rows] == pytest.approx([60, *[10] * 6])
-
-
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
-def test_all_streams_of_a_graph_are_those_of_the_steps(suffix: str, tmp_path: Path) -> None:
-    """Its kernels have the correlation of its launch, wherever they run: here the second branch lasts longer."""
+    assert in_ms(loaded(tmp_path / f"copies.{suffix}", {COPY: (20, MARKER)}, copies), "span") == [60, *[10] * 6]
+    # Kernels of a graph have the correlation of its launch, wherever they run: here the second branch lasts longer.
     branch: list[Work] = [(8.0, 8.5, 12.0, "branch")]
-    _, *steps = loaded(tmp_path / f"t.{suffix}", {"branch": (21, MARKER)}, branch)
-    assert [row["span_s"] * 1e3 for row in steps[:2]] == pytest.approx([12, 8])
+    _, *steps = loaded(tmp_path / f"graph.{suffix}", {"branch": (21, MARKER)}, branch)
+    assert in_ms(steps[:2], "span") == [12, 8]
 
 
 @pytest.mark.parametrize(
@@ -182,34 +195,29 @@ def test_where_streams_are_not_known_nor_who_launched_steps_are_the_hosts(
     suffix: str, lanes: Lanes, tmp_path: Path
 ) -> None:
     assert {row["extent"] for row in loaded(tmp_path / f"t.{suffix}", lanes)} == {"host"}
+    if suffix == "json":  # nor where threads are not
+        path = tmp_path / "threads.json"
+        assert {row["extent"] for row in loaded(path, {"resize": (20, 2)})} == {"device"}
+        trace = json.loads(path.read_text())
+        for event in trace["traceEvents"]:
+            event.pop("tid", None)
+        path.write_text(json.dumps(trace))
+        assert {row["extent"] for row in timeline_of(path)} == {"host"}
 
 
-def test_where_threads_are_not_known_steps_on_several_streams_are_the_hosts(tmp_path: Path) -> None:
-    path = training_trace(
-        tmp_path / "t.json", {PID: LOADED_STEPS}, {PID: [*COMPUTE, *LOADER]}, lanes={"resize": (20, 2)}
-    )
-    trace = json.loads(path.read_text())
-    for event in trace["traceEvents"]:
-        event.pop("tid", None)
-    path.write_text(json.dumps(trace))
-    assert {row["extent"] for row in of_steps(path, only=["timeline"]).rows["timeline"]} == {"host"}
-
-
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
-def test_a_device_that_only_other_threads_use_has_steps_of_all_its_streams(suffix: str, tmp_path: Path) -> None:
+def test_a_device_that_only_other_threads_use_has_steps_of_all_its_streams(tmp_path: Path) -> None:
     """As the replicas of `DataParallel` do, to which the main thread at most copies their batches."""
     replica: list[Work] = [(1.0, 1.5, 13.0, "replica"), (0.5, 0.6, 1.0, COPY)]
     path = training_trace(
-        tmp_path / f"t.{suffix}", {PID: LOADED_STEPS}, {PID: [*COMPUTE, *replica]},
+        tmp_path / "t.json", {PID: LOADED_STEPS}, {PID: [*COMPUTE, *replica]},
         lanes={"replica": (7, 2), COPY: (30, MARKER)}, devices={"replica": 1, COPY: 1},
     )  # fmt: skip
-    rows = of_steps(path, only=["timeline"]).rows["timeline"]
-    spans = {(row["device"], row["step"]): row["span_s"] * 1e3 for row in rows}
+    spans = {(row["device"], row["step"]): row["span_s"] * 1e3 for row in timeline_of(path)}
     assert (spans[0, 1], spans[0, 2]) == pytest.approx((10, 10))
     assert (spans[1, 1], spans[1, 2]) == pytest.approx((13, 7))
 
 
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+@EITHER
 def test_streams_and_threads_add_no_rows_to_tables(suffix: str, tmp_path: Path) -> None:
     path = training_trace(
         tmp_path / f"t.{suffix}", {PID: LOADED_STEPS},
@@ -222,12 +230,6 @@ def test_streams_and_threads_add_no_rows_to_tables(suffix: str, tmp_path: Path) 
     assert [len(rows[name]) for name in ("cuda_api", "kernels", "memory_operations", "ranges")] == [1, 2, 1, 1]
 
 
-def test_phases_keep_the_times_of_the_host(tmp_path: Path) -> None:
-    path = training_trace(tmp_path / "t.json", {PID: AHEAD_STEPS}, {PID: AHEAD_WORK})
-    rows = of_steps(path, only=["phases"]).rows["phases"]
-    assert [row["duration_s"] * 1e3 for row in rows] == pytest.approx([2, 2, 2, 28])
-
-
 @pytest.mark.parametrize(("unknown", "extent"), [(1, "device"), (2, "host")])
 def test_extents_are_the_hosts_where_launches_are_not_known(unknown: int, extent: str, tmp_path: Path) -> None:
     # Of ten kernels one call may be missing.
@@ -236,20 +238,15 @@ def test_extents_are_the_hosts_where_launches_are_not_known(unknown: int, extent
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < {unknown}")
         db.commit()
-    found = of_steps(path, only=["timeline", "kernels"]).rows
-    assert [row["extent"] for row in found["timeline"]] == [extent, extent]
-    assert [row["calls"] for row in found["kernels"]] == [10]
+    assert [row["extent"] for row in timeline_of(path)] == [extent, extent]
+    assert kernels_of(path) == {"gemm": 10}
 
 
-def test_a_process_without_steps_has_those_of_its_trace(tmp_path: Path) -> None:
+def test_without_steps_a_process_has_those_of_its_trace_and_a_trace_its_whole_capture(tmp_path: Path) -> None:
     work = {PID: [(1.0, 2.0, 3.0, "gemm")], OTHER: [(-9.0, -8.0, -7.0, "outside"), (1.0, 2.0, 3.0, "inside")]}
-    path = training_trace(tmp_path / "t.sqlite", {PID: [(0, 10)]}, work)
-    assert {row["kernel"] for row in of_steps(path, only=["kernels"]).rows["kernels"]} == {"gemm", "inside"}
-
-
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
-def test_without_steps_the_whole_capture_is_told(suffix: str, tmp_path: Path) -> None:
-    path = training_trace(tmp_path / f"t.{suffix}", {PID: []}, {PID: AHEAD_WORK})
+    path = training_trace(tmp_path / "one.sqlite", {PID: [(0, 10)]}, work)
+    assert set(kernels_of(path)) == {"gemm", "inside"}
+    path = training_trace(tmp_path / "none.sqlite", {PID: []}, work)
     assert of_steps(path) == of_steps(path, CAPTURE)
 
 
@@ -281,9 +278,9 @@ def test_steps_on_a_device_are_between_the_events_that_its_stream_would_record(s
         assert found == steps
 
 
-@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+@EITHER
 def test_times_around_the_largest_32_bit_number_add_up(suffix: str, tmp_path: Path) -> None:
     # From 4.2 to 4.4 s: 2³² ns are 4.295 s.
     path = training_trace(tmp_path / f"t.{suffix}", {PID: []}, {PID: [(4150, 4200, 4400, "gemm")]})
-    [row] = of_steps(path, CAPTURE, ["timeline"]).rows["timeline"]
+    [row] = timeline_of(path, CAPTURE)
     assert (row["span_s"], row["busy_s"], row["idle_s"]) == (pytest.approx(0.2), pytest.approx(0.2), 0)

@@ -66,7 +66,7 @@ def trained(strategy: str, raise_limit: bool, digits: Path, scratch: Path) -> An
     return json.loads((scratch / "found.json").read_text())
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "ddp-ds"])
+@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("ddp-ds", marks=pytest.mark.rare)])
 def test_every_block_is_compiled(strategy: str, digits: Path, tmp_path: Path) -> None:
     model = training_program.MobileNetV2()
     assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == CONVOLUTIONS

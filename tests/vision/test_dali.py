@@ -87,47 +87,39 @@ def threads() -> int:
 
 
 @devices
-@pytest.mark.parametrize(("size", "image_size"), [((8, 8), 32), ((28, 28), 100), ((28, 28), 28), ((30, 20), 64)])
-def test_arrays_are_enlarged_as_the_data_loader_does(
-    tmp_path: Path, open_loader: Open, size: tuple[int, int], image_size: int, device: str
+@pytest.mark.parametrize(
+    ("form", "mode", "size", "image_size", "inside", "at_the_edge"),  # limits of a difference in gray levels
+    [
+        ("arrays", "L", (28, 28), 28, 0.002, 0.002),
+        ("arrays", "L", (30, 20), 64, 0.002, 0.002),
+        ("arrays", "L", (28, 28), 16, 0.002, 25),
+        ("png", "RGB", (40, 30), 32, 1.01, 8),
+        ("png", "L", (20, 20), 50, 1.01, 1.01),
+        ("png", "P", (32, 32), 32, 1.01, 1.01),
+        ("png", "RGBA", (40, 30), 32, 1.01, 8),
+        ("jpg", "RGB", (40, 30), 32, 10, 10),
+        ("jpg", "CMYK", (40, 30), 32, 10, 10),
+    ],
+)
+def test_images_are_those_of_the_data_loader_but_for_rounding_and_the_outermost_pixels_of_shrunk_ones(
+    tmp_path: Path,
+    open_loader: Open,
+    form: str,
+    mode: str,
+    size: tuple[int, int],
+    image_size: int,
+    inside: float,
+    at_the_edge: float,
+    device: str,
 ) -> None:
-    dataset = arrays(tmp_path, *size, image_size)
-    assert differences(open_loader(dataset, image_size, device=device), dataset).max() < 0.002
-
-
-@devices
-@pytest.mark.parametrize(("size", "image_size"), [((28, 28), 16), ((100, 100), 28), ((40, 30), 32)])
-def test_arrays_are_shrunk_as_the_data_loader_does_but_for_the_outermost_pixels(
-    tmp_path: Path, open_loader: Open, size: tuple[int, int], image_size: int, device: str
-) -> None:
-    dataset = arrays(tmp_path, *size, image_size)
+    if form == "arrays":
+        dataset = arrays(tmp_path, *size, image_size)
+    else:
+        dataset = images_in(tmp_path, size, image_size, form, mode)
     off = differences(open_loader(dataset, image_size, device=device), dataset)
-    assert off[..., 1:-1, 1:-1].max() < 0.002
-    assert off.max() < 25
-
-
-@devices
-@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA"])
-@pytest.mark.parametrize(("size", "image_size"), [((40, 30), 32), ((20, 20), 50), ((32, 32), 32)])
-def test_png_files_differ_by_a_rounded_grey_level_from_the_data_loader_but_for_the_outermost_pixels(
-    tmp_path: Path, open_loader: Open, size: tuple[int, int], image_size: int, mode: str, device: str
-) -> None:
-    dataset = images_in(tmp_path, size, image_size, mode=mode)
-    off = differences(open_loader(dataset, image_size, device=device), dataset)
-    assert off[..., 1:-1, 1:-1].max() < 1.01
-    assert off.max() < (1.01 if image_size >= max(size) else 8)
-    assert off.mean() < 0.3
-
-
-@devices
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_jpeg_files_are_those_of_the_data_loader_within_what_decoders_differ(
-    tmp_path: Path, open_loader: Open, mode: str, device: str
-) -> None:
-    dataset = images_in(tmp_path, (40, 30), 32, suffix="jpg", mode=mode)
-    off = differences(open_loader(dataset, 32, device=device), dataset)
-    assert off.mean() < 1
-    assert off.max() < 10
+    assert off[..., 1:-1, 1:-1].max() < inside
+    assert off.max() < at_the_edge
+    assert off.mean() < {"arrays": 1, "png": 0.3, "jpg": 1}[form]
 
 
 def test_a_photo_taken_sideways_is_not_turned(tmp_path: Path, open_loader: Open) -> None:
@@ -140,44 +132,24 @@ def test_a_photo_taken_sideways_is_not_turned(tmp_path: Path, open_loader: Open)
     assert differences(open_loader(dataset, 32), dataset).max() < 3
 
 
-def test_pixels_are_normalized_by_channel(tmp_path: Path, open_loader: Open) -> None:
-    np.save(tmp_path / "train_images.npy", np.full((3, 8, 8), 51, np.uint8))
-    np.save(tmp_path / "train_labels.npy", np.arange(3))
-    dataset = open_split(tmp_path, {"source": "arrays", "mean": MEAN, "std": STD}, "train", 16)
-    [(images, _)] = open_loader(dataset, 16)
-    for channel in range(3):
-        expected = torch.full((3, 16, 16), (0.2 - MEAN[channel]) / STD[channel])
-        torch.testing.assert_close(images[:, channel], expected, atol=1e-5, rtol=0)
-
-
 def test_each_rank_reads_its_share_in_an_order_that_changes_with_the_epoch(digits: Path, open_loader: Open) -> None:
     dataset = open_split(digits, read_provenance(digits), "train", 8)
     orders = []
-    for epoch in (1, 2):
-        for rank in (0, 1):
-            sampler = DistributedSampler(dataset, 2, rank, seed=3, drop_last=True)
-            loader = open_loader(dataset, 8, sampler, drop_last=True)
+    for rank in (0, 1):
+        sampler = DistributedSampler(dataset, 2, rank, seed=3, drop_last=True)
+        loader = open_loader(dataset, 8, sampler, drop_last=True)
+        for epoch in (1, 2):
             loader.sampler.set_epoch(epoch)
             labels = torch.cat([labels for _, labels in loader])
             order = list(sampler)[: len(labels)]
             assert labels.tolist() == dataset.labels[order].tolist()
             assert len(labels) == len(loader) * BATCH == len(sampler) // BATCH * BATCH
             orders.append(order)
-    assert not set(orders[0]) & set(orders[1])
-    assert orders[0] != orders[2]
+    assert not set(orders[0]) & set(orders[2])
+    assert orders[0] != orders[1]
 
 
-def test_one_loader_makes_a_pass_per_epoch(digits: Path, open_loader: Open) -> None:
-    dataset = open_split(digits, read_provenance(digits), "test", 8)
-    sampler = DistributedSampler(dataset, 2, 0, seed=3)
-    loader = open_loader(dataset, 8, sampler)
-    for epoch in (1, 2, 3):
-        loader.sampler.set_epoch(epoch)
-        assert torch.cat([labels for _, labels in loader]).tolist() == dataset.labels[list(sampler)].tolist()
-
-
-@pytest.mark.parametrize("prefetch_factor", [1, 2, 7])
-@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+@pytest.mark.parametrize(("prefetch_factor", "taken"), [(1, 0), (1, 3), (2, 1), (7, 2)])
 def test_a_pass_may_be_left_half_way(tmp_path: Path, open_loader: Open, prefetch_factor: int, taken: int) -> None:
     dataset = arrays(tmp_path, 8, 8, 8)  # 3 batches
     loader = open_loader(dataset, 8, prefetch_factor=prefetch_factor)
@@ -187,6 +159,12 @@ def test_a_pass_may_be_left_half_way(tmp_path: Path, open_loader: Open, prefetch
     assert differences(loader, dataset).max() < 0.002
     with pytest.raises(RuntimeError, match="the loader has begun another"):
         next(unfinished)
+    # A loader that was closed can begin a new pass, and not go on with an old one.
+    unfinished = iter(loader)
+    loader.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        next(unfinished)
+    assert differences(loader, dataset).max() < 0.002
 
 
 def test_batches_outlive_the_pass_and_the_loader(tmp_path: Path, open_loader: Open) -> None:
@@ -200,18 +178,12 @@ def test_batches_outlive_the_pass_and_the_loader(tmp_path: Path, open_loader: Op
     assert all(torch.equal(images, copy) for (images, _), copy in zip(kept, copies, strict=True))
 
 
-@pytest.mark.parametrize(("drop_last", "sizes"), [(False, [8, 8, 4]), (True, [8, 8])])
-def test_a_last_batch_that_is_not_full_comes_unless_dropped(
-    tmp_path: Path, open_loader: Open, drop_last: bool, sizes: list[int]
-) -> None:
-    loader = open_loader(arrays(tmp_path, 8, 8, 8), 8, drop_last=drop_last)
-    assert [len(labels) for _, labels in loader] == sizes
-    assert len(loader) == len(sizes)
-
-
-def test_fewer_samples_than_a_batch_make_no_full_batch(tmp_path: Path, open_loader: Open) -> None:
-    loader = open_loader(arrays(tmp_path, 8, 8, 8), 8, [3, 1], drop_last=True)
-    assert len(loader) == len(list(loader)) == 0
+def test_a_last_batch_that_is_not_full_comes_unless_dropped(tmp_path: Path, open_loader: Open) -> None:
+    dataset = arrays(tmp_path, 8, 8, 8)
+    for sampler, drop_last, sizes in ((None, False, [8, 8, 4]), (None, True, [8, 8]), ([3, 1], True, [])):
+        loader = open_loader(dataset, 8, sampler, drop_last=drop_last)
+        assert [len(labels) for _, labels in loader] == sizes
+        assert len(loader) == len(sizes)
 
 
 @pytest.mark.parametrize("end", ["close", "forget"])
@@ -232,16 +204,7 @@ def test_a_loader_leaves_no_thread_and_no_process(tmp_path: Path, open_loader: O
     assert threads() == before
 
 
-def test_a_closed_loader_can_begin_a_new_pass(tmp_path: Path, open_loader: Open) -> None:
-    dataset = arrays(tmp_path, 8, 8, 8)
-    loader = open_loader(dataset, 8)
-    unfinished = iter(loader)
-    loader.close()
-    with pytest.raises(RuntimeError, match="is closed"):
-        next(unfinished)
-    assert differences(loader, dataset).max() < 0.002
-
-
+@pytest.mark.rare
 def test_a_program_ends_though_a_pass_is_not_finished(tmp_path: Path, open_loader: Open) -> None:
     arrays(tmp_path, 8, 8, 8)
     program = f"""
@@ -259,8 +222,9 @@ print(next(batches)[1].tolist() == dataset.labels[:2].tolist())
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-@pytest.mark.parametrize("damage", ["text", "empty", "cut", "missing"])
-@pytest.mark.parametrize("suffix", ["jpg", "png"])
+@pytest.mark.parametrize(
+    ("damage", "suffix"), [("text", "jpg"), ("empty", "png"), ("cut", "jpg"), ("cut", "png"), ("missing", "png")]
+)
 def test_an_image_that_cannot_be_read_is_named(tmp_path: Path, open_loader: Open, damage: str, suffix: str) -> None:
     dataset = images_in(tmp_path, (40, 30), 32, suffix=suffix)
     path = Path(dataset.samples[17][0])

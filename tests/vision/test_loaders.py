@@ -21,78 +21,58 @@ def parameters(**changes: object) -> VisionParameters:
     return VisionParameters(**(TINY | {"steps_per_epoch": None} | changes))
 
 
-class Numbers(torch.utils.data.Dataset):
+def numbers(count: int) -> torch.utils.data.Dataset:
     """Items that are their own index."""
+    return range(count)  # type: ignore[return-value]
 
-    def __init__(self, count: int):
-        self.count = count
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> int:
-        return index
+def loaded(p: VisionParameters, count: int, rank: int = 0) -> torch.utils.data.DataLoader:
+    return training_loader(numbers(count), {}, p, rank, CPU)
 
 
 def seen(loader: torch.utils.data.DataLoader) -> list[int]:
     return [int(i) for batch in loader for i in batch]
 
 
-def test_with_a_distributed_sampler_ranks_share_the_data() -> None:
-    loaders = [
-        training_loader(Numbers(100), {}, parameters(strategy="ddp-ds", devices=2), rank, CPU) for rank in (0, 1)
-    ]
-    shares = [seen(loader) for loader in loaders]
+def test_only_with_a_distributed_sampler_ranks_share_the_data() -> None:
+    p = parameters(strategy="ddp-ds", devices=2)
+    shares = [seen(loaded(p, 100, rank)) for rank in (0, 1)]
     assert not set(shares[0]) & set(shares[1])
-    # 50 samples a rank, in full batches of 8.
-    assert [len(share) for share in shares] == [48, 48]
+    assert [len(share) for share in shares] == [48, 48]  # of 50 samples a rank, in full batches of 8
 
-
-def test_without_one_every_rank_sees_all_the_data_in_an_order_of_its_own() -> None:
     p = parameters(strategy="ddp", devices=2)
-    orders = [seen(training_loader(Numbers(96), {}, p, rank, CPU)) for rank in (0, 1)]
+    orders = [seen(loaded(p, 96, rank)) for rank in (0, 1)]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(96))
     assert orders[0] != orders[1]
 
 
-def test_ranks_test_every_sample_once() -> None:
-    loaders = [evaluation_loader(Numbers(101), parameters(strategy="ddp", devices=3), rank) for rank in range(3)]
+def test_ranks_test_every_sample_once_in_batches_no_larger_than_those_of_training() -> None:
+    p = parameters(strategy="ddp", devices=3)
+    loaders = [evaluation_loader(numbers(101), p, rank) for rank in range(3)]
     assert sorted(i for loader in loaders for i in seen(loader)) == list(range(101))
-
-
-def test_batches_of_a_test_are_no_larger_than_those_of_training() -> None:
     p = parameters(strategy="dp", device="cuda", devices=4)
-    assert {len(batch) for batch in evaluation_loader(Numbers(96), p, 0)} == {32}
+    assert {len(batch) for batch in evaluation_loader(numbers(96), p, 0)} == {32}
 
 
 @pytest.mark.parametrize(("ranks", "samples"), [(3, 101), (2, 64), (2, 65), (2, 1)])
 def test_no_rank_has_more_to_evaluate_than_all_make_passes(ranks: int, samples: int) -> None:
     p = parameters(strategy="fsdp", devices=ranks)
-    own = [len(evaluation_loader(Numbers(samples), p, rank)) for rank in range(ranks)]
-    assert max(own) == evaluation_passes(Numbers(samples), p)
+    own = [len(evaluation_loader(numbers(samples), p, rank)) for rank in range(ranks)]
+    assert max(own) == evaluation_passes(numbers(samples), p)
 
 
-def test_one_process_with_several_gpus_loads_the_batch_of_all() -> None:
-    loader = training_loader(Numbers(100), {}, parameters(strategy="dp", device="cuda", devices=4), 0, CPU)
-    assert [len(batch) for batch in loader] == [32, 32, 32]
-
-
-def test_one_process_with_several_gpus_has_as_many_workers_for_each() -> None:
+def test_batches_and_workers_are_those_of_the_devices_of_a_rank() -> None:
+    # One process with several GPUs loads the batch of all, with as many workers for each.
+    p = parameters(strategy="dp", device="cuda", devices=4)
+    assert [len(batch) for batch in loaded(p, 100)] == [32, 32, 32]
     several = parameters(strategy="dp", devices=4, num_workers=3)
-    loader = training_loader(Numbers(96), {}, several, 0, CPU)
-    assert loader.num_workers == evaluation_loader(Numbers(96), several, 0).num_workers == 12
-    each = parameters(strategy="ddp", devices=4, num_workers=3)
-    assert training_loader(Numbers(96), {}, each, 0, CPU).num_workers == 3
-
-
-def test_under_strong_scaling_ranks_share_the_batch() -> None:
+    assert loaded(several, 96).num_workers == evaluation_loader(numbers(96), several, 0).num_workers == 12
+    assert loaded(parameters(strategy="ddp", devices=4, num_workers=3), 96).num_workers == 3
+    # Under strong scaling ranks share the batch.
     p = parameters(strategy="ddp-ds", devices=2, scaling="strong")
-    assert {len(batch) for batch in training_loader(Numbers(100), {}, p, 1, CPU)} == {4}
-
-
-def test_a_batch_larger_than_the_data_is_refused() -> None:
+    assert {len(batch) for batch in loaded(p, 100, 1)} == {4}
     with pytest.raises(UserError, match="batch_size: 8 needs 8 training samples per rank, found 3"):
-        training_loader(Numbers(7), {}, parameters(strategy="ddp-ds", devices=2), 0, CPU)
+        loaded(parameters(strategy="ddp-ds", devices=2), 7)
 
 
 def test_synthetic_batches_are_on_the_device_and_as_many_as_their_samples(tmp_path: Path) -> None:

@@ -25,18 +25,7 @@ def trained(model: nn.Module, inputs: torch.Tensor) -> int:
     return count_operations(lambda: model(inputs).sum().backward())
 
 
-def test_a_linear_layer_costs_twice_as_much_backward_and_the_first_no_gradient_of_its_input() -> None:
-    b, m, n = 5, 7, 11
-    with torch.device("meta"):
-        one, two = nn.Linear(m, n), nn.Sequential(nn.Linear(m, n), nn.Linear(n, m))
-        inputs = torch.empty(b, m)
-    assert count_operations(lambda: one(inputs)) == 2 * b * m * n
-    assert trained(one, inputs) == 2 * 2 * b * m * n
-    assert trained(two, inputs) == (2 + 3) * 2 * b * m * n
-
-
-@pytest.mark.parametrize("groups", [1, 4, 16])
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("groups", "transposed"), [(1, False), (4, True), (16, False)])
 def test_a_grouped_convolution_costs_as_much_less_in_both_directions(groups: int, transposed: bool) -> None:
     b, channels, kernel, size = 3, 16, 3, 8
     layer = nn.ConvTranspose2d if transposed else nn.Conv2d
@@ -47,30 +36,6 @@ def test_a_grouped_convolution_costs_as_much_less_in_both_directions(groups: int
     forward = 2 * b * channels * size**2 * kernel**2 * channels // groups
     assert count_operations(lambda: model(inputs)) == forward
     assert trained(model, inputs) == 3 * forward
-
-
-def test_a_transformer_costs_six_operations_for_each_weight_and_token_and_its_attention() -> None:
-    layers, width, tokens, batch, heads = 2, 32, 24, 3, 4
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (part.view(batch, tokens, heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, dim=-1))
-            scores = (q @ k.transpose(-2, -1)).softmax(-1)
-            x = x + self.out((scores @ v).transpose(1, 2).reshape(batch, tokens, width))
-            return x + self.down(self.up(x).relu())
-
-    with torch.device("meta"):
-        model = nn.Sequential(nn.Embedding(100, width), *(Block() for _ in range(layers)))
-        inputs = torch.empty(batch, tokens, dtype=torch.long)
-    weights = layers * 12 * width**2  # a lookup in the embedding costs none
-    # Two products of tokens × tokens × width for each layer and sequence, twice as much backward.
-    attention = 3 * layers * 2 * 2 * tokens**2 * width * batch
-    assert trained(model, inputs) == 6 * weights * tokens * batch + attention
 
 
 def test_mobilenet_v2_costs_what_was_published() -> None:
@@ -84,7 +49,7 @@ def test_mobilenet_v2_costs_what_was_published() -> None:
     assert step == 3 * forward - FIRST_LAYER
 
 
-@pytest.mark.parametrize(("width", "edge", "classes"), [(0.35, 32, 7), (1.0, 97, 10), (1.4, 224, 1000)])
+@pytest.mark.parametrize(("width", "edge", "classes"), [(0.35, 97, 7), (1.4, 224, 1000)])
 def test_the_shapes_of_the_layers_give_what_pytorch_counts(width: float, edge: int, classes: int) -> None:
     with torch.device("meta"):
         model, images = mobilenet_v2(num_classes=classes, width_mult=width), torch.empty(2, 3, edge, edge)

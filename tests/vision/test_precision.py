@@ -1,20 +1,37 @@
-"""Settings of number formats are accepted by all of PyTorch."""
+"""Number formats: a run computes in its own, whatever threads it has, and all of PyTorch accepts its settings."""
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from multicard.record.operations import allows_tf32
-from multicard.workloads.vision.precision import allow_tf32, choose_fp32
+from multicard.workloads.vision.parameters import VisionParameters
+from multicard.workloads.vision.precision import (
+    allow_tf32,
+    autocast,
+    choose_fp32,
+    gradient_scaler,
+    memory_format,
+    parameter_dtype,
+    to_device,
+)
+from multicard.workloads.vision.strategy import STRATEGIES
+
+CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+@pytest.fixture
+def tf32_as_before() -> Iterator[None]:
     yield
     allow_tf32(matmul=False, cudnn=True)
 
 
+@pytest.mark.usefixtures("tf32_as_before")
 @pytest.mark.parametrize(
     ("tf32", "matmul", "cudnn"), [("default", False, True), ("on", True, True), ("off", False, False)]
 )
@@ -27,9 +44,91 @@ def test_both_of_pytorchs_settings_of_tf32_can_be_read(tf32: str, matmul: bool, 
     assert (allows_tf32(of_convolutions=False), allows_tf32(of_convolutions=True)) == (matmul, cudnn)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
+@pytest.mark.usefixtures("tf32_as_before")
 @pytest.mark.parametrize("tf32", ["on", "off"])
 def test_torch_compile_works_with_every_setting(tf32: str) -> None:
     choose_fp32(tf32)
     compiled = torch.compile(torch.nn.Linear(8, 8), mode="max-autotune")
     assert compiled(torch.ones(2, 8)).shape == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "product"),
+    [
+        ("fp64", torch.float64, torch.float64),
+        ("fp32", torch.float32, torch.float32),
+        ("fp16", torch.float32, torch.float16),
+        ("bf16", torch.float32, torch.bfloat16),
+    ],
+)
+def test_a_precision_computes_in_its_own_format(precision: str, weights: torch.dtype, product: torch.dtype) -> None:
+    matrix = torch.ones(4, 4, dtype=parameter_dtype(precision))
+    assert matrix.dtype == weights
+    with autocast(precision, CPU):
+        assert (matrix @ matrix).dtype == product
+    assert gradient_scaler(precision, CPU).is_enabled() == (precision == "fp16")
+
+
+class InThreads(nn.Module):
+    """Runs a module as nn.DataParallel does: in a thread, which inherits that autocast is on, not its format."""
+
+    def __init__(self, module: nn.Module, device_ids: list[int]):
+        super().__init__()
+        self.module = module
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Result of the thread."""
+        results = []
+
+        def work() -> None:
+            with torch.amp.autocast("cpu", enabled=on):
+                results.append(self.module(images))
+
+        on = torch.is_autocast_enabled("cpu")
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return results[0]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    ("precision", "product"), [("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)]
+)
+def test_the_replicas_of_dp_compute_in_the_format_of_the_run(
+    precision: str, product: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = torch.device(device)
+    if place.type == "cpu":
+        monkeypatch.setattr(nn, "DataParallel", InThreads)
+    elif torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    layer, seen = nn.Linear(4, 4).to(place), set()
+    layer.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
+    wrapped = STRATEGIES["dp"].wrap(layer, VisionParameters(strategy="dp", devices=2, precision=precision), place)
+    with autocast(precision, place):
+        wrapped(torch.ones(8, 4, device=place))
+    assert seen == {product}
+
+
+class Conversions(TorchDispatchMode):
+    """Notes the tensors that are converted or moved: where and what they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, torch.dtype]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten._to_copy.default:
+            self.seen.append((args[0].device.type, args[0].dtype))
+        return function(*args, **(kwargs or {}))
+
+
+def test_fp64_is_made_of_fp32_on_the_device() -> None:
+    images = torch.ones(2, 3, 8, 8)
+    with Conversions() as conversions:
+        moved = to_device(images, torch.device("meta"), torch.float64, memory_format("nhwc"), non_blocking=False)
+    assert conversions.seen == [("cpu", torch.float32), ("meta", torch.float32)]
+    assert (moved.device.type, moved.dtype) == ("meta", torch.float64)
+    assert moved.is_contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""The estimate of a vision job's memory, against what autograd saves of torchvision's model and what a step holds."""
+"""The estimate of a vision job's memory, against torchvision's model and what a step holds."""
 
 import subprocess
 import sys
@@ -12,8 +12,7 @@ from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard.experiment.datasets import Synthetic
 from multicard.experiment.runs import Run
-from multicard.workloads.vision import memory_estimate
-from multicard.workloads.vision.memory_estimate import WEIGHT_BYTES, estimate_memory, kept_of, kept_of_head, layers
+from multicard.workloads.vision.memory_estimate import estimate_memory, layers
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import autocast, parameter_dtype
 from simulated_gpu import Allocations
@@ -25,11 +24,10 @@ def job(**fixed: Any) -> VisionParameters:
     return VisionParameters(**{"strategy": "single", "image_size": 224, "batch_size": 2} | fixed)
 
 
-def made(p: VisionParameters, classes: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The model and a batch."""
+def network(p: VisionParameters, classes: int) -> nn.Module:
     torch.set_default_dtype(parameter_dtype(p.precision))
     try:
-        return MobileNetV2(num_classes=classes, width_mult=p.width_mult), *batch(p)
+        return MobileNetV2(num_classes=classes, width_mult=p.width_mult)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -39,31 +37,11 @@ def batch(p: VisionParameters) -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.zeros(p.batch_size, dtype=torch.int64)
 
 
-def saved_bytes(p: VisionParameters, classes: int) -> int:
-    """Bytes of the storages that autograd saves of a forward pass beside weights and buffers; tensors have no data."""
-    with FakeTensorMode():
-        model, images, labels = made(p, classes)
-        other = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers(), images, labels)}
-        storages = {}
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in other:
-                storages[storage._cdata] = storage
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), autocast(p.precision, CPU):
-            loss = nn.functional.cross_entropy(model(images), labels)
-        found = sum(storage.nbytes() for storage in storages.values())
-        del loss
-        return found
-
-
 def peak_of_a_step(p: VisionParameters, classes: int) -> int:
     """The most bytes that the second of two training steps holds, on tensors without data."""
     allocations = Allocations(vocabulary=-1)
     with FakeTensorMode(), allocations:
-        model = made(p, classes)[0]
+        model = network(p, classes)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
         for _ in range(2):
             images, labels = batch(p)
@@ -77,54 +55,38 @@ def peak_of_a_step(p: VisionParameters, classes: int) -> int:
     return allocations.peak
 
 
-def estimated_saved(p: VisionParameters, classes: int) -> int:
-    network, size = list(layers(p.width_mult, p.image_size)), memory_estimate.VALUE_BYTES[p.precision]
-    weight = WEIGHT_BYTES[p.precision]
-    own = sum(kept_of(layer, p.batch_size, size, weight, last=layer is network[-1]) for layer in network)
-    cast = p.batch_size * 3 * p.image_size**2 * size if size < weight else 0
-    return own + cast + kept_of_head(p.batch_size, network[-1].given, classes, size, weight)
-
-
-CASES = [
-    {},
-    {"image_size": 500, "batch_size": 64},
-    {"image_size": 65, "width_mult": 0.35},
-    {"image_size": 32, "batch_size": 16, "width_mult": 1.4},
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
-@pytest.mark.parametrize("fixed", CASES, ids=str)
-def test_autograd_saves_of_the_model_what_was_estimated(precision: str, fixed: dict[str, Any]) -> None:
-    p = job(precision=precision, **fixed)
-    assert estimated_saved(p, 10) == pytest.approx(saved_bytes(p, 10), rel=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp64", "bf16"])
-@pytest.mark.parametrize("fixed", CASES, ids=str)
-def test_a_step_holds_at_most_what_was_estimated(precision: str, fixed: dict[str, Any]) -> None:
-    p = job(precision=precision, **fixed)
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"precision": "bf16"},
+        {"precision": "fp64", "image_size": 500, "batch_size": 64},
+        {"precision": "fp16", "image_size": 65, "width_mult": 0.35},
+        {"precision": "fp32", "image_size": 32, "batch_size": 16, "width_mult": 1.4},
+    ],
+    ids=str,
+)
+def test_a_step_holds_at_most_what_was_estimated(fixed: dict[str, Any]) -> None:
+    p = job(**fixed)
     assert estimate_memory(p).total == pytest.approx(peak_of_a_step(p, 10), rel=0.04)
 
 
-@pytest.mark.parametrize("width", [0.35, 0.5, 0.75, 1.0, 1.3, 1.4])
+@pytest.mark.parametrize("width", [0.35, 1.0, 1.3])
 def test_the_layers_are_those_of_torchvisions_model(width: float) -> None:
     with FakeTensorMode():
         model = MobileNetV2(num_classes=1000, width_mult=width)
     filters = [tuple(m.weight.shape) for m in model.modules() if isinstance(m, nn.Conv2d)]
-    network = list(layers(width, 224))
-    assert [(layer.given, layer.taken // layer.groups, layer.kernel, layer.kernel) for layer in network] == filters
-    trained = sum(layer.weights for layer in network) + (network[-1].given + 1) * 1000
+    found = list(layers(width, 224))
+    assert [(layer.given, layer.taken // layer.groups, layer.kernel, layer.kernel) for layer in found] == filters
+    trained = sum(layer.weights for layer in found) + (found[-1].given + 1) * 1000
     assert trained == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_sizes_are_those_that_torchvision_publishes() -> None:
     # MobileNet_V2_Weights.IMAGENET1K_V1: 3 504 872 weights, 0.301 billion multiplications for an image of 224 px.
-    network = list(layers(1.0, 224))
-    assert sum(layer.weights for layer in network) + 1281 * 1000 == 3_504_872
-    multiplied = sum(layer.filters * layer.after**2 for layer in network) + 1280 * 1000
+    found = list(layers(1.0, 224))
+    assert sum(layer.weights for layer in found) + 1281 * 1000 == 3_504_872
+    multiplied = sum(layer.filters * layer.after**2 for layer in found) + 1280 * 1000
     assert multiplied / 1e9 == pytest.approx(0.301, abs=0.0005)
 
 
