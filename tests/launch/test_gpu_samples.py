@@ -139,13 +139,14 @@ def test_memory_is_the_most_before_the_first_test(tmp_path: Path) -> None:
 
 def test_a_rank_gets_its_own_gpus_and_one_on_cpus_none(tmp_path: Path) -> None:
     samples = written(tmp_path, B, energy_j=lambda now: now)
-    rank = {"gpus": [{"uuid": B}, {"uuid": A}], "windows": [[1.0, 3.0]]}
-    found = samples.of_rank(rank)
-    assert [each["energy_j"] for each in found["energy"]] == [pytest.approx(2.0), None]
-    assert found["energy"][1]["reason"] == "NVML does not know the GPU"
+    found = samples.of_rank({"gpus": [{"uuid": B}, {"uuid": A}], "windows": [[1.0, 3.0]]})
+    assert [(each["energy_j"], each["reason"]) for each in found["energy"]] == [
+        (pytest.approx(2.0), None),
+        (None, "NVML does not know the GPU"),
+    ]
     assert found["gpu_conditions"][1] is found["device_memory_used_bytes"][1] is None
-    on_cpu = Samples().of_rank({"gpus": None, "windows": [[1.0, 3.0]]})
-    assert on_cpu["energy"] == [{"energy_j": None, "duration_s": None, "reason": "no meter for a CPU"}]
+    [on_cpu] = Samples().of_rank({"gpus": None, "windows": [[1.0, 3.0]]})["energy"]
+    assert on_cpu == {"energy_j": None, "duration_s": None, "reason": "no meter for a CPU"}
 
 
 def sampled(folder: Path, nvml: _Nvml, seconds: float = 0.0) -> Samples:
@@ -156,11 +157,11 @@ def sampled(folder: Path, nvml: _Nvml, seconds: float = 0.0) -> Samples:
 
 def test_every_gpu_is_sampled_several_times_a_second_from_before_the_job_until_after_it(tmp_path: Path) -> None:
     began = time.monotonic()
-    samples = sampled(tmp_path, _Nvml(A, B), 1.05)
+    samples = sampled(tmp_path, _Nvml(A, B), 0.55)
     assert set(samples.gpus) == {A, B}
     times = samples.gpus[A]["time_s"]
-    assert began <= times[0] < began + 0.3 and times[-1] >= began + 1.05
-    assert 5 <= len(times) <= 12 and (times[1:] - times[:-1] >= 0.09).sum() >= len(times) - 2
+    assert began <= times[0] and times[-1] >= began + 0.55
+    assert 2 <= len(times) <= 7 and (times[1:] - times[:-1] >= 0.09).sum() >= len(times) - 2
     found = samples.of_gpu(B, [(times[0], times[-1])])
     assert found["gpu_conditions"]["before"] == found["gpu_conditions"]["after"] == STATE
     assert found["gpu_conditions"]["clock_reasons"] == []  # the GPU was idle throughout

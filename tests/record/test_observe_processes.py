@@ -1,13 +1,12 @@
 """Which processes of a script the observer takes for ranks, however they are started, and how ranks end together."""
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from multicard.core.rendezvous import free_port
-from multicard.record.observe.ranks import OUTERMOST, RANKS, SIZES, is_outermost, rank_of_process, world_size
+from multicard.record.observe.ranks import OUTERMOST
 from observed_scripts import Server, run
 
 pytestmark = pytest.mark.slow
@@ -94,27 +93,6 @@ def test_of_two_processes_that_take_themselves_for_one_rank_the_first_is_recorde
     assert sum(process["steps"] for process in found.processes) == 2
 
 
-@pytest.mark.parametrize(
-    ("told", "rank", "size"),
-    [
-        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 3, 4),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, 1, 2),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, 5, 6),
-        ({"RANK": "1", "WORLD_SIZE": "2", "PMI_RANK": "0", "PMI_SIZE": "1"}, 1, 2),  # torchrun on each node of an MPI
-        ({"RANK": "", "SLURM_PROCID": "-1"}, 0, 1),
-    ],
-)
-def test_without_a_process_group_ranks_are_those_that_the_launcher_told(
-    told: dict[str, str], rank: int, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Variables by the manuals of Open MPI (mpirun), MPICH (PMI) and Slurm (srun)."""
-    for name in (*RANKS, *SIZES):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in told.items():
-        monkeypatch.setenv(name, value)
-    assert (rank_of_process(), world_size()) == (rank, size)
-
-
 def test_a_rank_that_mpirun_told_is_recorded_as_such(server: Server, tmp_path: Path) -> None:
     told = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
     body = f"import os\nos.environ.update({told!r})\n" + TRAINING.replace(
@@ -151,25 +129,6 @@ def test_a_rank_tells_the_programs_that_it_starts_that_it_is_the_rank(
     assert [noted.replace(own, "own").replace(parent, "parent") for parent, own, noted in lines] == [
         "SLURM_PROCID=0:parent", "RANK=0:own", "RANK=1:own",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("noted", "outermost"),
-    [
-        ("RANK=0:1", False),
-        ("RANK=0:own", True),
-        ("RANK=1:1", True),
-        ("SLURM_PROCID=0:1", True),  # a rank of torchrun, which is a task of Slurm
-        ("", True),
-    ],
-)
-def test_the_outermost_process_of_a_rank_is_told_from_those_that_it_starts(
-    noted: str, outermost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noted = noted.replace("own", str(os.getpid()))
-    for name, value in {"RANK": "0", "SLURM_PROCID": "0", OUTERMOST: noted}.items():
-        monkeypatch.setenv(name, value)
-    assert is_outermost() == outermost
 
 
 def test_a_program_that_a_rank_starts_does_not_fail_for_it(server: Server, tmp_path: Path) -> None:

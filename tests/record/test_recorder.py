@@ -92,24 +92,24 @@ def test_peaks_are_read_once_a_window_and_what_lies_between_epochs_is_left_out(
 
 
 class Event:
-    """An event of CUDA that counts how many of them are made, and notes when it was recorded last."""
+    """An event of CUDA, each of which is recorded a second after the last one; it counts how many are made."""
 
-    made = 0
+    made = recorded = 0
 
     def __init__(self, **_: Any):
         Event.made += 1
-        self.recorded = 0.0
 
     def record(self, _stream: Any) -> None:
         """Note the moment."""
-        self.recorded = time.perf_counter()
+        Event.recorded += 1
+        self.at = Event.recorded
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
     def elapsed_time(self, end: "Event") -> float:
         """Milliseconds."""
-        return 1e3 * (end.recorded - self.recorded)
+        return 1e3 * (end.at - self.at)
 
 
 def test_events_are_made_before_the_steps_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,16 +118,14 @@ def test_events_are_made_before_the_steps_and_used_again(tmp_path: Path, monkeyp
     made.clock = CudaClock([])
     made.clock.reserve(2)
     ready = Event.made
-    starts = []
     for _ in range(3):
         for _ in range(2):
-            starts.append(time.perf_counter())
             one_step(made)
         made.settle()
     assert Event.made == ready == 2 * 12
-    for row, start in zip(made.rows, starts, strict=True):
-        assert row["start_s"] == pytest.approx(start - starts[0], abs=0.005)
-        assert 0.08 <= row["duration_s"] <= 0.12 and row["forward_s"] >= 0.06
+    # A step has the marks of its start, of three phases, and of its end; whoever settles makes another.
+    assert [row["start_s"] for row in made.rows] == [0, 8, 17, 25, 34, 42]
+    assert {(row["duration_s"], row["data_s"], row["forward_s"]) for row in made.rows} == {(7, 1, 2)}
 
 
 class Scripted:
