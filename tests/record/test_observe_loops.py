@@ -174,11 +174,11 @@ LOOPS = {
             drawn += 1
             if drawn == 3:  # in the measured window, and only once: to import torch takes seconds
                 subprocess.run([sys.executable, "-c", program], check=False)
-            child = os.fork()
-            if child == 0:
-                model(x)
-                sys.exit(1)
-            os.waitpid(child, 0)
+                child = os.fork()
+                if child == 0:
+                    model(x)
+                    sys.exit(1)
+                os.waitpid(child, 0)
             loss_of(x, y).backward()
             optimizer.step()
     """,
