@@ -9,40 +9,61 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
-from multicard.launch.attempts import scratch_in
+from multicard.core.errors import UserError
+from multicard.launch import attempts
+from multicard.launch.attempts import is_spent, scratch_in
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_keeps_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(code, "no locks here")
+def test_two_processes_never_run_the_same_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "WAIT_S", 0.1)
+    (tmp_path / "run.json").write_text("of the first")
+    with FileLock(tmp_path / ".lock"), pytest.raises(UserError) as refused, scratch_in(tmp_path):
+        pass
+    assert str(refused.value) == f"{tmp_path}: another process is running this job; wait for it, or end it"
+    assert (tmp_path / "run.json").read_text() == "of the first"
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    for _ in range(2):  # the second finds what a killed first one may leave
-        with scratch_in(tmp_path) as scratch:
-            assert scratch.is_dir()
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for code in (errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP):
+
+        def refuse(*_: Any, code: int = code) -> None:
+            raise OSError(code, "no locks here")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        for _ in range(2):  # the second finds what a killed first one may leave
+            with scratch_in(tmp_path) as scratch:
+                assert scratch.is_dir()
 
 
 @pytest.mark.usefixtures("hangup_ends")
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("first", ENDING)
 def test_whoever_is_told_to_end_twice_ends_once_and_leaves_no_temporary_folder(
     tmp_path: Path, first: signal.Signals
 ) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    before = [signal.getsignal(number) for number in ENDING]
     ended = []
-    with pytest.raises((KeyboardInterrupt, SystemExit)) as raised, scratch_in(tmp_path):
+
+    def work() -> None:
+        with scratch_in(tmp_path / "thread"):
+            ended.append("thread")
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as raised, scratch_in(tmp_path / "main"):
+        thread = threading.Thread(target=work)  # which leaves the signals to the main thread
+        thread.start()
+        thread.join()
         try:
             signal.raise_signal(first)
         finally:  # as of what the launcher has started
             signal.raise_signal(signal.SIGINT)
             ended.append("all")
-    assert ended == ["all"]
+    assert ended == ["thread", "all"]
     assert raised.type is KeyboardInterrupt if first == signal.SIGINT else raised.value.code == 128 + first
-    assert not list(tmp_path.glob(".scratch-*"))
-    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert not list(tmp_path.rglob(".scratch-*"))
+    assert before == [signal.getsignal(number) for number in ENDING]
 
 
 def test_whoever_is_told_to_end_while_it_cleans_up_does_so_first(
@@ -58,24 +79,17 @@ def test_whoever_is_told_to_end_while_it_cleans_up_does_so_first(
     assert not scratch.exists()
 
 
-def test_a_thread_has_its_folder_too_and_leaves_the_signals_to_the_main_thread(tmp_path: Path) -> None:
-    seen: list[Path] = []
-
-    def work() -> None:
-        with scratch_in(tmp_path / "thread") as scratch:
-            seen.append(scratch)
-
-    for _ in range(2):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert len(seen) == 2
-    ended = []
-    with pytest.raises(KeyboardInterrupt), scratch_in(tmp_path / "main"):
-        try:
-            signal.raise_signal(signal.SIGINT)
-        finally:
-            signal.raise_signal(signal.SIGINT)
-            ended.append("all")
-    assert ended == ["all"]
-    assert not list(tmp_path.rglob(".scratch-*"))
+@pytest.mark.parametrize(
+    ("outcome", "before", "now", "spent"),
+    [
+        ("completed", None, (1, 1), True),
+        ("out_of_memory", (1, 1), (2, 2), True),
+        ("timed_out", (1, 1), (1, 1), False),
+        ("failed", None, (1, 1), False),
+        ("failed", (1, 1), (2, 2), False),
+        # It went on from this one and failed before the next: the checkpoint may be to blame.
+        ("failed", (1, 1), (1, 1), True),
+    ],
+)
+def test_a_checkpoint_that_may_be_the_cause_is_not_used_again(outcome: str, before: Any, now: Any, spent: bool) -> None:
+    assert is_spent(outcome, before, now) == spent

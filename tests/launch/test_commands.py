@@ -5,8 +5,6 @@ import inspect
 import os
 import re
 import socket
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,34 +29,24 @@ from multicard.launch.slurm import NOT_FOR_SRUN, srun_command
 from multicard.workloads.script.launcher import LAUNCHERS
 
 
-def test_ranks_of_one_machine_meet_inside_it() -> None:
+def test_torchrun_has_ranks_of_one_machine_meet_inside_it_and_those_of_several_at_the_first() -> None:
     command = training_command("a.b", ["--job", "x"], 4, distributed=True)
     assert {"--nproc-per-node=4", "--nnodes=1", "--rdzv-endpoint=127.0.0.1:0"} <= set(command)
     assert command[-4:] == ["-m", "a.b", "--job", "x"]
-
-
-def test_ranks_of_several_nodes_meet_at_the_first() -> None:
     command = training_command("a.b", [], 4, distributed=True, rendezvous=Rendezvous(1, 2, "10.0.0.1", 4321))
-    assert {
-        "--nproc-per-node=4", "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=4321",
-    } <= set(command)  # fmt: skip
+    expected = {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=4321"}
+    assert expected | {"--nproc-per-node=4"} <= set(command)
 
 
-def test_srun_starts_one_task_on_each_node_and_ends_all_when_one_fails() -> None:
+def test_srun_starts_tasks_on_each_node_and_ends_all_when_one_fails() -> None:
     command = srun_command(["program"], nodes=2, cpus=8, gpus=4)
-    assert command[0] == "srun"
-    assert command[-1] == "program"
-    assert {
-        "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--gres=gpu:4", "--kill-on-bad-exit=1",
-    } <= set(command)  # fmt: skip
-    assert not any(part.startswith("--gres") for part in srun_command(["program"], nodes=2, cpus=8, gpus=0))
-
-
-def test_srun_starts_as_many_tasks_on_each_node_as_are_asked_for() -> None:
-    command = srun_command(["program"], nodes=2, cpus=8, gpus=4, tasks=4)
-    assert {
-        "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--distribution=block", "--cpus-per-task=2", "--gres=gpu:4"
-    } <= set(command)  # fmt: skip
+    assert (command[0], command[-1]) == ("srun", "program")
+    expected = {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--gres=gpu:4"}
+    assert expected | {"--kill-on-bad-exit=1"} <= set(command)
+    command = srun_command(["program"], nodes=2, cpus=8, gpus=0, tasks=4)
+    expected = {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--distribution=block", "--cpus-per-task=2"}
+    assert expected <= set(command)
+    assert not any(part.startswith("--gres") for part in command)
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_CONF": "/x", "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_NODE": "9", "PATH": "/bin"}
@@ -71,19 +59,16 @@ def test_srun_gets_of_slurms_variables_those_that_are_no_options() -> None:
     assert job_environment(SLURM, withheld=LAUNCHERS["mpirun"].withheld) == {"PATH": "/bin"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_job_gets_the_variables_that_it_would_have_without_multicard() -> None:
+    names = (
         "LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX", "NVTE_FUSED_ATTN", "TORCHDYNAMO_DISABLE", "HF_HOME",
-        "ACCELERATE_MIXED_PRECISION", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_TMPDIR", "http_proxy", "NO_PROXY",
+        "ACCELERATE_MIXED_PRECISION", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_TMPDIR", "NO_PROXY",
         "SCRATCH", "PYTHONPATH", "PYTHONOPTIMIZE", "WANDB_MODE", "TOKENIZERS_PARALLELISM", "OMPI_MCA_btl",
         "OMPI_ALLOW_RUN_AS_ROOT", "CUDA_MODULE_LOADING", "NCCL_IB_PKEY", "SLINGSHOT_VNIS", "MULTICARD_SHARED_GPU",
         "BASH_FUNC_module%%", "A_NAME_OF_THE_USERS_OWN",
-    ],
-)  # fmt: skip
-def test_a_job_gets_the_variables_that_it_would_have_without_multicard(name: str) -> None:
-    value = "http://proxy.example:3128" if "proxy" in name else "a value"
-    assert job_environment({name: value}) == {name: value}
+    )  # fmt: skip
+    there = dict.fromkeys(names, "a value") | {"http_proxy": "http://proxy.example:3128"}
+    assert job_environment(there) == there
 
 
 def test_who_a_process_is_in_another_job_reaches_no_job_unless_it_is_stated() -> None:
@@ -96,7 +81,8 @@ def test_who_a_process_is_in_another_job_reaches_no_job_unless_it_is_stated() ->
     of_multicard = ("MULTICARD_JOB", "MULTICARD_OBSERVE", "MULTICARD_WRAPPED")
     there = dict.fromkeys((*of_torchrun, *of_mpi, *of_slurm, *of_multicard), "3")
     assert job_environment(there) == {}
-    assert job_environment(there, stated=["MASTER_ADDR"]) == {"MASTER_ADDR": "3"}
+    there["HF_TOKEN"] = "x"  # which passes though it is stated as little
+    assert job_environment(there, stated=["MASTER_ADDR", "HF_TOKEN"]) == {"MASTER_ADDR": "3"}
 
 
 def test_what_looks_like_a_secret_reaches_no_job_whatever_it_begins_with() -> None:
@@ -162,36 +148,16 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
     assert settings({"NVIDIA_API_KEY": "x", "NCCL_HOST": "a/hf_0123456789abcdef"}) == {"NCCL_HOST": "a/removed"}
 
 
-class OneNode:
-    """What the environment of a job depends on."""
-
-    nodes, threads = 1, 2
+# What the environment of a job depends on.
+ONE_NODE, TWO_NODES = SimpleNamespace(nodes=1, threads=2), SimpleNamespace(nodes=2, threads=2)
 
 
-class TwoNodes(OneNode):
-    """The same, of several nodes."""
-
-    nodes = 2
-
-
-@pytest.mark.parametrize(
-    ("nccl", "gloo"),
-    [
-        # The examples of NCCL's user guide: all that begin so, this one, none that begins so, not this one.
-        ("eth", "eth0"),
-        ("=eth1", "eth1"),
-        ("=eth1,eth0", "eth0"),
-        ("ib,eth1", "eth1"),
-        ("^docker", "eth0"),
-        ("^=eth0", "eth1"),
-        ("^docker,eth", "ib0"),
-        ("wlan", None),
-        ("=eth", None),
-        ("", None),
-    ],
-)
-def test_of_nodes_gloo_takes_an_interface_that_nccl_is_told_to_take(nccl: str, gloo: str | None) -> None:
-    assert gloo_interface(nccl, ["lo", "eth0", "eth1", "ib0", "docker0"]) == gloo
+def test_of_nodes_gloo_takes_an_interface_that_nccl_is_told_to_take() -> None:
+    # The examples of NCCL's user guide: all that begin so, this one, none that begins so, not this one.
+    taken = {"eth": "eth0", "=eth1": "eth1", "=eth1,eth0": "eth0", "ib,eth1": "eth1", "^docker": "eth0"}
+    taken |= {"^=eth0": "eth1", "^docker,eth": "ib0", "wlan": None, "=eth": None, "": None}
+    present = ["lo", "eth0", "eth1", "ib0", "docker0"]
+    assert {nccl: gloo_interface(nccl, present) for nccl in taken} == taken
 
 
 def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
@@ -203,23 +169,20 @@ def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
     assert len(set_by_snakemake) == 6
     for name in set_by_snakemake:
         monkeypatch.setenv(name, "8")
-    environment = environment_of(OneNode(), "none", tmp_path)
+    environment = environment_of(ONE_NODE, "none", tmp_path)
     assert {environment[name] for name in set_by_snakemake} == {"2"}
-    asked = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
-    done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["2"]
 
 
 def test_an_interface_for_gloo_that_is_stated_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_module, "_interfaces", lambda: ["lo", "eth0", "ib0"])
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert environment_of(TwoNodes, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert environment_of(TWO_NODES, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "ib0"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    assert environment_of(TwoNodes, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert environment_of(TWO_NODES, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "eth0"
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     monkeypatch.delenv("NCCL_SOCKET_IFNAME")
-    assert "GLOO_SOCKET_IFNAME" not in environment_of(TwoNodes, "none", tmp_path)
+    assert "GLOO_SOCKET_IFNAME" not in environment_of(TWO_NODES, "none", tmp_path)
 
 
 def test_interfaces_that_are_down_or_have_no_address_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,12 +197,12 @@ def test_interfaces_that_are_down_or_have_no_address_are_not_taken(monkeypatch: 
 def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     with temporary_folder() as folder:
-        found = environment_of(OneNode, "nsys", folder)
+        found = environment_of(ONE_NODE, "nsys", folder)
         assert (found["TMPDIR"], folder.parent) == (str(folder), Path(tempfile.gettempdir()))
         assert found["TORCHINDUCTOR_CACHE_DIR"] == default_cache_dir()
     assert not folder.exists()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/cache")
-    assert environment_of(OneNode, "nsys", folder)["TORCHINDUCTOR_CACHE_DIR"] == "/cache"
+    assert environment_of(ONE_NODE, "nsys", folder)["TORCHINDUCTOR_CACHE_DIR"] == "/cache"
 
 
 def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +213,6 @@ def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkey
     monkeypatch.setattr(getpass, "getuser", unknown)
     for name in ("USER", "LOGNAME"):
         monkeypatch.delenv(name, raising=False)
-    assert environment_of(OneNode, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"
+    assert environment_of(ONE_NODE, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"
     monkeypatch.setenv("USER", "ada")
-    assert environment_of(OneNode, "none", tmp_path)["USER"] == "ada"
+    assert environment_of(ONE_NODE, "none", tmp_path)["USER"] == "ada"

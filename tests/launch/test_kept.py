@@ -14,34 +14,34 @@ from multicard.workloads.vision.parameters import VisionParameters
 OF = made_of(VisionParameters(device="cpu"), Path("data/digits-1"), None)
 
 
-def finished(folder: Path, reason: dict[str, Any] | None = None, memory_mb: int | None = 4000) -> Path:
-    """A run directory whose outcome is kept, and whose outputs Snakemake has deleted."""
+def finished(folder: Path, reason: dict[str, Any] | None = None) -> Path:
+    """A run directory whose outcome is kept, with 4000 MB, and whose outputs Snakemake has deleted."""
     for name in OUTPUTS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps({"file": name, "reason": reason}))
-    keep(folder, OF, memory_mb)
+    keep(folder, OF, 4000)
     for name in OUTPUTS:
         (folder / name).unlink()
     return folder
 
 
-def test_outputs_that_snakemake_deleted_are_put_back(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run")
-    assert restore(run, OF, 4000)
-    assert [json.loads((run / name).read_text())["file"] for name in OUTPUTS] == [*OUTPUTS]
-    assert not list(run.rglob(".run-*"))
-
-
-@pytest.mark.parametrize("link", [True, False])
-def test_a_file_system_without_hard_links_gets_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool
+@pytest.mark.parametrize("has_links", [True, False])
+def test_outputs_that_snakemake_deleted_are_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
 ) -> None:
     def refuse(*_: Any) -> None:
         raise OSError
 
-    if not link:
+    if not has_links:  # as on some file systems, where there are copies instead
         monkeypatch.setattr("os.link", refuse)
-    assert restore(finished(tmp_path / "run"), OF, None)
+    run = finished(tmp_path / "run")
+    assert restore(run, OF, 8000)
+    assert [json.loads((run / name).read_text())["file"] for name in OUTPUTS] == [*OUTPUTS]
+    assert not list(run.rglob(".run-*"))
+    # A new attempt begins without it.
+    with scratch_in(run):
+        pass
+    assert not restore(run, OF, None)
 
 
 def test_another_run_is_not_put_back(tmp_path: Path) -> None:
@@ -49,9 +49,7 @@ def test_another_run_is_not_put_back(tmp_path: Path) -> None:
     assert not restore(run, made_of(VisionParameters(device="cpu", seed=1), Path("data/digits-1"), None), None)
     assert not restore(run, made_of(VisionParameters(device="cpu"), Path("data/digits-2"), None), None)
     assert not (run / "run.json").exists()
-
-
-def test_a_changed_script_makes_another_run(tmp_path: Path) -> None:
+    # A changed script makes another run, too.
     (tmp_path / "train.py").write_text("print(1)")
     parameters = ScriptParameters(command=["train.py"], folder=str(tmp_path))
     before = made_of(parameters, None, None)
@@ -64,17 +62,6 @@ def test_a_changed_script_makes_another_run(tmp_path: Path) -> None:
 def test_a_killed_run_is_repeated_only_with_more_memory(tmp_path: Path, memory_mb: int, put_back: bool) -> None:
     run = finished(tmp_path / "run", {"code": "killed", "signal": "SIGKILL"})
     assert restore(run, OF, memory_mb) is put_back
-
-
-def test_a_completed_run_is_put_back_whatever_its_memory(tmp_path: Path) -> None:
-    assert restore(finished(tmp_path / "run"), OF, 8000)
-
-
-def test_a_new_attempt_begins_without_the_outcome_of_the_last(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run")
-    with scratch_in(run):
-        pass
-    assert not restore(run, OF, None)
 
 
 def test_outcomes_that_the_user_deleted_or_asked_to_repeat_are_dropped(tmp_path: Path) -> None:

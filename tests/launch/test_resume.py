@@ -12,15 +12,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from filelock import FileLock
 
 from conftest import ROOT, TINY
 from forked_ranks import forked_ranks
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.rendezvous import free_port
-from multicard.launch import attempts
-from multicard.launch.attempts import is_spent
+from multicard.launch import job
 from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision.parameters import VisionParameters
@@ -118,6 +116,7 @@ def on_two_nodes(
     return started
 
 
+@pytest.mark.rare  # tests/slurm has runs on two nodes every day
 def test_a_run_on_two_nodes_resumes_from_its_checkpoint(
     digits: Path, uninterrupted: Path, tmp_path: Path, waiting: dict[str, str]
 ) -> None:
@@ -148,15 +147,6 @@ def test_a_run_on_two_nodes_resumes_from_its_checkpoint(
     assert not [path for path in own.rglob("*") if path.is_file()]
 
 
-def test_two_processes_never_run_the_same_job(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "WAIT_S", 0.5)
-    (tmp_path / "run.json").write_text("of the first")
-    with FileLock(tmp_path / ".lock"), pytest.raises(UserError) as refused:
-        run_job(VisionParameters(**LONG), digits, tmp_path, time_limit_s=1800)
-    assert str(refused.value) == f"{tmp_path}: another process is running this job; wait for it, or end it"
-    assert (tmp_path / "run.json").read_text() == "of the first"
-
-
 def test_fsdp_has_no_checkpoint_and_starts_from_scratch(digits: Path, tmp_path: Path) -> None:
     parameters = VisionParameters(**(LONG | {"epochs": 2, "steps_per_epoch": 3, "strategy": "fsdp", "devices": 2}))
     (tmp_path / "checkpoint.pt").write_bytes(b"of something else")
@@ -184,30 +174,10 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
     assert not (wild / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize(
-    ("outcome", "before", "now", "spent"),
-    [
-        ("completed", None, (1, 1), True),
-        ("diverged", None, (1, 1), True),
-        ("out_of_memory", (1, 1), (2, 2), True),
-        ("timed_out", (1, 1), (1, 1), False),
-        ("failed", None, (1, 1), False),
-        ("failed", (1, 1), (2, 2), False),
-        # It went on from this one and failed before the next: the checkpoint may be to blame.
-        ("failed", (1, 1), (1, 1), True),
-    ],
-)
-def test_a_checkpoint_that_may_be_the_cause_is_not_used_again(
-    outcome: str, before: tuple[int, int] | None, now: tuple[int, int] | None, spent: bool
-) -> None:
-    assert is_spent(outcome, before, now) == spent
-
-
 def test_a_run_whose_disk_was_full_resumes_when_there_is_space(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the disk is full by a stand-in for writing the record; tests/launch/test_faults.py fills a real one."""
-    from multicard.launch import job
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")

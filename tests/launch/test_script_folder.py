@@ -1,31 +1,18 @@
-"""What is recorded of the folder of a user's script, and how a script's job is started in it."""
+"""What is recorded of the folder of a user's script."""
 
 import hashlib
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from multicard.core.errors import UserError
 from multicard.launch import folder as folder_module
-from multicard.launch import process
-from multicard.launch.environment import job_environment
 from multicard.launch.folder import ScriptFolder
-from multicard.launch.job import choose_profiler
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     folder = tmp_path / "own"
-    for name in (
-        "train.py",
-        "old.txt",
-        "data/part.bin",
-        ".git/HEAD",
-        "__pycache__/train.pyc",
-        "results/runs/a/run.json",
-    ):
+    for name in ("train.py", "old.txt", "data/part.bin", ".git/HEAD", "__pycache__/a.pyc", "results/runs/a/run.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("before")
     return folder
@@ -38,9 +25,14 @@ def test_files_that_appear_change_or_disappear_are_named(own: Path) -> None:
     (own / "new" / "model.pt").write_text("weights")
     (own / "old.txt").write_text("after it")
     (own / "data" / "part.bin").unlink()
-    for name in ("__pycache__/train.pyc", ".git/index", "results/report.html"):  # Python's, git's and multicard's own
+    for name in ("__pycache__/a.pyc", ".git/index", "results/report.html"):  # Python's, git's and multicard's own
         (own / name).write_text("other")
     assert watched.record()["folder_changes"] == {"count": 3, "names": ["data/part.bin", "new/model.pt", "old.txt"]}
+    # The script is known by its bytes before the run.
+    (own / "train.py").write_text("edited meanwhile")
+    found = watched.record()
+    assert (found["script"]["file"], found["script"]["sha256"]) == ("train.py", hashlib.sha256(b"before").hexdigest())
+    assert found["folder_changes"]["count"] == 4
 
 
 def test_only_the_results_are_left_out_of_the_folder_that_they_lie_in(own: Path) -> None:
@@ -59,31 +51,3 @@ def test_many_changes_are_counted_and_few_of_them_named(own: Path, monkeypatch: 
     assert (found["count"], found["names"][0], len(found["names"])) == (25, "00.txt", 20)
     monkeypatch.setattr(folder_module, "MOST_FILES", 10)
     assert watched.record()["folder_changes"] is None  # too many to look at
-
-
-def test_the_script_is_known_by_its_bytes_before_the_run(own: Path) -> None:
-    watched = ScriptFolder(own, own / "train.py", own / "results" / "runs" / "b")
-    (own / "train.py").write_text("edited meanwhile")
-    found = watched.record()
-    assert (found["script"]["file"], found["script"]["sha256"]) == ("train.py", hashlib.sha256(b"before").hexdigest())
-    assert found["folder_changes"]["names"] == ["train.py"]
-
-
-def test_a_command_runs_in_its_folder(own: Path, tmp_path: Path) -> None:
-    lines: list[str] = []
-    command = [sys.executable, "-c", "import os; print(os.getcwd())"]
-    process.run(command, dict(os.environ), tmp_path / "log.txt", 60, lines.append, folder=own)
-    assert lines == [str(own)]
-
-
-def test_stated_variables_pass_unless_they_look_like_secrets() -> None:
-    there = {"RANK": "0", "WANDB_MODE": "offline", "HF_TOKEN": "x", "NOTE": "Bearer hf_0123456789abcdef"}
-    assert job_environment(there) == {"WANDB_MODE": "offline"}
-    assert job_environment(there, stated=list(there)) == {"RANK": "0", "WANDB_MODE": "offline"}
-
-
-def test_ranks_that_a_profiler_around_the_job_would_not_see_are_profiled_from_within() -> None:
-    hidden = "Slurm starts the ranks outside of the process that it runs"
-    assert choose_profiler("auto", "cpu", hidden).name == "kineto"
-    with pytest.raises(UserError, match=f"^profiler: nsys cannot be used: nsys would see no rank: {hidden}$"):
-        choose_profiler("nsys", "cpu", hidden)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from multicard.core import system
 from multicard.core.errors import UserError
 from multicard.launch.slurm_plugin import name_jobs_after_runs
 from multicard.launch.slurm_watch import QueueWatch, refuse_orphans
@@ -44,27 +43,37 @@ def job(
     return f"7|{state}|{reason}|{submitted}|{folder}|{of}"
 
 
+DRAINED = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
+
+
 @pytest.mark.parametrize(
     ("reason", "says"),
     [
         ("PartitionTimeLimit", "will not start: PartitionTimeLimit; ask for less"),
-        ("PartitionNodeLimit", "will not start: PartitionNodeLimit; ask for less"),
-        ("BadConstraints", "will not start: BadConstraints; ask for less"),
         ("AssocMaxWallDurationPerJobLimit", "will not start: AssocMaxWallDurationPerJobLimit; ask for less"),
         ("InvalidAccount", "will not start: InvalidAccount; state another slurm_account"),
         ("JobHeldUser", "will not start: JobHeldUser; release it with `scontrol release`"),
         ("ReqNodeNotAvail, UnavailableNodes:n1", "is waiting: ReqNodeNotAvail, UnavailableNodes:n1"),
-        ("AssocMaxJobsLimit", "is waiting: AssocMaxJobsLimit"),
+        (DRAINED, "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
+        (DRAINED.replace("_", " "), "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
+        # One that waits its turn is not named.
+        ("Priority", None),
+        ("None", None),
+        ("AssocGrpCpuLimit", None),
     ],
 )
-def test_a_job_that_will_not_start_soon_is_named_once_with_the_reason(tools: Path, reason: str, says: str) -> None:
-    [line] = said(tools, job("PENDING", reason), times=3)
-    assert line.startswith(f"Slurm job 7 (rule_a) {says}")
+def test_a_job_that_will_not_start_soon_is_named_once_with_the_reason(
+    tools: Path, reason: str, says: str | None
+) -> None:
+    lines = said(tools, job("PENDING", reason), times=3)
+    assert len(lines) == (says is not None)
+    assert all(line.startswith(f"Slurm job 7 (rule_a) {says}") for line in lines)
 
 
-@pytest.mark.parametrize("reason", ["Priority", "Resources", "None", "BeginTime", "AssocGrpCpuLimit", "Dependency"])
-def test_a_job_that_waits_its_turn_is_not_named(tools: Path, reason: str) -> None:
-    assert said(tools, job("PENDING", reason)) == []
+def test_jobs_that_wait_for_the_same_reason_share_a_line(tools: Path) -> None:
+    queue = [job("PENDING", "QOSMaxJobsPerUserLimit").replace("7|", f"{number}|", 1) for number in range(20)]
+    [line] = said(tools, *queue, times=2)
+    assert line.startswith("Slurm job 0 (rule_a) and 19 more are waiting: QOSMaxJobsPerUserLimit")
 
 
 def test_jobs_of_others_are_not_looked_at(tools: Path) -> None:
@@ -74,16 +83,22 @@ def test_jobs_of_others_are_not_looked_at(tools: Path) -> None:
     assert not (tools / "asked").exists()
 
 
-def test_a_preempted_job_is_requeued(tools: Path) -> None:
+def test_a_preempted_job_is_requeued_or_named_once_with_the_remedy(tools: Path) -> None:
     assert said(tools, job("PREEMPTED")) == ["Slurm job 7 (rule_a) was preempted and is requeued"]
     assert (tools / "asked").read_text() == "requeue 7\n"
-
-
-def test_a_preempted_job_that_cannot_be_requeued_is_named_once_with_the_remedy(tools: Path) -> None:
     (tools / "scontrol").write_text("#!/bin/sh\necho Requested operation is presently disabled >&2; exit 1\n")
     [line] = said(tools, job("PREEMPTED"), times=3)
     assert "cannot be requeued: scontrol ended with 1, saying: Requested operation is presently disabled" in line
     assert line.endswith("press Ctrl-C and start again")
+
+
+def test_a_requeued_job_is_named_once_for_each_time(tools: Path) -> None:
+    messages: list[str] = []
+    watch = QueueWatch(Path("/my project"), SINCE, messages.append)
+    for state in ("PENDING", "RUNNING", "PENDING", "PENDING", "RUNNING", "PENDING"):
+        (tools / "queue").write_text(job(state, "BeginTime") + "\n")
+        watch.look()
+    assert messages == ["Slurm job 7 (rule_a) was requeued: it starts again"] * 2
 
 
 @pytest.mark.parametrize("is_ending", [True, False])
@@ -93,12 +108,14 @@ def test_what_was_submitted_while_the_pipeline_ended_is_cancelled(
     cancelled, others = [job("PENDING"), job("RUNNING").replace("7", "8", 1)], [
         job("COMPLETED"), job("CANCELLED"), job("PENDING", submitted=BEFORE), job("PENDING", folder="/elsewhere"),
     ]  # fmt: skip
-    (tools / "queue").write_text("".join(f"{each}\n" for each in (*others, *cancelled)))
     (tools / "scancel").write_text(f'#!/bin/sh\necho "$@" >> {tools}/asked\n')
     (tools / "scancel").chmod(0o755)
     watch = QueueWatch(Path("/my project"), SINCE, pytest.fail)
     if is_ending:
         watch.ending.set()
+        (tools / "queue").write_text(job("PREEMPTED") + "\n")  # which is left alone
+        watch.look()
+    (tools / "queue").write_text("".join(f"{each}\n" for each in (*others, *cancelled)))
     watch.cancel_left()
     assert (tools / "asked").exists() == is_ending
     if is_ending:
@@ -106,9 +123,27 @@ def test_what_was_submitted_while_the_pipeline_ended_is_cancelled(
         assert "cancelled 2 Slurm jobs" in capsys.readouterr().err
 
 
-def test_a_slurm_that_does_not_answer_is_asked_again(tools: Path) -> None:
+def test_slurm_is_asked_in_its_own_form_and_again_where_it_does_not_answer(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, popen_options: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "%s")
+    (tools / "squeue").write_text(f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT" = standard ] && cat {tools}/queue\n')
+    assert len(said(tools, job("PENDING", "PartitionTimeLimit"))) == 1
+    assert popen_options.get("preexec_fn") is None  # from a thread there is no Python between fork and exec
     (tools / "squeue").write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
     assert said(tools, times=2) == []
+
+
+def test_jobs_of_an_earlier_start_are_refused_by_name(tools: Path) -> None:
+    of_run = "rule_launch_run_wildcards_vision_r1"
+    (tools / "queue").write_text(
+        f"{job('RUNNING', submitted=BEFORE, of=of_run)}\n{job('COMPLETED', submitted=BEFORE)}\n"
+        f"{job('RUNNING', folder='/elsewhere')}\n"
+    )
+    with pytest.raises(UserError, match=r"^1 Slurm job .*: 7 \(vision_r1\); .* scancel 7$"):
+        refuse_orphans(Path("/my project"))
+    (tools / "queue").write_text(job("CANCELLED") + "\n")
+    refuse_orphans(Path("/my project"))
 
 
 # What Snakemake's plugin for Slurm makes of its jobs: what docs/upstream.md reports, and the settings of profiles/slurm
@@ -176,84 +211,24 @@ def polled(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch, *answers: str | 
     return looks
 
 
-def test_the_plugin_waits_for_a_preempted_job_until_it_is_requeued(
-    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert polled(plugin, monkeypatch, "PREEMPTED", "PREEMPTED") == ["running"] * 2
-    states = ("RUNNING", "PREEMPTED", "PENDING", "RUNNING", "COMPLETED")
-    assert polled(plugin, monkeypatch, *states) == ["running"] * 4 + ["completed"]
-
-
-def test_the_plugin_forgets_its_jobs_when_slurm_does_not_answer_and_enough_attempts_prevent_it(
-    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert polled(plugin, monkeypatch, None) == ["forgotten"]
-    assert polled(plugin, monkeypatch, None, None, None, "COMPLETED", attempts=4) == ["completed"]
-
-
-def test_the_plugin_waits_for_a_cancelled_job_when_it_asks_sacct(
-    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert polled(plugin, monkeypatch, "CANCELLED by 1000") == ["running"]
-    assert polled(plugin, monkeypatch, "CANCELLED") == ["failed"]
-
-
-def test_a_preempted_job_is_left_alone_once_the_pipeline_ends(tools: Path) -> None:
-    (tools / "queue").write_text(job("PREEMPTED") + "\n")
-    messages: list[str] = []
-    watch = QueueWatch(Path("/my project"), SINCE, messages.append)
-    watch.ending.set()
-    watch.look()
-    assert messages == [] and not (tools / "asked").exists()
-
-
-def test_times_are_asked_for_in_slurm_s_own_form(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_TIME_FORMAT", "%s")
-    (tools / "squeue").write_text(f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT" = standard ] && cat {tools}/queue\n')
-    assert len(said(tools, job("PENDING", "PartitionTimeLimit"))) == 1
-
-
-DRAINED = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
-
-
 @pytest.mark.parametrize(
-    ("reason", "says"),
+    ("states", "attempts", "looks"),
     [
-        (DRAINED, "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
-        (DRAINED.replace("_", " "), "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
-        ("QOSMaxJobsPerUserLimit", "is waiting: QOSMaxJobsPerUserLimit"),
+        # It waits for a preempted job until that is requeued.
+        (("PREEMPTED", "PREEMPTED"), 1, ["running"] * 2),
+        (("RUNNING", "PREEMPTED", "PENDING", "RUNNING", "COMPLETED"), 1, ["running"] * 4 + ["completed"]),
+        # It forgets its jobs when Slurm does not answer, which enough attempts prevent.
+        ((None,), 1, ["forgotten"]),
+        ((None, None, None, "COMPLETED"), 4, ["completed"]),
+        # It waits for a cancelled job when it asks sacct.
+        (("CANCELLED by 1000",), 1, ["running"]),
+        (("CANCELLED",), 1, ["failed"]),
     ],
 )
-def test_a_job_that_may_wait_for_ever_is_named(tools: Path, reason: str, says: str) -> None:
-    [line] = said(tools, job("PENDING", reason), times=3)
-    assert line.startswith(f"Slurm job 7 (rule_a) {says}")
-
-
-def test_jobs_that_wait_for_the_same_reason_share_a_line(tools: Path) -> None:
-    queue = [job("PENDING", "QOSMaxJobsPerUserLimit").replace("7|", f"{number}|", 1) for number in range(20)]
-    [line] = said(tools, *queue, times=2)
-    assert line.startswith("Slurm job 0 (rule_a) and 19 more are waiting: QOSMaxJobsPerUserLimit")
-
-
-def test_a_requeued_job_is_named_once_for_each_time(tools: Path) -> None:
-    messages: list[str] = []
-    watch = QueueWatch(Path("/my project"), SINCE, messages.append)
-    for state in ("PENDING", "RUNNING", "PENDING", "PENDING", "RUNNING", "PENDING"):
-        (tools / "queue").write_text(job(state, "BeginTime") + "\n")
-        watch.look()
-    assert messages == ["Slurm job 7 (rule_a) was requeued: it starts again"] * 2
-
-
-def test_jobs_of_an_earlier_start_are_refused_by_name(tools: Path) -> None:
-    of_run = "rule_launch_run_wildcards_vision_r1"
-    (tools / "queue").write_text(
-        f"{job('RUNNING', submitted=BEFORE, of=of_run)}\n{job('COMPLETED', submitted=BEFORE)}\n"
-        f"{job('RUNNING', folder='/elsewhere')}\n"
-    )
-    with pytest.raises(UserError, match=r"^1 Slurm job .*: 7 \(vision_r1\); .* scancel 7$"):
-        refuse_orphans(Path("/my project"))
-    (tools / "queue").write_text(job("CANCELLED") + "\n")
-    refuse_orphans(Path("/my project"))
+def test_the_plugin_does_what_is_reported_of_it(
+    states: tuple[str | None, ...], attempts: int, looks: list[str], plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert polled(plugin, monkeypatch, *states, attempts=attempts) == looks
 
 
 def test_jobs_are_named_after_their_runs_and_found_by_their_ids(
@@ -277,8 +252,3 @@ class AttributeDict(dict[str, Any]):
     """Resources of a job, as Snakemake has them."""
 
     __getattr__ = dict.__getitem__
-
-
-def test_a_tool_is_asked_from_a_thread_without_python_between_fork_and_exec(popen_options: dict[str, Any]) -> None:
-    assert system.ask(["true"]).problem is None
-    assert popen_options.get("preexec_fn") is None

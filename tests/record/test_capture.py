@@ -1,23 +1,24 @@
 """The profiled window begins and ends together on all ranks, and holds nothing but the steps and a mark of the rank."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from multicard.core.errors import UserError
+from multicard.core.rendezvous import free_port
 from multicard.profilers import PROFILERS
-from multicard.profilers.interface import Profiler, Session
+from multicard.profilers.interface import Session
 from multicard.record import capture
 from multicard.record.capture import Capture
 from multicard.record.recorder import Recorder
+from observed_scripts import Server
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -30,111 +31,55 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+class _Fake(Session):
+    """Notes what it is asked for, and fails in it where a test wants that."""
+
+    def __init__(self, events: list[str]):
+        self.events, self.failing, self.error = events, "", RuntimeError("no\nway")
+
+    def note(self, what: str) -> None:
+        self.events.append(what)
+        if what == self.failing:
+            raise self.error
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        self.note("opening")
+        try:
+            yield
+        except ValueError:
+            self.events.append("closed")
+            raise
+        self.note("closing")
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        self.note("range")
+        yield
+
+    def mark(self, name: str) -> None:
+        self.note(name)
+
+
+@pytest.fixture
+def fake(events: list[str], monkeypatch: pytest.MonkeyPatch) -> _Fake:
+    """The session of a profiler `fake`."""
+    session = _Fake(events)
+    monkeypatch.setitem(PROFILERS._entries, "fake", SimpleNamespace(session=lambda *_: session))
+    return session
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_ranks_meet_before_and_after_recording_and_again_within_it(
-    events: list[str], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    events: list[str], device: str, fake: _Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class FakeSession(Session):
-        @contextmanager
-        def recording(self) -> Iterator[None]:
-            events.append("begins")
-            yield
-            events.append("ends")
-
-        def mark(self, name: str) -> None:
-            events.append(name)
-
-    class Fake(Profiler):
-        name, order, description = "fake", 9, "fake"
-
-        def session(self, *_: Any) -> Session:
-            return FakeSession()
-
-    monkeypatch.setitem(PROFILERS._entries, "fake", Fake())
     with Capture("fake", tmp_path, 3, torch.device(device)).window():
         events.append("steps")
     wait = ["synchronize cuda"] if device == "cuda" else []
-    begins = [*wait, "barrier", "begins", "barrier", "rank:3"]
-    assert events == [*begins, "steps", *wait, "barrier", "ends", "barrier"]
-
-
-@pytest.mark.parametrize("failing", ["opening", "closing", "range", "mark"])
-def test_a_profiler_that_fails_takes_nothing_from_a_training_that_is_to_go_on(
-    events: list[str], failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Failing(Session):
-        def fail(self, what: str) -> None:
-            events.append(what)
-            if what == failing:
-                raise RuntimeError(f"no {what}\nhere")
-
-        @contextmanager
-        def recording(self) -> Iterator[None]:
-            self.fail("opening")
-            yield
-            self.fail("closing")
-
-        @contextmanager
-        def range(self, name: str) -> Iterator[None]:
-            self.fail("range")
-            yield
-
-        def mark(self, name: str) -> None:
-            self.fail("mark")
-
-    class Fake(Profiler):
-        name, order, description = "fake", 9, "fake"
-
-        def session(self, *_: Any) -> Session:
-            return Failing()
-
-    monkeypatch.setitem(PROFILERS._entries, "fake", Fake())
-    capture = Capture("fake", tmp_path, 0, torch.device("cpu"), forgiving=True)
-    with capture.window():
-        for _ in range(2):
-            with capture.range("step"):
-                events.append("step")
-    assert capture.problem == f"RuntimeError: no {failing} here"
-    # Other ranks wait for this one as often as ever; the script makes its steps, and what was opened is closed.
-    assert events.count("barrier") == 4
-    assert events.count("step") == 2
-    assert events.count("closing") == (failing != "opening")
-    assert events.count("range") == {"opening": 0, "closing": 2, "range": 1, "mark": 0}[failing]
-
-
-def test_an_error_of_the_training_or_a_full_disk_is_no_fault_of_the_profiler(
-    events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Fake(Profiler):
-        name, order, description = "fake", 9, "fake"
-
-        def session(self, *_: Any) -> Session:
-            return Full()
-
-    class Full(Session):
-        @contextmanager
-        def recording(self) -> Iterator[None]:
-            try:
-                yield
-            except ValueError:
-                events.append("closed")
-                raise
-            raise UserError("rank0.json.gz: cannot be written: No space left on device")
-
-    monkeypatch.setitem(PROFILERS._entries, "fake", Fake())
-    capture = Capture("fake", tmp_path, 0, torch.device("cpu"), forgiving=True)
-    with pytest.raises(ValueError, match="of the training"), capture.window():
-        raise ValueError("of the training")
-    assert events[-1] == "closed"
-    with pytest.raises(UserError, match="No space left"), capture.window():
-        pass
-    assert capture.problem is None
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_nsys_captures_within_a_range_on_every_device(
-    events: list[str], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    begins = [*wait, "barrier", "opening", "barrier", "rank:3"]
+    assert events == [*begins, "steps", *wait, "barrier", "closing", "barrier"]
+    # nsys captures within a range on every device.
+    events.clear()
     monkeypatch.setattr(torch.cuda.nvtx, "mark", lambda text: events.append(f"mark {text}"))
     monkeypatch.setattr(torch.cuda.nvtx, "range_start", lambda text: events.append(f"start {text}") or text)
     monkeypatch.setattr(torch.cuda.nvtx, "range_end", lambda text: events.append(f"end {text}"))
@@ -142,9 +87,38 @@ def test_nsys_captures_within_a_range_on_every_device(
     with nsys.window(), nsys.range("step"):
         pass
     inside = ["barrier", "mark rank:0", "start step", "end step"]
-    wait = ["synchronize cuda"] if device == "cuda" else []
     around = [*wait, "barrier", "start profiled_window"], [*wait, "barrier", "end profiled_window", "barrier"]
     assert events == [*around[0], *inside, *around[1]]
+
+
+@pytest.mark.parametrize(
+    ("failing", "closings", "ranges"), [("opening", 0, 0), ("closing", 1, 2), ("range", 1, 1), ("rank:0", 1, 0)]
+)
+def test_a_profiler_that_fails_takes_nothing_from_a_training_that_is_to_go_on(
+    failing: str, closings: int, ranges: int, events: list[str], fake: _Fake, tmp_path: Path
+) -> None:
+    fake.failing = failing
+    forgiving = Capture("fake", tmp_path, 0, CPU, forgiving=True)
+    with forgiving.window():
+        for _ in range(2):
+            with forgiving.range("step"):
+                events.append("step")
+    assert forgiving.problem == "RuntimeError: no way"
+    # Other ranks wait for this one as often as ever; the script makes its steps, and what was opened is closed.
+    assert [events.count(each) for each in ("barrier", "step", "closing", "range")] == [4, 2, closings, ranges]
+
+
+def test_an_error_of_the_training_or_a_full_disk_is_no_fault_of_the_profiler(
+    events: list[str], fake: _Fake, tmp_path: Path
+) -> None:
+    fake.failing, fake.error = "closing", UserError("rank0.json.gz: cannot be written: No space left on device")
+    forgiving = Capture("fake", tmp_path, 0, CPU, forgiving=True)
+    with pytest.raises(ValueError, match="of the training"), forgiving.window():
+        raise ValueError("of the training")
+    assert events[-1] == "closed"
+    with pytest.raises(UserError, match="No space left"), forgiving.window():
+        pass
+    assert forgiving.problem is None
 
 
 def test_the_window_and_the_clock_wait_for_all_gpus_of_a_rank(events: list[str], tmp_path: Path) -> None:
@@ -162,20 +136,17 @@ def test_the_window_and_the_clock_wait_for_all_gpus_of_a_rank(events: list[str],
     assert events == waits[1:]
 
 
-RANK = """
-import json
-import sys
-import time
+RANKS = """
+import json, os, sys, time
 from pathlib import Path
-
 import torch
 import torch.distributed as dist
-
 from multicard.record.capture import Capture
 
+rank = int(os.fork() == 0)
+os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}")
 dist.init_process_group("gloo")
-folder, rank, training = Path(sys.argv[1]), dist.get_rank(), dist.group.WORLD
-found = []
+folder, training, found = Path("{folder}"), dist.group.WORLD, []
 for late in (0, 1):
     before = training._get_sequence_number_for_group()
     time.sleep(0.3 * (rank == late))
@@ -187,19 +158,19 @@ for late in (0, 1):
         times.append(time.monotonic())
     times.append(time.monotonic())
     found.append([training._get_sequence_number_for_group() - before, times])
-(folder / f"rank{rank}.json").write_text(json.dumps(found))
-dist.destroy_process_group()
+(folder / f"rank{{rank}}.json").write_text(json.dumps(found))
+if rank:
+    os._exit(0)
+os.wait()
 """
 
 
 @pytest.mark.slow
-def test_ranks_wait_for_each_other_without_a_collective_in_the_group_of_the_training(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(RANK)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, tmp_path / "program.py", tmp_path], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_ranks_wait_for_each_other_without_a_collective_in_the_group_of_the_training(
+    server: Server, tmp_path: Path
+) -> None:
+    found = server.run(tmp_path, RANKS.format(port=free_port(), folder=tmp_path))
+    assert found.exit_code == 0, found.output
     for both in zip(*(json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)), strict=True):
         assert [collectives for collectives, _ in both] == [1, 1]
         # One clock for both, since they are on one machine.

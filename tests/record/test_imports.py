@@ -45,8 +45,8 @@ import torch
 import multicard.record
 from multicard.core.layout import STEPS, rank_file
 
-for module in pkgutil.iter_modules(multicard.record.__path__):
-    importlib.import_module(f"multicard.record.{module.name}")
+for module in pkgutil.walk_packages(multicard.record.__path__, "multicard.record."):
+    importlib.import_module(module.name)
 
 from multicard.record.capture import Capture
 from multicard.record.rank import bind_rank, run_rank
@@ -59,15 +59,16 @@ class Parameters:
 
 def train(job, p, record):
     device, scratch = torch.device(p.device), Path(job["scratch"])
-    capture = Capture(job["profiler"], scratch, record["rank"], device)
-    recorder = Recorder(record["rank"], device, capture)
-    for window in ("warmup", "measured"):
-        with recorder.step(1, window) as step, recorder.phase("forward"):
-            step.add(8, torch.ones(8, 8).matmul(torch.ones(8, 8)).sum())
-    with capture.window(), recorder.step(1, "profiled") as step:
-        step.add(8, torch.tensor(1.0))
-    recorder.settle()
-    recorder.write(scratch / rank_file(STEPS, record["rank"]))
+    for profiler in ("nsys", "none", "kineto"):
+        capture = Capture(profiler, scratch, record["rank"], device)
+        recorder = Recorder(record["rank"], device, capture)
+        for window in ("warmup", "measured"):
+            with recorder.step(1, window) as step, recorder.phase("forward"):
+                step.add(8, torch.ones(8, 8).matmul(torch.ones(8, 8)).sum())
+        with capture.window(), recorder.step(1, "profiled") as step:
+            step.add(8, torch.tensor(1.0))
+        recorder.settle()
+        recorder.write(scratch / rank_file(STEPS, profiler))
     return {"binding": bind_rank(p), "windows": recorder.windows}
 
 
@@ -78,13 +79,14 @@ run_rank(lambda stated: Parameters(), train)
 @pytest.mark.slow
 def test_a_rank_records_without_any_other_package(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    job = {"parameters": {}, "scratch": str(tmp_path), "profiler": "kineto"}
-    (tmp_path / "job.json").write_text(json.dumps(job))
+    (tmp_path / "job.json").write_text(json.dumps({"parameters": {}, "scratch": str(tmp_path)}))
     command = [sys.executable, tmp_path / "program.py", "--job", tmp_path / "job.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "rank.json.rank0").read_text())
-    assert record["outcome"] == "completed" and record["hardware"]["memory_bytes"] > 1e8
-    with (tmp_path / "steps.csv.rank0").open(newline="") as file:
-        assert [row["window"] for row in csv.DictReader(file)] == ["warmup", "measured", "profiled"]
+    assert (record["outcome"], record.get("reason")) == ("completed", None)
+    assert record["hardware"]["memory_bytes"] > 1e8
+    for profiler in ("nsys", "none", "kineto"):
+        with (tmp_path / f"steps.csv.rank{profiler}").open(newline="") as file:
+            assert [row["window"] for row in csv.DictReader(file)] == ["warmup", "measured", "profiled"]
     assert (tmp_path / "rank0.json.gz").exists()

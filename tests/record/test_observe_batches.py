@@ -1,5 +1,6 @@
 """Samples are counted in batches of any shape, and loaders that give ranks their own samples are told from others."""
 
+import itertools
 from collections import UserDict, deque
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,7 +14,6 @@ from torch.utils.data import (
     DataLoader,
     IterableDataset,
     RandomSampler,
-    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -52,37 +52,24 @@ VIEWS = torch.zeros(16, 3, 4, 4), torch.zeros(16)  # two of each of eight sample
 LENGTH_FIRST = torch.zeros(6, 8, dtype=torch.int64), torch.zeros(6, 8)  # eight texts of six tokens
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [IMAGES, boxes_of_all(8, 57), (IMAGES, torch.zeros(57, 6)), VIEWS, LENGTH_FIRST, object(), torch.tensor(1.0)],
-)
-def test_samples_are_those_that_the_loader_asked_for_whatever_the_batch_looks_like(batch: Any) -> None:
-    assert samples_in(8, batch, asked=8) == [8]
-    assert samples_in(8, batch, asked=5) == [5]  # the last of a pass
+def test_samples_are_those_that_the_loader_asked_for_whatever_the_batch_looks_like() -> None:
+    for batch in (IMAGES, boxes_of_all(8, 57), VIEWS, LENGTH_FIRST, object(), torch.tensor(1.0)):
+        assert samples_in(8, batch, asked=8) == [8]
+        assert samples_in(8, batch, asked=5) == [5]  # the last of a pass
 
 
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        (IMAGES[:1], 1),
-        ([IMAGES[:1], LABELS[:1]], 1),
-        (boxes_of_all(1, 7), 1),
-        (object(), 1),
-        ([("a text", 1)], 1),
-        ((IMAGES, LABELS), None),  # a batch that the data set made, or one sample with a dimension that is shared
-    ],
-)
-@pytest.mark.parametrize("asked", [1, None])
-def test_a_batch_of_one_is_one_sample_unless_it_looks_like_more(batch: Any, samples: Any, asked: int | None) -> None:
-    assert samples_in(1, batch, batch, asked=asked) == [samples, samples]
+def test_a_batch_of_one_is_one_sample_unless_it_looks_like_more() -> None:
+    for asked in (1, None):
+        for batch in (IMAGES[:1], [IMAGES[:1], LABELS[:1]], boxes_of_all(1, 7), object(), [("a text", 1)]):
+            assert samples_in(1, batch, batch, asked=asked) == [1, 1]
+        # A batch that the data set made, or one sample with a dimension that is shared.
+        assert samples_in(1, (IMAGES, LABELS), (IMAGES, LABELS), asked=asked) == [None, None]
 
 
 @pytest.mark.parametrize(
     ("full", "last", "samples"),
     [
-        (IMAGES, IMAGES[:5], 5),
         ((IMAGES, LABELS), (IMAGES[:1], LABELS[:1]), 1),
-        ({"ids": torch.zeros(8, 99)}, {"ids": torch.zeros(5, 50)}, 5),
         (UserDict(ids=torch.zeros(8, 99), mask=LABELS), UserDict(ids=torch.zeros(5, 50), mask=LABELS[:5]), 5),
         (((IMAGES, IMAGES), LABELS), ((IMAGES[:3], IMAGES[:3]), LABELS[:3]), 3),
         (detection(8), detection(2), 2),
@@ -167,10 +154,7 @@ def test_the_samples_of_a_batch_are_those_that_were_asked_of_the_data_set(
     loader: DataLoader, sizes: list[Any], ahead: int
 ) -> None:
     assert list(batches_of(loader, ahead)) == 2 * sizes
-
-
-def test_of_a_stream_it_is_not_known_how_many_samples_it_gives() -> None:
-    assert set(batches_of(DataLoader(Stream(), batch_size=8))) == {None}
+    assert set(batches_of(DataLoader(Stream(), batch_size=8))) == {None}  # of a stream it is not known
 
 
 IDS = torch.ones(2, 5, dtype=torch.int64)
@@ -189,14 +173,11 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
         ({"input_ids": IDS[0]}, None),
         ({"input_ids": IDS.float()}, None),
         ({"input_ids": [[1, 2], [3, 4]]}, None),
-        ({"pixels": IMAGES}, None),
         (({"input": IDS}, IDS), 10),  # as torchtitan's
-        (({"input": IDS, "positions": IDS}, IDS), 10),
         ([{"input_ids": IDS, "attention_mask": MASK}, IDS], 8),
         (({"input": IDS}, IDS[:, 0]), None),  # categories, say
         (({"input": IMAGES}, IDS), None),
         ({"input": IDS}, None),
-        ((IDS, MASK), None),
         (IDS, None),
     ],
 )
@@ -270,34 +251,28 @@ def split_by_node(ranks: int) -> Stream:
     return stream
 
 
-@pytest.mark.parametrize(
-    ("loader", "ranks", "distinct", "length"),
-    [
-        (DataLoader(DATA, batch_size=4), 1, True, 5),
-        (DataLoader(DATA, batch_size=4, shuffle=True), 2, False, 5),
-        (DataLoader(DATA, batch_size=4, sampler=distributed(2)), 2, True, 3),
-        (DataLoader(DATA, batch_sampler=AccelerateShard(range(20), 4, drop_last=False)), 2, True, 5),
-        # Two ranks share a model, by tensor or pipeline parallelism: one share, or two of four ranks.
-        (DataLoader(DATA, batch_size=4, sampler=distributed(1)), 2, None, 5),
-        (DataLoader(DATA, batch_sampler=AccelerateShard(range(20), 4, drop_last=False)), 4, None, 5),
-        (DataLoader(DATA, batch_size=4, sampler=distributed(1)), 1, True, 5),
-        (DataLoader(Subset(DATA, range(10)), batch_size=4), 2, None, 3),
-        (DataLoader(Stream(), batch_size=4), 2, None, None),
-    ],
-)
-def test_loaders_say_whether_ranks_draw_their_own_samples(
-    loader: DataLoader, ranks: int, distinct: bool | None, length: int | None
-) -> None:
-    found = loader_of(loader, ranks)
-    assert (found.description["distinct"], found.length, found.batch_size) == (distinct, length, 4)
+def loader(*data: Any, batch_size: int | None = 4, **options: Any) -> DataLoader:
+    """A loader of `DATA`, or of another data set."""
+    return DataLoader(*(data or (DATA,)), batch_size=batch_size, **options)
+
+
+def in_batches(sampler: Any) -> DataLoader:
+    """A loader whose batches a sampler makes."""
+    return DataLoader(DATA, batch_sampler=sampler)
 
 
 @pytest.mark.parametrize(
     ("loader", "distinct"),
     [
+        (loader(), False),
+        (loader(shuffle=True), False),
+        (loader(sampler=distributed(2)), True),
+        (loader(sampler=distributed(1)), None),  # two ranks share a model, by tensor or pipeline parallelism
+        (in_batches(AccelerateShard(range(20), 4, drop_last=False)), True),
+        (loader(Subset(DATA, range(10))), None),
+        (loader(Stream()), None),
         (within(rank=0, world_size=2), True),
         (within(_rank=0, _world_size=2), True),
-        (within(data_parallel_rank=0, data_parallel_size=2), True),
         (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=8, micro_batch_size=4), True),
         (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=4, micro_batch_size=4), None),
         (within(dp_rank=1, dp_world_size=2), True),
@@ -305,38 +280,37 @@ def test_loaders_say_whether_ranks_draw_their_own_samples(
         (within(rank=2, world_size=2), None),  # no rank of so many
         (within(rank=None, world_size=None), None),
         (within(), None),
-        (repeating(DataLoader(DATA, batch_size=4, sampler=distributed(2))), True),
-        (repeating(DataLoader(DATA, batch_size=4)), None),  # around what is plain, but nobody knows by what
-        (DataLoader(DATA, batch_sampler=BatchSampler(BatchSampler(distributed(2), 2, False), 4, False)), True),
-        (DataLoader(DATA, batch_sampler=[[0, 1], [2, 3]]), None),
-        (DataLoader(DATA, batch_size=4, sampler=range(0, 20, 2)), None),
-        (DataLoader(DATA, batch_size=4, sampler=SequentialSampler(DATA)), False),
-        (DataLoader(DATA, batch_size=None, sampler=BatchSampler(RandomSampler(DATA), 4, False)), False),
-        (DataLoader(DATA, batch_size=4, sampler=WeightedRandomSampler(20 * [1.0], 20)), False),
-        (DataLoader(DATA, batch_size=4, sampler=SubsetRandomSampler(range(20))), False),
-        (DataLoader(DATA, batch_size=4, sampler=SubsetRandomSampler(range(0, 20, 2))), None),  # maybe a rank's share
-        (DataLoader(split(DATA), batch_size=4), False),
-        (DataLoader(split(Subset(DATA, range(10))), batch_size=4), None),
-        (DataLoader(ConcatDataset([DATA, Subset(DATA, range(10))]), batch_size=4), None),
-        (DataLoader(split(DATA, rank=0, world_size=2), batch_size=4), True),
+        (repeating(loader(sampler=distributed(2))), True),
+        (repeating(loader()), None),  # around what is plain, but nobody knows by what
+        (in_batches(BatchSampler(BatchSampler(distributed(2), 2, False), 4, False)), True),
+        (in_batches([[0, 1], [2, 3]]), None),
+        (loader(sampler=range(0, 20, 2)), None),
+        (loader(batch_size=None, sampler=BatchSampler(RandomSampler(DATA), 4, False)), False),
+        (loader(sampler=WeightedRandomSampler(20 * [1.0], 20)), False),
+        (loader(sampler=SubsetRandomSampler(range(20))), False),
+        (loader(sampler=SubsetRandomSampler(range(0, 20, 2))), None),  # maybe a rank's share
+        (loader(split(DATA)), False),
+        (loader(split(Subset(DATA, range(10)))), None),
+        (loader(ConcatDataset([DATA, Subset(DATA, range(10))])), None),
+        (loader(split(DATA, rank=0, world_size=2)), True),
         (titan(dp_rank=1, dp_world_size=2), True),
         (titan(dp_rank=0, dp_world_size=1), None),  # with tensor parallelism
-        (DataLoader(split_by_node(2), batch_size=4), True),
-        (DataLoader(split(DATA, shard=lambda _: None), batch_size=4), None),  # as Hugging Face's, split before
+        (loader(split_by_node(2)), True),
+        (loader(split(DATA, shard=lambda _: None)), None),  # as Hugging Face's, split before
     ],
 )
-def test_what_cannot_split_ranks_is_told_from_what_may(loader: DataLoader, distinct: bool | None) -> None:
+def test_loaders_say_whether_ranks_draw_their_own_samples(loader: DataLoader, distinct: bool | None) -> None:
     assert loader_of(loader, 2).description["distinct"] is distinct
+    assert loader_of(loader, 1).description["distinct"] is True
 
 
-def test_a_loader_names_its_innermost_sampler() -> None:
-    loader = repeating(DataLoader(DATA, batch_size=4, sampler=distributed(2)))
-    assert loader_of(loader, 2).description["sampler"] == "DistributedSampler"
-
-
-def test_a_loader_reads_ahead_what_each_of_its_workers_prefetches() -> None:
-    assert loader_of(DataLoader(DATA), 1).ahead == 0
-    assert loader_of(DataLoader(DATA, num_workers=3, prefetch_factor=4), 1).ahead == 12
+def test_a_loader_is_described_by_its_innermost_sampler_its_length_and_what_its_workers_prefetch() -> None:
+    found = loader_of(repeating(loader(sampler=distributed(2))), 4)
+    assert (found.description["sampler"], found.description["distinct"]) == ("DistributedSampler", None)  # two of four
+    each = loader(), loader(sampler=distributed(2)), loader(Stream()), in_batches(BatchSampler(range(20), 4, False))
+    assert [loader_of(one, 2).length for one in each] == [5, 3, None, 5]
+    assert {loader_of(one, 2).batch_size for one in each} == {4}
+    assert [loader_of(loader(), 1).ahead, loader_of(loader(num_workers=3, prefetch_factor=4), 1).ahead] == [0, 12]
 
 
 def training(batches: int, per_step: int, ahead: int, together: bool) -> tuple[list[Pass], dict[int, list[int]]]:
@@ -367,13 +341,10 @@ def training(batches: int, per_step: int, ahead: int, together: bool) -> tuple[l
     return passes, truth
 
 
-@pytest.mark.parametrize("batches", range(7, 13))
-@pytest.mark.parametrize("per_step", [1, 2])
-@pytest.mark.parametrize("ahead", [0, 1, 2])
-@pytest.mark.parametrize("together", [False, True])
-def test_samples_are_those_of_the_step_that_uses_them(batches: int, per_step: int, ahead: int, together: bool) -> None:
-    passes, truth = training(batches, per_step, ahead, together)
-    assert used_by_step(passes) == truth
+def test_samples_are_those_of_the_step_that_uses_them() -> None:
+    for case in itertools.product(range(7, 13), (1, 2), (0, 1, 2), (False, True)):
+        passes, truth = training(*case)
+        assert used_by_step(passes) == truth, case
 
 
 def test_batches_that_a_resumed_script_skips_are_used_by_no_later_step() -> None:
@@ -386,18 +357,11 @@ def test_batches_that_a_resumed_script_skips_are_used_by_no_later_step() -> None
     assert used_by_step([resumed, following]) == {step: [8] for step in range(15)}
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        [1, 1, 1], [2, 1], [2, 1, 2, 1], [3, 0, 0, 3, 0, 0], [1, 2, 4],
-    ],
-)  # fmt: skip
-def test_where_later_steps_ask_for_no_steady_number_batches_are_used_where_asked_for(
-    asked: list[int],
-) -> None:
-    one = Pass(loader_of(DataLoader(DATA), 1))
-    one.batches = [(step, 8) for step, count in enumerate(asked) for _ in range(count)]
-    assert used_by_step([one]) == {step: [8] * count for step, count in enumerate(asked) if count}
+def test_where_later_steps_ask_for_no_steady_number_batches_are_used_where_asked_for() -> None:
+    for asked in ([1, 1, 1], [2, 1], [2, 1, 2, 1], [3, 0, 0, 3, 0, 0], [1, 2, 4]):
+        one = Pass(loader_of(DataLoader(DATA), 1))
+        one.batches = [(step, 8) for step, count in enumerate(asked) for _ in range(count)]
+        assert used_by_step([one]) == {step: [8] * count for step, count in enumerate(asked) if count}
 
 
 @pytest.mark.parametrize(

@@ -46,15 +46,6 @@ def train(x):
     optimizer.zero_grad()
     return loss
 """,
-    "step": """
-@torch.compile(backend="aot_eager")
-def train(x):
-    optimizer.zero_grad()
-    loss = loss_of(x)
-    loss.backward()
-    optimizer.step()
-    return loss
-""",
     # https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html
     "update": """
 @torch.compile(fullgraph=False, backend="aot_eager")

@@ -33,22 +33,6 @@ LOOPS = {
             optimizer.step()
             optimizer.step()
     """,
-    "an optimizer of one's own": """
-    class Own(torch.optim.Optimizer):
-        def __init__(self, parameters):
-            super().__init__(parameters, {"lr": 0.1})
-        @torch.no_grad()
-        def step(self, closure=None):
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter -= group["lr"] * parameter.grad
-    optimizer = Own(model.parameters())
-    while True:
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss_of(x, y).backward()
-            optimizer.step()
-    """,
     "a step that schedulers and the script have replaced": """
     import functools
     from torch.optim.lr_scheduler import LinearLR, SequentialLR, StepLR
@@ -61,13 +45,55 @@ LOOPS = {
             optimizer.step()
             schedule.step()
     """,
-    "gradients without a backward pass": """
+    "an optimizer of one's own on a stream": """
+    class Own(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1})
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter -= group["lr"] * parameter.grad
+    class Stream(IterableDataset):
+        def __iter__(self):
+            while True:
+                yield torch.randn(4), 1
+    optimizer = Own(model.parameters())
+    for x, y in DataLoader(Stream(), batch_size=8):
+        optimizer.zero_grad()
+        loss_of(x, y).backward()
+        optimizer.step()
+    """,
+    "gradients without a backward pass, from an endless iterator": """
+    def endless():
+        while True:
+            yield from loader
+    for x, y in endless():
+        parameters = list(model.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss_of(x, y), parameters)):
+            parameter.grad = gradient
+        optimizer.step()
+    """,
+    "two optimizers that take turns": """
+    critic = nn.Linear(4, 2)
+    of_critic = torch.optim.Adam(critic.parameters())
     while True:
         for x, y in loader:
-            parameters = list(model.parameters())
-            for parameter, gradient in zip(parameters, torch.autograd.grad(loss_of(x, y), parameters)):
-                parameter.grad = gradient
+            loss_of(x, y, critic).backward()
+            of_critic.step()
+            loss_of(x, y).backward()
             optimizer.step()
+    """,
+    "updates that a gradient scaler skips": """
+    scaler, updates = torch.amp.GradScaler("cpu", init_scale=4.0), 0
+    while True:
+        for x, y in loader:
+            loss = loss_of(x, y)
+            scaler.scale(loss * float("inf") if updates in (2, 3) else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            updates += 1
     """,
     "activations computed again within the backward pass": """
     from torch.utils.checkpoint import checkpoint
@@ -79,15 +105,6 @@ LOOPS = {
             loss_of(hidden, y).backward()
             optimizer.step()
     """,
-    "a stream": """
-    class Stream(IterableDataset):
-        def __iter__(self):
-            while True:
-                yield torch.randn(4), 1
-    for x, y in DataLoader(Stream(), batch_size=8):
-        loss_of(x, y).backward()
-        optimizer.step()
-    """,
     "batches that a pipeline behind the loader makes": """
     class Shards(IterableDataset):
         def __iter__(self):
@@ -97,16 +114,6 @@ LOOPS = {
         for (x, y), (also_x, also_y) in zip(batches, batches):
             yield torch.cat([x, also_x]), torch.cat([y, also_y])
     for x, y in rebatched(iter(DataLoader(Shards(), batch_size=None))):
-        loss_of(x, y).backward()
-        optimizer.step()
-    """,
-    "an endless iterator": """
-    def endless():
-        while True:
-            yield from loader
-    batches = endless()
-    while True:
-        x, y = next(batches)
         loss_of(x, y).backward()
         optimizer.step()
     """,
@@ -161,26 +168,19 @@ LOOPS = {
     """,
     "other processes that make data": """
     import os, subprocess, sys
-    program = "import torch; print(torch.zeros(1).item()); raise SystemExit(3)"
+    program, drawn = "import torch; print(torch.zeros(1).item()); raise SystemExit(3)", 0
     while True:
-        for number, (x, y) in enumerate(loader):
-            if number == 1:  # so once in the measured and once in the profiled window: each imports torch for seconds
+        for x, y in loader:
+            drawn += 1
+            if drawn == 3:  # in the measured window, and only once: to import torch takes seconds
                 subprocess.run([sys.executable, "-c", program], check=False)
-            child = os.fork()
-            if child == 0:
-                model(x)
-                sys.exit(1)
-            os.waitpid(child, 0)
+                child = os.fork()
+                if child == 0:
+                    model(x)
+                    sys.exit(1)
+                os.waitpid(child, 0)
             loss_of(x, y).backward()
             optimizer.step()
-    """,
-    "cells of a notebook": """
-    cells = [
-        "step = lambda x, y: (loss_of(x, y).backward(), optimizer.step())",
-        "while True:\\n    for x, y in loader:\\n        step(x, y)",
-    ]
-    for number, cell in enumerate(cells):
-        exec(compile(cell, f"<ipython-input-{number}>", "exec"), globals())
     """,
     "batches of torchdata, with two views of each sample": """
     from torch.utils.data import default_collate

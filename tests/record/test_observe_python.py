@@ -4,6 +4,8 @@ import ast
 import sys
 from pathlib import Path
 
+import pytest
+
 import multicard
 from multicard.profilers import PROFILERS
 from multicard.record.observe import OBSERVER_SITE
@@ -50,13 +52,8 @@ def test_the_observer_imports_what_it_is_known_to() -> None:
     assert packages == {"core", "marks", "profilers", "record"}
 
 
-def test_the_observer_is_python_3_10_and_needs_pytorch_alone() -> None:
-    for name in MODULES:
-        check(name)
-
-
-def check(name: str) -> None:
-    """Check the syntax, names and imports of a module."""
+@pytest.mark.parametrize("name", MODULES)
+def test_the_observer_is_python_3_10_and_needs_pytorch_alone(name: str) -> None:
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"), feature_version=(3, 10))
     imported: set[str] = set()
     named: set[str] = set()

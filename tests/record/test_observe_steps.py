@@ -12,8 +12,21 @@ from observed_scripts import STEPS, Server, after_head
 
 pytestmark = pytest.mark.slow
 
+LOOP = """
+while True:
+    for x, y in loader:
+        loss_of(x, y).backward()
+        optimizer.step()
+"""
+PLANNED = ["warmup"] + 3 * ["measured"] + 2 * ["warmup"] + 2 * ["profiled"]
+PHASES = ("data", "forward", "backward", "optimizer")
 
-def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server, tmp_path: Path) -> None:
+
+def seconds(step: dict[str, str], *phases: str) -> list[float]:
+    return [float(step[f"{phase}_s"]) for phase in phases]
+
+
+def test_a_plain_loop_is_counted_profiled_and_ended_after_its_last_window(server: Server, tmp_path: Path) -> None:
     script = """
     try:
         for epoch in range(1000):
@@ -24,10 +37,10 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
     finally:
         print("cleaned up after epoch", epoch)
     """
-    found = server.run(tmp_path, after_head(script))
+    found = server.run(tmp_path, after_head(script), profiler="kineto")
     assert (found.exit_code, found.rank["outcome"], found.rank["ignored_exit"]) == (0, "completed", False)
     [steps] = found.steps
-    assert [step["window"] for step in steps] == ["warmup"] + 3 * ["measured"] + 2 * ["warmup"] + 2 * ["profiled"]
+    assert [step["window"] for step in steps] == PLANNED
     assert [int(step["step"]) for step in steps] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert {step["samples"] for step in steps} == {"8"}
     # The first update ends no step, so the first pass has three: then one of four has.
@@ -36,8 +49,8 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
     assert "profiling 2 steps, after 2 more\n" in found.output  # that settle the profiler
     assert found.rank["steps_per_pass"] == 4
     times = found.rank["observed"].pop("thread_time")
-    phases = {f"{phase}{end}" for phase in ("data", "forward", "backward", "optimizer") for end in ("_s", "_ran_s")}
-    assert times is None or times.keys() == {"wall_s", "ran_s", "waited_for_cpu_s"} | phases
+    of_phases = {f"{phase}{end}" for phase in PHASES for end in ("_s", "_ran_s")}
+    assert times is None or times.keys() == {"wall_s", "ran_s", "waited_for_cpu_s"} | of_phases
     assert found.rank["observed"] == {
         "optimizers": ["SGD"],
         "loaders": [
@@ -49,7 +62,7 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
         "exchanged": False,
     }
     for step in steps:
-        phases = [float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer")]
+        phases = seconds(step, *PHASES)
         assert min(phases) > 0
         assert sum(phases) <= float(step["duration_s"])
         assert step["transfer_s"] == step["loss"] == step["tokens"] == ""
@@ -59,21 +72,12 @@ def test_a_plain_loop_is_counted_and_ended_after_its_last_window(server: Server,
     [process] = found.processes
     assert (process["steps"], process["rank"]) == (True, 0)
 
-
-def test_two_optimizers_that_take_turns_make_one_step(server: Server, tmp_path: Path) -> None:
-    script = """
-    critic = nn.Linear(4, 2)
-    of_critic = torch.optim.Adam(critic.parameters())
-    for epoch in range(1000):
-        for x, y in loader:
-            loss_of(x, y, critic).backward()
-            of_critic.step()
-            loss_of(x, y).backward()
-            optimizer.step()
-    """
-    found = server.run(tmp_path, after_head(script))
-    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
-    assert found.rank["observed"]["optimizers"] == ["Adam", "SGD"]
+    assert found.rank["trace_problem"] is None
+    with gzip.open(tmp_path / "scratch" / "rank0.json.gz", "rt") as file:
+        events = json.load(file)["traceEvents"]
+    names = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
+    expected = dict.fromkeys(("step", *PHASES, "warmup"), 2) | {"rank:0": 1}
+    assert {name: names[name] for name in expected} == expected
 
 
 def test_a_closure_is_run_within_one_step(server: Server, tmp_path: Path) -> None:
@@ -99,31 +103,11 @@ def test_a_closure_is_run_within_one_step(server: Server, tmp_path: Path) -> Non
     made = [int(line.split()[1]) for line in found.output.splitlines() if line.startswith("calls")]
     assert max(made) > 1
     for calls, step in zip(made[1:], found.steps[0], strict=False):  # the first update ends no step, the last exits
-        assert float(step["backward_s"]) > 0
-        assert float(step["forward_s"]) >= 0.02 * calls
-        assert (
-            float(step["optimizer_s"]) >= 0.01 * calls
-        )  # what a closure does after its backward pass is of the update
-        phases = sum(float(step[f"{phase}_s"]) for phase in ("forward", "backward", "optimizer"))
-        assert phases <= float(step["duration_s"])
-
-
-def test_an_update_that_a_gradient_scaler_skips_is_a_step(server: Server, tmp_path: Path) -> None:
-    script = """
-    scaler, updates = torch.amp.GradScaler("cpu", init_scale=4.0), 0
-    optimizer.register_step_post_hook(lambda *_: print("updated", flush=True))
-    for epoch in range(1000):
-        for x, y in loader:
-            loss = loss_of(x, y)
-            scaler.scale(loss * float("inf") if updates in (2, 3) else loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-            updates += 1
-    """
-    found = server.run(tmp_path, after_head(script))
-    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
-    assert found.output.count("updated") == 1 + STEPS - 2
+        forward, backward, optimizer = seconds(step, *PHASES[1:])
+        assert backward > 0
+        assert forward >= 0.02 * calls
+        assert optimizer >= 0.01 * calls  # what a closure does after its backward pass is of the update
+        assert forward + backward + optimizer <= float(step["duration_s"])
 
 
 def test_optimizers_fused_into_the_backward_pass_make_one_step(server: Server, tmp_path: Path) -> None:
@@ -145,18 +129,18 @@ def test_optimizers_fused_into_the_backward_pass_make_one_step(server: Server, t
     assert all(float(step["backward_s"]) > 0 and step["optimizer_s"] == "" for step in found.steps[0])
 
 
-@pytest.mark.parametrize("gradients", ["with torch.no_grad():", "if True:"])
-def test_a_test_between_passes_is_in_no_step(server: Server, tmp_path: Path, gradients: str) -> None:
-    script = f"""
+def test_tests_between_passes_are_in_no_step(server: Server, tmp_path: Path) -> None:
+    script = """
     tests = DataLoader(TensorDataset(torch.randn(6, 4)), batch_size=3)
     for epoch in range(1000):
         for x, y in loader:
             loss_of(x, y).backward()
             optimizer.step()
-        {gradients}
-            for x, in tests:
-                model(x)
-                time.sleep(0.4)
+        for has_gradients in (False, True):
+            with torch.set_grad_enabled(has_gradients):
+                for x, in tests:
+                    model(x)
+                    time.sleep(0.2)
     """
     found = server.run(tmp_path, after_head(script))
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
@@ -177,7 +161,7 @@ def test_without_a_loader_there_are_steps_and_no_samples(server: Server, tmp_pat
     assert len(found.steps[0]) == STEPS
     for step in found.steps[0]:
         assert step["samples"] == step["data_s"] == step["forward_s"] == ""
-        assert min(float(step["backward_s"]), float(step["optimizer_s"])) > 0
+        assert min(seconds(step, "backward", "optimizer")) > 0
     assert found.rank["observed"]["samples_from"] == "stated"
     assert found.rank["steps_per_pass"] is None
 
@@ -188,28 +172,20 @@ def test_the_wait_for_a_slow_loader_is_its_own(server: Server, tmp_path: Path) -
         def __getitem__(self, index):
             time.sleep(0.01)
             return super().__getitem__(index)
-    for epoch in range(1000):
-        for x, y in DataLoader(Slow(*data.tensors), batch_size=8):
-            loss_of(x, y).backward()
-            optimizer.step()
-            time.sleep(0.05)
+    loader = DataLoader(Slow(*data.tensors), batch_size=8)
     """
-    found = server.run(tmp_path, after_head(script))
+    found = server.run(tmp_path, after_head(script) + LOOP + "        time.sleep(0.05)")
     for step in found.steps[0]:
         assert float(step["data_s"]) >= 8 * 0.01
-        named = sum(float(step[f"{phase}_s"]) for phase in ("data", "forward", "backward", "optimizer"))
         if step["step"] not in ("4", "8"):  # which begin a pass, and so after what ended the last step
-            assert float(step["duration_s"]) - named >= 0.05
+            assert float(step["duration_s"]) - sum(seconds(step, *PHASES)) >= 0.05
 
 
 def test_the_profiled_window_waits_for_a_loader_that_reads_ahead(server: Server, tmp_path: Path) -> None:
     script = """
     loader = DataLoader(TensorDataset(torch.randn(400, 4), torch.randint(2, (400,))), batch_size=4, num_workers=2)
-    for x, y in loader:
-        loss_of(x, y).backward()
-        optimizer.step()
     """
-    found = server.run(tmp_path, after_head(script))
+    found = server.run(tmp_path, after_head(script) + LOOP)
     # Two workers read two batches each ahead: twice as many steps settle, and four times as many make the window. Of
     # the eight steps before it the first update and the four steps until then have passed.
     placed = {"warmup_steps": 3, "settling_steps": 8, "profiled_steps": 16, "crosses_pass": False}
@@ -217,23 +193,6 @@ def test_the_profiled_window_waits_for_a_loader_that_reads_ahead(server: Server,
     windows = [step["window"] for step in found.steps[0]]
     assert windows == ["warmup"] + 3 * ["measured"] + 11 * ["warmup"] + 16 * ["profiled"]
     assert len(found.ranks) == len(found.processes) == 1  # the workers leave nothing
-
-
-def test_pytorchs_profiler_records_the_window(server: Server, tmp_path: Path) -> None:
-    script = """
-    for epoch in range(1000):
-        for x, y in loader:
-            loss_of(x, y).backward()
-            optimizer.step()
-    """
-    found = server.run(tmp_path, after_head(script), profiler="kineto")
-    assert found.rank["trace_problem"] is None
-    with gzip.open(tmp_path / "scratch" / "rank0.json.gz", "rt") as file:
-        events = json.load(file)["traceEvents"]
-    names = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
-    assert {name: names[name] for name in ("step", "data", "forward", "backward", "optimizer", "rank:0", "warmup")} == {
-        "step": 2, "data": 2, "forward": 2, "backward": 2, "optimizer": 2, "rank:0": 1, "warmup": 2,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -265,29 +224,12 @@ def test_a_script_goes_on_where_its_steps_cannot_be_profiled(
     assert (found.exit_code, found.rank["outcome"]) == (0, "completed"), found.output
     assert found.rank["trace_problem"].startswith(problem)
     assert f"multicard:   no trace of rank 0: {problem}" in found.output
-    assert [step["window"] for step in found.steps[0]] == ["warmup"] + 3 * ["measured"] + 2 * ["warmup"] + 2 * [
-        "profiled"
-    ]
+    assert [step["window"] for step in found.steps[0]] == PLANNED
     assert {f"updates: {STEPS + 1}", "ours: 0"} <= set(found.output.splitlines())
     assert not list((tmp_path / "scratch").glob("*.gz"))
 
 
-def test_marks_become_the_ends_of_steps(server: Server, tmp_path: Path) -> None:
-    script = """
-    import multicard.marks
-    for number in range(1000):
-        for part in range(3):
-            loss_of(*data[:8]).backward()
-            optimizer.step()
-        time.sleep(0.03)
-        multicard.marks.step()
-    """
-    found = server.run(tmp_path, after_head(script))
-    assert len(found.steps[0]) == STEPS
-    assert all(float(step["duration_s"]) >= 0.03 for step in found.steps[0])
-
-
-def test_marked_steps_have_the_samples_that_were_drawn_since_the_mark_before(server: Server, tmp_path: Path) -> None:
+def test_marks_become_the_ends_of_steps_with_the_samples_since_the_mark_before(server: Server, tmp_path: Path) -> None:
     script = """
     import multicard.marks
     for epoch in range(1000):
@@ -295,36 +237,37 @@ def test_marked_steps_have_the_samples_that_were_drawn_since_the_mark_before(ser
             loss_of(x, y).backward()
             optimizer.step()
             if number % 2:
+                time.sleep(0.03)
                 multicard.marks.step()
     """
     found = server.run(tmp_path, after_head(script))
     assert len(found.steps[0]) >= STEPS
     assert {float(step["samples"]) for step in found.steps[0]} == {4}
+    assert all(float(step["duration_s"]) >= 0.03 for step in found.steps[0])
 
 
-@pytest.mark.parametrize("steps", [0, 3])
+RAISING = """
+for number, (x, y) in enumerate(loader):
+    if number == {steps}:
+        raise {error}
+    loss_of(x, y).backward()
+    optimizer.step()
+"""
+
+
 @pytest.mark.parametrize(
-    ("error", "outcome", "message"),
+    ("steps", "error", "outcome", "message"),
     [
-        ("ValueError('no such thing')", "failed", "ValueError: no such thing"),
-        ("torch.OutOfMemoryError('CUDA out of memory.')", "out_of_memory", "CUDA out of memory."),
+        (3, "ValueError('no such thing')", "failed", "ValueError: no such thing"),
+        (0, "torch.OutOfMemoryError('CUDA out of memory.')", "out_of_memory", "CUDA out of memory."),
     ],
 )
 def test_a_script_that_raises_leaves_its_record(
     server: Server, tmp_path: Path, steps: int, error: str, outcome: str, message: str
 ) -> None:
-    script = f"""
-    import sys
-    sys.excepthook = lambda *_: print("handled by the script")
-    for number, (x, y) in enumerate(loader):
-        if number == {steps}:
-            raise {error}
-        loss_of(x, y).backward()
-        optimizer.step()
-    """
-    found = server.run(tmp_path, after_head(script))
-    assert found.exit_code == 1
-    assert found.rank["outcome"] == outcome
+    script = 'import sys; sys.excepthook = lambda *_: print("handled by the script")'
+    found = server.run(tmp_path, after_head(script) + RAISING.format(steps=steps, error=error))
+    assert (found.exit_code, found.rank["outcome"]) == (1, outcome)
     assert message in found.rank["reason"]["message"]
     assert "handled by the script" in found.output
     assert [len(each) for each in found.steps] == ([steps - 1] if steps else [])
@@ -336,40 +279,33 @@ def test_an_error_is_recorded_though_a_gpu_never_gets_there(server: Server, tmp_
     from multicard.record.observe import recording
     HostClock.settle = lambda clock: time.sleep(1e6)  # in place of a queue in which a collective hangs
     recording.LIMIT_S = 0.1
-    for number, (x, y) in enumerate(loader):
-        if number == 3:
-            raise RuntimeError("another rank is gone")
-        loss_of(x, y).backward()
-        optimizer.step()
     """
-    found = server.run(tmp_path, after_head(script))
+    raising = RAISING.format(steps=3, error="RuntimeError('another rank is gone')")
+    found = server.run(tmp_path, after_head(script) + raising)
     assert (found.exit_code, found.rank["outcome"]) == (1, "failed")
     assert "another rank is gone" in found.rank["reason"]["message"]
 
 
 def test_a_script_that_ends_too_early_says_how_many_steps_it_made(server: Server, tmp_path: Path) -> None:
-    script = """
-    for x, y in loader:
-        loss_of(x, y).backward()
-        optimizer.step()
-    """
-    found = server.run(tmp_path, after_head(script))
+    found = server.run(tmp_path, after_head(LOOP.replace("while True", "if True")))
     assert (found.exit_code, found.rank["outcome"]) == (0, "failed")
     assert found.rank["reason"] == {"code": "too_few_steps", "rank": 0, "steps": 4, "needed_steps": 9}
     assert len(found.steps[0]) == 3
 
 
+CATCHING = """
+while True:
+    for x, y in loader:
+        try:
+            loss_of(x, y).backward()
+            optimizer.step()
+        except {caught} as error:
+            print("went on after", repr(error), flush=True)
+"""
+
+
 def test_a_script_that_takes_no_notice_of_its_end_is_ended(server: Server, tmp_path: Path) -> None:
-    script = """
-    while True:
-        for x, y in loader:
-            try:
-                loss_of(x, y).backward()
-                optimizer.step()
-            except BaseException as error:
-                print("went on after", repr(error), flush=True)
-    """
-    found = server.run(tmp_path, after_head(script))
+    found = server.run(tmp_path, after_head(CATCHING.format(caught="BaseException")))
     assert (found.exit_code, found.rank["outcome"], found.rank["ignored_exit"]) == (0, "completed", True)
     assert found.output.count("went on after SystemExit(0)") == 1
     assert len(found.steps[0]) == STEPS
@@ -387,26 +323,16 @@ def test_an_error_of_the_observer_at_the_last_step_is_not_the_scripts(
             raise OSError(28, "No space left on device")
         write(path, record)
     recording.write_json = fail
-    while True:
-        for x, y in loader:
-            try:
-                loss_of(x, y).backward()
-                optimizer.step()
-            except Exception as error:
-                print("caught", repr(error), flush=True)
     """
-    found = server.run(tmp_path, after_head(script))
+    found = server.run(tmp_path, after_head(script) + CATCHING.format(caught="Exception"))
     assert found.exit_code == 1
-    assert "caught" not in found.output
+    assert "went on" not in found.output
     assert "multicard: cannot go on observing: OSError: [Errno 28] No space left on device" in found.output
     assert [rank["outcome"] for rank in found.ranks] == outcomes
 
 
 def test_a_process_that_trains_nothing_is_no_rank(server: Server, tmp_path: Path) -> None:
-    script = """
-    print(sum(float(loss_of(x, y)) for x, y in loader))
-    """
-    found = server.run(tmp_path, after_head(script))
+    found = server.run(tmp_path, after_head("print(sum(float(loss_of(x, y)) for x, y in loader))"))
     assert (found.exit_code, found.ranks) == (0, [])
     assert not any(process["steps"] for process in found.processes)
 
@@ -420,12 +346,9 @@ def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_pat
         @batch_size.setter
         def batch_size(self, size):
             self.size = size
-    for epoch in range(1000):
-        for x, y in Odd(data, batch_size=8):
-            loss_of(x, y).backward()
-            optimizer.step()
+    loader = Odd(data, batch_size=8)
     """
-    found = server.run(tmp_path, after_head(script))
+    found = server.run(tmp_path, after_head(script) + LOOP)
     assert (found.exit_code, found.rank["outcome"], found.rank["observed"]["loaders"]) == (0, "completed", [])
     assert [step["samples"] for step in found.steps[0]] == STEPS * [""]
 
@@ -461,7 +384,7 @@ def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Pa
                 OBSERVER._recording._on_gpu = True  # elsewhere nobody captures
             recording.is_capturing = lambda: True
             loss = loss_of(x, y)
-            loss.register_hook(lambda gradient: time.sleep(1))
+            loss.register_hook(lambda gradient: time.sleep(0.5))
             loss.backward()
             recording.is_capturing = lambda: False
             loss_of(x, y).backward()
@@ -469,4 +392,4 @@ def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Pa
     """
     found = server.run(tmp_path, after_head(script))
     assert len(found.steps[0]) == STEPS
-    assert all(float(step["backward_s"]) < 1 < float(step["duration_s"]) for step in found.steps[0])
+    assert all(float(step["backward_s"]) < 0.5 < float(step["duration_s"]) for step in found.steps[0])

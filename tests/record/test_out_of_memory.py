@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from multicard.core.errors import UserError
+from multicard.core.reasons import LONGEST_MESSAGE
 from multicard.record.out_of_memory import GpuMemory, is_out_of_memory
 from multicard.record.rank import _message
 
@@ -32,24 +34,43 @@ DISGUISED = [
 ]
 
 
-@pytest.mark.parametrize("error", DISGUISED, ids=str)
-def test_what_a_full_gpu_makes_of_a_library_is_out_of_memory_and_no_other_fault_of_it(error: RuntimeError) -> None:
-    assert is_out_of_memory(error, FULL)
-    assert not is_out_of_memory(error, ROOMY)
+# What speaks of memory needs no number to be believed.
+PLAIN = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    OF_NCCL,
+    RuntimeError("unable to mmap 64 bytes from file: Cannot allocate memory (12)"),
+    RuntimeError("std::bad_alloc"),
+    MemoryError(),
+    OSError(12, "Cannot allocate memory"),
+]
+OTHERS = [
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    dist.DistBackendError("ncclSystemError: System call (e.g. socket, malloc) or external library call failed"),
+    RuntimeError("shapes do not match"),
+    ValueError("unable to find an engine, out of memory"),
+    OSError(2, "No such file"),
+]
 
 
-@pytest.mark.parametrize("error", [NOT_INITIALIZED, NO_ENGINE], ids=str)
-def test_an_ambiguous_error_is_not_called_so_where_the_memory_is_unknown(error: RuntimeError) -> None:
-    assert not is_out_of_memory(error)
+def test_what_a_full_gpu_makes_of_a_library_is_out_of_memory_and_no_other_fault_of_it() -> None:
+    for error in DISGUISED:
+        assert is_out_of_memory(error, FULL), error
+        assert not is_out_of_memory(error, ROOMY), error
+    for error in (NOT_INITIALIZED, NO_ENGINE):  # where the memory is not known
+        assert not is_out_of_memory(error)
 
 
-def test_other_errors_on_a_full_gpu_are_not_called_so() -> None:
-    for error in (
-        RuntimeError("CUDA error: an illegal memory access was encountered"),
-        dist.DistBackendError("ncclSystemError: System call (e.g. socket, malloc) or external library call failed"),
-        ValueError("unable to find an engine"),
-    ):
-        assert not is_out_of_memory(error, FULL)
+def test_running_out_of_memory_is_recognized_in_every_wording_and_told_from_other_errors() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    for error in (*PLAIN, caught.value):
+        assert is_out_of_memory(error), error
+    for error in OTHERS:
+        assert not is_out_of_memory(error, FULL), error
 
 
 @pytest.mark.parametrize(
@@ -94,3 +115,12 @@ def test_a_message_without_numbers_has_those_of_the_gpu() -> None:
     # Of one that was something else, they show that it was.
     assert _message(NO_ENGINE, ROOMY).endswith("this computation; 40.0 GB of 80.0 GB free on GPU 1")
     assert _message(RuntimeError("shapes do not match"), ROOMY) == "RuntimeError: shapes do not match"
+
+
+def test_of_a_long_message_the_beginning_and_the_end_are_kept() -> None:
+    # As PyTorch hands on what a worker of a DataLoader raised: the cause comes last.
+    began, cause = "Caught RuntimeError in DataLoader worker.", "RuntimeError: no shared memory"
+    message = _message(RuntimeError(f"{began}\n{200 * '  File '}{cause}"))
+    assert message.startswith(f"RuntimeError: {began}") and message.endswith(cause)
+    assert len(message) < LONGEST_MESSAGE + 30
+    assert _message(UserError("short")) == "short"

@@ -1,6 +1,7 @@
 """A rank leaves a record of what it ran on, and of how it ended, whatever happens."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from multicard.record import rank, visible
+from multicard.record.observe.ranks import OUTERMOST, RANKS, SIZES, is_outermost, rank_of_process, world_size
 from multicard.record.out_of_memory import GpuMemory, fullest_gpu
 from multicard.workloads.vision.parameters import VisionParameters
 
@@ -68,3 +70,43 @@ def test_the_fullest_gpu_is_one_that_this_process_uses(monkeypatch: pytest.Monke
     assert fullest_gpu() == GpuMemory(0, free=500, total=1000)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert fullest_gpu() is None
+
+
+@pytest.mark.parametrize(
+    ("told", "rank", "size"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 3, 4),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, 1, 2),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, 5, 6),
+        ({"RANK": "1", "WORLD_SIZE": "2", "PMI_RANK": "0", "PMI_SIZE": "1"}, 1, 2),  # torchrun on each node of an MPI
+        ({"RANK": "", "SLURM_PROCID": "-1"}, 0, 1),
+    ],
+)
+def test_without_a_process_group_ranks_are_those_that_the_launcher_told(
+    told: dict[str, str], rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables by the manuals of Open MPI (mpirun), MPICH (PMI) and Slurm (srun)."""
+    for name in (*RANKS, *SIZES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert (rank_of_process(), world_size()) == (rank, size)
+
+
+@pytest.mark.parametrize(
+    ("noted", "outermost"),
+    [
+        ("RANK=0:1", False),
+        ("RANK=0:own", True),
+        ("RANK=1:1", True),
+        ("SLURM_PROCID=0:1", True),  # a rank of torchrun, which is a task of Slurm
+        ("", True),
+    ],
+)
+def test_the_outermost_process_of_a_rank_is_told_from_those_that_it_starts(
+    noted: str, outermost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = noted.replace("own", str(os.getpid()))
+    for name, value in {"RANK": "0", "SLURM_PROCID": "0", OUTERMOST: noted}.items():
+        monkeypatch.setenv(name, value)
+    assert is_outermost() == outermost

@@ -1,0 +1,127 @@
+"""What the launcher writes of a job whose ranks are played, and with which command and environment it starts them."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import TINY
+from multicard.core.errors import UserError
+from multicard.core.layout import rank_file
+from multicard.core.reasons import describe_reason
+from multicard.launch import job as job_module
+from multicard.launch.environment import LOOPBACK
+from multicard.launch.job import choose_profiler, run_job
+from multicard.launch.process import Ended
+from multicard.workloads.vision.parameters import VisionParameters
+
+HITS = [{"limit": "recompile_limit", "value": 8, "functions": 1}]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Run a job whose ranks leave these records and exit; the commands and environments that were started are kept."""
+
+    def run_played(*facts: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        def run(command: list[str], environment: dict[str, str], *_: Any) -> Ended:
+            run_played.started.append((command, environment))
+            scratch = Path(command[command.index("--job") + 1]).parent
+            for rank, own in enumerate(facts):
+                record = {"rank": rank, "outcome": "completed", "reason": None} | own
+                (scratch / rank_file("rank.json", rank)).write_text(json.dumps(record))
+            return Ended(0 if facts else 1, False, 1.0)
+
+        monkeypatch.setattr(job_module, "run", run)
+        parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
+        return run_job(parameters, Path("data"), tmp_path / "run", 300)
+
+    run_played.started = []
+    return run_played
+
+
+def test_settings_are_recorded_and_secrets_are_named_without_their_values(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choice = job_module.Choice("none", "nsys 1 is older than 2, which came with CUDA 3; torch uses 3", "a caveat")
+    monkeypatch.setattr(job_module, "choose_profiler", lambda *_: choice)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    for name in ("NVIDIA_API_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, "planted")
+    record, printed = job(profiler="auto"), capsys.readouterr().err
+    assert record["variables"]["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert f"starting, profiler none ({choice.why})\n" in printed
+    assert record["profiler"] == {
+        "used": "none", "why": choice.why, "caveat": "a caveat", "trace_missing": "no profiler was used",
+    }  # fmt: skip
+    [said] = [line for line in printed.splitlines() if "withheld that may be secret: " in line]
+    assert {"HF_TOKEN", "NVIDIA_API_KEY"} <= {*said.rpartition(": ")[2].split(", ")} & {*record["withheld"]}
+    assert "planted" not in printed + (tmp_path / "run" / "run.json").read_text()
+
+
+def test_ranks_that_share_a_gpu_fail_their_job(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MULTICARD_SHARED_GPU", raising=False)
+    for uuids, outcome in (("ab", "completed"), ("aa", "failed")):
+        gpus = [[{"uuid": uuid, "name": "H100"}] for uuid in uuids]
+        record = job(*({"gpus": own} for own in gpus), device="cuda", strategy="ddp", devices=2)
+        assert record["outcome"] == outcome
+        assert [rank["gpus"] for rank in record["ranks"]] == gpus
+
+
+def test_a_run_whose_profiler_failed_has_completed_and_says_why_it_has_no_trace(job: Any, tmp_path: Path) -> None:
+    facts = {"trace_problem": None, "compile_limits_hit": HITS}, {"trace_problem": "RuntimeError: no"}
+    record = job(*facts, strategy="ddp", devices=2, profiler="kineto")
+    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", "rank 1: RuntimeError: no")
+    assert json.loads((tmp_path / "run" / "trace" / "captured.json").read_text())["files"] == []
+    assert record["ranks"][0]["compile_limits_hit"] == HITS
+
+
+def test_ranks_of_one_node_meet_on_the_loopback_address_unless_configured_otherwise(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for device in ("cpu", "cuda"):
+        job(strategy="ddp", device=device)
+    # Of several nodes each finds its own; what srun passes on is the user's.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", LOOPBACK)
+    job(strategy="ddp", devices=2, nodes=2)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    job(strategy="ddp")
+    seen = [environment.get("GLOO_SOCKET_IFNAME") for _, environment in job.started]
+    assert seen == [LOOPBACK, LOOPBACK, None, "eth7"]
+    assert job.started[2][1]["TMPDIR"] == str(tmp_path)
+
+
+def test_in_a_job_of_slurm_ranks_write_to_a_folder_of_the_node(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert job({})["outcome"] == "completed"
+    [(command, _)] = job.started
+    assert str(tmp_path / "own") in command[-1]
+    assert not list((tmp_path / "own").glob("multicard-*")) and not list((tmp_path / "run").glob(".scratch-*"))
+
+
+def test_what_this_machine_cannot_run_fails_with_the_reason(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = type(job_module.WORKLOADS["vision"])
+    monkeypatch.setattr(work, "refusal", lambda *_: "no C compiler")
+    record = job()
+    assert (record["outcome"], record["reason"]["code"], job.started) == ("failed", "cannot_run", [])
+    assert "no C compiler" in describe_reason(record["reason"])
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"run.json", "steps.csv", "epochs.csv", "log.txt"}
+
+
+def test_a_configured_nsys_that_cannot_be_used_is_an_error_and_auto_takes_pytorchs(without_nsys: None) -> None:
+    assert choose_profiler("auto", "cpu") == ("kineto", "no nsys on the PATH", None)
+    with pytest.raises(UserError, match=r"^profiler: nsys cannot be used: no nsys on the PATH$"):
+        choose_profiler("nsys", "cpu")
+    hidden = "Slurm starts the ranks outside of the process that it runs"
+    assert choose_profiler("auto", "cpu", hidden).name == "kineto"
+    with pytest.raises(UserError, match=f"nsys would see no rank: {hidden}$"):
+        choose_profiler("nsys", "cpu", hidden)

@@ -1,0 +1,291 @@
+"""The outcome of a job, by what its ranks reported, how its launcher exited and what it printed."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicard.core.files import write_json
+from multicard.core.reasons import Reason, describe_reason
+from multicard.launch.outcome import judge, judge_gpus, measured_step_s
+from multicard.launch.process import Ended
+from multicard.workloads.script.outcome import judge_script
+from multicard.workloads.script.parameters import ScriptParameters
+
+# As gloo, NCCL and the store of a process group say that another rank has gone.
+LOST = [
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:4120",
+    "RuntimeError: [pair.cc:552] Read error [127.0.0.1]:30: Connection reset by peer",
+    "DistBackendError: NCCL error, remote process exited or there was a network error, NCCL version 2.28.9",
+    "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown?",
+]
+# How torchrun ends: the first to fail comes last.
+FAILURES = """
+Failures:
+[1]:
+  time      : 2026-11-21_04:00:00
+  host      : node
+  rank      : {} (local_rank: {})
+  exitcode  : {} (pid: 11)
+  error_file: <N/A>
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_04:00:00
+  host      : node
+  rank      : {} (local_rank: {})
+  exitcode  : {} (pid: 10)
+  error_file: <N/A>
+"""
+
+
+def failures(other: tuple[int, int], first: tuple[int, int]) -> str:
+    """The list of torchrun, of ranks and their exit codes."""
+    return FAILURES.format(other[0], *other, first[0], *first)
+
+
+def ended_as(outcome: str, rank: int, code: str = "error", **facts: Any) -> dict[str, Any]:
+    """The record of a rank."""
+    reason = None if outcome == "completed" else Reason(code, rank=rank, **facts).record()
+    return {"rank": rank, "outcome": outcome, "reason": reason}
+
+
+def failed(rank: int, message: str) -> dict[str, Any]:
+    return ended_as("failed", rank, message=message)
+
+
+def short(rank: int) -> dict[str, Any]:
+    return ended_as("failed", rank, "too_few_steps", steps=4, needed_steps=9)
+
+
+def judged(folder: Path, records: list[dict[str, Any]], exit_code: int = 1, log: str = "", **nodes: Any) -> str:
+    """Why a job of two ranks failed, in words."""
+    (folder / "log.txt").write_text(log)
+    outcome, reason = judge(Ended(exit_code, False, 1.0), records, 2, 60.0, folder / "log.txt", **nodes)
+    assert outcome == "failed"
+    return describe_reason(reason.record())
+
+
+COMPLETED = [ended_as("completed", rank) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "timed_out", "expected"),
+    [
+        (COMPLETED, 0, False, "completed"),
+        # A profiler or launcher that ends badly after the ranks are done takes nothing from the run.
+        (COMPLETED, 143, False, "completed"),
+        (COMPLETED, 0, True, "completed"),
+        (COMPLETED[:1], 0, True, "timed_out"),
+        ([failed(0, "x"), ended_as("out_of_memory", 1, "out_of_memory")], 1, False, "out_of_memory"),
+        ([ended_as("out_of_memory", 1, "out_of_memory")], 1, True, "out_of_memory"),  # the other waits to the end
+        ([COMPLETED[0], ended_as("diverged", 1, "diverged")], 1, False, "diverged"),
+        (COMPLETED[:1], 1, False, "failed"),
+        ([COMPLETED[0], failed(1, "x")], 1, False, "failed"),
+        ([], 0, False, "failed"),
+    ],
+)
+def test_what_the_ranks_wrote_decides_the_outcome(
+    records: list[dict[str, Any]], exit_code: int, timed_out: bool, expected: str
+) -> None:
+    outcome, reason = judge(Ended(exit_code, timed_out, 1.0), records, 2, 60.0, Path("no log.txt"))
+    assert outcome == expected
+    assert (reason is None) == (expected == "completed")
+
+
+def test_a_broken_connection_is_the_reason_only_where_there_is_no_other(tmp_path: Path) -> None:
+    for lost in LOST:
+        assert judged(tmp_path, [failed(0, lost), failed(1, "the cause")]) == "rank 1: the cause"
+        assert judged(tmp_path, [failed(0, lost), COMPLETED[1]]) == f"rank 0: {lost}"
+
+
+def test_an_error_is_the_reason_before_ranks_that_waited_for_the_one_that_had_it(tmp_path: Path) -> None:
+    waited = ended_as("failed", 0, "steps_disagree", step=21)
+    assert judged(tmp_path, [waited, failed(1, "FileNotFoundError: shard7")]) == "rank 1: FileNotFoundError: shard7"
+
+
+def test_where_nothing_was_reported_the_reason_is_what_was_printed_last(tmp_path: Path) -> None:
+    said = "train.py: error: the following arguments are required: --data"
+    log = (
+        f"usage: train.py\n{said}\nGenerated:\n\t/a\n"
+        "E1123 10:00 7 torch/distributed/elastic/multiprocessing/api.py:988] failed (exitcode: 2) local_rank: 0\n"
+    )
+    assert judged(tmp_path, [], 2, log) == f"exit code 2: {said}; rank 0, 1 exited without reporting"
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "listed", "reason"),
+    [
+        # Both ended between two looks of torchrun: it takes the one of the lower rank for the first.
+        ([failed(0, LOST[0])], 1, ((1, -9), (0, 1)), "rank 1: killed by SIGKILL, as Linux does when memory runs out"),
+        # torchrun kills what does not end by itself; that is not what went wrong.
+        ([], 1, ((0, -9), (1, -11)), "rank 1: killed by SIGSEGV"),
+        ([], 1, ((0, -9), (1, 1)), "exit code 1; rank 0, 1 exited without reporting"),
+        ([failed(1, "ValueError: x")], 1, ((0, -9), (1, 1)), "rank 1: ValueError: x"),
+        # Without its list: torchrun itself was killed, nsys exits as a shell does, no signal, and nobody else.
+        ([], -9, None, "killed by SIGKILL, as Linux does when memory runs out; rank 0, 1 exited without reporting"),
+        ([], 128 + 11, None, "killed by SIGSEGV; rank 0, 1 exited without reporting"),
+        ([], 3, None, "exit code 3; rank 0, 1 exited without reporting"),
+        ([failed(0, LOST[0]), failed(1, LOST[1])], -9, None, f"rank 0: {LOST[0]}"),
+    ],
+)
+def test_of_ranks_that_did_not_report_the_first_to_exit_is_named(
+    records: list[dict[str, Any]], exit_code: int, listed: Any, reason: str, tmp_path: Path
+) -> None:
+    assert judged(tmp_path, records, exit_code, failures(*listed) if listed else "") == reason
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "listed", "reason"),
+    [
+        ([short(0)], 0, None, "rank 0: the script ended after 4 of 9 steps"),
+        ([short(0)], 3, None, "rank 0: exit code 3: out of samples"),
+        ([short(0)], 1, ((1, -15), (0, 5)), "rank 0: exit code 5: out of samples"),
+        ([short(0)], 1, ((1, -9), (1, -9)), "rank 0: the script ended after 4 of 9 steps"),
+        # The one that the launcher did not end.
+        ([short(0), short(1)], 1, ((0, -15), (1, 1)), "rank 1: exit code 1: out of samples"),
+    ],
+)
+def test_a_script_that_exits_with_an_error_is_not_told_to_train_longer(
+    records: list[dict[str, Any]], exit_code: int, listed: Any, reason: str, tmp_path: Path
+) -> None:
+    log = f"step 4, error: 0.3\nout of samples\n{failures(*listed) if listed else ''}"
+    assert judged(tmp_path, records, exit_code, log).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "reason"),
+    [
+        ([failed(0, LOST[0])], 1, f"rank 0 on n1: {LOST[0]}; rank 1 on n2 exited without reporting"),
+        ([failed(0, "ValueError: x")], 1, "rank 0 on n1: ValueError: x"),
+        ([failed(0, LOST[0]), failed(1, "ValueError: x")], 1, "rank 1 on n2: ValueError: x"),
+        ([], 128 + 15, "killed by SIGTERM; rank 0 on n1, 1 on n2 exited without reporting"),
+    ],
+)
+def test_of_several_nodes_the_reason_names_the_one_that_failed(
+    records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
+) -> None:
+    assert judged(tmp_path, records, exit_code, node_of={0: "n1", 1: "n2"}) == reason
+
+
+def test_a_completed_job_on_fewer_gpus_than_its_devices_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on(*uuids: str) -> list[dict[str, Any]]:
+        return [{"rank": rank, "gpus": [{"uuid": uuid} for uuid in own]} for rank, own in enumerate(uuids)]
+
+    assert judge_gpus(on("a", "b"), 2) == judge_gpus(on("ab"), 2) == ("completed", None)  # by ddp, by dp
+    for ranks, found in ((on("a", "a"), 1), ([{"rank": 0}, {"rank": 1}], 0)):
+        outcome, reason = judge_gpus(ranks, 2)
+        assert (outcome, reason) == ("failed", Reason("wrong_gpus", devices=2, gpus=found))
+    assert f"its 2 devices share GPUs (distinct: {found})" in describe_reason(reason.record())
+    monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
+    assert judge_gpus(on("a", "a"), 2) == ("completed", None)
+
+
+def test_the_step_time_that_is_printed_is_that_of_the_slowest_rank_over_all_epochs(tmp_path: Path) -> None:
+    rows = ["rank,epoch,window,start_s,duration_s", "0,1,warmup,0,50"]
+    rows += ["0,1,measured,50,1", "0,1,measured,51.5,1", "0,2,measured,90,1.5"]  # 2.5 s and 1.5 s for three steps
+    rows += ["1,1,measured,50,1", "1,1,measured,51,1", "1,2,measured,90,1"]
+    (tmp_path / "steps.csv").write_text("\n".join(rows))
+    assert measured_step_s(tmp_path / "steps.csv") == pytest.approx(4 / 3)
+    (tmp_path / "steps.csv").write_text("\n".join(rows[:2]))
+    assert measured_step_s(tmp_path / "steps.csv") is None
+
+
+# What is judged further of a script: which of its processes trained, and how far they came.
+
+
+def script(folder: Path, *trained: int, made: tuple[int, ...] = (), **changes: Any) -> ScriptParameters:
+    """A job of two devices of which these ranks trained, each in a process, and made so many steps."""
+    for number, rank in enumerate(trained):
+        facts = {"rank": rank, "steps": True, "program": "train.py", "error": None}
+        write_json(folder / f"process.json.{number}", facts)
+    for rank, count in enumerate(made):
+        (folder / f"made.rank{rank}").write_bytes(struct.pack("q", count))
+    return ScriptParameters(**({"command": ["train.py"], "device": "cpu", "devices": 2} | changes))
+
+
+@pytest.mark.parametrize(
+    ("exchanged", "outcome"),
+    [([False, False], "failed"), ([False, True], "completed"), ([None, False], "completed"), ([False], "completed")],
+)
+def test_only_ranks_of_which_none_exchanged_anything_trained_apart(
+    exchanged: list[bool | None], outcome: str, tmp_path: Path
+) -> None:
+    ranks = [COMPLETED[rank] | {"observed": {"exchanged": each}} for rank, each in enumerate(exchanged)]
+    p = script(tmp_path, *range(len(ranks)), devices=len(ranks))
+    found, reason = judge_script(p, "completed", None, ranks, tmp_path)
+    assert found == outcome
+    if outcome == "failed":
+        assert reason == Reason("trained_apart", ranks=2)
+        said = describe_reason(reason.record())
+        assert "init_process_group" in said and "DistributedSampler" not in said
+
+
+@pytest.mark.parametrize(
+    ("ended", "devices", "trained", "completed", "expected"),
+    [
+        ("exited", 2, [0, 0], [0], Reason("same_rank", rank=0, ranks=2)),
+        ("timed_out", 2, [0, 0], [0], Reason("same_rank", rank=0, ranks=2)),  # one that takes no notice
+        ("timed_out", 2, [1, 1], [], Reason("same_rank", rank=1, ranks=2)),
+        ("timed_out", 1, [0, 0], [], Reason("hidden_ranks", ranks=2, devices=1)),
+        ("timed_out", 2, [0, 1], [], Reason("timed_out")),
+        ("timed_out", 2, [0], [0], Reason("timed_out")),  # the other one may hang
+        ("exited", 2, [0], [0], Reason("hidden_ranks", ranks=1, devices=2)),
+    ],
+)
+def test_ranks_that_are_hidden_are_named_before_what_they_bring_about(
+    ended: str, devices: int, trained: list[int], completed: list[int], expected: Reason, tmp_path: Path
+) -> None:
+    p = script(tmp_path, *trained, devices=devices)
+    outcome = "timed_out" if ended == "timed_out" else "failed"
+    reason = Reason(ended, exit_code=0) if ended == "exited" else Reason(ended)
+    found = judge_script(p, outcome, reason, [COMPLETED[rank] for rank in completed], tmp_path)
+    assert found == ("timed_out" if expected.code == "timed_out" else "failed", expected)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ((5, 5), ": it had made 5 of at least 72 steps"),  # 10 + 50 + 2 + 10
+        ((30, 22), ": steps made: rank 0 30, rank 1 22; every rank has to make the same number"),
+        ((30,), ": steps made: rank 0 30, rank 1 0; every rank has to make the same number"),
+        ((0, 0), ""),
+    ],
+)
+def test_a_script_that_reaches_its_time_limit_is_told_how_far_it_came(
+    made: tuple[int, ...], said: str, tmp_path: Path
+) -> None:
+    p = script(tmp_path, *range(len(made)), made=made)
+    outcome, reason = judge_script(p, "timed_out", Reason("timed_out", time_limit_s=3600), [], tmp_path)
+    assert outcome == "timed_out"
+    assert describe_reason(reason.record()) == f"exceeded its time limit of 60 min{said}"
+
+
+def test_a_script_without_an_optimizer_that_reaches_its_time_limit_is_told_so(tmp_path: Path) -> None:
+    facts = {"python": "3.12.0", "torch": "2.11.0", "rank": None, "steps": False, "program": "train.py", "error": None}
+    write_json(tmp_path / "process.json.1", facts)
+    outcome, reason = judge_script(script(tmp_path), "timed_out", Reason("timed_out"), [], tmp_path)
+    assert (outcome, reason.code) == ("timed_out", "no_steps")
+
+
+def test_ranks_that_were_ended_because_one_exited_are_not_told_to_agree(tmp_path: Path) -> None:
+    p = script(tmp_path, 0, 1, made=(17, 16))
+    _, reason = judge_script(p, "failed", Reason("exited", exit_code=3), [], tmp_path)
+    assert describe_reason(reason.record()) == "exit code 3: steps made: rank 0 17, rank 1 16"
+
+
+def test_one_process_that_uses_fewer_gpus_than_it_has_is_told_so(tmp_path: Path) -> None:
+    on_gpus = {"device": "cuda", "devices": 4, "launcher": "python"}
+    found = Reason("wrong_gpus", devices=4, gpus=3)
+    p = script(tmp_path, 0, **on_gpus)
+    assert judge_script(p, "failed", found, COMPLETED[:1], tmp_path)[1] == Reason("unused_gpus", devices=4, gpus=3)
+    assert judge_script(p, "completed", None, COMPLETED[:1], tmp_path) == ("completed", None)
+    p = script(tmp_path, 0, 1, **on_gpus)  # by mp.spawn
+    assert judge_script(p, "failed", found, COMPLETED[:1], tmp_path)[1] == Reason("hidden_ranks", ranks=2, devices=1)
+
+
+@pytest.mark.parametrize(("devices", "hinted"), [(1, True), (2, False)])
+def test_a_script_that_expects_a_launcher_is_told_how_to_get_one(devices: int, hinted: bool, tmp_path: Path) -> None:
+    reason = Reason("error", rank=0, message="KeyError: 'WORLD_SIZE'")
+    outcome, found = judge_script(script(tmp_path, devices=devices), "failed", reason, [], tmp_path)
+    assert outcome == "failed" and ("state launcher: torchrun" in found.message) is hinted
