@@ -56,10 +56,9 @@ def test_a_figure_of_a_scenario(results: Results) -> None:
     assert plt.get_fignums() == before
     with pytest.raises(UserError, match="no figure x, expected one of "):
         results.figure("x", scenario="s0")
-    with pytest.raises(
-        UserError, match=r"techniques needs vary\.technique and workload llm, found the workload vision"
-    ):
-        results.figure("techniques", "s1")
+    for name, needs in (("techniques", "vary.technique and workload llm"), ("dpo_rewards", "workload llm")):
+        with pytest.raises(UserError, match=f"{name} needs {needs}, found the workload vision in the scenario s1"):
+            results.figure(name, "s1")
 
 
 def test_claims_and_recommendations(results: Results) -> None:

@@ -68,11 +68,8 @@ RUN_ELSEWHERE = (
     (r"snakemake --profile profiles/local machine", "tests/workflow/test_snakefile.py", '"machine"'),
     (r"snakemake --profile profiles/local.*", "tests/workflow/test_pipeline.py", '"--profile", "profiles/local"'),
     (r"multicard scale --devices 1,2,4 .*", "tests/cli/test_scale_command.py", 'shell_commands("README.md")'),
-    (
-        r"multicard (?:scale|run) .*",
-        "docs/own-training.md",
-        "{0}\n",
-    ),  # whose commands tests/cli/test_own_training.py runs
+    # The commands of this page tests/cli/test_own_training.py runs.
+    (r"multicard (?:scale|run) .*", "docs/own-training.md", "{0}\n"),
     (r"multicard adopt .*", "tests/cli/test_adopt_command.py", 'shell_commands("docs/adopt.md")'),
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),

@@ -59,7 +59,7 @@ def test_the_best_is_found_with_a_part_of_the_configurations(searched: tuple[Sea
     assert search.best == BEST == max(SPACE.configurations.values(), key=truth)
     assert len({configuration for configuration, _ in asked}) < len(search.all) == 48
     assert "expects an improvement" in search.ended[0]
-    # What was told decides what is asked, so that a search goes on after it was ended.
+    # What was told decides what is asked, so that a search that was ended can be taken up.
     assert finish(Search(SPACE, maximize=True, repeats=3), slight) == asked
 
 
@@ -91,6 +91,9 @@ def test_the_budget_is_not_exceeded_and_part_of_it_is_kept_for_repeats() -> None
     assert len(finish(search, slight)) <= 12
     assert len(search.completed[search.best]) == 3
     assert search.ended[0].startswith("the budget is spent, ")
+    few = Search(Space({"a": [1, 2]}, {(0,): "1", (1,): "2"}), maximize=True, repeats=3, budget=3.5)
+    assert len(finish(few, lambda *_: 2.0)) == 3  # both, and one of them again
+    assert few.ended[-1] == "the budget for repeats is spent"
 
 
 def test_a_small_budget_tries_several_configurations_before_it_repeats_one() -> None:
