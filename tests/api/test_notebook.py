@@ -13,7 +13,7 @@ from browser import CHROMIUM, browser
 from conftest import ROOT
 from synthetic import nsys_export
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.rare
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +47,16 @@ def shown(outputs: dict[str, dict[str, Any]], text: str) -> dict[str, Any]:
     return found
 
 
-def test_a_trace_is_shown_with_its_tables_and_reasons(outputs: dict[str, dict[str, Any]]) -> None:
+def test_a_trace_is_shown_with_its_tables_and_a_figure_as_a_picture(
+    outputs: dict[str, dict[str, Any]],
+) -> None:
     html = next(iter(outputs.values()))["text/html"]
     assert "<strong>Trace report.sqlite</strong>" in html
     assert "kernels" in html and "cannot tell: the capture holds no samples of device counters" in html
     assert "gemm" in shown(outputs, "trace.kernels")["text/html"]
 
-
-@pytest.mark.parametrize("figure", ["trace.figure", "results.figure"])
-def test_a_figure_is_a_picture(figure: str, outputs: dict[str, dict[str, Any]]) -> None:
-    assert len(shown(outputs, figure)["image/png"]) > 10_000
+    for figure in ("trace.figure", "results.figure"):
+        assert len(shown(outputs, figure)["image/png"]) > 10_000
 
 
 def test_results_are_shown_as_tables_and_text(outputs: dict[str, dict[str, Any]]) -> None:

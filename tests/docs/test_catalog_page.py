@@ -3,30 +3,23 @@
 import re
 
 import pandas as pd
-import pytest
 import yaml
 
 from conftest import ROOT
-from multicard.analysis.claims import COLUMNS, COMPARISON_COLUMNS, TEST_COLUMNS, read_claims
+from multicard.analysis.claims import COLUMNS, COMPARISON_COLUMNS, SHIPPED, TEST_COLUMNS, read_claims
 from multicard.analysis.claims_page import page as claims_page
 from multicard.analysis.measures import outcome_table
 from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.analysis.tables import COSTS, scaling_models_table, speedup_table
 from multicard.experiment.figures import FIGURES as CATALOG
-from multicard.experiment.figures import Figure
 from multicard.figures.__main__ import page
 
-FIGURES, FILES = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("figures.md", "files.md"))
+FIGURES, FILES = page(), (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
 
 
-def test_the_page_of_figures_is_the_generated_one() -> None:
-    assert page() == FIGURES, "python -m multicard.figures > docs/figures.md"
-
-
-def test_the_page_of_claims_is_the_generated_one_and_has_each_claim_with_its_tests() -> None:
-    file, shown = ROOT / "resources" / "claims.yaml", (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    assert claims_page(read_claims(file)) == shown, "python -m multicard.analysis.claims_page > docs/claims.md"
-    for claim in yaml.safe_load(file.read_text(encoding="utf-8")):
+def test_the_page_of_claims_has_each_claim_with_its_tests() -> None:
+    shown = claims_page(read_claims(SHIPPED))
+    for claim in yaml.safe_load(SHIPPED.read_text(encoding="utf-8")):
         [section] = re.findall(rf"^## `{claim['id']}`\n(.*?)(?=^## |\Z)", shown, re.M | re.S)
         prose = " ".join(section.partition("\n| ")[0].split())
         assert claim["claim"] in prose and f"*Refuted if:* {claim['refuted_if']}" in prose
@@ -34,14 +27,13 @@ def test_the_page_of_claims_is_the_generated_one_and_has_each_claim_with_its_tes
         assert rows == [test["statement"] for test in claim["tests"]]
 
 
-@pytest.mark.parametrize("entry", CATALOG.values(), ids=list(CATALOG))
-def test_the_page_says_of_each_figure_what_its_catalog_does(entry: Figure) -> None:
-    [section] = re.findall(rf"^### `{entry.name}`\n\n(.*?)(?=^##)", FIGURES, re.M | re.S)
-    heading, caption, limits = (" ".join(part.split()) for part in section.strip().split("\n\n"))
-    assert heading.startswith(f"**{entry.question}**")
-    assert all(name is None or name in heading for name in (entry.axis, entry.workload, entry.answers))
-    assert caption == entry.caption
-    assert limits == f"*Limits:* {entry.limits}"
+def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
+    for entry in CATALOG.values():
+        [section] = re.findall(rf"^### `{entry.name}`\n\n(.*?)(?=^##)", FIGURES, re.M | re.S)
+        heading, caption, limits = (" ".join(part.split()) for part in section.strip().split("\n\n"))
+        assert heading.startswith(f"**{entry.question}**")
+        assert all(name is None or name in heading for name in (entry.axis, entry.workload, entry.answers))
+        assert (caption, limits) == (entry.caption, f"*Limits:* {entry.limits}")
 
 
 def test_every_column_of_the_written_tables_is_described() -> None:
@@ -52,31 +44,15 @@ def test_every_column_of_the_written_tables_is_described() -> None:
         for devices in (1, 2, 4)
     ]
     measures = pd.DataFrame(rows)
-    columns = {
-        *speedup_table(measures),
-        *scaling_models_table(measures),
-        *scaling_models_table(measures[:0]),
-        *COSTS,
-    } - {
-        "strategy",
-        "devices",
-    }
+    models = {*scaling_models_table(measures), *scaling_models_table(measures[:0])}
+    columns = {*speedup_table(measures), *models, *COSTS} - {"strategy", "devices"}
     assert {"serial_share_low", "serial_fraction_low", "reason", "others", "caveats"} <= columns
     assert {name for name in columns if f"`{name}`" not in FIGURES} == set()
-
-
-@pytest.mark.parametrize("word", sorted({*COLUMNS, *COMPARISON_COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names}))
-def test_every_column_of_claims_and_of_gathered_runs_is_described(word: str) -> None:
-    assert f"`{word}`" in FILES
-
-
-@pytest.mark.parametrize("word", list(outcome_table([], {})))
-def test_every_column_of_outcomes_is_described(word: str) -> None:
-    assert f"`{word}`" in FILES
+    others = {*COLUMNS, *COMPARISON_COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
+    assert {name for name in others if f"`{name}`" not in FILES} == set()
 
 
 def test_every_test_that_the_definitions_name_is_there() -> None:
-    page = (ROOT / "docs/measuring.md").read_text(encoding="utf-8")
-    named = re.findall(r"`(\w+/test_\w+\.py)`", page)
-    assert len(set(named)) > 20
+    named = set(re.findall(r"`(\w+/test_\w+\.py)`", (ROOT / "docs/measuring.md").read_text(encoding="utf-8")))
+    assert len(named) > 20
     assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []

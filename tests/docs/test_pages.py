@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import yaml
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from PIL import Image
 
 from analysis.synthetic_results import images, make_results
@@ -34,6 +35,7 @@ from synthetic import nsys_export
 
 pytestmark = pytest.mark.slow
 
+OTHER_READMES = ("config/README.md", "benchmarks/README.md", "resources/recorded/README.md")
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 NEEDS = ("a GPU", "a cluster", "the internet")
 MARK = re.compile(rf"needs (?:[\w ]+ and )?({'|'.join(NEEDS)})\b")
@@ -51,7 +53,7 @@ RUN_HERE = (
     r"snakemake .* --dry-run",
     r"sed -i .* config/\S+",
     r"python \w+\.py",
-    r"python -m (multicard\.experiment|pytest tests/\S+ -k .*|multicard\.(experiment|figures)( --docs)? > \S+)",
+    r"python -m (multicard\.experiment|pytest tests/\S+ -k .*|multicard\.experiment > \S+)",
     r"make clean",
 )
 # What another program of the repository runs: a pattern, the program, and a text of it by which that is seen.
@@ -66,11 +68,8 @@ RUN_ELSEWHERE = (
     (r"snakemake --profile profiles/local machine", "tests/workflow/test_snakefile.py", '"machine"'),
     (r"snakemake --profile profiles/local.*", "tests/workflow/test_pipeline.py", '"--profile", "profiles/local"'),
     (r"multicard scale --devices 1,2,4 .*", "tests/cli/test_scale_command.py", 'shell_commands("README.md")'),
-    (
-        r"multicard (?:scale|run) .*",
-        "docs/own-training.md",
-        "{0}\n",
-    ),  # whose commands tests/cli/test_own_training.py runs
+    # The commands of this page tests/cli/test_own_training.py runs.
+    (r"multicard (?:scale|run) .*", "docs/own-training.md", "{0}\n"),
     (r"multicard adopt .*", "tests/cli/test_adopt_command.py", 'shell_commands("docs/adopt.md")'),
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
@@ -156,10 +155,12 @@ def runs_here(command: str) -> bool:
     return any(re.fullmatch(pattern, command) for pattern in RUN_HERE)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_is_run_by_a_test_or_marked(page: str) -> None:
-    unknown = [command for command in shell_commands(page) if not (runs_here(command) or runs_elsewhere(command))]
-    assert not unknown, f"run them here (RUN_HERE), name their test (RUN_ELSEWHERE), or mark the block: {unknown}"
+def test_every_command_is_run_by_a_test_or_marked() -> None:
+    known = {*SHELL, "yaml", "python", "json", "diff", "text"}
+    for page in PAGES:
+        unknown = [command for command in shell_commands(page) if not (runs_here(command) or runs_elsewhere(command))]
+        assert not unknown, f"{page}: run it here (RUN_HERE), name its test (RUN_ELSEWHERE), or mark it: {unknown}"
+        assert {block.language for block in blocks(page)} <= known, page
 
 
 def test_a_command_that_nothing_runs_is_found() -> None:
@@ -167,12 +168,6 @@ def test_a_command_that_nothing_runs_is_found() -> None:
     found = [command for block in parsed(text) for command in block.commands]
     assert found == ["unknown", "make test"]
     assert [runs_here(command) or runs_elsewhere(command) for command in found] == [False, True]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_block_says_what_language_it_is(page: str) -> None:
-    known = {*SHELL, "yaml", "python", "json", "diff", "text"}
-    assert {block.language for block in blocks(page)} <= known
 
 
 @pytest.fixture(scope="module")
@@ -237,18 +232,23 @@ def complete(settings: dict[str, Any]) -> dict[str, Any]:
     return {"scenarios": {"any": asked}} | settings | ({"datasets": datasets} if datasets else {})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(block.settings for block in blocks(page))])
-def test_every_configuration_is_valid(page: str, untouched: Path) -> None:
-    for block in blocks(page):
-        if block.settings is None or block.needs:
-            continue
+def test_every_configuration_is_valid(untouched: Path) -> None:
+    found = [(page, block) for page in PAGES for block in blocks(page) if block.settings and not block.needs]
+    assert len({page for page, _ in found}) > 5
+    for page, block in found:
         assert set(block.settings) <= set(Experiment.model_fields), block.text
         with chdir(untouched):
             check(complete(block.settings), page)
 
 
+TYPED = [page for page in PAGES if any(map(runs_here, shell_commands(page)))]
+
+
+# The page on extending trains what it adds.
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(map(runs_here, shell_commands(page)))], ids=lambda page: Path(page).stem
+    "page",
+    [pytest.param(page, marks=[pytest.mark.rare] if page == "docs/extending.md" else []) for page in TYPED],
+    ids=lambda page: Path(page).stem,
 )
 def test_what_a_page_tells_to_type_works_in_its_order(page: str, project: Path) -> None:
     for block in blocks(page):
@@ -300,26 +300,24 @@ def test_the_data_sets_of_the_worked_example_can_be_prepared(project: Path, monk
     assert json.loads((project / "data/pictures/provenance.json").read_text())["train_samples"] == 8
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_files_and_folders_that_a_page_names_are_there(page: str) -> None:
+def inline(page: str) -> list[Token]:
+    """Pieces of the running text of a page."""
+    tokens = MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text(encoding="utf-8"))
+    return [child for token in tokens for child in token.children or ()]
+
+
+def test_files_and_folders_that_a_page_names_are_there() -> None:
     known = (
         r"(?:src|tests|workflow|config|envs|resources|profiles|docs|benchmarks)/[\w./-]+|Makefile|Snakefile|\.ci/run"
     )
-    users = {"config/mine.yaml"}
-    named = {
-        child.content.rstrip("/")
-        for token in MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text(encoding="utf-8"))
-        for child in token.children or ()
-        if child.type == "code_inline" and re.fullmatch(known, child.content)
-    }
-    missing = {name for name in named - users if not (ROOT / name).exists()}
-    assert not missing
+    code = {child.content.rstrip("/") for page in PAGES for child in inline(page) if child.type == "code_inline"}
+    named = {text for text in code if re.fullmatch(known, text)} - {"config/mine.yaml"}
+    assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
-@pytest.mark.parametrize("page", [*PAGES, "benchmarks/README.md", "resources/recorded/README.md"])
+@pytest.mark.parametrize("page", ["README.md", *OTHER_READMES])
 def test_links_to_files_lead_somewhere(page: str) -> None:
-    for token in MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text(encoding="utf-8")):
-        for child in token.children or ():
-            target = child.attrGet("href") or child.attrGet("src")
-            if target and not re.match(r"[a-z]+:|#", target):
-                assert ((ROOT / page).parent / target.partition("#")[0]).exists(), target
+    """Links of the pages in docs/ are followed by `mkdocs build --strict`."""
+    links = [target for child in inline(page) if (target := child.attrGet("href") or child.attrGet("src"))]
+    files = [target.partition("#")[0] for target in links if not re.match(r"[a-z]+:|#", target)]
+    assert [target for target in files if not ((ROOT / page).parent / target).exists()] == []

@@ -12,13 +12,12 @@ import pytest
 from browser import CHROMIUM, Browser, browser
 from conftest import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.rare
 
 PHONE, DESK = 390, 1280
 WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth > window.innerWidth"
-
-
 BROKEN = ("nowhere.md", "files.md#nowhere", "../README.md")
+GENERATED = {"parameters", "figures", "claims"}
 
 
 @pytest.fixture(scope="module")
@@ -32,28 +31,25 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     # Not --quiet: without warnings nothing is strict.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder / "site")]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return folder / "site", done
-
-
-@pytest.fixture(scope="module")
-def site(built: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
-    return built[0]
+    return folder / "site", subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_a_link_that_leads_nowhere_stops_the_build_and_nothing_else_does(
     built: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
-    _, done = built
+    site, done = built
     assert done.returncode == 1
     warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
     assert len(warnings) == len(BROKEN), done.stderr
     for link in BROKEN:
         assert sum(f"'{link}'" in line for line in warnings) == 1, done.stderr
-
-
-def test_make_docs_is_strict() -> None:
     assert "mkdocs build --strict\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    # Every document is a page, and so is what follows from the code.
+    pages = {path.stem for path in site.glob("*.html")} - {"404"}
+    assert pages == {path.stem for path in (ROOT / "docs").glob("*.md")} | GENERATED
+    assert "image_size_scaling" in (site / "figures.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +60,9 @@ def opened() -> Iterator[Browser]:
         yield page
 
 
-def test_the_search_works_from_a_disk(site: Path, opened: Browser) -> None:
+def test_the_search_works_from_a_disk(built: tuple[Path, object], opened: Browser) -> None:
     opened.width(DESK)
-    opened.open(site / "index.html")
+    opened.open(built[0] / "index.html")
     opened.run("document.querySelector('.md-search__input').focus()")
     opened.wait("document.querySelector('iframe')")
     typed = "search.value = 'student'; search.dispatchEvent(new Event('keyup', {bubbles: true}))"
@@ -77,27 +73,14 @@ def test_the_search_works_from_a_disk(site: Path, opened: Browser) -> None:
     assert opened.complaints == []
 
 
-def test_every_document_is_a_page(site: Path) -> None:
-    pages = {path.stem for path in site.glob("*.html")} - {"404"}
-    assert pages == {path.stem for path in (ROOT / "docs").glob("*.md")}
-
-
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    [
-        (PHONE, "light"),
-        (DESK, "dark"),
-        pytest.param(PHONE, "dark", marks=pytest.mark.rare),
-        pytest.param(DESK, "light", marks=pytest.mark.rare),
-    ],
-)
+@pytest.mark.parametrize(("width", "scheme"), [(PHONE, "light"), (DESK, "dark")])
 def test_pages_open_from_a_disk_fit_the_screen_and_ask_for_nothing_else(
-    site: Path, opened: Browser, width: int, scheme: str
+    built: tuple[Path, object], opened: Browser, width: int, scheme: str
 ) -> None:
     opened.width(width)
     opened.scheme(scheme)
     for name in ("index", "figures", "software", "extending"):
-        opened.open(site / f"{name}.html")
+        opened.open(built[0] / f"{name}.html")
         assert opened.run("document.querySelector('h1').textContent.length > 0")
         assert not opened.run(WIDER_THAN_THE_SCREEN), name
         assert opened.complaints == []

@@ -32,11 +32,7 @@ def test_a_hang_is_put_down_to_peer_to_peer_where_it_passes_without(monkeypatch:
     assert found.found == f"{HUNG}; with NCCL_P2P_DISABLE=1: 100 GB/s bus bandwidth: 100 MB between 2 ranks in 1.00 ms"
     assert "ACS" in found.do and "IOMMU" in found.do
     assert [arguments[4:] for arguments in asked] == [(), ({"NCCL_P2P_DISABLE": "1"},)]
-
-
-def test_a_hang_with_and_without_peer_to_peer_is_answered_with_what_else_to_try(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    # Where it hangs without as well, something else is to be tried.
     [found], _ = judged(monkeypatch, [Exchange(2, problem=HUNG, hung=True)] * 2)
     assert (found.verdict, found.found) == ("error", f"{HUNG}; with NCCL_P2P_DISABLE=1 as well")
     assert "NCCL_DEBUG=INFO" in found.do

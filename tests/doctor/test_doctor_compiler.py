@@ -33,7 +33,6 @@ def looked(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], *runs: Any) -
 @pytest.mark.parametrize(
     ("run", "devices"),
     [
-        ({"device": "cuda", "compile": True}, ["cuda"]),
         ({"device": "cuda", "compile": False, "cuda_graphs": True}, ["cuda"]),
         ({"device": "cuda", "compile": False, "packed": True}, ["cuda"]),  # flex attention
         ({"device": "cpu", "compile": True}, ["cpu"]),
@@ -49,21 +48,17 @@ def test_it_compiles_for_the_devices_of_runs_that_compile(
     assert [check.verdict for check in found] == ["ok"] * len(devices)
 
 
-def test_a_gpu_for_which_no_kernel_was_compiled_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_not_compiled_or_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimpleNamespace(parameters=SimpleNamespace(device="cuda", compile=True))
     monkeypatch.setattr(compiler, "ask", lambda *_: Answer(compiler.DONE))
-    [found] = compiler.checks(ON_GPU, [SimpleNamespace(parameters=SimpleNamespace(device="cuda", compile=True))])
+    [found] = compiler.checks(ON_GPU, [run])
     assert (found.verdict, found.found) == ("warning", "compiled, but not by Triton")
-
-
-def test_a_kernel_that_cannot_be_compiled_or_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "ask", lambda *_: Answer("", "python ended with 1, saying: AssertionError"))
-    [found] = compiler.checks(ON_GPU, [SimpleNamespace(parameters=SimpleNamespace(device="cuda", packed=True))])
+    [found] = compiler.checks(ON_GPU, [run])
     assert (found.check, found.verdict) == ("Triton kernel", "error")
     assert found.found == "cannot be compiled: python ended with 1, saying: AssertionError"
-
-
-def test_without_a_gpu_that_starts_nothing_is_compiled_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looked(monkeypatch, {"torch": "2.11.0", "gpus": []}, {"device": "cuda", "compile": True}) == ([], [])
+    # Without a GPU that starts nothing is compiled for one.
+    assert compiler.checks({"torch": "2.11.0", "gpus": []}, [run]) == []
 
 
 @pytest.mark.slow

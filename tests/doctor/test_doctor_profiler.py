@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -21,23 +22,26 @@ CPU = {"torch": "2.11.0", "cuda": "13.0", "gpus": []}
 GPU = CPU | {"gpus": [["H100", 1]], "started": True}
 VERSION = "NVIDIA Nsight Systems version "
 OLD, OF_CUDA_13 = f"{VERSION}2023.4.4.54-234433681190v0", f"{VERSION}2025.3.2.474-253236389321v0"
+RECORDS = 'echo report > "$out"'
+
+Look = Callable[..., dict[str, Check]]
 
 
-def looked(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    facts: dict,
-    version: str,
-    profile: str = "exit 0",
-    export: str = "exit 0",
-    limit_s: float = 20,
-) -> dict[str, Check]:
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
     """Look at a fake nsys; its scripts find the name of their output in $out, and only run where there is one."""
+    monkeypatch.chdir(tmp_path)
     fake = place(tmp_path, monkeypatch, "nsys")
-    find_out = "for word; do case $word in --output=*) out=${word#--output=} ;; esac; done"
-    cases = f"--version,) echo '{version}' ;; profile,?*) {profile} ;; export,?*) {export} ;;"
-    fake("nsys", f"{find_out}\ncase $1,$out in {cases} esac")
-    return {check.check: check for check in profiler.checks(facts, limit_s)}
+
+    def looked(
+        facts: dict, profile: str = "exit 0", export: str = "exit 0", version: str = OLD, limit_s: float = 20
+    ) -> dict[str, Check]:
+        find_out = "for word; do case $word in --output=*) out=${word#--output=} ;; esac; done"
+        cases = f"--version,) echo '{version}' ;; profile,?*) {profile} ;; export,?*) {export} ;;"
+        fake("nsys", f"{find_out}\ncase $1,$out in {cases} esac")
+        return {check.check: check for check in profiler.checks(facts, limit_s)}
+
+    return looked
 
 
 def exported(path: Path, table: str, rows: int) -> str:
@@ -64,99 +68,77 @@ def test_on_a_gpu_it_is_said_whether_kernels_are_recorded() -> None:
     assert found.found.endswith("with its kernels") or found.verdict == "error"
 
 
-def test_without_nsys_the_other_profiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place(tmp_path, monkeypatch, "nsys")
-    [only] = profiler.checks(CPU)
-    assert (only.verdict, only.found) == ("warning", "not on the PATH")
-    assert "PyTorch's profiler" in only.do
-
-
 @pytest.mark.parametrize(
     ("version", "cuda", "says"),
     [
         (OLD, "13.0", "2023.4.4.54 is older than 2025.3.2, which came with CUDA 13.0; torch uses 13.0"),
         (OLD, "12.4", "2023.4.4.54"),
         (OLD, "12.7", "2023.4.4.54 is older than 2024.4.2, which came with CUDA 12.6; torch uses 12.7"),
-        (OF_CUDA_13, "13.0", "2025.3.2.474"),
         (OF_CUDA_13, "13.9", "2025.3.2.474 is older than 2026.1.3, which came with CUDA 13.3; torch uses 13.9"),
         (OF_CUDA_13, "10.2", "2025.3.2.474"),
     ],
 )
-def test_an_nsys_older_than_torchs_cuda_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str | None, says: str
-) -> None:
-    found = looked(tmp_path, monkeypatch, CPU | {"cuda": cuda}, version)["nsys"]
+def test_an_nsys_older_than_torchs_cuda_is_noted(look: Look, version: str, cuda: str, says: str) -> None:
+    found = look(CPU | {"cuda": cuda}, version=version)["nsys"]
     assert (found.found, found.verdict) == (says, "warning" if "older" in says else "ok")
     assert ("profiler: auto uses PyTorch's" in found.do) == ("older" in says)
 
 
-def test_a_torch_that_cannot_name_ranges_for_nsys_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(tmp_path, monkeypatch, CPU | {"cuda": None}, OLD)
-    assert list(found) == ["nsys"], "there is nothing to try"
-    assert (found["nsys"].verdict, found["nsys"].found) == (
+def test_without_nsys_or_ranges_the_other_profiler_is_named(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [only] = profiler.checks(CPU)
+    assert (only.verdict, only.found) == ("warning", "not on the PATH")
+    assert "PyTorch's profiler" in only.do
+    [only] = look(CPU | {"cuda": None}).values()  # there is nothing to try
+    assert (only.verdict, only.found) == (
         "warning", "2023.4.4.54, but torch has no NVTX, since it was built without CUDA",
     )  # fmt: skip
+    for script in (GARBAGE, HANG):
+        monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
+        place(tmp_path, monkeypatch, "nsys")("nsys", script)
+        [only] = profiler.checks(CPU)
+        assert (only.verdict, only.found.startswith("cannot tell its version: ")) == ("error", True)
 
 
-@pytest.mark.parametrize("script", [GARBAGE, HANG, "exit 3"])
-def test_an_nsys_without_a_version_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
-    place(tmp_path, monkeypatch, "nsys")("nsys", script)
-    [only] = profiler.checks(CPU)
-    assert only.verdict == "error"
-    assert only.found.startswith("cannot tell its version: ")
-
-
-def test_an_exit_code_of_0_without_a_report_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = looked(tmp_path, monkeypatch, CPU, OLD)["nsys recording"]
+def test_a_recording_counts_by_its_report_and_not_by_its_exit_code(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = look(CPU)["nsys recording"]
     assert (found.verdict, found.found) == ("error", "fails: nsys left no report")
-    importer = 'echo raw > "${out%.nsys-rep}.qdstrm"'
-    found = looked(tmp_path, monkeypatch, CPU, OLD, profile=importer)["nsys recording"]
+    found = look(CPU, 'echo raw > "${out%.nsys-rep}.qdstrm"')["nsys recording"]
     assert "importer is missing" in found.found
     assert not Path(".qdstrm").exists()
-
-
-def test_a_report_counts_whatever_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export = exported(tmp_path / "made.sqlite", "NVTX_EVENTS", 1)
-    found = looked(tmp_path, monkeypatch, CPU, OLD, 'echo report > "$out"; exit 143', export)["nsys recording"]
-    assert found.verdict == "ok"
-
-
-def test_a_recording_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look(CPU, f"{RECORDS}; exit 143", export)["nsys recording"].verdict == "ok"
     monkeypatch.setattr(process, "GRACE_S", 1)
-    found = looked(tmp_path, monkeypatch, CPU, OLD, HANG, limit_s=0.5)["nsys recording"]
+    found = look(CPU, HANG, limit_s=0.5)["nsys recording"]
     assert (found.verdict, found.found) == ("error", "fails: did not end within 0.5 s")
 
 
 def test_a_recording_does_not_meet_temporary_files_of_another_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp" / "nvidia").touch()  # where nsys makes a folder, and this is none
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     strict = 'mkdir -p "$TMPDIR/nvidia" || exit 1; '
     export = strict + exported(tmp_path / "made.sqlite", "NVTX_EVENTS", 1)
-    found = looked(tmp_path, monkeypatch, CPU, OLD, f'{strict}echo report > "$out"', export)["nsys recording"]
+    found = look(CPU, f"{strict}{RECORDS}", export)["nsys recording"]
     assert found.verdict == "ok", found
 
 
 @pytest.mark.parametrize(("rows", "verdict"), [(3, "ok"), (0, "error")])
-def test_on_gpus_the_kernels_must_be_in_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, verdict: str
-) -> None:
+def test_on_gpus_the_kernels_must_be_in_the_report(look: Look, tmp_path: Path, rows: int, verdict: str) -> None:
     export = exported(tmp_path / "made.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL", rows)
-    found = looked(tmp_path, monkeypatch, GPU, OLD, 'echo report > "$out"', export)["nsys recording"]
-    assert found.verdict == verdict
-    assert "kernel" in found.found
+    found = look(GPU, RECORDS, export)["nsys recording"]
+    assert (found.verdict, "kernel" in found.found) == (verdict, True)
 
 
-@pytest.mark.parametrize("export", ["echo no >&2; exit 1", "exit 0", 'echo garbage > "$out"', HANG])
-def test_a_report_that_does_not_export_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: str) -> None:
-    limit_s = 1 if export == HANG else 20
-    found = looked(tmp_path, monkeypatch, CPU, OLD, 'echo report > "$out"', export, limit_s)["nsys recording"]
-    assert found.verdict == "error"
-    assert found.found.startswith("fails: ")
+@pytest.mark.parametrize("export", ["exit 0", 'echo garbage > "$out"', HANG])
+def test_a_report_that_does_not_export_is_wrong(look: Look, export: str) -> None:
+    found = look(CPU, RECORDS, export, limit_s=1 if export == HANG else 20)["nsys recording"]
+    assert (found.verdict, found.found.startswith("fails: ")) == ("error", True)
 
 
 def test_the_installed_version_stands_in_the_table_of_versions() -> None:

@@ -1,5 +1,6 @@
 """Slurm and a profile for it are held against each other. Slurm's tools are fakes here."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,63 +27,65 @@ ROWS = [
 ]
 ANSWERS = {"sinfo": sinfo(ROWS), "scontrol": "echo 'MinJobAge               = 300 sec'", "sacctmgr": "exit 1"}
 NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
+SACCTMGR = "case $* in *associations*) printf 'mine\\nours\\n' ;; *) printf 'normal|\\nshort|00:30:00\\n' ;; esac"
+
+Look = Callable[..., dict[str, Check]]
 
 
-def looked(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    profile: dict[str, Any] | None = None,
-    demanded: bool = False,
-    fits: slurm.Fits | None = None,
-    **scripts: str | None,
-) -> dict[str, Check]:
-    folder = tmp_path / f"tools{len(list(tmp_path.iterdir()))}"
-    folder.mkdir()
-    fake = place(folder, monkeypatch, *TOOLS)
-    for tool in TOOLS:
-        script = scripts.get(tool, ANSWERS.get(tool, "echo slurm 24.05.4"))
-        if script is not None:
-            fake(tool, script)
-    return {one.check: one for one in slurm.checks(profile, demanded, fits)}
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    """Give checks of a profile with fakes of the tools; a script replaces that of a tool, None takes the tool away."""
+
+    def looked(
+        profile: dict[str, Any] | None = None,
+        demanded: bool = False,
+        fits: slurm.Fits | None = None,
+        **scripts: str | None,
+    ) -> dict[str, Check]:
+        folder = tmp_path / f"tools{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        fake = place(folder, monkeypatch, *TOOLS)
+        for tool in TOOLS:
+            script = scripts.get(tool, ANSWERS.get(tool, "echo slurm 24.05.4"))
+            if script is not None:
+                fake(tool, script)
+        return {one.check: one for one in slurm.checks(profile, demanded, fits)}
+
+    return looked
 
 
 def a_profile(**options: Any) -> dict[str, Any]:
     return {"executor": "slurm", "slurm-status-command": "squeue", "default-resources": {}} | options
 
 
-def test_partitions_are_listed_with_the_gpus_of_their_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(tmp_path, monkeypatch)
+def test_partitions_are_listed_with_the_gpus_of_their_nodes(look: Look) -> None:
+    found = look()
     assert found["Slurm"].found == "24.05.4, with sbatch, srun, sinfo, squeue"
     assert found["Slurm partitions"].found == (
         "debug: 2 nodes; gpu: 16 nodes of 4 h100 GPUs, 1 node of 8 a100 GPUs; old: 1 node of 2 GPUs (not up)"
     )
+    without = look(sinfo=sinfo(["all|up|3|(null)|4|1:00:00|8000"]))["Slurm partitions"]
+    assert (without.verdict, without.do) == ("warning", "no node declares GPUs (gres) to Slurm")
 
 
-def test_nodes_that_declare_no_gpus_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(tmp_path, monkeypatch, sinfo=sinfo(["all|up|3|(null)|4|1:00:00|8000"]))["Slurm partitions"]
-    assert (found.verdict, found.do) == ("warning", "no node declares GPUs (gres) to Slurm")
-
-
-@pytest.mark.parametrize("command", [None, "sacct"])
+@pytest.mark.parametrize(
+    ("command", "sacct", "verdict"),
+    [
+        (None, NO_ACCOUNTING, "error"),
+        ("sacct", NO_ACCOUNTING, "error"),
+        ("squeue", NO_ACCOUNTING, "ok"),
+        ("sacct", "exit 0", "ok"),
+    ],
+)
 def test_without_accounting_a_profile_must_ask_squeue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str | None
+    look: Look, command: str | None, sacct: str, verdict: str
 ) -> None:
-    profile = a_profile(**{"slurm-status-command": command})
-    found = looked(tmp_path, monkeypatch, profile, sacct=NO_ACCOUNTING)["Slurm accounting"]
-    assert found.verdict == "error"
-    assert "Slurm accounting storage is disabled" in found.found
-    assert found.do.startswith("slurm-status-command: squeue in the profile")
-
-
-def test_without_accounting_a_profile_that_asks_squeue_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(tmp_path, monkeypatch, a_profile(), sacct=NO_ACCOUNTING)
-    assert found["Slurm accounting"].verdict == "ok"
-    assert found["profile: account"].verdict == "ok"
-
-
-def test_with_accounting_either_command_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(tmp_path, monkeypatch, a_profile(**{"slurm-status-command": "sacct"}))["Slurm accounting"]
-    assert (found.verdict, found.found) == ("ok", "sacct answers; the profile asks sacct")
+    found = look(a_profile(**{"slurm-status-command": command}), sacct=sacct)
+    accounting = found["Slurm accounting"]
+    assert accounting.verdict == verdict
+    assert ("Slurm accounting storage is disabled" in accounting.found) == (sacct == NO_ACCOUNTING)
+    assert verdict == "ok" or accounting.do.startswith("slurm-status-command: squeue in the profile")
+    assert found["profile: account"].verdict == ("ok" if sacct == NO_ACCOUNTING else "warning")
 
 
 @pytest.mark.parametrize(
@@ -94,44 +97,35 @@ def test_with_accounting_either_command_will_do(tmp_path: Path, monkeypatch: pyt
         {"set-resources": ["launch_run:slurm_partition=h100"]},
     ],
 )
-def test_a_partition_that_the_cluster_has_not_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resources: dict[str, Any]
-) -> None:
-    found = looked(tmp_path, monkeypatch, a_profile(**resources))["profile: partition"]
+def test_a_partition_that_the_cluster_has_not_is_wrong(look: Look, resources: dict[str, Any]) -> None:
+    found = look(a_profile(**resources))["profile: partition"]
     assert (found.verdict, found.found) == ("error", "not known to this Slurm: h100")
     assert found.do == "slurm_partition in the profile: one of debug, gpu, old"
 
 
-def test_partition_and_account_of_a_profile_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    resources = {"slurm_partition": "gpu", "slurm_account": "plgrid-gpu"}
-    found = looked(tmp_path, monkeypatch, a_profile(**{"default-resources": resources}))
-    assert [(found[key].verdict, found[key].found) for key in ("profile: partition", "profile: account")] == [
-        ("ok", "gpu"),
-        ("ok", "plgrid-gpu"),
-    ]
-    found = looked(tmp_path, monkeypatch, a_profile())
-    assert {found[key].verdict for key in ("profile: partition", "profile: account")} == {"warning"}
+def test_partition_and_account_of_a_profile_are_told(look: Look) -> None:
+    keys = ("profile: partition", "profile: account")
+    found = look(a_profile(**{"default-resources": {"slurm_partition": "gpu", "slurm_account": "plgrid-gpu"}}))
+    assert [(found[key].verdict, found[key].found) for key in keys] == [("ok", "gpu"), ("ok", "plgrid-gpu")]
+    found = look(a_profile())
+    assert {found[key].verdict for key in keys} == {"warning"}
 
 
 @pytest.mark.parametrize(
     ("partition", "cluster", "has"),
     [
-        ("gpu", {"nodes": 16, "gpus_per_node": 4, "cpus_per_node": 96}, None),
-        ("gpu", {"nodes": "17", "gpus_per_node": "4"}, None),
-        ("gpu", {"gpus_per_node": 8}, None),
+        ("gpu", {"nodes": "17", "gpus_per_node": "4", "cpus_per_node": 96}, None),
         ("gpu", {"nodes": 2, "gpus_per_node": 8}, 1),
         ("gpu", {"nodes": 2, "gpus_per_node": 4, "cpus_per_node": 256}, 0),
-        ("debug", {"nodes": 1, "gpus_per_node": 1}, 0),
         ("old", {"nodes": 1, "gpus_per_node": 2}, 0),  # which is down
         (None, {"nodes": 19}, None),
     ],
 )
 def test_what_a_profile_says_of_the_nodes_must_be_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: str | None, cluster: dict[str, Any], has: int | None
+    look: Look, partition: str | None, cluster: dict[str, Any], has: int | None
 ) -> None:
     resources = {"slurm_partition": partition} if partition else {}
-    profile = a_profile(**{"default-resources": resources, "config": {"cluster": cluster}})
-    found = looked(tmp_path, monkeypatch, profile)["profile: cluster"]
+    found = look(a_profile(**{"default-resources": resources, "config": {"cluster": cluster}}))["profile: cluster"]
     assert found.verdict == ("ok" if has is None else "error"), found
     assert has is None or found.found.endswith(f"of which its partitions have {has}")
 
@@ -146,26 +140,22 @@ def kept(seconds: int) -> str:
     [
         (kept(300), NO_ACCOUNTING, "ok", ""),
         (kept(240), NO_ACCOUNTING, "warning", "ask the cluster's administrators for MinJobAge=300"),
-        (kept(60), NO_ACCOUNTING, "error", "ask the cluster's administrators for MinJobAge=300"),
         (kept(60), "exit 0", "error", "slurm-status-command: sacct in the profile"),
         (kept(0), "exit 0", "ok", "slurm-status-command: sacct in the profile"),
         (kept(0), NO_ACCOUNTING, "error", "ask the cluster's administrators for MinJobAge=300"),
         (GARBAGE, "exit 0", "warning", "slurm-status-command: sacct in the profile"),
-        ("exit 1", NO_ACCOUNTING, "warning", "ask the cluster's administrators for MinJobAge=300"),
     ],
 )
 def test_a_slurm_that_forgets_jobs_before_their_end_is_seen_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str, sacct: str, verdict: str, do: str
+    look: Look, scontrol: str, sacct: str, verdict: str, do: str
 ) -> None:
-    found = looked(tmp_path, monkeypatch, a_profile(), scontrol=scontrol, sacct=sacct)["Slurm MinJobAge"]
+    found = look(a_profile(), scontrol=scontrol, sacct=sacct)["Slurm MinJobAge"]
     assert (found.verdict, found.do) == (verdict, do), found
 
 
-@pytest.mark.parametrize("profile", [None, {"cores": "all"}, a_profile(**{"slurm-status-command": "sacct"})])
-def test_only_a_profile_that_asks_squeue_needs_jobs_that_are_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any] | None
-) -> None:
-    assert "Slurm MinJobAge" not in looked(tmp_path, monkeypatch, profile, scontrol=kept(1))
+def test_only_a_profile_that_asks_squeue_needs_jobs_that_are_remembered(look: Look) -> None:
+    for profile in ({"cores": "all"}, a_profile(**{"slurm-status-command": "sacct"})):
+        assert "Slurm MinJobAge" not in look(profile, scontrol=kept(1))
 
 
 CLUSTER = {"nodes": 1, "gpus_per_node": "4", "cpus_per_node": "96"}
@@ -175,10 +165,9 @@ def fits_of(
     time_limit_min: int = 60, cluster: dict[str, str] | None = None, timing: str = "exclusive", **fixed: Any
 ) -> slurm.Fits:
     """Checks for an experiment of one run."""
-    cluster = CLUSTER | (cluster or {})
     scenario = {"question": "?", "figures": ["step_breakdown"], "fixed": {"strategy": "ddp-ds"} | fixed}
-    stated = {"time_limit_min": time_limit_min, "timing": timing, "cluster": cluster, "scenarios": {"a": scenario}}
-    return partial(runs.on_nodes, matrix=Matrix.plan(check(stated, "test")))
+    stated = {"time_limit_min": time_limit_min, "timing": timing, "cluster": CLUSTER | (cluster or {})}
+    return partial(runs.on_nodes, matrix=Matrix.plan(check(stated | {"scenarios": {"a": scenario}}, "test")))
 
 
 def for_runs(partition: str, **options: Any) -> dict[str, Any]:
@@ -193,7 +182,6 @@ def for_runs(partition: str, **options: Any) -> dict[str, Any]:
         ("debug", 20, {}, "minutes asked for: launch_run 30, ", ""),
         ("debug", 21, {}, "launch_run asks for 31 min, its partition allows 30: the job would stay", "at most 20;"),
         ("debug,gpu", 2870, {}, "minutes asked for: launch_run 2880, ", ""),
-        ("gpu", 2871, {}, "launch_run asks for 2881 min, its partition allows 2880: the job would", "at most 2870;"),
         ("debug", 60, {"set-resources": {"launch_run": {"runtime": 25}}}, "minutes asked for: launch_run 25, ", ""),
         # The steps of a group run one after the other, those of one stage side by side.
         ("debug", 20, {"groups": {"judge_claims": "end", "recommend": "end", "write_report": "end"}}, "end 20", ""),
@@ -202,41 +190,31 @@ def for_runs(partition: str, **options: Any) -> dict[str, Any]:
             {"groups": ["measure_scenario=all", "draw_figures=all", "judge_claims=all", "write_report=all"]},
             "all asks for 40 min, its partition allows 30: the job would stay pending", "set-resources",
         ),
-        ("gpu", 20, {"set-resources": {"write_report": {"runtime": 31, "slurm_partition": "debug"}}},
-         "write_report asks for 31 min, its partition allows 30: the job would stay pending", "set-resources"),
     ],
 )  # fmt: skip
 def test_a_partition_must_allow_the_time_that_rules_and_groups_ask_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    partition: str, limit_min: int, options: dict[str, Any], found: str, do: str,
-) -> None:  # fmt: skip
-    told = looked(tmp_path, monkeypatch, for_runs(partition, **options), fits=fits_of(limit_min))["profile: time"]
+    look: Look, partition: str, limit_min: int, options: dict[str, Any], found: str, do: str
+) -> None:
+    told = look(for_runs(partition, **options), fits=fits_of(limit_min))["profile: time"]
     assert (found in told.found, told.verdict) == (True, "error" if do else "ok"), told
     assert do in told.do
 
 
-def test_small_steps_are_checked_without_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_steps_are_checked_without_a_configuration(look: Look) -> None:
     profile = for_runs("debug", **{"set-resources": {"export_trace": {"mem_mb": 16001}}})
-    found = looked(tmp_path, monkeypatch, profile, fits=runs.on_nodes)
+    found = look(profile, fits=runs.on_nodes)
     assert "launch_run" not in found["profile: time"].found
     assert found["profile: memory"].found.startswith("export_trace asks for up to 16001 MB of a node, which has 16000")
-
-
-@pytest.mark.parametrize(("components", "verdict"), [(5, "ok"), (6, "error")])
-def test_memory_of_a_group_counts_what_runs_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, components: int, verdict: str
-) -> None:
     profile = for_runs("debug", groups={"judge_claims": "end", "recommend": "end", "write_report": "end"})
-    profile["group-components"] = [f"end={components}"]  # of 3000 MB; the nodes have 16000
-    assert looked(tmp_path, monkeypatch, profile, fits=runs.on_nodes)["profile: memory"].verdict == verdict
+    for components, verdict in ((5, "ok"), (6, "error")):  # side by side, of 3000 MB; the nodes have 16000
+        profile["group-components"] = [f"end={components}"]
+        assert look(profile, fits=runs.on_nodes)["profile: memory"].verdict == verdict
 
 
-def test_the_shipped_profile_fits_a_partition_of_one_hour_and_8_gb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    profile = read_profile(ROOT / "profiles/slurm")
+def test_the_shipped_profile_fits_a_partition_of_one_hour_and_8_gb(look: Look) -> None:
     small = sinfo(["gpu|up|2|gpu:4|16|1:00:00|8000"])
-    found = looked(tmp_path, monkeypatch, profile, fits=fits_of(15, device="cpu"), sinfo=small, sacct=NO_ACCOUNTING)
+    profile = read_profile(ROOT / "profiles/slurm")
+    found = look(profile, fits=fits_of(15, device="cpu"), sinfo=small, sacct=NO_ACCOUNTING)
     verdicts = {name: one.verdict for name, one in found.items() if name.startswith("profile")}
     assert set(verdicts.values()) == {"ok"}, found
     assert {"profile: time", "profile: memory", "profile: cluster"} <= set(verdicts)
@@ -245,86 +223,56 @@ def test_the_shipped_profile_fits_a_partition_of_one_hour_and_8_gb(
 @pytest.mark.parametrize(
     ("asks", "options", "verdict", "says"),
     [
-        (900_000, {"retries": 0}, "ok", "MB asked for: launch_run 900000, "),
         (400_000, {"retries": 1}, "ok", "MB asked for: launch_run 400000, "),
         (900_000, {"retries": 1}, "warning", "submitted again after a failure, launch_run asks for up to 1800000 MB"),
         (900_000, {"retries": 1, "cluster": {"memory_per_node_gb": "1000"}}, "ok", "launch_run 900000"),
         (1_100_000, {}, "error", "launch_run asks for up to 1100000 MB of a node, which has 1000000: Slurm refuses it"),
         (1_100_000, {"set-resources": {"launch_run": {"mem_mb": 64000}}, "retries": 1}, "ok", "launch_run 64000"),
+        (1_100_000, {"timing": "exclusive"}, "ok", "launch_run all of a node, "),  # a node to itself
     ],
 )
 def test_a_node_must_have_the_memory_that_a_run_asks_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: int, options: dict[str, Any], verdict: str, says: str
+    look: Look, monkeypatch: pytest.MonkeyPatch, asks: int, options: dict[str, Any], verdict: str, says: str
 ) -> None:
     monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: asks)
-    fits = fits_of(devices=4, cluster=options.get("cluster"), timing="shared")
-    found = looked(tmp_path, monkeypatch, for_runs("gpu", **options), fits=fits)["profile: memory"]
+    options = dict(options)
+    fits = fits_of(devices=4, cluster=options.get("cluster"), timing=options.pop("timing", "shared"))
+    found = look(for_runs("gpu", **options), fits=fits)["profile: memory"]
     assert (found.verdict, says in found.found) == (verdict, True), found
-    if verdict == "warning":
-        assert found.do == "memory_per_node_gb: 1000 under config: cluster:"
+    assert verdict != "warning" or found.do == "memory_per_node_gb: 1000 under config: cluster:"
 
 
-def test_a_run_that_has_its_node_to_itself_gets_all_of_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: 1_100_000)
-    found = looked(tmp_path, monkeypatch, for_runs("gpu"), fits=fits_of(devices=4))["profile: memory"]
-    assert (found.verdict, "launch_run all of a node, " in found.found) == ("ok", True), found
-
-
-def test_a_profile_under_which_preempted_jobs_are_waited_for_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = looked(tmp_path, monkeypatch, a_profile(**{"slurm-no-requeue": True}))["profile: requeue"]
+def test_a_profile_under_which_preempted_jobs_are_waited_for_is_a_warning(look: Look) -> None:
+    found = look(a_profile(**{"slurm-no-requeue": True}))["profile: requeue"]
     assert (found.verdict, found.do) == ("warning", "slurm-requeue: true instead")
-    assert "profile: requeue" not in looked(tmp_path, monkeypatch, a_profile())
+    assert "profile: requeue" not in look(a_profile())
 
 
-def test_runs_that_no_node_takes_and_nodes_that_are_down_ask_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_runs_that_no_node_takes_and_nodes_that_are_down_ask_for_nothing(look: Look) -> None:
+    assert "launch_run" not in look(for_runs("gpu"), fits=fits_of(devices=8))["profile: time"].found
+    assert "profile: time" not in look(for_runs("old"), fits=fits_of())
+
+
+def test_a_slurm_that_does_not_answer_is_wrong_only_where_a_profile_demands_it(
+    look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = looked(tmp_path, monkeypatch, for_runs("gpu"), fits=fits_of(devices=8))
-    assert "launch_run" not in found["profile: time"].found
-    assert "profile: time" not in looked(tmp_path, monkeypatch, for_runs("old"), fits=fits_of())
-
-
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        (GARBAGE, "cannot tell: an answer that makes no sense"),
-        (HANG, "cannot tell: sinfo did not end within 0.3 s"),
-        ("exit 1", "cannot tell: sinfo ended with 1, saying: nothing"),
-    ],
-)
-def test_a_sinfo_that_is_of_no_use_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
-) -> None:
-    monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
-    [only] = looked(tmp_path, monkeypatch, a_profile(), sinfo=script).values()
-    assert (only.check, only.verdict, only.found) == ("Slurm", "warning", says)
-
-
-@pytest.mark.parametrize("listing", ["printf 'gpu|up|many|gpu:\\n|||\\n'", "exit 1", GARBAGE])
-def test_a_slurm_that_lists_no_partitions_is_wrong_only_where_it_is_demanded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str
-) -> None:
-    script = f'[ "$1" = --version ] && echo slurm 24.05.4 && exit; {listing}'
-    found = looked(tmp_path, monkeypatch, a_profile(), sinfo=script)
-    assert [one.verdict for one in found.values()] == ["ok", "warning"]
-    found = looked(tmp_path, monkeypatch, a_profile(), demanded=True, sinfo=script)
-    assert [one.verdict for one in found.values()] == ["ok", "error"]
-
-
-def test_no_slurm_is_wrong_only_where_a_profile_demands_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = dict.fromkeys(TOOLS)
-    assert looked(tmp_path, monkeypatch, a_profile(), **nothing)["Slurm"].verdict == "warning"
-    assert looked(tmp_path, monkeypatch, a_profile(), demanded=True, **nothing)["Slurm"].verdict == "error"
-    assert looked(tmp_path, monkeypatch, {"cores": "all"}, demanded=True, **nothing)["Slurm"].verdict == "warning"
-
-
-def test_a_missing_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(tmp_path, monkeypatch, sbatch=None)["Slurm"]
-    assert found.found == "24.05.4, but no working sbatch"
+    assert look(a_profile(), **nothing)["Slurm"].verdict == "warning"
+    assert look(a_profile(), demanded=True, **nothing)["Slurm"].verdict == "error"
+    assert look({"cores": "all"}, demanded=True, **nothing)["Slurm"].verdict == "warning"
+    for listing in ("printf 'gpu|up|many|gpu:\\n|||\\n'", "exit 1"):
+        script = f'[ "$1" = --version ] && echo slurm 24.05.4 && exit; {listing}'
+        for demanded, verdict in ((False, "warning"), (True, "error")):
+            found = look(a_profile(), demanded=demanded, sinfo=script)
+            assert [one.verdict for one in found.values()] == ["ok", verdict]
+    assert look(sbatch=None)["Slurm"].found == "24.05.4, but no working sbatch"
+    for script, says in (
+        (GARBAGE, "an answer that makes no sense"),
+        (HANG, "sinfo did not end within 0.3 s"),
+    ):
+        monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
+        [only] = look(a_profile(), sinfo=script).values()
+        assert (only.check, only.verdict, only.found) == ("Slurm", "warning", f"cannot tell: {says}")
 
 
 def test_a_profile_is_read_from_its_folder_and_faults_are_one_line(tmp_path: Path) -> None:
@@ -337,21 +285,15 @@ def test_a_profile_is_read_from_its_folder_and_faults_are_one_line(tmp_path: Pat
         read_profile(tmp_path)
 
 
-@pytest.mark.parametrize("state", ["drained", "draining", "drained*", "down", "idle*", "down*", "inval"])
-def test_a_partition_whose_nodes_take_no_jobs_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
-) -> None:
-    nodes = f"gpu|up|2|gpu:4|96|1-00:00:00|256000|{state}"
-    found = looked(tmp_path, monkeypatch, for_runs("gpu"), fits=fits_of(), sinfo=sinfo([nodes]))
-    assert found["profile: partition"].verdict == "error"
-    assert "none of its nodes takes jobs" in found["profile: partition"].found
-    one_up = nodes.replace(f"|{state}", "|mixed")
-    some = looked(tmp_path, monkeypatch, for_runs("gpu"), fits=fits_of(), sinfo=sinfo([nodes, one_up]))
-    assert some["profile: partition"].verdict == "ok"
-    assert some["profile: cluster"].verdict == "ok"
-
-
-SACCTMGR = "case $* in *associations*) printf 'mine\\nours\\n' ;; *) printf 'normal|\\nshort|00:30:00\\n' ;; esac"
+@pytest.mark.parametrize(
+    ("state", "up"),
+    [("drained*", False), ("down", False), ("idle*", False), ("inval", False), ("mixed", True), ("powered_down", True)],
+)
+def test_a_partition_whose_nodes_take_no_jobs_is_wrong(look: Look, state: str, up: bool) -> None:
+    nodes = ["gpu|up|2|gpu:4|96|1-00:00:00|256000|drained", f"gpu|up|2|gpu:4|96|1-00:00:00|256000|{state}"]
+    found = look(for_runs("gpu"), fits=fits_of(), sinfo=sinfo(nodes))
+    assert found["profile: partition"].verdict == found["profile: cluster"].verdict == ("ok" if up else "error")
+    assert up or "none of its nodes takes jobs" in found["profile: partition"].found
 
 
 @pytest.mark.parametrize(
@@ -364,7 +306,6 @@ SACCTMGR = "case $* in *associations*) printf 'mine\\nours\\n' ;; *) printf 'nor
         ),
         ({"slurm-qos": "fast"}, "QOS", "error", "not known to this Slurm: fast"),
         ({"slurm-qos": "normal"}, "time", "ok", "launch_run 70"),
-        ({"slurm-qos": "short"}, "time", "error", "launch_run asks for 70 min, its QOS allows 30"),
         (
             {"default-resources": {"slurm_partition": "gpu", "qos": "short"}},
             "time", "error", "launch_run asks for 70 min, its QOS allows 30",
@@ -372,20 +313,18 @@ SACCTMGR = "case $* in *associations*) printf 'mine\\nours\\n' ;; *) printf 'nor
     ],
 )  # fmt: skip
 def test_account_and_qos_are_compared_with_slurm_s_accounting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], check_: str, verdict: str, says: str
+    look: Look, options: dict[str, Any], check_: str, verdict: str, says: str
 ) -> None:
-    found = looked(tmp_path, monkeypatch, for_runs("gpu", **options), fits=fits_of(), sacctmgr=SACCTMGR)
-    told = found[f"profile: {check_}"]
+    told = look(for_runs("gpu", **options), fits=fits_of(), sacctmgr=SACCTMGR)[f"profile: {check_}"]
     assert (told.verdict, says in told.found) == (verdict, True), told
 
 
-@pytest.mark.parametrize(("timing", "refuses"), [("shared", True), ("exclusive", False)])
 def test_runs_whose_memory_no_node_has_are_known_before_slurm_refuses_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timing: str, refuses: bool
+    look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked(tmp_path, monkeypatch)  # puts the fakes in place
+    look()  # puts the fakes in place
     monkeypatch.setattr("multicard.experiment.resources.memory_mb", lambda run: 16_001)
-    matrix = fits_of(timing=timing, device="cpu").keywords["matrix"]
-    found = runs.refused(for_runs("debug"), matrix)
-    assert list(found.values()) == (["Slurm refuses it: asks for 16001 MB, a node has 16000"] if refuses else [])
-    assert runs.refused(for_runs("gpu"), matrix) == {}
+    for timing, reasons in (("shared", ["Slurm refuses it: asks for 16001 MB, a node has 16000"]), ("exclusive", [])):
+        matrix = fits_of(timing=timing, device="cpu").keywords["matrix"]
+        assert list(runs.refused(for_runs("debug"), matrix).values()) == reasons
+        assert runs.refused(for_runs("gpu"), matrix) == {}

@@ -14,7 +14,6 @@ from conftest import ROOT
 from multicard.core.errors import UserError
 from multicard.experiment.config import json_schema
 from multicard.experiment.load import check, read_experiment, read_profile
-from multicard.experiment.parameters_page import page
 
 SIZES: dict[str, Any] = {
     "question": "Does it scale?",
@@ -194,11 +193,6 @@ def test_merge_keys_of_yaml_are_allowed(tmp_path: Path) -> None:
 def test_the_shipped_schema_is_the_models_schema() -> None:
     shipped = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text(encoding="utf-8"))
     assert shipped == json_schema(), "run: python -m multicard.experiment > workflow/schemas/config.schema.json"
-
-
-def test_the_page_about_parameters_is_the_generated_one() -> None:
-    shipped = (ROOT / "docs/parameters.md").read_text(encoding="utf-8")
-    assert shipped == f"{page()}\n", "run: python -m multicard.experiment --docs > docs/parameters.md"
 
 
 def test_a_list_of_values_has_the_schema_of_the_single_value() -> None:

@@ -10,12 +10,14 @@ import pandas as pd
 import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.scaling import add_scaling
 from multicard.analysis.scenario_tables import MEASURES, SCHEMAS, ScenarioTables, store
 from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import WORKLOADS
+from multicard.figures.draw import draw
 
 
 def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
@@ -158,6 +160,12 @@ def group_names(axes: Axes, horizontal: bool = False) -> list[str]:
 def heading(axes: Axes) -> str:
     """Title of a panel, wherever its style puts it."""
     return axes.get_title() + axes.get_title(loc="left")
+
+
+def said(name: str, tables: ScenarioTables) -> str:
+    """All words in a figure, on one line."""
+    figure, _ = draw(name, tables)
+    return " ".join(word for text in closed(figure).findobj(Text) for word in text.get_text().split())
 
 
 def closed(figure: Figure) -> Figure:

@@ -62,8 +62,5 @@ def test_of_a_single_epoch_the_time_with_its_warmup_is_shown(tmp_path: Path) -> 
     left, right = closed(figure).axes
     assert lengths(left) == lengths(right) == {MEASURED: [30]}
     assert data["other_time_s"].isna().all()
-
-
-def test_without_epochs_the_figure_says_so(tmp_path: Path) -> None:
-    _, data = draw("training_time", gathered(tmp_path, measured("vision", {})))
+    _, data = draw("training_time", gathered(tmp_path / "none", measured("vision", {})))
     assert data["nothing_to_show"].tolist() == ["no time of an epoch was recorded"]

@@ -32,7 +32,7 @@ def test_a_lone_point_has_its_name_close_above() -> None:
     assert 0 < box.y0 - point[1] < 12
 
 
-@pytest.mark.parametrize("step", [0.0, 0.2, 0.6])
+@pytest.mark.parametrize("step", [0.0, 0.2])
 def test_names_of_neighbours_do_not_cover_each_other(step: float) -> None:
     texts, found, _ = boxes([(5 + i * step, 5 + i * step, f"data set {i}") for i in range(6)])
     assert len(texts) == 6

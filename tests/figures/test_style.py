@@ -17,11 +17,14 @@ def test_a_legend_has_one_entry_per_label_of_all_its_panels() -> None:
     right.plot([0], [1], label="two")
     legend_below(figure, left, right)
     assert legend(closed(figure)) == [["one", "two"]]
+    figure, axes = plt.subplots()
+    legend_below(figure, axes)
+    assert closed(figure).legends == []
 
 
 def test_a_figure_of_many_configurations_fits_on_a_page_and_its_names_do_not_touch() -> None:
     heights = []
-    for count in (10, 28, 60):
+    for count in (10, 60):
         figure, axes = plt.subplots(figsize=(7, 1 + height_of(count)))
         axes.barh(range(count), [1] * count)
         group_axis(axes, [f"configuration {index}" for index in range(count)], horizontal=True)
@@ -47,13 +50,7 @@ def test_long_labels_share_fewer_columns() -> None:
     assert columns("a name as long as a series of three parameters") == 1
 
 
-def test_without_anything_to_name_there_is_no_legend() -> None:
-    figure, axes = plt.subplots()
-    legend_below(figure, axes)
-    assert closed(figure).legends == []
-
-
-@pytest.mark.parametrize("values", [(0, 5e6), (1e6, 1e6 + 1), (0, 3e-6)])
+@pytest.mark.parametrize("values", [(1e6, 1e6 + 1), (0, 3e-6)])
 def test_no_factor_of_an_axis_is_where_the_title_is(values: tuple[float, float]) -> None:
     with styled():
         figure, axes = plt.subplots()

@@ -11,14 +11,8 @@ from multicard.figures.llm import text_datasets
 
 def run(dataset: str, seconds: float = 0.1, tokens: float = 100, devices: int = 1, **more: Any) -> dict[str, Any]:
     """Synthetic run with so many tokens per step, of all ranks together, four samples to a rank, nothing padded."""
-    known = {
-        "iteration_time_s": seconds,
-        "tokens_per_step": tokens,
-        "tokens_per_sample": tokens / devices / 4,
-        "padding_share": 0.0,
-        "cut_share": 0.0,
-    }
-    return {"dataset": dataset, "devices": devices, **known, **more}
+    known = {"iteration_time_s": seconds, "tokens_per_step": tokens, "tokens_per_sample": tokens / devices / 4}
+    return {"dataset": dataset, "devices": devices, "padding_share": 0.0, "cut_share": 0.0, **known, **more}
 
 
 def drawn(*rows: dict[str, Any]) -> tuple:
@@ -33,32 +27,33 @@ def points(axes: Any) -> dict[str, list[tuple[float, float]]]:
     return {each.get_label(): list(zip(*each.lines[0].get_data(), strict=True)) for each in series}
 
 
-def test_panels_say_what_they_show_and_in_which_unit() -> None:
-    _, time, length, both = drawn(run("chats"), run("articles"))
+def test_times_and_lengths_are_side_by_side_the_first_set_above_and_each_set_is_a_point() -> None:
+    figure, time, length, both = drawn(run("chats", 0.1, 120), run("articles", 0.4, 800))
     assert (heading(time), time.get_xlabel()) == ("Iteration time", "Time per step (ms)")
     assert (heading(length), length.get_xlabel()) == ("Sample length", "Mean tokens per sample")
-    assert heading(both) == "Iteration time by tokens"
     assert (both.get_xlabel(), both.get_ylabel()) == ("Tokens per step and rank", "Time per step (ms)")
-
-
-def test_times_and_lengths_are_side_by_side_the_first_set_above() -> None:
-    _, time, length, _ = drawn(run("chats", 0.1, 120), run("articles", 0.4, 800))
     assert group_names(time, horizontal=True) == ["chats", "articles"]
     assert list(time.get_yticks()) == list(length.get_yticks())
-    assert time.yaxis_inverted()
-    assert length.yaxis_inverted()
+    assert time.yaxis_inverted() and length.yaxis_inverted()
     assert lengths(time) == {"1 CPU process": pytest.approx([100, 400])}
     assert list(lengths(length).values()) == [pytest.approx([30, 200])]
+    assert points(both) == {"1 CPU process": [pytest.approx((120, 100)), pytest.approx((800, 400))]}
+    assert words(both) == ["chats", "articles"]
+    # So that proportional times lie on a line through the corner.
+    assert both.get_xlim()[0] == both.get_ylim()[0] == 0
+    assert legend(figure) == [["1 CPU process"]]  # of padding it does not speak
 
 
-def test_padding_and_truncation_follow_the_length() -> None:
-    def labels(**shares: float) -> list[str]:
-        return words(drawn(run("chats", **shares), run("articles"))[2])
-
-    assert labels(padding_share=0.123, cut_share=0.21) == ["12% padding\n21% truncated"]
-    assert labels(padding_share=0.5) == ["50% padding"]
-    assert labels(cut_share=0.002) == ["<1% truncated"]
-    assert labels() == []
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ({"padding_share": 0.123, "cut_share": 0.21}, ["12% padding\n21% truncated"]),
+        ({"padding_share": 0.5}, ["50% padding"]),
+        ({"cut_share": 0.002}, ["<1% truncated"]),
+    ],
+)
+def test_padding_and_truncation_follow_the_length(shares: dict[str, float], said: list[str]) -> None:
+    assert words(drawn(run("chats", **shares), run("articles"))[2]) == said
 
 
 def test_padding_that_differs_among_the_runs_of_a_set_is_a_range() -> None:
@@ -66,14 +61,6 @@ def test_padding_that_differs_among_the_runs_of_a_set_is_a_range() -> None:
     figure, _, length, _ = drawn(*rows)
     assert words(length) == ["0–30% padding"] * 2
     assert legend(figure) == [["packed", "not packed", "with padding"]]
-
-
-def test_each_set_is_a_named_point_at_its_tokens_and_its_time() -> None:
-    _, _, _, both = drawn(run("chats", 0.1, 120), run("articles", 0.4, 800))
-    assert points(both) == {"1 CPU process": [pytest.approx((120, 100)), pytest.approx((800, 400))]}
-    assert words(both) == ["chats", "articles"]
-    # So that proportional times lie on a line through the corner.
-    assert both.get_xlim()[0] == both.get_ylim()[0] == 0
 
 
 def test_points_of_a_set_stand_in_a_column_with_one_name() -> None:
@@ -98,22 +85,14 @@ def test_a_line_leads_to_where_padding_would_move_a_point() -> None:
     assert legend(figure) == [["1 CPU process", "with padding"]]
 
 
-def test_without_padding_the_legend_does_not_speak_of_it() -> None:
-    assert legend(drawn(run("chats"), run("articles"))[0]) == [["1 CPU process"]]
-
-
-def test_a_set_of_which_nothing_completed_stays_on_the_axis() -> None:
+def test_a_set_of_which_runs_failed_stays_on_the_axis_and_its_length_is_known_from_one_that_completed() -> None:
     _, time, length, both = drawn(run("chats"), {"dataset": "articles", "outcome": "out_of_memory"})
     assert group_names(time, horizontal=True) == ["chats", "articles"]
     assert words(time) == words(length) == ["out of memory"]
     assert words(both) == ["chats"]
-
-
-def test_a_length_is_known_when_one_run_of_the_set_completed() -> None:
     rows = [{"dataset": "chats", "devices": 1, "outcome": "failed"}, run("chats", 0.2, 240, 2), run("articles")]
     _, time, length, _ = drawn(*rows)
-    assert words(time) == ["failed"]
-    assert words(length) == []
+    assert (words(time), words(length)) == (["failed"], [])
     assert list(lengths(length).values()) == [pytest.approx([30, 25])]
 
 
@@ -125,14 +104,8 @@ def test_a_series_has_one_colour_in_all_panels_also_when_another_is_lost() -> No
     assert to_rgb(bars[0].get_facecolor()) == pytest.approx(to_rgb(marks.lines[0].get_color()))
 
 
-def test_lengths_that_differ_by_tokenizer_have_a_bar_each() -> None:
-    _, _, length, _ = drawn(
-        *(run(name, tokens=n, model=model) for name in "ab" for model, n in (("x", 80), ("y", 120)))
-    )
-    assert lengths(length) == {"x": pytest.approx([20, 20]), "y": pytest.approx([30, 30])}
-
-
-def test_lengths_that_were_not_recorded_are_said_to_be_so() -> None:
+def test_lengths_that_differ_by_tokenizer_have_a_bar_each_and_unknown_ones_are_said_to_be_so() -> None:
+    by_model = [run(name, tokens=n, model=model) for name in "ab" for model, n in (("x", 80), ("y", 120))]
+    assert lengths(drawn(*by_model)[2]) == {"x": pytest.approx([20, 20]), "y": pytest.approx([30, 30])}
     _, _, length, both = drawn(*(run(name, tokens_per_sample=None, tokens_per_step=None) for name in ("a", "b")))
-    assert words(length) == ["not recorded"] * 2
-    assert words(both) == []
+    assert (words(length), words(both)) == (["not recorded"] * 2, [])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from multicard.analysis.device_time import PARTS
-from multicard.figures.timeline import draw_timeline, timeline
+from multicard.figures.timeline import timeline
 from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import nsys_export
@@ -31,8 +31,3 @@ def test_many_steps_share_a_bar(rows: list[dict]) -> None:
     steps = timeline(many).axes[1]
     assert len(steps.patches) == 60 * len(PARTS)
     assert "mean of up to 17" in steps.get_xlabel()
-
-
-def test_a_file_is_left(rows: list[dict], tmp_path: Path) -> None:
-    draw_timeline(rows, tmp_path / "timeline.png")
-    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")

@@ -59,28 +59,19 @@ def test_cuda_calls_are_per_step_and_process_the_papers_functions_first(tmp_path
     assert legend(figure) == [["cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc"]]
 
 
-def test_functions_beyond_those_with_most_time_are_summed(tmp_path: Path) -> None:
-    calls = api(cudaLaunchKernel=0.1, **{f"cuda{i}": 0.1 * i for i in range(1, 11)})
+def test_functions_beyond_those_with_most_time_are_summed_and_a_name_starts_no_formula(tmp_path: Path) -> None:
+    calls = api(cudaLaunchKernel=0.1, **{f"cuda{i}$b$": 0.1 * i for i in range(1, 11)})
     _, axes, _ = axes_of("cuda_api", gathered(tmp_path, two_runs(), cuda_api=calls, runs_info=info()))
     shown = lengths(axes)
-    assert list(shown) == ["cudaLaunchKernel", *(f"cuda{i}" for i in range(10, 2, -1)), "other"]
+    assert list(shown) == ["cudaLaunchKernel", *(rf"cuda{i}\$b\$" for i in range(10, 2, -1)), "other"]
     assert shown["other"] == pytest.approx([30, 30])
 
 
-def test_a_name_from_a_trace_starts_no_formula(tmp_path: Path) -> None:
-    found = gathered(tmp_path, two_runs(), cuda_api=api(**{"a$b$": 0.1}), runs_info=info())
-    _, axes, _ = axes_of("cuda_api", found)
-    assert list(lengths(axes)) == [r"a\$b\$"]
-
-
-def test_a_trace_without_steps_gives_no_time_per_step(tmp_path: Path) -> None:
-    _, data = draw("cuda_api", gathered(tmp_path, two_runs(), cuda_api=api(cudaLaunchKernel=1.0), runs_info=info(None)))
-    assert data["nothing_to_show"].tolist() == ["no CUDA calls were recorded"]
-
-
-def test_without_a_trace_the_figure_says_why_there_is_none(tmp_path: Path) -> None:
+def test_without_steps_or_a_trace_the_figure_says_why_there_is_nothing(tmp_path: Path) -> None:
+    stepless = gathered(tmp_path / "a", two_runs(), cuda_api=api(cudaLaunchKernel=1.0), runs_info=info(None))
+    assert draw("cuda_api", stepless)[1]["nothing_to_show"].tolist() == ["no CUDA calls were recorded"]
     missing = [{"run": "run0", "trace_missing": "nsys: permission denied"}]
-    _, data = draw("kernel_classes", gathered(tmp_path, two_runs(), runs_info=missing))
+    _, data = draw("kernel_classes", gathered(tmp_path / "b", two_runs(), runs_info=missing))
     assert data["nothing_to_show"].tolist() == ["no kernels were recorded: nsys: permission denied"]
 
 
@@ -185,20 +176,17 @@ def test_collectives_have_their_time_and_bus_bandwidth_over_the_size_of_messages
     assert data["bus_bandwidth_bytes_per_s"].dropna().tolist() == pytest.approx([500e6, 500e6])
 
 
-def test_strategies_have_marks_of_their_own_among_bus_bandwidths(tmp_path: Path) -> None:
+def test_many_points_of_bus_bandwidths_have_no_numbers_of_devices(tmp_path: Path) -> None:
     ways = {"ddp-ds": 2, "fsdp": 4}
     both = measured("vision", *({"device": "cuda", "strategy": name, "devices": n} for name, n in ways.items()))
     of = {"collective": "all_reduce", "calls": 10, "total_s": 0.1}
-    runs = ("run0", "run1")
-    sums = [row for run in runs for row in rows(run, 2, **of)]
-    sizes = [row for run in runs for k in range(25) for row in rows(run, 2, **of, size_bytes=4**k)]
-    facts = [each | {"run": run} for run in runs for each in info()[:1]]
-    figure, _, right, _ = axes_of(
-        "collectives", gathered(tmp_path, both, collectives=sums, message_sizes=sizes, runs_info=facts)
-    )
-    assert not right.texts  # too many points to write numbers of devices
+    sums = [row for run in ("run0", "run1") for row in rows(run, 2, **of)]
+    sizes = [row | {"size_bytes": 4**k} for row in sums for k in range(25)]
+    found = gathered(tmp_path, both, collectives=sums, message_sizes=sizes, runs_info=info())
+    figure, _, right, _ = axes_of("collectives", found)
+    assert not right.texts
     drawn = [line for line in right.get_lines() if len(line.get_xdata())]
-    assert sorted(len(line.get_xdata()) for line in drawn) == [25, 25]
+    assert [len(line.get_xdata()) for line in drawn] == [25, 25]
     assert len({line.get_marker() for line in drawn}) == 2
     assert legend(figure) == [["all-reduce", "ddp-ds: all-reduce", "fsdp: all-reduce"]]
 
@@ -219,18 +207,16 @@ def test_bus_bandwidths_tell_their_numbers_of_devices_and_no_two_series_look_ali
     assert len({(line.get_marker(), line.get_markerfacecolor()) for line in drawn}) == len(drawn) == 9
 
 
-def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells(tmp_path: Path) -> None:
+def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells_and_is_left_out_without_sizes(tmp_path: Path) -> None:
     # nccl-tests counts what all ranks gather: 4 MB of each of 4 ranks in 0.1 s, × (n - 1) / n.
     gather = {"collective": "all_gather", "calls": 1, "total_s": 0.1}
     sizes = rows("run1", 2, **gather, size_bytes=4_000_000, ranks=4)
     found = gathered(tmp_path, two_runs(), collectives=rows("run1", 2, **gather), message_sizes=sizes, runs_info=info())
     _, _, right, _ = axes_of("collectives", found)
     assert right.get_lines()[0].get_ydata().tolist() == [pytest.approx(120e6)]
-
-
-def test_without_sizes_only_the_time_of_collectives_is_shown(tmp_path: Path) -> None:
     sums = rows("run1", 2, collective="all_reduce", calls=10, total_s=0.1)
-    _, left, right, data = axes_of("collectives", gathered(tmp_path, two_runs(), collectives=sums, runs_info=info()))
+    found = gathered(tmp_path / "sums", two_runs(), collectives=sums, runs_info=info())
+    _, left, right, data = axes_of("collectives", found)
     assert lengths(left) == {"all-reduce": pytest.approx([10])}
     assert [text.get_text() for text in right.texts] == ["sizes of messages were not recorded"]
     assert "bus_bandwidth_bytes_per_s" not in data

@@ -44,6 +44,9 @@ def test_without_a_trace_phases_tell_and_without_a_peak_the_rate(tmp_path: Path)
         "compute": pytest.approx([60]), "memory operations": pytest.approx([10]), "data loading": pytest.approx([20]),
         "other": pytest.approx([10]),
     }  # fmt: skip
+    # Tables of an earlier version show the parts alone.
+    [axes] = closed(draw("utilization", gathered(tmp_path / "old", measures.drop(columns=[*UTILIZATION])))[0]).axes
+    assert lengths(axes) == lengths(right)
 
 
 def test_parts_are_means_over_repeats_so_that_they_add_up(tmp_path: Path) -> None:
@@ -57,13 +60,6 @@ def test_parts_are_means_over_repeats_so_that_they_add_up(tmp_path: Path) -> Non
         "compute": pytest.approx([50]), "launch overhead": pytest.approx([50 / 3]),
         "data loading": pytest.approx([100 / 3]),
     }  # fmt: skip
-
-
-def test_tables_of_an_earlier_version_show_the_parts_alone(tmp_path: Path) -> None:
-    parts = {"compute_share": 0.6, "data_loading_share": 0.4}
-    measures = measured("vision", {"device": "cpu"} | parts).drop(columns=[*UTILIZATION])
-    [axes] = closed(draw("utilization", gathered(tmp_path, measures))[0]).axes
-    assert lengths(axes) == {"compute": pytest.approx([60]), "data loading": pytest.approx([40])}
 
 
 def test_a_configuration_whose_peak_is_not_known_says_so(tmp_path: Path) -> None:

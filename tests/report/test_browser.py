@@ -5,13 +5,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from made import ADVICE, HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
+from made import HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
 
 from browser import CHROMIUM, Browser, browser
 from multicard.report.page import write_report
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.rare,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)"),
 ]
 
@@ -47,18 +47,11 @@ def opened(chromium: Browser, page: Path) -> Browser:
     return chromium
 
 
-def test_nothing_is_asked_for_and_nothing_is_complained_of(opened: Browser, page: Path) -> None:
-    assert opened.requests == [page.as_uri()]
-    assert opened.complaints == []
-
-
 def test_the_page_itself_may_fetch_nothing(opened: Browser) -> None:
     tried = "fetch('http://127.0.0.1:9/').then(() => 'fetched', (error) => error.name)"
     assert opened.run(tried) == "TypeError"
     assert any("Content Security Policy" in line for line in opened.complaints)
-
-
-def test_a_script_that_is_not_the_page_s_own_does_not_run(opened: Browser) -> None:
+    # Nor does a script run that is not its own.
     opened.run("document.body.append(Object.assign(document.createElement('script'), {text: 'window.taken = true'}))")
     opened.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.taken = true\">')")
     opened.run("new Promise((done) => setTimeout(done, 100))")
@@ -89,7 +82,8 @@ def test_pointing_at_a_mark_tells_its_numbers(opened: Browser) -> None:
     assert named == f"{HOSTILE}, 1: 200 ms (95% CI 180 to 250, n=2)"
 
 
-def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser) -> None:
+def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser, page: Path) -> None:
+    assert (opened.requests, opened.complaints) == ([page.as_uri()], [])  # nothing else is asked for
     assert opened.run("[...document.querySelectorAll('figure')].map((figure) => figure.dataset.figure)") == [
         "iteration_time", "step_times", "step_breakdown", "techniques",
     ]  # fmt: skip
@@ -157,24 +151,6 @@ def test_without_javascript_pictures_and_all_rows_are_there(opened: Browser, pag
             assert opened.call("DOM.getBoxModel", nodeId=node)["model"]["height"] > 0
 
 
-def test_words_outcome_and_scenario_filter_the_runs(opened: Browser) -> None:
-    def put(name: str, value: str) -> None:
-        field = f"document.getElementById('filter').elements['{name}']"
-        opened.run(f"{field}.value = '{value}'; {field}.dispatchEvent(new Event('input', {{bubbles: true}}))")
-
-    put("words", "DDP-ds cpu2")
-    assert opened.run(SHOWN) == ["vision_digits_ddp-ds_cpu2_r1", "vision_digits_ddp-ds_cpu2_r2"]
-    assert opened.run("document.getElementById('shown').textContent") == "2 of 7 runs shown"
-    put("outcome", "out_of_memory")
-    assert opened.run(SHOWN) == ["vision_digits_ddp-ds_cpu2_r2"]
-    put("words", "")
-    put("outcome", "")
-    put("scenario", "techniques")
-    assert opened.run(SHOWN) == ["llm_tiny_lora_cpu1_r1", "llm_tiny_dpo_cpu1_r1"]
-    opened.run("document.querySelector('#filter button').click()")
-    opened.wait(f"{SHOWN}.length === 7")
-
-
 def test_a_heading_sorts_by_numbers_both_ways_from_the_keyboard(opened: Browser) -> None:
     headings = "[...document.querySelectorAll('#runs-table thead th')]"
     heading = f"{headings}.find((each) => each.textContent.startsWith('Iteration time'))"
@@ -189,6 +165,22 @@ def test_a_heading_sorts_by_numbers_both_ways_from_the_keyboard(opened: Browser)
     assert opened.run(f"{heading}.ariaSort") == "descending"
     assert opened.run(SHOWN) == [*known[::-1], *empty]
     assert opened.run("document.querySelectorAll('#runs-table [aria-sort]').length") == 1
+
+
+def test_words_outcome_and_scenario_filter_the_runs(opened: Browser) -> None:
+    def put(name: str, value: str) -> list[str]:
+        field = f"document.getElementById('filter').elements['{name}']"
+        opened.run(f"{field}.value = '{value}'; {field}.dispatchEvent(new Event('input', {{bubbles: true}}))")
+        return opened.run(SHOWN)
+
+    assert put("words", "DDP-ds cpu2") == ["vision_digits_ddp-ds_cpu2_r1", "vision_digits_ddp-ds_cpu2_r2"]
+    assert opened.run("document.getElementById('shown').textContent") == "2 of 7 runs shown"
+    assert put("outcome", "out_of_memory") == ["vision_digits_ddp-ds_cpu2_r2"]
+    put("words", "")
+    put("outcome", "")
+    assert put("scenario", "techniques") == ["llm_tiny_lora_cpu1_r1", "llm_tiny_dpo_cpu1_r1"]
+    opened.run("document.querySelector('#filter button').click()")
+    opened.wait(f"{SHOWN}.length === 7")
 
 
 def test_the_keyboard_begins_with_a_link_to_the_content_and_sees_where_it_is(opened: Browser) -> None:
@@ -215,7 +207,7 @@ def test_a_screen_reader_finds_landmarks_headings_and_names(opened: Browser) -> 
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("width", [320, 390, 768])
+@pytest.mark.parametrize("width", [320, 768])
 def test_a_narrow_screen_need_not_be_moved_sideways(opened: Browser, page: Path, width: int) -> None:
     opened.width(width)
     opened.open(page)
@@ -270,13 +262,3 @@ def test_text_stands_out_in_light_and_in_dark(opened: Browser, page: Path, schem
     # Text of the charts follows.
     axis = opened.run("getComputedStyle(document.querySelector('.xtick text')).fill.match(/\\d+/g).map(Number)")
     assert min(axis) > 200 if scheme == "dark" else max(axis) < 60
-
-
-def test_markdown_becomes_headings_lists_and_tables_below_the_section_s_own(opened: Browser) -> None:
-    inside = "document.querySelector('#recommendations .prose')"
-    assert opened.run(f"{inside}.querySelectorAll('h1, h2').length") == 0
-    assert opened.run(f"{inside}.querySelector('h3').textContent").startswith("Waiting for data <script>")
-    assert opened.run(f"[...{inside}.querySelectorAll('td')].map((cell) => cell.textContent)") == ["1", "2"]
-    assert opened.run(f"{inside}.querySelectorAll('img').length") == 0
-    assert "](javascript:" in opened.run(f"{inside}.textContent")
-    assert "javascript:" in ADVICE

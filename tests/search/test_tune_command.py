@@ -74,6 +74,7 @@ def refused(*arguments: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_the_best_configuration_is_told_with_its_interval_and_as_it_is_stated(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,8 +112,13 @@ def test_what_is_left_out_is_not_begun_with(
     main(["tune", "config.yaml", "--budget", "90min", "--dry-run"])
     lines = capsys.readouterr().out.splitlines()
     assert "left out 4 of 8: too much" in lines and not [line for line in lines if "threads: 2" in line]
+    assert [line.strip() for line in lines if "threads: 1" in line] and "begins with:" in lines
+    # A dry run runs nothing.
+    assert monkeypatch.made == []
+    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
 
 
+@pytest.mark.slow
 def test_other_machines_other_trainings_and_disturbances_are_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +135,7 @@ def test_other_machines_other_trainings_and_disturbances_are_said(
     assert "samples/s (disturbed: other processes: 1.6 CPUs)" in out
 
 
+@pytest.mark.slow
 def test_a_configuration_of_which_a_repeat_failed_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,16 +149,11 @@ def test_a_configuration_of_which_a_repeat_failed_is_named(
     main(["tune", "config.yaml", "--budget", "1h"])
     lines = capsys.readouterr().out.splitlines()
     assert "not counted, since a repeat did not complete: layout: nhwc" in lines
+    assert [line for line in lines if line.endswith("4 runs of 2 configurations in 240 s, all that there are")]
     assert [line for line in lines if line.startswith("best: layout: nchw: ")]
 
 
-def test_where_all_runs_were_made_no_share_of_them_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nchw", "nhwc"]}, repeats=1)))
-    main(["tune", "config.yaml", "--budget", "1h"])
-    # Two runs of a minute each.
-    assert "2 runs of 2 configurations in 120 s, all that there are\n" in capsys.readouterr().out
-
-
+@pytest.mark.slow
 def test_runs_that_are_there_and_were_not_asked_for_are_told_of(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,20 +176,9 @@ def test_of_recorded_runs_no_more_repeats_are_asked_for_than_there_are(folder: P
     assert planned.possible_repeats == 1
 
 
-def test_a_dry_run_runs_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["tune", "config.yaml", "--budget", "90min", "--dry-run"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.strip() for line in lines if "threads: 1" in line] and "begins with:" in lines
-    assert monkeypatch.made == []
-    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--budget", "2"], "--budget: found '2', expected a duration such as 6h, 90min, 2h30m or 45s"),
         (["--budget", "0h"], "--budget: found '0h', expected a duration such as 6h, 90min, 2h30m or 45s"),
         (["--budget", "1h", "--scenario", "none"], "--scenario: found none, expected one of formats"),
         (["--budget", "1h", "--parallel", "0"], "--parallel: found 0, expected a number of runs, at least 1"),
@@ -197,17 +188,14 @@ def test_bad_input_is_refused(folder: Path, arguments: list[str], line: str) -> 
     assert refused("config.yaml", *arguments) == line
 
 
-def test_a_scenario_that_varies_nothing_is_refused(folder: Path) -> None:
+def test_a_scenario_that_cannot_be_searched_is_refused_before_anything_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for more in ([], ["--dry-run"]):
+        line = refused("config.yaml", "--goal", "energy", "--budget", "1h", *more)
+        assert line.startswith("scenarios.formats: runs on CPUs, which have no meter of energy here")
     Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nhwc"]})))
     assert refused("config.yaml", "--budget", "1h").startswith("scenarios.formats: varies nothing, expected several")
-
-
-@pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_energy_of_cpus_is_refused_before_anything_runs(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
-) -> None:
-    line = refused("config.yaml", "--goal", "energy", "--budget", "1h", *more)
-    assert line.startswith("scenarios.formats: runs on CPUs, which have no meter of energy here")
     assert monkeypatch.made == []
 
 

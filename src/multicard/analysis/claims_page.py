@@ -1,14 +1,12 @@
-"""Write the page about the papers' claims: `python -m multicard.analysis.claims_page > docs/claims.md`."""
+"""Print the page about the papers' claims: `python -m multicard.analysis.claims_page`."""
 
 import textwrap
-from pathlib import Path
 
 from multicard.analysis.claim_limits import Range
 from multicard.analysis.claim_tests import AnyTest
-from multicard.analysis.claims import ABOUT, Claim, read_claims
+from multicard.analysis.claims import ABOUT, SHIPPED, Claim, read_claims
 from multicard.core.units import percent
 
-CLAIMS = Path("resources/claims.yaml")
 WIDTH = 120
 HEAD = """\
 # The papers' claims, and what would refute them
@@ -61,4 +59,4 @@ def _value(value: object) -> str:
 
 
 if __name__ == "__main__":
-    print(page(read_claims(CLAIMS)), end="")
+    print(page(read_claims(SHIPPED)), end="")

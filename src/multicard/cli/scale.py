@@ -268,7 +268,7 @@ def as_yaml(config: dict[str, Any], command: list[str]) -> str:
             "# To change it, edit it and run it again; what has been measured stays as long as its parameters do:",
             "#     multicard runs --config FILE      lists the runs",
             "#     multicard run FILE                runs what is missing",
-            "# All keys and parameters: docs/parameters.md",
+            "# All parameters: python -m multicard.experiment --docs",
             *lines({key: config[key] for key in ("results", "time_limit_min")}, 0),
             "scenarios:",
             f"  {name}:",

@@ -12,7 +12,7 @@ INTRODUCTION = """\
 What a scenario can set under `fixed`, for all its runs, or list under `vary`. Parameters that are not set have their
 defaults. Apart from the main parameters, a run's name contains only those that differ from their defaults, so adding a
 parameter to multicard renames no run.
-This page is generated: `python -m multicard.experiment --docs > docs/parameters.md`.
+`python -m multicard.experiment --docs` prints this page.
 """
 
 

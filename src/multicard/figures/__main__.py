@@ -1,4 +1,4 @@
-"""Write the page about figures: `python -m multicard.figures > docs/figures.md`."""
+"""Print the page about figures: `python -m multicard.figures`."""
 
 import textwrap
 from pathlib import Path
