@@ -16,7 +16,7 @@ from claim_worlds import (
     techniques,
     verdict_on,
 )
-from synthetic_results import Row, images, made, texts
+from synthetic_results import images, made, texts
 
 from multicard.analysis.claim_limits import job_of
 from multicard.analysis.claims import TestResult
@@ -45,21 +45,16 @@ def test_dp_that_waits_for_its_loader_is_not_judged(tmp_path: Path) -> None:
     assert "Not judged (the loader sets the pace (data share above 10%)): dp keeps less" in judged.other_evidence
 
 
-@pytest.mark.parametrize(
-    ("claim", "base", "switch"),
-    [
+def test_runs_whose_pace_the_loader_sets_do_not_refute_what_speeds_up_the_gpu(tmp_path: Path) -> None:
+    for claim, base, switch in (
         ("nhwc_gain", {}, {"layout": "nhwc"}),
         ("fp16_speedup", {"precision": "fp64"}, {"precision": "fp16"}),
         ("pin_memory_gain", {}, {"pin_memory": True}),
-    ],
-)
-def test_runs_whose_pace_the_loader_sets_do_not_refute_what_speeds_up_the_gpu(
-    claim: str, base: Row, switch: Row, tmp_path: Path
-) -> None:
-    rows = images(100, data_share=0.4, **base) + images(100, data_share=0.6, **switch)
-    judged = verdict_on(claim, made(tmp_path, rows))
-    assert judged.verdict == "not judged" and "the loader sets the pace" in judged.can_be_judged
-    assert "Found: 1 (95% CI 1 to 1, n=3)" in judged.other_evidence
+    ):
+        rows = images(100, data_share=0.4, **base) + images(100, data_share=0.6, **switch)
+        judged = verdict_on(claim, made(tmp_path / claim, rows))
+        assert judged.verdict == "not judged" and "the loader sets the pace" in judged.can_be_judged
+        assert "Found: 1 (95% CI 1 to 1, n=3)" in judged.other_evidence
 
 
 def test_a_gain_is_judged_by_the_runs_that_do_not_wait_for_data(tmp_path: Path) -> None:
@@ -112,23 +107,18 @@ def test_disturbed_runs_are_counted_among_the_conditions(tmp_path: Path) -> None
     assert judged.conditions.endswith("repeats: 3; disturbed runs: 1 of 3 (other processes)")
 
 
-@pytest.mark.parametrize(
-    ("doubt", "reason"),
-    [
+def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(tmp_path: Path) -> None:
+    for doubt, reason in (
         ({"stationary": False, "drift": 0.2}, "not stationary"),
         ({"disturbance": "other processes: 2 CPUs"}, "disturbed"),
-    ],
-)
-def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(
-    doubt: Row, reason: str, tmp_path: Path
-) -> None:
-    slow = doubt | {"throughput_samples_per_s": 50}
-    rows = images(100) + [row | (slow if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
-    judged = verdict_on("nhwc_gain", made(tmp_path / "one", rows))
-    assert judged.verdict == "confirmed" and "repeats: 2" in judged.conditions
-    assert judged.tests[0].pooled.found.value == pytest.approx(1.2)
-    judged = verdict_on("nhwc_gain", made(tmp_path / "all", [row | doubt for row in rows]))
-    assert judged.verdict == "not judged" and reason in judged.can_be_judged
+    ):
+        slow = doubt | {"throughput_samples_per_s": 50}
+        rows = images(100) + [row | (slow if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
+        judged = verdict_on("nhwc_gain", made(tmp_path / f"one {reason}", rows))
+        assert judged.verdict == "confirmed" and "repeats: 2" in judged.conditions
+        assert judged.tests[0].pooled.found.value == pytest.approx(1.2)
+        judged = verdict_on("nhwc_gain", made(tmp_path / f"all {reason}", [row | doubt for row in rows]))
+        assert judged.verdict == "not judged" and reason in judged.can_be_judged
 
 
 def test_accuracy_and_memory_are_judged_whatever_disturbed_the_run(tmp_path: Path) -> None:
@@ -164,6 +154,7 @@ def test_of_runs_observed_in_several_ways_those_that_may_be_judged_count(tmp_pat
     assert "the loader sets the pace" in beside.why_not
 
 
+@pytest.mark.slow
 def test_efficiencies_speed_ups_and_trends_count_each_job_once_too(tmp_path: Path) -> None:
     def with_controls(experiment: Experiment) -> Experiment:
         [*scenarios], tables = experiment

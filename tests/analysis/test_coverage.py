@@ -23,15 +23,6 @@ def blocks(values: np.ndarray) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("repeats", REPEATS)
-def test_a_paired_ratio_has_its_coverage_whatever_drift_the_sides_share(repeats: int) -> None:
-    generator = np.random.default_rng(repeats)
-    drift = generator.lognormal(0, 1, (DRAWS, 1, repeats))
-    sides = drift * generator.lognormal(0, 0.1, (DRAWS, 2, repeats))
-    found = [ratio_of(blocks(1.3 * one), blocks(other)) for one, other in sides]
-    assert coverage(found, 1.3) == pytest.approx(0.95, abs=0.01)
-
-
-@pytest.mark.parametrize("repeats", REPEATS)
 def test_a_pooled_ratio_has_its_coverage_whatever_configurations_of_a_block_share(repeats: int) -> None:
     generator = np.random.default_rng(20 + repeats)
     truths = np.array([0.8, 1.1, 1.9])
@@ -43,18 +34,6 @@ def test_a_pooled_ratio_has_its_coverage_whatever_configurations_of_a_block_shar
         for of, against in zip(one, other, strict=True)
     ]
     assert coverage(found, np.exp(np.log(truths).mean())) == pytest.approx(0.95, abs=0.01)
-
-
-@pytest.mark.parametrize("spread", [1, 3])
-@pytest.mark.parametrize("repeats", REPEATS)
-def test_welchs_interval_has_its_coverage_where_one_side_scatters_up_to_three_times_as_much(
-    repeats: int, spread: float
-) -> None:
-    generator = np.random.default_rng(100 * repeats + spread)
-    one, other = (generator.lognormal(0, 0.1 * own, (DRAWS, repeats)) for own in (spread, 1))
-    found = coverage([ratio_of(*sides) for sides in zip(one, other, strict=True)], 1)
-    # With two to four repeats that scatter alike it covers up to 3% more, so errs on the safe side.
-    assert 0.935 <= found <= {2: 0.985, 3: 0.975}.get(repeats, 0.965)
 
 
 @pytest.mark.parametrize(

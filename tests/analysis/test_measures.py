@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
+from vision_records import ELAPSED, change_steps, record, with_activity
 
 from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run, outcome_of, outcome_table, runs_table
@@ -14,59 +13,13 @@ from multicard.analysis.notices import notices
 from multicard.cli.status import _run_status
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
-from multicard.core.layout import PHASES, STEP_COLUMNS
+from multicard.core.layout import PHASES
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.measures import time_to_accuracy
 from multicard.workloads.vision.parameters import VisionParameters
 
-# rank, step, window, start, duration, forward, backward: seconds. Ranks have clocks of their own; there is a second
-# between the first two measured steps of rank 0, and half a one between the last two of rank 1.
-STEPS = [
-    (0, 1, "warmup", 0.0, 9.0, 4.0, 4.0), (1, 1, "warmup", 0.0, 9.0, 4.0, 4.0),
-    (0, 2, "measured", 9.0, 1.0, 0.4, 0.58), (1, 2, "measured", 100.0, 2.0, 0.9, 1.06),
-    (0, 3, "measured", 11.0, 4.0, 1.5, 2.4), (1, 3, "measured", 102.0, 3.0, 1.2, 1.71),
-    (0, 4, "measured", 15.6, 3.0, 1.0, 1.9), (1, 4, "measured", 105.5, 3.0, 1.0, 1.9),
-    (0, 5, "profiled", 30.0, 5.0, 2.0, 2.9), (1, 5, "profiled", 120.0, 6.0, 2.0, 3.9),
-]  # fmt: skip
-ELAPSED = 9.6  # from 9.0 to 18.6 on rank 0; rank 1 took 8.5
-
-
 COPIES = [("host_to_device", 0.01, 100), ("host_to_device", 0.02, 200), ("device_to_host", 5.0, 7)]
-
-
-def record(folder: Path, strategy: str, trace_seconds: float = 6.0, **changes: Any) -> Path:
-    """Write a synthetic run directory of two ranks."""
-    parameters = VisionParameters(strategy=strategy, device="cpu", devices=2, batch_size=30)
-    write_json(
-        folder / "run.json",
-        {
-            "run": folder.name, "outcome": "completed", "reason": None, "parameters": parameters.model_dump(),
-            "ranks": [{"rank": rank, "pid": 1 + rank} for rank in (0, 1)],
-            "profiler": {"used": "kineto", "trace_missing": None}, "steps_per_pass": 10, "started": "now",
-            "wall_time_s": 1.0, "host": {"name": "h"}, **changes,
-        },
-    )  # fmt: skip
-    rows = [
-        dict.fromkeys(STEP_COLUMNS)
-        | {"rank": r, "epoch": 1, "step": s, "window": w, "start_s": t, "duration_s": d, "forward_s": f}
-        | {"backward_s": b, "samples": 30, "loss": 1.0, "peak_memory_bytes": 1000 * (r + 1)}
-        for r, s, w, t, d, f, b in STEPS
-    ]
-    pd.DataFrame(rows).to_csv(folder / "steps.csv", index=False)
-    epochs = {"epoch": [1, 2], "train_loss": [1, 1], "test_loss": [3, 2], "test_accuracy": [0.5, 0.6]}
-    pd.DataFrame(epochs | {"epoch_time_s": [1, 1]}).to_csv(folder / "epochs.csv", index=False)
-    traced = pd.DataFrame(
-        [("t", 0, 1, 1, "step", 0.0, 5.0), ("t", 1, 2, 1, "step", 0.0, trace_seconds)],
-        columns=ACTIVITIES["phases"].schema.names,
-    )
-    (folder / "activity").mkdir()
-    traced.to_parquet(folder / "activity" / "phases.parquet")
-    return folder
-
-
-def change_steps(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    change(pd.read_csv(folder / "steps.csv")).to_csv(folder / "steps.csv", index=False)
 
 
 def add_copies(folder: Path, *places: tuple[str, int, int, int]) -> None:
@@ -83,6 +36,11 @@ def test_iteration_time_is_the_elapsed_time_of_the_slowest_rank_per_step(tmp_pat
     assert row["estimated_epoch_time_s"] == pytest.approx(10 * ELAPSED / 3)
     assert row["median_iteration_time_s"] == 3.0  # of 2, 4 and 3
     assert (row["test_accuracy"], row["peak_memory_bytes"]) == (0.6, 2000)  # of the last epoch, of the largest rank
+    # Phases and the rest add up to the mean step.
+    assert row["forward_s"] == pytest.approx((0.4 + 0.9 + 1.5 + 1.2 + 1.0 + 1.0) / 6)
+    assert row["mean_iteration_time_s"] == pytest.approx(16 / 6)
+    assert row["forward_s"] + row["backward_s"] + row["other_s"] == pytest.approx(16 / 6)
+    assert all(row[f"{phase}_s"] is None for phase in set(PHASES) - {"forward", "backward"})
     # The profiled window by the same definitions, and the profiler's cost.
     assert row["profiled_throughput_samples_per_s"] == pytest.approx(60 / 6.0)
     assert row["profiled_iteration_time_s"] == row["trace_iteration_time_s"] == 6.0
@@ -104,16 +62,13 @@ def test_steps_that_the_warmup_takes_are_in_no_measure_but_in_the_energy_that_wa
     assert row["energy_per_sample_j"] == pytest.approx(80.0 / (40 * 2))
 
 
-@pytest.mark.parametrize(("strategy", "distinct"), [("ddp-ds", 60), ("ddp", 30)])
-def test_samples_that_every_rank_sees_count_once(tmp_path: Path, strategy: str, distinct: int) -> None:
-    row = measure_run(record(tmp_path, strategy))
-    assert row["throughput_samples_per_s"] == pytest.approx(3 * distinct / ELAPSED)
-    assert row["processed_samples_per_s"] == pytest.approx(3 * 60 / ELAPSED)
-    assert row["throughput_samples_per_s"] * row["iteration_time_s"] == pytest.approx(distinct)
-
-
-def test_samples_are_those_that_were_processed_not_those_of_full_batches(tmp_path: Path) -> None:
-    folder = record(tmp_path, "ddp-ds")
+def test_samples_that_every_rank_sees_count_once(tmp_path: Path) -> None:
+    for strategy, distinct in (("ddp-ds", 60), ("ddp", 30)):
+        row = measure_run(record(tmp_path / strategy, strategy))
+        assert row["throughput_samples_per_s"] == pytest.approx(3 * distinct / ELAPSED)
+        assert row["processed_samples_per_s"] == pytest.approx(3 * 60 / ELAPSED)
+    # They are those that were processed, not those of full batches.
+    folder = record(tmp_path / "last", "ddp-ds")
     change_steps(folder, lambda steps: steps.assign(samples=steps["samples"].mask(steps["step"] == 4, 12)))
     assert measure_run(folder)["throughput_samples_per_s"] == pytest.approx((60 + 60 + 24) / ELAPSED)
 
@@ -162,19 +117,6 @@ def test_a_record_that_does_not_say_when_steps_began_is_refused(
         measure_run(folder)
 
 
-def test_phases_and_the_rest_add_up_to_the_mean_step(tmp_path: Path) -> None:
-    row = measure_run(record(tmp_path, "ddp"))
-    assert row["forward_s"] == pytest.approx((0.4 + 0.9 + 1.5 + 1.2 + 1.0 + 1.0) / 6)
-    assert row["mean_iteration_time_s"] == pytest.approx(16 / 6)
-    assert row["forward_s"] + row["backward_s"] + row["other_s"] == pytest.approx(16 / 6)
-    assert all(row[f"{phase}_s"] is None for phase in set(PHASES) - {"forward", "backward"})
-
-
-def test_a_run_that_did_not_complete_has_an_outcome_and_no_measures(tmp_path: Path) -> None:
-    row = measure_run(record(tmp_path, "ddp", outcome="diverged", reason="why"))
-    assert (row["outcome"], row["reason"], row["iteration_time_s"]) == ("diverged", "why", None)
-
-
 def test_time_to_accuracy_ends_with_the_first_epoch_that_reaches_it() -> None:
     epochs = pd.DataFrame({"test_accuracy": [0.9, 0.98, 0.97, 0.99], "epoch_time_s": [10, 20, 30, 40]})
     assert time_to_accuracy(epochs) == 30
@@ -195,12 +137,15 @@ def test_copies_from_the_host_are_per_step_and_card(tmp_path: Path) -> None:
         assert (row["host_to_device_s"], row["host_to_device_bytes"]) == (pytest.approx(0.03), 300)
 
 
-@pytest.mark.parametrize(("second", "expected"), [(60.0, (30 + 60) / 180), (None, None)])
-def test_energy_is_that_of_all_cards_or_none(tmp_path: Path, second: float | None, expected: float | None) -> None:
-    ranks = [{"energy": [{"energy_j": j}], "device_memory_used_bytes": [j]} for j in (30.0, second)]
-    row = measure_run(record(tmp_path, "ddp", ranks=ranks))  # 3 measured steps of 30 samples on each of 2 ranks
-    assert row["energy_per_sample_j"] == (None if expected is None else pytest.approx(expected))
-    assert row["device_memory_used_bytes"] == (second or 30)
+def test_energy_is_that_of_all_cards_or_none(tmp_path: Path) -> None:
+    for second, expected in ((60.0, (30 + 60) / 180), (None, None)):
+        ranks = [{"energy": [{"energy_j": j}], "device_memory_used_bytes": [j]} for j in (30.0, second)]
+        # 3 measured steps of 30 samples on each of 2 ranks.
+        row = measure_run(record(tmp_path / str(second), "ddp", ranks=ranks))
+        assert row["energy_per_sample_j"] == (None if expected is None else pytest.approx(expected))
+        assert row["device_memory_used_bytes"] == (second or 30)
+    row = measure_run(record(tmp_path / "lost", "ddp", outcome="diverged", reason="why"))
+    assert (row["outcome"], row["reason"], row["iteration_time_s"]) == ("diverged", "why", None)
 
 
 def test_the_table_of_runs_has_the_planned_and_the_real_order_and_what_could_not_run(tmp_path: Path) -> None:
@@ -244,13 +189,6 @@ def test_what_was_set_right_in_a_trace_is_told_of_its_run(tmp_path: Path) -> Non
     row = measure_run(folder)
     assert row["trace_notice"] == "clocks differ; no kernel"
     assert notices(row) == ["trace incomplete or corrected: clocks differ; no kernel"]
-
-
-def with_activity(folder: Path) -> None:
-    """Give a run the files of a trace in which nothing is known but that there are phases."""
-    for name, activity in ACTIVITIES.items():
-        pq.write_table(activity.schema.empty_table(), folder / "activity" / f"{name}.parquet")
-    write_json(folder / "activity" / "tables.json", {"tables": {"phases": {"absent": None}}})
 
 
 def test_measures_and_status_tell_a_run_that_was_not_executed_as_configured(tmp_path: Path) -> None:

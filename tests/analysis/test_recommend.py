@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 from synthetic_results import GPU, OTHERWISE, SCATTERED, Row, images, made, make_results, texts
 
-from multicard.analysis.best import choices
-from multicard.analysis.bottlenecks import BottleneckReport, Kind, bottlenecks
+from multicard.analysis.best import Choice, choices
+from multicard.analysis.bottlenecks import Kind, bottlenecks
 from multicard.analysis.evidence import Configuration, Evidence, read_evidence
 from multicard.analysis.general_options import GENERAL_OPTIONS
 from multicard.analysis.recommend import as_markdown, recommendations
@@ -172,22 +172,6 @@ def test_steps_count_and_not_the_capture_around_them(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_evidence_for_memory_operations_includes_pageable_memory(tmp_path: Path) -> None:
-    rows = images(100, scatter=(1.0, 1.0), host_to_device_s=0.02)
-    copies = [
-        {"at": run, "operation": operation, "host_memory": memory, "bytes": count, "total_s": 1.0}
-        for run in range(2)
-        for operation, memory, count in (
-            ("host_to_device", "pageable", 30), ("host_to_device", "pinned", 10), ("device_to_host", "pageable", 900),
-        )
-    ]  # fmt: skip
-    tables = {"timeline": [timeline(run, memory=0.2, idle_other=0.1) for run in range(2)], "memory_operations": copies}
-    [report] = bottlenecks(made(tmp_path, rows, tables=tables))
-    assert [each.kind for each in report.bottlenecks] == ["compute", "memory operations", "other"]
-    assert "copies from the host take 20.0 ms per step" in report.bottlenecks[1].evidence
-    assert "75% of their bytes come from pageable memory" in report.bottlenecks[1].evidence
-
-
 def test_waiting_calls_and_waiting_ranks_are_evidence_beside_what_they_explain(tmp_path: Path) -> None:
     rows = images(100, scatter=(1.0,), devices=2)
     lines = [timeline(0, idle_host_bound=0.3, exposed_communication=0.2) | {"scope": s} for s in ("steps", "capture")]
@@ -228,30 +212,34 @@ def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> 
 
 
 def test_a_nearly_full_gpu_is_a_bottleneck(tmp_path: Path) -> None:
-    [report] = bottlenecks(one(tmp_path, {"peak_reserved_bytes": 0.95 * GPU["memory_bytes"]}))
-    assert [(each.kind, round(each.share, 3)) for each in report.bottlenecks] == [("memory", 0.95)]
-    [report] = bottlenecks(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * GPU["memory_bytes"]}))
-    assert report.bottlenecks == []
-
-
-def advised(report: BottleneckReport, evidence: Evidence) -> dict[str, list[float | None]]:
-    found = advice(report.configuration, report.bottlenecks[0].kind, Neighbours(evidence.configurations))
-    return {each.option.name: [tried.speed.value for tried in each.tried] for each in found}
+    for used, kinds in ((0.95, ["memory"]), (0.5, [])):
+        [report] = bottlenecks(one(tmp_path / str(used), {"peak_reserved_bytes": used * GPU["memory_bytes"]}))
+        assert [each.kind for each in report.bottlenecks] == kinds
 
 
 def test_a_measured_option_comes_with_its_gain(tmp_path: Path) -> None:
     rows = images(100, num_workers=2, data_share=0.6) + images(90, num_workers=1)
     rows += images(150, (1.003, 1.0, 0.997), num_workers=8)
     rows += images(120, num_workers=2, loader="dali") + images(300, num_workers=2, loader="dali", layout="nhwc")
-    evidence = made(tmp_path, rows)
-    found = advised(bottlenecks(evidence)[0], evidence)
-    assert found["higher num_workers"] == [pytest.approx(1.5)]
-    assert found["loader: dali"] == [pytest.approx(1.2)]
-    assert found["binding: numa"] == []
-    text = as_markdown(evidence)
+    evidence = made(tmp_path / "a", rows)
+    found = advice(evidence.configurations[0], "data loading", Neighbours(evidence.configurations))
+    gains = {each.option.name: [tried.speed.value for tried in each.tried] for each in found}
+    assert gains["higher num_workers"] == [pytest.approx(1.5)]
+    assert gains["loader: dali"] == [pytest.approx(1.2)]
+    assert gains["binding: numa"] == []
     # Ratios 1.5 × 1.006, 1.5 and 1.5 × 0.994, by the scatter of all five configurations.
-    [line] = [each for each in text.splitlines() if "`higher num_workers` (loads in more processes)" in each]
+    [line] = [line for line in as_markdown(evidence).splitlines() if "`higher num_workers` (loads in more" in line]
     assert "50% faster (95% CI +49% to +51%, n=3) with num\\_workers: 8" in line
+    # A gain within the spread of repeats is not one.
+    rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, OTHERWISE, num_workers=8)
+    # By blocks 105 × 1.25 / 80, 105 / 100 and 105 × 0.8 / 125: the mean is 1.05, and logarithms scatter by 0.446.
+    text = as_markdown(made(tmp_path / "b", rows))
+    assert "inconclusive: +5.0% (95% CI -65% to +218%, n=3)" in text and "no difference" not in text
+    # A preset is compared although it sets several options.
+    evidence = made(tmp_path / "c", images(100) + images(140, preset="tuned"))
+    found = advice(evidence.configurations[0], "compute", Neighbours(evidence.configurations))
+    tried = {each.option.name: len(each.tried) for each in found}
+    assert (tried["preset: tuned"], tried["layout: nhwc"]) == (1, 0)
 
 
 def test_an_option_that_was_not_tried_carries_the_most_it_can_gain(tmp_path: Path) -> None:
@@ -262,20 +250,6 @@ def test_an_option_that_was_not_tried_carries_the_most_it_can_gain(tmp_path: Pat
     assert computing.startswith("- Untried: `precision: bf16`")
     assert waiting.startswith("- Untried (about 1.43 times as fast if it took no time): `higher num_workers`")
     assert communication.startswith("- Untried (about 1.08 times as fast if it took no time): `different bucket_cap")
-
-
-def test_a_gain_within_the_spread_of_repeats_is_not_one(tmp_path: Path) -> None:
-    rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, OTHERWISE, num_workers=8)
-    # By blocks 105 × 1.25 / 80, 105 / 100 and 105 × 0.8 / 125: the mean is 1.05, and logarithms scatter by 0.446.
-    found = as_markdown(made(tmp_path, rows))
-    assert "inconclusive: +5.0% (95% CI -65% to +218%, n=3)" in found and "no difference" not in found
-
-
-def test_a_preset_is_compared_although_it_sets_several_options(tmp_path: Path) -> None:
-    evidence = made(tmp_path, images(100) + images(140, preset="tuned"))
-    found = advice(evidence.configurations[0], "compute", Neighbours(evidence.configurations))
-    assert {each.option.name: len(each.tried) for each in found}["preset: tuned"] == 1
-    assert {each.option.name: len(each.tried) for each in found}["layout: nhwc"] == 0
 
 
 def options(configuration: Configuration, kind: Kind, *others: Configuration) -> set[str]:
@@ -293,15 +267,12 @@ def test_what_is_impossible_is_not_advised(tmp_path: Path) -> None:
     assert "layout: nhwc" in options(several, "compute")
 
 
-@pytest.mark.parametrize(
-    ("device", "nodes", "offered"),
-    [("cpu", (), False), ("cpu", (0, 1), True), ("cuda", (0,), False), ("cuda", (), True)],
-)
-def test_binding_is_advised_only_where_there_are_several_numa_nodes(
-    device: str, nodes: tuple[int, ...], offered: bool, tmp_path: Path
-) -> None:
-    evidence = made(tmp_path, images(100, device=device, data_share=0.5, devices=2), nodes=nodes)
-    assert ("`binding: numa`" in as_markdown(evidence)) is offered
+def test_binding_is_advised_only_where_there_are_several_numa_nodes(tmp_path: Path) -> None:
+    for device, nodes in (("cpu", ()), ("cpu", (0, 1)), ("cuda", (0,)), ("cuda", ())):
+        rows = images(100, device=device, data_share=0.5, devices=2)
+        text = as_markdown(made(tmp_path / f"{device} {len(nodes)}", rows, nodes=nodes))
+        # Unknown nodes may be several where there are GPUs.
+        assert ("`binding: numa`" in text) is (len(nodes) > 1 or (device == "cuda" and not nodes))
 
 
 def test_advice_for_cpu_processes_names_no_gpu(tmp_path: Path) -> None:
@@ -344,42 +315,49 @@ def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(tm
         assert all(each in found[kind] for each in said), found[kind]
 
 
-@pytest.mark.parametrize(("pageable", "advised"), [(0, False), (4000, True)])
-def test_pinned_memory_is_advised_where_copies_come_from_pageable_memory(
-    pageable: int, advised: bool, tmp_path: Path
-) -> None:
-    copies = [
-        {"at": 0, "operation": "host_to_device", "host_memory": memory, "bytes": count, "total_s": 1.0}
-        for memory, count in (("pageable", pageable), ("pinned", 6000))
-    ]
-    tables = {"timeline": [timeline(0, memory=0.4)], "memory_operations": copies}
-    text = as_markdown(made(tmp_path, [ADOPTED | {"devices": 1, "data_share": 0.2}], tables=tables))
-    assert "`non_blocking=True`" in text and "`num_workers`" in text
-    assert ("pin_memory" in text) == advised
+def test_pinned_memory_is_advised_where_copies_come_from_pageable_memory(tmp_path: Path) -> None:
+    for pageable in (0, 4000):
+        copies = [
+            {"at": 0, "operation": operation, "host_memory": memory, "bytes": count, "total_s": 1.0}
+            for operation, memory, count in (
+                ("host_to_device", "pageable", pageable),
+                ("host_to_device", "pinned", 6000),
+                ("device_to_host", "pageable", 900),
+            )
+        ]
+        tables = {"timeline": [timeline(0, memory=0.4)], "memory_operations": copies}
+        row = ADOPTED | {"devices": 1, "data_share": 0.2}
+        evidence = made(tmp_path / str(pageable), [row], tables=tables)
+        text = as_markdown(evidence)
+        assert "`non_blocking=True`" in text and ("pin_memory" in text) is bool(pageable)
+    [copied] = [each for each in bottlenecks(evidence)[0].bottlenecks if each.kind == "memory operations"]
+    assert "40% of their bytes come from pageable memory" in copied.evidence
 
 
 def test_general_advice_fits_the_devices(tmp_path: Path) -> None:
+    def general(name: str, *rows: Row, **others: Any) -> str:
+        lines = as_markdown(made(tmp_path / name, rows, **{"gpu": None} | others)).splitlines()
+        return "\n".join(line for line in lines if GENERALLY in line)
+
     cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "waiting_for_a_cpu_share": 0.2, "transfer_s": 0.0}
-    [_, loading, waiting] = [
-        line for line in as_markdown(made(tmp_path, [cpu], gpu=None)).splitlines() if GENERALLY in line
-    ]
-    assert "pin_memory" not in loading and "`OMP_NUM_THREADS`" in waiting
-    single = cpu | {"compute_threads": 1}
-    assert "`OMP_NUM_THREADS`" not in as_markdown(made(tmp_path / "single", [single], gpu=None))
+    text = general("cpu", cpu)
+    assert "`num_workers`" in text and "pin_memory" not in text and "`OMP_NUM_THREADS`" in text
+    assert "`OMP_NUM_THREADS`" not in general("single", cpu | {"compute_threads": 1})
     alone = cpu | {"blocked_share": 0.1, "data_share": 0.0, "iteration_time_s": 1.0, "waiting_for_a_cpu_share": 0.0}
     blocked = alone | {"devices": 2, "blocked_share": 0.3}
-    for nodes in ((0,), (0, 1)):
-        text = as_markdown(made(tmp_path / f"{len(nodes)}", [alone, blocked], gpu=None, nodes=nodes))
-        assert ("`numactl`" in text) == (len(nodes) > 1)
-    lost = SCRIPT | {"devices": 1, "outcome": "out_of_memory"}
-    [memory] = [line for line in as_markdown(made(tmp_path / "gpu", [lost])).splitlines() if GENERALLY in line]
-    assert f"{GENERALLY}: a smaller batch per device" in memory and "sharded" not in memory
+    assert "`numactl`" not in general("one node", alone, blocked, nodes=(0,))
+    assert "`numactl`" in general("two nodes", alone, blocked)
+    lost = general("lost", SCRIPT | {"devices": 1, "outcome": "out_of_memory"}, gpu=GPU)
+    assert f"{GENERALLY}: a smaller batch per device" in lost and "sharded" not in lost
 
 
 def test_the_best_for_each_goal_is_found_per_number_of_devices(tmp_path: Path) -> None:
     measures = {"energy_per_sample_j": 2.0, "processed_samples_per_s": 100.0, "peak_memory_bytes": 20e9}
     rows = images(100, time_to_accuracy_s=50.0, **measures)
     rows += images(150, precision="fp16", time_to_accuracy_s=70.0, **measures | {"peak_memory_bytes": 10e9})
+    # One of whose repeats reached the accuracy soonest, and the others never.
+    never = images(90, precision="bf16", time_to_accuracy_s=10.0, peak_memory_bytes=30e9)
+    rows += [row | ({"time_to_accuracy_s": None} if row["repeat"] > 1 else {}) for row in never]
     rows += images(300, devices=4) + images(200, devices=4, precision="fp16")
     evidence = made(tmp_path, rows)
     best = {
@@ -422,13 +400,11 @@ def test_energy_counts_samples_that_ranks_repeat_once(tmp_path: Path) -> None:
     factors = (1.0, 1.0)
     same = {"devices": 4, "energy_per_sample_j": 1.0, "processed_samples_per_s": 400.0}
     rows = images(100, factors, strategy="ddp", **same) + images(400, factors, strategy="ddp-ds", **same)
-    [choice] = choices(made(tmp_path, rows), "energy")
+    [choice] = choices(made(tmp_path / "a", rows), "energy")
     assert choice.best["strategy"] == "ddp-ds" and choice.value.value == pytest.approx(1.0)
-
-
-def test_a_meter_that_did_not_move_gives_no_energy(tmp_path: Path) -> None:
+    # A meter that did not move gives no energy.
     rows = texts(1.0, energy_per_token_j=0.0) + texts(2.0, technique="qlora", energy_per_token_j=5.0)
-    evidence = made(tmp_path, rows)
+    evidence = made(tmp_path / "b", rows)
     [choice] = choices(evidence, "energy")
     assert (choice.best["technique"], choice.candidates) == ("qlora", 1)
     assert "# Recommendations" in as_markdown(evidence, demand=Demand(samples=1e6))
@@ -468,13 +444,6 @@ def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Pa
     assert not choice.decided and choice.tied
 
 
-def test_preference_tuning_is_not_compared_with_other_techniques(tmp_path: Path) -> None:
-    evidence = made(tmp_path, texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora"))
-    assert [(choice.best["technique"], choice.candidates) for choice in choices(evidence, "throughput")] == [
-        ("lora", 2), ("dpo", 1),
-    ]  # fmt: skip
-
-
 def test_results_without_runs_say_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         read_evidence(tmp_path / "nothing")
@@ -493,23 +462,26 @@ def test_cpu_and_synthetic_timings_are_marked(tmp_path: Path) -> None:
     assert "synthetic timings" not in text and "No answer" not in text
 
 
-def test_the_length_of_a_run_is_not_a_choice(tmp_path: Path) -> None:
-    rows = images(100, steps_per_epoch=50) + images(100, steps_per_epoch=60)
-    rows += images(90, num_workers=4, steps_per_epoch=50)
-    [choice] = choices(made(tmp_path, rows), "throughput")
-    assert choice.differing == ("num_workers",) and choice.decided
+def test_candidates_differ_in_a_choice_and_do_the_same_work(tmp_path: Path) -> None:
+    def found(name: str, rows: list[Row]) -> Choice:
+        [choice] = choices(made(tmp_path / name, rows), "throughput")
+        return choice
 
-
-def test_runs_that_differ_only_in_how_they_were_observed_are_one_candidate(tmp_path: Path) -> None:
-    observed = images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys")
-    evidence = made(tmp_path / "one", observed)
-    [choice] = choices(evidence, "throughput")
+    # Not in how they were observed.
+    choice = found("one", images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys"))
     assert (choice.candidates, choice.decided) == (1, False)
-    assert "better than" not in as_markdown(evidence, ["throughput"])
-    # It is compared as the others were observed, although it was faster otherwise.
+    # One is compared as the others were observed, although it was faster otherwise.
     rows = images(100, profiler="nsys") + images(120, profiler="none") + images(110, precision="fp16", profiler="nsys")
-    [choice] = choices(made(tmp_path / "two", rows), "throughput")
+    choice = found("two", rows)
     assert (choice.candidates, choice.best["precision"], choice.decided) == (2, "fp16", True)
+    # Not in how long they are.
+    rows = images(100, steps_per_epoch=50) + images(100, steps_per_epoch=60)
+    choice = found("length", rows + images(90, num_workers=4, steps_per_epoch=50))
+    assert choice.differing == ("num_workers",) and choice.decided
+    # Preference tuning is other work.
+    rows = texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora")
+    of_texts = choices(made(tmp_path / "texts", rows), "throughput")
+    assert [(each.best["technique"], each.candidates) for each in of_texts] == [("lora", 2), ("dpo", 1)]
 
 
 def test_a_rival_that_is_better_in_the_blocks_of_both_is_not_beaten(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from multicard.core.text import gpu_name
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import write_run
 
-REPEATS = (1.0, 1.01, 0.99, 1.005, 0.995)  # how much longer the steps of each repeat last
+REPEATS = (1.0, 1.01, 0.99)  # how much longer the steps of each repeat last
 STEP_S = 0.1
 
 
@@ -67,7 +67,7 @@ def test_a_slower_machine_is_slower_and_uses_as_much_memory(plain: Side, tmp_pat
     logs = np.log(REPEATS)
     expected = ttest_ind(logs + np.log(1.5), logs, equal_var=False).confidence_interval()
     assert (time.ratio.low, time.ratio.high) == pytest.approx(tuple(np.exp(expected)), rel=1e-3)
-    assert time.repeats == (5, 5)
+    assert time.repeats == (3, 3)
     assert (found.outcomes, found.only_a, found.only_b, found.environment) == ([], [], [], [])
     assert {words(compare_sides(b, plain))[name] for name in slower} == {"faster"}
 
@@ -85,6 +85,7 @@ def test_runs_whose_numbers_are_in_doubt_are_named(tmp_path: Path) -> None:
     assert (side, run) == ("b", folders[1].name) and "data share 0.0% instead of 50%" in why
 
 
+@pytest.mark.slow
 def test_results_that_scale_less_are_told_from_results_that_are_slower(tmp_path: Path) -> None:
     def scaled(name: str, one: float, two: float) -> Side:
         return read_side(
@@ -121,8 +122,8 @@ def test_a_difference_within_the_spread_or_of_one_repeat_is_none(plain: Side, tm
     assert words(within)["iteration_time_s"] == "inconclusive"
     found = compare_sides(plain, results(tmp_path / "one", 9, repeats=(1.0,)))
     assert set(words(found).values()) == {"cannot tell"}
-    assert (found.changes[0].ratio.low, found.changes[0].repeats) == (None, (5, 1))
-    assert len(found.only_a) == 4
+    assert (found.changes[0].ratio.low, found.changes[0].repeats) == (None, (3, 1))
+    assert len(found.only_a) == 2
 
 
 def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, tmp_path: Path) -> None:

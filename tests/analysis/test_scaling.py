@@ -94,15 +94,11 @@ def paired(ratios: list[float]) -> list[float]:
 
 def test_a_value_is_the_geometric_mean_of_the_completed_repeats_with_its_t_interval() -> None:
     rows = [*repeats(4.0, 1.0, 2.0), {"repeat": 4, "outcome": "failed", "throughput": 9.0}]
-    [row] = over_repeats(measures(*rows), ["throughput_samples_per_s"]).to_dict("records")
+    table = measures(*rows).assign(data_share=[0.0, 0.1, 0.2, None])
+    [row] = over_repeats(table, ["throughput_samples_per_s", "data_share"]).to_dict("records")
     assert row["repeats"] == 3
     assert ends(row, "throughput_samples_per_s") == pytest.approx(paired([4.0, 1.0, 2.0]))
-
-
-def test_a_share_is_an_arithmetic_mean_that_stays_a_share() -> None:
-    table = measures(*repeats(4.0, 1.0, 2.0)).assign(data_share=[0.0, 0.1, 0.2])
-    [row] = over_repeats(table, ["data_share"]).to_dict("records")
-    # The interval is 0.1 ± 4.30 × 0.1 / √3.
+    # A share is an arithmetic mean that stays a share: the interval is 0.1 ± 4.30 × 0.1 / √3.
     assert ends(row, "data_share") == pytest.approx([0.1, 0.0, 0.1 + 4.302653 * 0.1 / 3**0.5])
 
 
@@ -220,11 +216,9 @@ def test_samples_that_every_rank_repeats_are_no_gain_to_a_law_either() -> None:
     # Each step takes as long, and brings one batch of new samples: four batches take four steps.
     assert found[0][1].parameters["serial_share"] == pytest.approx(1.0)
     assert found[1][1].parameters == pytest.approx({"one_device_s": 0.1, "communication_s": 0.1})
-
-
-def test_a_series_without_a_baseline_is_refused_with_the_reason() -> None:
-    table = measures(*steps("ddp-ds", "weak", {2: 0.1, 4: 0.1}))
-    assert {fit.reason for _, fit in fits(table)} == {"no completed run on one device to compare with"}
+    # A series without a baseline is refused.
+    lost = fits(measures(*steps("ddp-ds", "weak", {2: 0.1, 4: 0.1})))
+    assert {fit.reason for _, fit in lost} == {"no completed run on one device to compare with"}
 
 
 def test_an_empty_scenario_stays_empty() -> None:

@@ -64,8 +64,7 @@ def test_rows_of_all_completed_runs_are_in_one_table_that_names_the_run(tmp_path
 def test_what_no_run_recorded_is_an_empty_table_with_its_columns(tmp_path: Path) -> None:
     for found in (scenario(tmp_path / "s", run(tmp_path / "a")), scenario(tmp_path / "none")):
         shares = found.table("shares")
-        assert shares.empty
-        assert shares.columns.tolist() == ["run", *ACTIVITIES["shares"].schema.names]
+        assert shares.empty and shares.columns.tolist() == ["run", *ACTIVITIES["shares"].schema.names]
 
 
 def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_path: Path) -> None:
@@ -90,12 +89,9 @@ def test_further_columns_are_joined_to_the_measures_by_run(tmp_path: Path) -> No
     assert joined["extra_s"].fillna(-1).tolist() == [1.5, -1]
 
 
-def test_measures_that_are_missing_are_named(tmp_path: Path) -> None:
+def test_tables_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"measures\.csv: not found"):
         _ = ScenarioTables(tmp_path).measures
-
-
-def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "steps.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(UserError, match=r"steps\.parquet: not a Parquet file"):
         ScenarioTables(tmp_path).table("steps")

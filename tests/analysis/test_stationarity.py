@@ -117,9 +117,9 @@ def test_drift_and_trend_are_those_of_a_straight_line() -> None:
 
 def test_the_error_of_the_trend_is_the_scatter_of_the_trend() -> None:
     rng = np.random.default_rng(3)
-    found = [stationarity(rng.normal(1, 0.1, 30)) for _ in range(300)]
+    found = [stationarity(rng.normal(1, 0.1, 30)) for _ in range(150)]
     scatter = np.std([each["trend"] for each in found])
-    assert np.mean([each["trend_error"] for each in found]) == pytest.approx(scatter, rel=0.15)
+    assert np.mean([each["trend_error"] for each in found]) == pytest.approx(scatter, rel=0.2)
 
 
 def test_outlying_steps_are_far_from_the_median() -> None:

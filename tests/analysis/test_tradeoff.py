@@ -111,17 +111,18 @@ def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
     assert len(table) == 3 and table["time_s"].isna().tolist() == [False, False, True]
 
 
-@pytest.mark.parametrize("script", [{}, {"script": {"file": "train.py", "sha256": "0a1b2c" * 10}}])
-def test_what_ended_before_a_rank_left_a_record_is_named(script: dict[str, Any], tmp_path: Path) -> None:
+def test_what_ended_before_a_rank_left_a_record_is_named(tmp_path: Path) -> None:
     lost = [row | {"outcome": "out_of_memory"} for row in trained(4, 340)]
-    for run in made(tmp_path, trained(1, 100) + lost).runs:
-        path = tmp_path / "runs" / run.run / "run.json"
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if run.values["devices"] == 4:  # SIGKILL leaves neither hardware nor versions
-            record |= {"hardware": None, "versions": None, "data": None, "ranks": []}
-        write_json(path, record | script)
-    text = answered(read_evidence(tmp_path))
-    assert "Excluded, since no run of them completed:" in text and "4 GPUs" in text
+    evidence = made(tmp_path, trained(1, 100) + lost)
+    for script in ({}, {"script": {"file": "train.py", "sha256": "0a1b2c" * 10}}):
+        for run in evidence.runs:
+            path = tmp_path / "runs" / run.run / "run.json"
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if run.values["devices"] == 4:  # SIGKILL leaves neither hardware nor versions
+                record |= {"hardware": None, "versions": None, "data": None, "ranks": []}
+            write_json(path, record | script)
+        text = answered(read_evidence(tmp_path))
+        assert "Excluded, since no run of them completed:" in text and "4 GPUs" in text
 
 
 def test_a_run_of_another_length_counts_whichever_profiler_observed_it(tmp_path: Path) -> None:
@@ -286,29 +287,23 @@ def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -
     assert (missing_runs(text).fixed.batch_size, missing_runs(text).fixed.scaling) == (64, "strong")
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "epochs", "refused", "unknown"),
-    [
-        (0.99, 10, None, False),  # what is reached early is reached
-        (0.97, 20, "accuracy 0.97", False),
-        (0.97, 1, "accuracy 0.97 after 5.0% of the samples", True),
-        (0.99, 40, "accuracy recorded only after 2 times the samples", True),
-        (None, 20, "accuracy not recorded", True),
-    ],
-)
-def test_only_what_reached_the_floor_after_as_many_samples_counts(
-    accuracy: float | None, epochs: int, refused: str | None, unknown: bool, tmp_path: Path
-) -> None:
-    reached = {} if accuracy is None else {"test_accuracy": accuracy}
-    rows = trained(1, 100, (1.0, 1.0), epochs=epochs, **reached) + trained(2, 190, (1.0, 1.0), test_accuracy=0.99)
-    found = trainings(made(tmp_path, rows), min_accuracy=0.98, epochs=20)
-    assert (found[1].refused, found[1].unknown) == (refused, unknown)
-    assert found[2].refused is None
+def test_only_what_reached_the_floor_after_as_many_samples_counts(tmp_path: Path) -> None:
+    for accuracy, epochs, refused in (
+        (0.99, 10, None),  # what is reached early is reached
+        (0.97, 20, "accuracy 0.97"),
+        (0.97, 1, "accuracy 0.97 after 5.0% of the samples"),
+        (0.99, 40, "accuracy recorded only after 2 times the samples"),
+        (None, 20, "accuracy not recorded"),
+    ):
+        reached = {} if accuracy is None else {"test_accuracy": accuracy}
+        rows = trained(1, 100, (1.0, 1.0), epochs=epochs, **reached) + trained(2, 190, (1.0, 1.0), test_accuracy=0.99)
+        found = trainings(made(tmp_path / f"{accuracy} {epochs}", rows), min_accuracy=0.98, epochs=20)
+        assert found[1].refused == refused and found[2].refused is None
+        assert found[1].unknown is (refused not in (None, "accuracy 0.97"))
 
 
 def test_a_loss_is_a_ceiling_and_the_worst_repeat_counts(tmp_path: Path) -> None:
-    rows = trained(1, 100, test_loss=0.5) + trained(2, 190, test_loss=0.498)
-    found = trainings(made(tmp_path, rows), max_loss=0.5)
+    found = trainings(made(tmp_path, trained(1, 100, test_loss=0.5) + trained(2, 190, test_loss=0.498)), max_loss=0.5)
     # The worst repeats: 0.5 and 0.498, 0.3% more.
     assert (found[1].refused, found[2].refused) == ("loss 0.501", None)
 
@@ -361,26 +356,20 @@ def test_processes_and_synthetic_runs_give_no_answer_for_gpus(tmp_path: Path) ->
     assert "No answer: all of these runs have synthetic timings" in text
 
 
-@pytest.mark.parametrize(
-    ("stated", "missing"),
-    [
-        ({"strategy": "single", "devices": 1, "scaling": "weak"}, ("ddp-ds", 64, "strong")),
-        ({"strategy": "ddp-ds", "devices": 4, "scaling": "weak"}, ("ddp-ds", 256, "strong")),
-        ({"strategy": "dp", "devices": 4, "scaling": "strong"}, ("dp", 64, "strong")),
+def test_one_number_of_devices_says_what_to_run(tmp_path: Path) -> None:
+    for strategy, devices, scaling, missing in (
+        ("single", 1, "weak", ("ddp-ds", 64, "strong")),
+        ("ddp-ds", 4, "weak", ("ddp-ds", 256, "strong")),
+        ("dp", 4, "strong", ("dp", 64, "strong")),
         # Ranks without a distributed sampler train on the same samples, so 32 of 64 are distinct.
-        ({"strategy": "ddp", "devices": 2, "scaling": "strong"}, ("ddp", 32, "weak")),
-    ],
-)
-def test_one_number_of_devices_says_what_to_run(
-    stated: dict[str, Any], missing: tuple[str, int, str], tmp_path: Path
-) -> None:
-    rows = trained(stated.pop("devices"), 100, precision="bf16", **stated)
-    text = answered(made(tmp_path, rows), deadline_s=1200)
-    assert "so how many are needed is not known" in text
-    scenario = missing_runs(text)
-    assert scenario.vary.devices == [1, 2, 4] and scenario.fixed.precision == "bf16"
-    fixed = scenario.fixed
-    assert (fixed.strategy, fixed.batch_size, fixed.scaling) == missing
+        ("ddp", 2, "strong", ("ddp", 32, "weak")),
+    ):
+        rows = trained(devices, 100, precision="bf16", strategy=strategy, scaling=scaling)
+        text = answered(made(tmp_path / strategy, rows), deadline_s=1200)
+        assert "so how many are needed is not known" in text
+        scenario = missing_runs(text)
+        assert scenario.vary.devices == [1, 2, 4] and scenario.fixed.precision == "bf16"
+        assert (scenario.fixed.strategy, scenario.fixed.batch_size, scenario.fixed.scaling) == missing
 
 
 def test_backticks_of_a_command_do_not_end_the_block(tmp_path: Path) -> None:
@@ -398,9 +387,8 @@ def test_durations_and_sizes_are_read() -> None:
     assert memory_bytes("--max-memory", "1.5GiB") == 1.5 * 2**30
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "expected"),
-    [
+def test_a_faulty_demand_is_one_line(results: Path) -> None:
+    for option, value, expected in (
         ("--deadline", "6", "a duration such as 6h"),
         ("--deadline", "30m2h", "a duration"),
         ("--deadline", "0h", "a duration"),
@@ -408,16 +396,13 @@ def test_durations_and_sizes_are_read() -> None:
         ("--max-memory", "0GB", "a size"),
         ("--min-accuracy", "98", "a share above 0 and up to 1"),
         ("--max-loss", "nan", "a number above 0"),
-        ("--gpu-hour-cost", "-1", "a number above 0"),
         ("--samples", "many", "a number such as 1.2e6"),
         ("--samples", "1e+300", "a number above 0, up to 1e18"),
-    ],
-)
-def test_a_faulty_demand_is_one_line(option: str, value: str, expected: str, results: Path) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["recommend", str(results), f"{option}={value}"])
-    [line] = str(stopped.value).splitlines()
-    assert line.replace("'", "").startswith(f"{option}: found {value}, expected {expected}")
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["recommend", str(results), f"{option}={value}"])
+        [line] = str(stopped.value).splitlines()
+        assert line.replace("'", "").startswith(f"{option}: found {value}, expected {expected}")
 
 
 def test_the_command_answers_first_and_as_json(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

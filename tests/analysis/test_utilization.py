@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from vision_records import ELAPSED, record, with_activity
 
 from limits.machine_record import IDLE
 from multicard.analysis.machine_limits import MachineLimits
@@ -16,7 +17,6 @@ from multicard.analysis.peaks import PEAKS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.utilization import MEASURES, peak_rate, utilization, within_peaks
 from multicard.core.files import write_json
-from multicard.core.layout import STEP_COLUMNS
 from multicard.experiment.workload import WORKLOADS, Operations
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.operations import product_precisions
@@ -162,30 +162,9 @@ def test_the_ceiling_of_a_loader_is_that_of_all_ranks() -> None:
 
 
 def run(folder: Path, **changes: Any) -> Path:
-    """A run of two processes, 20 images of 224 px each: two measured steps of 2 s."""
-    p = VisionParameters(device="cpu", devices=2, strategy="ddp-ds", batch_size=20, image_size=224)
-    write_json(
-        folder / "run.json",
-        {
-            "run": folder.name, "outcome": "completed", "reason": None, "parameters": p.model_dump(),
-            "ranks": [{"rank": rank, "pid": 1 + rank} for rank in (0, 1)], "hardware": CPUS,
-            "profiler": {"used": "none", "trace_missing": "not asked for"}, "steps_per_pass": 10, "started": "now",
-            "wall_time_s": 1.0, "host": {"name": "h"}, "data": {"classes": 1000}, **changes,
-        },
-    )  # fmt: skip
-    rows = [
-        dict.fromkeys(STEP_COLUMNS)
-        | {"rank": rank, "epoch": 1, "step": step, "window": "measured", "start_s": 2.0 * step, "duration_s": 2.0}
-        | {"data_s": 0.5, "forward_s": 0.4, "backward_s": 1.0, "samples": 20, "loss": 1.0, "peak_memory_bytes": 1}
-        for rank in (0, 1)
-        for step in (1, 2)
-    ]
-    pd.DataFrame(rows).to_csv(folder / "steps.csv", index=False)
-    epochs = {"epoch": [1], "train_loss": [1], "test_loss": [3], "test_accuracy": [0.5], "epoch_time_s": [1]}
-    pd.DataFrame(epochs).to_csv(folder / "epochs.csv", index=False)
-    (folder / "activity").mkdir()
-    for name, table in ACTIVITIES.items():
-        pq.write_table(table.schema.empty_table(), folder / "activity" / f"{name}.parquet")
+    """A run of two processes on such a processor, 30 images each, with the files of a trace."""
+    record(folder, "ddp-ds", **{"hardware": CPUS, "data": {"classes": 1000}} | changes)
+    with_activity(folder)
     return folder
 
 
@@ -197,10 +176,10 @@ def test_a_scenario_tells_mfu_and_bound_of_its_runs(tmp_path: Path) -> None:
     [row] = ScenarioTables(tmp_path / "scenario").completed
     # 300.77 M multiply-adds forward (torchvision: 0.301 G), twice as many backward but for the images' gradient.
     of_an_image = 3 * 2 * 300.77e6 - 2 * 112 * 112 * 32 * 27
-    assert row["model_flop_per_step"] == pytest.approx(20 * of_an_image, rel=1e-4)
+    assert row["model_flop_per_step"] == pytest.approx(30 * of_an_image, rel=1e-4)
     assert row["hardware_flop_per_step"] == row["model_flop_per_step"]
-    assert row["mfu"] == row["hfu"] == pytest.approx(20 * of_an_image / 2.0 / 1e12, rel=1e-4)
-    assert row["bound"] == "compute or communication"  # 1.4 s of 2 s, in which gradients are exchanged, too
+    assert row["mfu"] == row["hfu"] == pytest.approx(30 * of_an_image / (ELAPSED / 3) / 1e12, rel=1e-4)
+    assert row["bound"] == "compute or communication"  # in which gradients are exchanged, too
     assert measure_run(folder)["mfu"] is None
     # Nothing is known without the number of classes.
     found = measure_run(run(tmp_path / "two", data={"dataset": "digits"}), [limits(CPUS)])

@@ -60,14 +60,6 @@ def test_shorter_steps_are_a_difference_whatever_their_data_share() -> None:
     assert not windows_differ(noisy(40, 0.1, rng), noisy(10, 0.13, rng))
 
 
-@pytest.mark.slow
-def test_equal_steps_that_scatter_are_told_apart_as_rarely_as_stated() -> None:
-    rng = np.random.default_rng(2)
-    simulated = 400
-    found = sum(windows_differ(noisy(40, 0.1, rng), noisy(10, 0.1, rng)) for _ in range(simulated))
-    assert found / simulated <= LEVEL + 3 * np.sqrt(LEVEL * (1 - LEVEL) / simulated)
-
-
 def test_the_shares_that_a_longer_step_explains_lie_between_the_same_pace_and_the_same_wait() -> None:
     assert expected_data_shares(0.2, 0.8, 0.9) == pytest.approx((0.1 / 1.0, 0.2 / 1.1))
     assert expected_data_shares(0.2, 0.8, 2.0) == pytest.approx((0.0, 0.2 / 2.2))
