@@ -142,6 +142,10 @@ def test_a_ratio_of_ratios_by_hand() -> None:
     terms = [(1.0, blocks(8.0, 9.0)), (-1.0, blocks(2.0, 3.0)), (-1.0, blocks(2.0, 6.0)), (1.0, blocks(1.0, 4.0))]
     found = product_of(terms)
     assert (found.value, *bounds(found)) == pytest.approx((2, 2, 2))
+    # Times a number it is no ratio to one.
+    found = scaled(ratio_of(blocks(6.0, 8.1), blocks(2.0, 2.7)), 0.5)
+    assert (found.value, *bounds(found)) == pytest.approx((1.5, 1.5, 1.5))
+    assert (found.p_value, found.coverage) == (None, 0.95)
 
 
 def test_a_ratio_can_be_tested_against_a_limit() -> None:
@@ -166,9 +170,3 @@ def test_a_verdict_on_one_of_many_needs_more() -> None:
     assert [verdict(each) for each in family] == ["more", "none", "unknown", "none"]
     assert [bounds(each) for each in family] == [(1.1, 1.3)] * 4
     assert verdict(Interval(0.8, 0.7, 0.9, 3, p_value=0.01)) == "less"
-
-
-def test_a_ratio_times_a_number_is_no_ratio_to_one() -> None:
-    found = scaled(ratio_of(blocks(6.0, 8.1), blocks(2.0, 2.7)), 0.5)
-    assert (found.value, *bounds(found)) == pytest.approx((1.5, 1.5, 1.5))
-    assert (found.p_value, found.coverage) == (None, 0.95)

@@ -51,10 +51,15 @@ def test_speedup_is_over_one_device(
     assert set(scaled["baseline"]) == {baseline} and scaled["speedup"].iloc[0] == 1
 
 
-def test_without_a_baseline_there_is_no_speedup() -> None:
+def test_without_a_baseline_or_another_number_of_devices_nothing_is_claimed() -> None:
     lost = {"strategy": "ddp", "devices": 1, "outcome": "out_of_memory"}
     scaled = add_scaling(measures(lost, {"strategy": "ddp", "devices": 2, "throughput": 30.0}))
     assert scaled[["speedup", "efficiency"]].isna().all(axis=None)
+    # One number of devices is no claim of efficiency.
+    scaled = add_scaling(measures(*repeats(10.0, 12.0, strategy="single"), *repeats(8.0, 9.0, strategy="ddp")))
+    assert scaled["speedup"].notna().all() and scaled["efficiency"].isna().all()
+    lost = measures(*repeats(10.0, strategy="ddp"), {"strategy": "ddp", "devices": 2, "outcome": "failed"})
+    assert add_scaling(lost)["efficiency"].isna().all()
 
 
 def test_the_baseline_has_the_same_other_parameters_and_is_the_repeat_of_the_same_number() -> None:
@@ -108,15 +113,13 @@ def test_a_single_repeat_and_what_is_not_known_have_no_bounds() -> None:
     assert spread["repeats"].tolist() == [1, 2, 2]
     assert spread["throughput_samples_per_s"].tolist()[:2] == [3.0, 5.0]
     bounds = [name for name in spread if name.endswith(("_low", "_high"))]
-    assert spread[bounds].isna().all(axis=None)
-    assert spread["energy_per_sample_j"].isna().all()
+    assert spread[bounds].isna().all(axis=None) and spread["energy_per_sample_j"].isna().all()
     assert set(spread[bounds].dtypes) == {np.dtype(float)}
-
-
-def test_configurations_come_in_the_order_of_their_first_runs_and_empty_parameters_are_values() -> None:
+    # Configurations come in the order of their first runs, and empty parameters are values.
     rows = [row for size in (96, 32) for row in repeats(1.0, 3.0, image_size=size)]
-    table = measures(*rows, *repeats(7.0, image_size=32, steps_per_epoch=5))
-    spread = over_repeats(table, ["throughput_samples_per_s"])
+    spread = over_repeats(
+        measures(*rows, *repeats(7.0, image_size=32, steps_per_epoch=5)), ["throughput_samples_per_s"]
+    )
     assert spread["image_size"].tolist() == [96, 32, 32]
     assert spread["throughput_samples_per_s"].tolist() == pytest.approx([3**0.5, 3**0.5, 7.0])
     assert spread["steps_per_epoch"].isna().tolist() == [True, True, False]
@@ -134,15 +137,6 @@ def test_speedups_stay_with_their_configuration_where_a_first_repeat_failed() ->
     )
     assert spread["devices"].tolist() == [1, 2, 4]
     assert spread["speedup"].tolist() == pytest.approx([1.0, 1.5, 3.0])
-
-
-def test_one_device_count_only_is_no_claim_of_efficiency() -> None:
-    table = measures(*repeats(10.0, 12.0, strategy="single"), *repeats(8.0, 9.0, strategy="ddp"))
-    scaled = add_scaling(table)
-    assert scaled["speedup"].notna().all()
-    assert scaled["efficiency"].isna().all()
-    lost = measures(*repeats(10.0, strategy="ddp"), {"strategy": "ddp", "devices": 2, "outcome": "failed"})
-    assert add_scaling(lost)["efficiency"].isna().all()
 
 
 def test_speedups_have_a_row_per_completed_configuration_with_the_serial_fraction() -> None:

@@ -1,12 +1,13 @@
 """Measures, tables, notices and comparisons of scripts, from synthetic runs whose rates follow by hand."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from vision_records import change_steps
 
 from multicard.analysis import provenance
 from multicard.analysis.consistency import check_run
@@ -42,55 +43,39 @@ def scenario(folder: Path, config: dict[str, Any] | None = None, **changes: Any)
 
 
 def test_rates_are_those_of_all_ranks_over_the_time_of_a_step(tmp_path: Path) -> None:
-    row = measured(tmp_path, p(devices=2), 0.05, samples=32)
-    assert row["iteration_time_s"] == pytest.approx(0.05)
-    assert row["measured_steps"] == MEASURED
-    assert row["steps_per_s"] == pytest.approx(20)
+    row = measured(tmp_path / "own", p(devices=2), 0.05, samples=32)
+    assert (row["iteration_time_s"], row["steps_per_s"]) == pytest.approx((0.05, 20))
     assert row["throughput_samples_per_s"] == row["processed_samples_per_s"] == pytest.approx(2 * 32 / 0.05)
     assert (row["args.batch_size"], row["args.amp"]) == (32, "none")
     assert row["command"] == "train.py '{batch_size}' '{amp}'"
-    assert row["distinct_share"] == 1
-    assert notices(row) == []
-
-
-def test_samples_that_every_rank_draws_count_once(tmp_path: Path) -> None:
-    row = measured(tmp_path, p(devices=2), 0.05, samples=32, distinct=False)
+    assert (row["measured_steps"], row["distinct_share"], notices(row)) == (MEASURED, 1, [])
+    # Samples that every rank draws count once.
+    row = measured(tmp_path / "same", p(devices=2), 0.05, samples=32, distinct=False)
     assert row["throughput_samples_per_s"] == pytest.approx(32 / 0.05)
     assert row["processed_samples_per_s"] == pytest.approx(64 / 0.05)
     [notice] = notices(row)
     assert "ranks saw the same samples" in notice and "DistributedSampler" in notice
 
 
-BACKWARD = {"wall_s": 10.0, "backward_s": 10.0}
-
-
-def of_threads(ran: Sequence[float], waited: Sequence[float], threads: int = 1) -> dict[str, Any]:
-    """Of ranks, in seconds of 10 that were measured, all of them in backward passes; `threads` of each, on two CPUs."""
-    return {
-        "ranks": [
-            {"rank": rank, "observed": {"loaders": [], "threads": threads, "thread_time": BACKWARD | times}}
-            for rank, times in enumerate(
-                {"ran_s": one, "backward_ran_s": one, "waited_for_cpu_s": other}
-                for one, other in zip(ran, waited, strict=True)
-            )
-        ],
-        "conditions": [{"usable_cpus": 2}],
-    }
+def of_threads(*times: tuple[float, float], threads: int = 1) -> dict[str, Any]:
+    """Of ranks on two CPUs: seconds that they ran and waited for a CPU, of 10 in backward passes; threads of each."""
+    ranks = [
+        {"wall_s": 10.0, "backward_s": 10.0, "ran_s": ran, "backward_ran_s": ran, "waited_for_cpu_s": waited}
+        for ran, waited in times
+    ]
+    seen = [{"observed": {"loaders": [], "threads": threads, "thread_time": each}} for each in ranks]
+    return {"ranks": [{"rank": rank} | each for rank, each in enumerate(seen)], "conditions": [{"usable_cpus": 2}]}
 
 
 def test_what_a_rank_waited_for_is_told_by_its_thread(tmp_path: Path) -> None:
-    times = of_threads(ran=[3.0, 4.0], waited=[2.0, 1.0])
-    row = measured(tmp_path, p(devices=2), 0.05, phases={"backward": 1.0}, **times)
+    times = of_threads((3.0, 2.0), (4.0, 1.0))
+    row = measured(tmp_path / "new", p(devices=2), 0.05, phases={"backward": 1.0}, **times)
     assert row["waiting_for_a_cpu_share"] == pytest.approx(0.15)
     assert row["blocked_share"] == pytest.approx(1 - 0.35 - 0.15)
     assert (row["compute_threads"], row["usable_cpus"]) == (2, 2)
     without = measured(tmp_path / "old", p(devices=2), 0.05)
     assert without["waiting_for_a_cpu_share"] is without["blocked_share"] is without["compute_threads"] is None
-
-
-def test_more_threads_than_cpus_are_told_of(tmp_path: Path) -> None:
-    times = of_threads(ran=[10.0, 10.0], waited=[0.0, 0.0], threads=2)
-    row = measured(tmp_path, p(devices=2), 0.05, **times)
+    row = measured(tmp_path / "more", p(devices=2), 0.05, **of_threads((10.0, 0.0), (10.0, 0.0), threads=2))
     assert "more threads than CPUs: 4 threads of PyTorch on 2 CPUs" in notices(row)[-1]
 
 
@@ -164,32 +149,32 @@ def test_without_samples_there_is_no_throughput_but_steps(tmp_path: Path) -> Non
     assert "samples_per_step or samples_per_device" in notices(row)[0]
     # Samples that are not known of one step are not counted as none.
     folder = write_run(tmp_path / "one", p(), 0.05, samples=32)
-    steps = pd.read_csv(folder / "steps.csv")
-    steps.loc[5, "samples"] = None
-    steps.to_csv(folder / "steps.csv", index=False)
+    change_steps(folder, lambda steps: steps.assign(samples=steps["samples"].mask(steps["step"] == 6)))
     assert math.isnan(measure_run(folder)["throughput_samples_per_s"])
 
 
 def test_phases_may_be_missing_and_need_not_add_up_to_the_step(tmp_path: Path) -> None:
-    phases = {"backward": 0.5, "optimizer": 0.1}
-    folder = write_run(tmp_path, p(), 0.1, phases=phases)
+    folder = write_run(tmp_path / "missing", p(), 0.1, phases={"backward": 0.5, "optimizer": 0.1})
     row = measure_run(folder)
     assert (row["backward_s"], row["optimizer_s"], row["other_s"]) == pytest.approx((0.05, 0.01, 0.04))
     assert row["forward_s"] is None and row["data_share"] is None
     assert check_run(folder).faults() == []
     assert _run_status(None, folder, None) == ("completed", ["no trace: no profiler"], True)
-
-
-def test_a_phase_that_some_steps_are_without_counts_over_all_steps(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, p(), 0.1, phases={"backward": 0.5})
-    steps = pd.read_csv(folder / "steps.csv")
-    steps.loc[steps["step"] % 4 == 0, "data_s"] = 0.01  # one batch for four updates
-    steps.to_csv(folder / "steps.csv", index=False)
+    # A phase that some steps are without counts over all steps: one batch for four updates.
+    folder = write_run(tmp_path / "some", p(), 0.1, phases={"backward": 0.5})
+    change_steps(folder, lambda steps: steps.assign(data_s=steps["data_s"].mask(steps["step"] % 4 == 0, 0.01)))
     row = measure_run(folder)
     assert row["data_s"] == pytest.approx(0.0025)
     assert (row["data_share"], row["profiled_data_share"]) == pytest.approx((0.025, 0.025))
     assert row["data_s"] + row["backward_s"] + row["other_s"] == pytest.approx(row["mean_iteration_time_s"])
-    assert row["forward_s"] is None
+    # Evaluation in every fourth step of 50 ms lasts 20 ms, so 5 ms a step; of the other 45 ms, 20 are of forward.
+    folder = write_run(tmp_path / "evaluation", p(), 0.05, phases={"forward": 0.4})
+    assert math.isnan(measure_run(folder)["evaluation_s"] or math.nan)
+    change_steps(folder, lambda steps: steps.assign(evaluation_s=np.where(steps["step"] % 4 == 0, 0.02, np.nan)))
+    row = measure_run(folder)
+    assert (row["evaluation_s"], row["other_s"]) == pytest.approx((0.005, 0.025))
+    assert row["iteration_time_s"] == pytest.approx(0.05)  # it stays in the elapsed time
+    assert row["measured_passes"] == 1 and not any("pass" in notice for notice in notices(row))
 
 
 def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> None:
@@ -289,19 +274,3 @@ def test_a_script_that_changed_between_runs_is_noticed_and_its_runs_are_not_pool
         ScenarioTables(tmp_path / "scenarios" / "ours")
     )
     assert len(read_evidence(tmp_path).configurations) == 2
-
-
-def test_evaluation_inside_a_pass_is_a_part_of_the_step(tmp_path: Path) -> None:
-    """Every fourth step of 50 ms has 20 ms of evaluation, so 5 ms a step; of the other 45 ms, 20 are of forward."""
-    folder = write_run(tmp_path, p(), 0.05, phases={"forward": 0.4})
-    steps = pd.read_csv(folder / "steps.csv")
-    assert math.isnan(measure_run(folder)["evaluation_s"] or math.nan)
-    steps.assign(evaluation_s=steps["step"].where(steps["step"] % 4 == 0) * 0 + 0.02).to_csv(
-        folder / "steps.csv", index=False
-    )
-    row = measure_run(folder)
-    assert row["evaluation_s"] == pytest.approx(0.005)
-    assert row["other_s"] == pytest.approx(0.025)
-    assert row["iteration_time_s"] == pytest.approx(0.05)  # it stays in the elapsed time
-    assert row["measured_passes"] == 1
-    assert not any("pass" in notice for notice in notices(row))
