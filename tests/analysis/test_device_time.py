@@ -11,13 +11,9 @@ from multicard.trace.tables import activity_tables
 from synthetic import PID, Work, nsys_export, training_trace
 
 
-@pytest.fixture
-def timeline(tmp_path: Path) -> pd.DataFrame:
+def test_parts_add_up_to_the_span(tmp_path: Path) -> None:
     rows = activity_tables([open_trace(nsys_export(tmp_path / "t.sqlite"))], only=["timeline"]).rows["timeline"]
-    return pd.DataFrame(rows)
-
-
-def test_parts_add_up_to_the_span(timeline: pd.DataFrame) -> None:
+    timeline = pd.DataFrame(rows)
     parts = device_time(timeline)
     assert len(parts) == 3
     assert parts.sum(axis=1).tolist() == pytest.approx(timeline["span_s"].tolist())

@@ -46,12 +46,6 @@ def results(runs: pd.DataFrame, measures: pd.DataFrame) -> Results:
     return Results(**nothing | {"scenarios": [Scenario("s", "", runs, measures, [], [])], "records": {}})
 
 
-def test_a_run_without_doubts_or_measures_has_no_notice() -> None:
-    assert notices({}) == notices({"stationary": True, "windows_differ": False}) == []
-    assert notices({"stationary": None, "windows_differ": float("nan"), "disturbance": float("nan")}) == []
-    assert notices({"deviation": float("nan")}) == []
-
-
 def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
     told = {"disturbance": "other processes: 1.6 CPUs", "deviation": "compiled in part only"}
     assert notices(DRIFTING | PILED_UP | CROSSING | HOST_EXTENTS | told) == [
@@ -62,6 +56,9 @@ def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
         f"profiled window crosses the end of a pass: {RESTART}",
         f"steps of a GPU timed on the host: {LAUNCHES}",
     ]
+    unknown = dict.fromkeys(("windows_differ", "disturbance", "deviation"), float("nan")) | {"stationary": None}
+    for row in ({}, {"stationary": True, "windows_differ": False}, unknown):
+        assert notices(row) == []
 
 
 def test_figures_say_which_runs_are_in_doubt_and_those_of_the_profiled_window_also_where_it_is(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_history_finds_a_step_and_what_creeps() -> None:
     assert verdicts(times(1, 1.02, 1.04, 1.06)) == [("", ""), (within, within), (within, worse), (within, worse)]
 
 
-def test_history_passes_over_versions_without_numbers() -> None:
+def test_history_passes_over_versions_without_numbers_and_tells_runs_that_begin_to_fail() -> None:
     versions = [side(a=[1.0, 1.001]), side(a=[]), side(b=[1.0]), side(a=[1.5, 1.501])]
     a, b = (found := history(versions, session_spread=0.0))[:4], found[4:]
     assert [point.previous for point in a] == [None, 0, 0, 0]
@@ -141,9 +141,7 @@ def test_history_passes_over_versions_without_numbers() -> None:
     assert (a[2].outcomes, a[2].since_previous) == ([], None)
     assert a[3].since_previous.change.value == pytest.approx(0.5, rel=1e-2)
     assert [len(point.values) for point in b] == [0, 0, 1, 0]
-
-
-def test_history_tells_runs_that_begin_to_fail_beside_others_that_complete() -> None:
+    # One run fails beside others that complete.
     before, after = side(a=[1.0, 1.001, 0.999]), side(a=[1.0, 1.001])
     after.configurations["a"].outcomes["a_r3"] = "out_of_memory"
     _, point = history([before, after])

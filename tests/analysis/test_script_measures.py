@@ -79,6 +79,7 @@ def test_what_a_rank_waited_for_is_told_by_its_thread(tmp_path: Path) -> None:
     assert "more threads than CPUs: 4 threads of PyTorch on 2 CPUs" in notices(row)[-1]
 
 
+@pytest.mark.slow
 def test_where_ranks_may_draw_the_same_samples_a_notice_says_so(tmp_path: Path) -> None:
     row = measured(tmp_path, p(devices=2), 0.05, samples=32, distinct=None)
     assert row["throughput_samples_per_s"] == pytest.approx(64 / 0.05) and row["distinct_share"] is None
@@ -183,6 +184,7 @@ def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> N
     assert "the measured steps are of 3 passes of 8 steps" in notices(row)[-1]
 
 
+@pytest.mark.slow
 def test_what_a_run_changed_in_its_folder_and_how_it_ended_is_said_and_no_doubt(tmp_path: Path) -> None:
     changes = {"folder_changes": {"count": 3, "names": ["check\x1bpoint.pt", "a", "b"]}}
     one = parameters_of_all(configuration(vary={"args": {"batch_size": [32], "amp": ["none", "fp16"]}}, **UNSCALED))
@@ -203,16 +205,9 @@ def test_what_a_run_changed_in_its_folder_and_how_it_ended_is_said_and_no_doubt(
     assert remarks(nothing) == remarks(measured(tmp_path / "unknown", p(), 0.05)) == []
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of the whole scenario."""
-    folder = tmp_path_factory.mktemp("results")
-    scenario(folder)
-    return folder
-
-
-def test_speedup_compares_runs_that_differ_in_their_devices_only(results: Path) -> None:
-    tables = ScenarioTables(results / "scenarios" / "ours")
+@pytest.mark.slow
+def test_speedup_compares_runs_that_differ_in_their_devices_only(tmp_path: Path) -> None:
+    tables = scenario(tmp_path)
     measures = tables.measures.set_index("run")
     assert list(measures.filter(like="args.")) == ["args.batch_size", "args.amp"]
     for each in parameters_of_all(configuration()):
@@ -229,12 +224,13 @@ def test_speedup_compares_runs_that_differ_in_their_devices_only(results: Path) 
     assert " batch\\_size |" in text and "args" not in text
     costs = pd.read_csv(tables.folder / "table_costs.csv")
     assert {"throughput_samples_per_s"} == {name for name in costs if name.endswith("per_s")}
-    found = read_evidence(results).configurations
+    found = read_evidence(tmp_path).configurations
     assert len(found) == 8 and found[0]["args.batch_size"] == 32
     assert found[0].words().startswith("1 CPU process, train.py --batch-size … --amp …")
     assert found[0].words().endswith("amp none, batch_size 32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "kind"), [(0.5, "strong"), (0.75, "unknown")])
 def test_the_kind_of_scaling_follows_from_the_samples_of_a_step(tmp_path: Path, share: float, kind: str) -> None:
     one, two = parameters_of_all(FEW)
