@@ -190,18 +190,12 @@ FALSE: list[tuple[str, set[int], Experiment]] = [
     ("qat_heaviest", {7}, techniques(qat_adapters=(2.2, 22.0))),
     ("mnist_accuracy", {0}, accuracy(0.97, 0.972, 0.971)),
 ]
-# These can only be told with more repeats.
+# These can only be told with more repeats: one for each kind of test.
 OPEN: dict[str, Experiment] = {
     "ddp_ds_scales": strategies(ddp_ds=0.75, scatter=SCATTERED),
-    "fp16_speedup": precisions(largest=3.1, scatter=SCATTERED),
     "pin_memory_gain": pinned(1.23, 1.2, SCATTERED),
     "llm_scaling_is_smaller": two_kinds(3.0, 3.0, SCATTERED),
     "llm_bound_by_launch_and_sync": calls(0.4, 0.5, 0.6),
-    "large_images_scale": sizes(0.75, 0.75, SCATTERED),
-    "nhwc_gain": switched(1.0, SCATTERED, layout="nhwc"),
-    "dali_gain": switched(1.0, SCATTERED, loader="dali"),
-    "lora_faster_and_smaller_than_dpo": techniques(SCATTERED, lora=(2.0, 30.0)),
-    "qlora_smallest": techniques(SCATTERED, lora=(1.4, 20.0)),
     "qat_heaviest": techniques(SCATTERED, lora=(3.0, 20.0)),
     "mnist_accuracy": accuracy(0.97, 0.98, 0.99),
 }

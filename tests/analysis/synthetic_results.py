@@ -1,6 +1,7 @@
 """Results folders of synthetic runs, whose truth is known."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from multicard.analysis.breakdown import COLUMNS, complete
-from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
 from multicard.analysis.measures import MEASURES_OF
 from multicard.analysis.per_run import trace_shares
 from multicard.analysis.scaling import add_scaling
@@ -114,6 +115,15 @@ def _parts(row: Row) -> Row:
 def made(folder: Path, *scenarios: Iterable[Row], **others: Any) -> Evidence:
     """Evidence of such a folder."""
     return read_evidence(make_results(folder, *scenarios, **others))
+
+
+def with_provenance(evidence: Evidence, **of_run: Callable[[MeasuredRun], Any]) -> Evidence:
+    """The same runs, where and with what they ran as these functions say of each."""
+    runs = [
+        replace(run, provenance=replace(run.provenance, **{name: of(run) for name, of in of_run.items()}))
+        for run in evidence.runs
+    ]
+    return replace(evidence, runs=runs)
 
 
 def _record(folder: Path, gpu: Row | None, nodes: Sequence[int], source: str, processor: str) -> None:

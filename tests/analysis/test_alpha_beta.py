@@ -19,15 +19,16 @@ def test_times_without_noise_give_the_true_latency_and_bandwidth() -> None:
     assert found.time_s([0, 3e9]) == pytest.approx([ALPHA_S, ALPHA_S + 0.02], rel=1e-6)
 
 
-@pytest.mark.parametrize(("alpha_s", "beta", "noise"), [(ALPHA_S, BETA, 0.05), (200e-6, 2e9, 0.2), (1e-3, 100e6, 0.1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("alpha_s", "beta", "noise"), [(ALPHA_S, BETA, 0.05), (200e-6, 2e9, 0.2)])
 def test_intervals_hold_the_true_values_as_often_as_stated(alpha_s: float, beta: float, noise: float) -> None:
-    generator, trials = np.random.default_rng(0), 400
+    generator, trials = np.random.default_rng(0), 200
     inside = np.zeros(2, int)
     for _ in range(trials):
         times = (alpha_s + SIZES / beta) * np.exp(noise * generator.standard_normal(len(SIZES)))
         found = fit(SIZES, times)
         inside += [holds(found.alpha_s, alpha_s), holds(found.beta_bytes_per_s, beta)]
-    # Of 400 trials at 95%, all but one of a thousand sets has a number within these.
+    # At 95%, all but one of a thousand sets has a number within these.
     low, high = binom.ppf([0.0005, 0.9995], trials, 0.95)
     assert all(low <= count <= high for count in inside)
 

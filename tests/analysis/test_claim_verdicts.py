@@ -35,12 +35,13 @@ def decided(tests: list[tuple[Compare, list[Comparison]]]) -> list[Verdict]:
     return [verdict for verdict, _ in judge_together(tests)]
 
 
-@pytest.mark.parametrize(("blocks", "tests"), [(3, 1), (3, 4), (6, 4)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("blocks", "tests"), [(3, 1), (6, 4)])
 def test_in_five_of_a_hundred_families_at_most_chance_decides_a_test_whose_number_is_at_the_limit(
     blocks: int, tests: int
 ) -> None:
     rng = np.random.default_rng(20261122)
-    families = 800
+    families = 400
     wrong = sum(
         any(
             verdict != "not decided"
@@ -54,9 +55,10 @@ def test_in_five_of_a_hundred_families_at_most_chance_decides_a_test_whose_numbe
         assert wrong / families > 0.05 - 4 * math.sqrt(0.05 * 0.95 / families)
 
 
+@pytest.mark.slow
 def test_a_larger_matrix_decides_more_often_though_more_of_its_comparisons_contradict() -> None:
     rng = np.random.default_rng(7)
-    worlds, blocks, noise = 300, 4, 0.08
+    worlds, blocks, noise = 200, 4, 0.08
     contradicted = []
     for count in (1, 5, 25):
         confirmed = contradictions = 0
@@ -77,8 +79,8 @@ def test_a_larger_matrix_decides_more_often_though_more_of_its_comparisons_contr
         (gain(above=1.16, below=1.30), (1.20, 1.21, 1.22), "confirmed"),
         (gain(above=1.16, below=1.30), (1.10, 1.11, 1.12), "refuted"),
         (gain(above=1.16, below=1.30), (1.40, 1.41, 1.42), "refuted"),
-        (gain(above=1.16, below=1.30), (1.10, 1.25, 1.40), "not decided"),
-        (gain(above=1.16, below=1.30), (1.17, 1.17, 1.29), "not decided"),
+        (gain(above=1.16), (1.10, 1.25, 1.40), "not decided"),
+        (gain(below=1.30), (1.10, 1.25, 1.40), "not decided"),
         (gain(above=1.16), (1.20,), "not decided"),
         (gain(below=1.0), (0.9, 0.9, 0.9), "confirmed"),
         (gain(below=1.0), (1.0, 1.0, 1.0), "not decided"),
@@ -88,10 +90,6 @@ def test_an_interval_confirms_inside_the_limits_and_refutes_outside(
     test: Compare, numbers: tuple[float, ...], verdict: Verdict
 ) -> None:
     assert decided([(test, [comparison(*numbers)])]) == [verdict]
-
-
-def test_no_comparison_is_not_measured() -> None:
-    assert judge_together([(gain(above=1.0), [])]) == [("not measured here", None)]
 
 
 def test_the_more_tests_are_judged_together_the_more_each_must_show() -> None:
@@ -124,9 +122,7 @@ def test_series_that_lack_a_block_are_left_out_where_that_keeps_more_numbers() -
     assert same_blocks([full, short, short, short]) == [{1: 2.0, 2: 2.0}, short, short, short]
     assert same_blocks([{1: 1.0}, {2: 1.0}]) == [{2: 1.0}]
     assert same_blocks([]) == same_blocks([{}]) == []
-
-
-def test_a_comparison_that_lacks_a_block_does_not_move_the_others() -> None:
+    assert judge_together([(gain(above=1.0), [])]) == [("not measured here", None)]
     few, full = comparison(3.0), comparison(1.2, 1.2, 1.2)
     [(verdict, pooled)] = judge_together([(gain(above=1.0), [full, full, few])])
     assert verdict == "confirmed" and pooled.found.value == pytest.approx(1.2)

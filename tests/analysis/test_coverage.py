@@ -6,11 +6,11 @@ from scipy.stats import ttest_rel
 
 from multicard.analysis.statistics import Interval, corrected, holm, pooled_ratio, ratio_of, verdict
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.rare
 
-DRAWS = 6000  # the standard error of a coverage of 95% is then 0.28%
-FAMILIES = 10_000
-REPEATS = range(2, 11)
+DRAWS = 4000  # the standard error of a coverage of 95% is then 0.34%
+FAMILIES = 4000
+REPEATS = (2, 3, 10)
 
 
 def coverage(intervals: list[Interval], truth: float) -> float:
@@ -20,15 +20,6 @@ def coverage(intervals: list[Interval], truth: float) -> float:
 
 def blocks(values: np.ndarray) -> dict[int, float]:
     return dict(enumerate(values.tolist()))
-
-
-@pytest.mark.parametrize("repeats", REPEATS)
-def test_a_paired_ratio_has_its_coverage_whatever_drift_the_sides_share(repeats: int) -> None:
-    generator = np.random.default_rng(repeats)
-    drift = generator.lognormal(0, 1, (DRAWS, 1, repeats))
-    sides = drift * generator.lognormal(0, 0.1, (DRAWS, 2, repeats))
-    found = [ratio_of(blocks(1.3 * one), blocks(other)) for one, other in sides]
-    assert coverage(found, 1.3) == pytest.approx(0.95, abs=0.01)
 
 
 @pytest.mark.parametrize("repeats", REPEATS)
@@ -45,22 +36,8 @@ def test_a_pooled_ratio_has_its_coverage_whatever_configurations_of_a_block_shar
     assert coverage(found, np.exp(np.log(truths).mean())) == pytest.approx(0.95, abs=0.01)
 
 
-@pytest.mark.parametrize("spread", [1, 3])
-@pytest.mark.parametrize("repeats", REPEATS)
-def test_welchs_interval_has_its_coverage_where_one_side_scatters_up_to_three_times_as_much(
-    repeats: int, spread: float
-) -> None:
-    generator = np.random.default_rng(100 * repeats + spread)
-    one, other = (generator.lognormal(0, 0.1 * own, (10_000, repeats)) for own in (spread, 1))
-    found = coverage([ratio_of(*sides) for sides in zip(one, other, strict=True)], 1)
-    # With two to four repeats that scatter alike it covers up to 3% more, so errs on the safe side.
-    most = {2: 0.98, 3: 0.97, 4: 0.965}.get(repeats, 0.96)
-    assert 0.94 <= found <= most
-
-
 @pytest.mark.parametrize(
-    ("counts", "spread", "expected"),
-    [((2, 10), 0.25, 0.954), ((2, 10), 1, 0.899), ((2, 5), 0.5, 0.958), ((3, 8), 1, 0.941), ((3, 10), 4, 0.935)],
+    ("counts", "spread", "expected"), [((2, 10), 0.25, 0.954), ((2, 10), 1, 0.899), ((3, 10), 4, 0.935)]
 )
 def test_sides_with_unequal_repeats_have_the_coverage_of_welchs_interval(
     counts: tuple[int, int], spread: float, expected: float
@@ -69,34 +46,21 @@ def test_sides_with_unequal_repeats_have_the_coverage_of_welchs_interval(
     generator = np.random.default_rng(7)
     one, other = (generator.lognormal(0, 0.1 * s, (DRAWS, n)) for n, s in zip(counts, (spread, 1), strict=True))
     found = coverage([ratio_of(*sides) for sides in zip(one, other, strict=True)], 1)
-    assert found == pytest.approx(expected, abs=0.015)
+    assert found == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("repeats", REPEATS)
 def test_of_thirty_equal_pairs_one_differs_in_at_most_one_family_of_twenty(repeats: int) -> None:
     draws = np.random.default_rng(repeats).lognormal(0, 0.1, (FAMILIES, 30, 2, repeats))
     p_values = ttest_rel(*np.moveaxis(np.log(draws), 2, 0), axis=-1).pvalue
-    # Scipy tests all pairs at once. That the ratios have the same p-values is checked on some.
+    # SciPy tests all pairs at once. That the ratios have the same p-values is checked on some.
     for family, expected in zip(draws[:10], p_values, strict=False):
-        assert [ratio_of(blocks(one), blocks(other)).p_value for one, other in family] == pytest.approx(expected)
+        found = [ratio_of(blocks(one), blocks(other)) for one, other in family]
+        assert [each.p_value for each in found] == pytest.approx(expected)
+        differs = [verdict(each) != "none" for each in corrected(found)]
+        assert differs == [p <= 0.05 for p in holm([each.p_value for each in found])]
     wrong = np.mean([min(holm(family)) <= 0.05 for family in p_values.tolist()])
-    # The standard error of a rate of 5% over so many families is 0.22%: three of them are simulation error.
+    # Three standard errors of a rate of 5% over so many families are simulation error.
     assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / FAMILIES)
     # Without the correction nearly all families have one that differs.
-    assert np.mean((p_values <= 0.05).any(axis=1)) == pytest.approx(1 - 0.95**30, abs=0.02)
-
-
-def test_a_corrected_family_has_the_verdicts_of_its_p_values() -> None:
-    draws = np.random.default_rng(11).lognormal(0, 0.1, (200, 30, 2, 3))
-    families = [[ratio_of(blocks(one), blocks(other)) for one, other in family] for family in draws]
-    for family in families:
-        differs = [verdict(each) != "none" for each in corrected(family)]
-        assert differs == [p <= 0.05 for p in holm([each.p_value for each in family])]
-
-
-def test_a_difference_beyond_the_noise_is_found_among_thirty() -> None:
-    generator = np.random.default_rng(17)
-    family = generator.lognormal(0, 0.02, (30, 2, 5))
-    family[:3, 0] *= 1.3
-    found = corrected([ratio_of(blocks(one), blocks(other)) for one, other in family])
-    assert [verdict(each) for each in found] == ["more"] * 3 + ["none"] * 27
+    assert np.mean((p_values <= 0.05).any(axis=1)) == pytest.approx(1 - 0.95**30, abs=0.03)

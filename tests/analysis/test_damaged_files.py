@@ -17,6 +17,8 @@ from multicard.report.results import read_results
 from multicard.trace.extract import extract_run
 from recorded_runs import add_run, experiment, write_configuration
 
+pytestmark = pytest.mark.slow  # the run that is damaged is a real one
+
 
 @pytest.fixture
 def folder(extracted_run: Path, tmp_path: Path) -> Path:
@@ -27,6 +29,19 @@ def cut(path: Path, how: str) -> None:
     content = path.read_text()
     left = {"empty": 0, "half": len(content) // 2, "line": content.rfind("\n", 0, -1) + 1}
     path.write_text(content[: left[how]])
+
+
+def test_status_names_a_damaged_record_and_goes_on(
+    folder: Path, extracted_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(extracted_run, folder.parents[1], repeat=2)
+    cut(folder / "run.json", "half")
+    config = write_configuration(tmp_path / "config.yaml", folder.parents[1], 2)
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--config", str(config)])
+    assert ended.value.code == 1
+    named, counts = capsys.readouterr().out.splitlines()
+    assert named.startswith(f"{folder / 'run.json'}: ") and counts == "1 damaged, 1 completed"
 
 
 @pytest.mark.parametrize("how", ["line", "half", "empty"])
@@ -40,28 +55,12 @@ def test_a_cut_table_of_a_run_is_refused_by_all_that_read_it(folder: Path, name:
         assert len(str(stopped.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("how", ["half", "empty"])
-@pytest.mark.parametrize("name", ["run.json", "steps.csv", "activity/tables.json"])
-def test_status_names_a_damaged_file_and_goes_on(
-    folder: Path, extracted_run: Path, name: str, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    add_run(extracted_run, folder.parents[1], repeat=2)
-    cut(folder / name, how)
-    config = write_configuration(tmp_path / "config.yaml", folder.parents[1], 2)
-    with pytest.raises(SystemExit) as ended:
-        main(["status", "--config", str(config)])
-    assert ended.value.code == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert "1 damaged, 1 completed" in lines
-    assert [line for line in lines if line.startswith(f"{folder / name}: ")]
-
-
-@pytest.mark.parametrize("content", ["", '{"run', "{}", '{"tables": {}}', "[]"])
-def test_a_damaged_index_of_activity_tables_is_one_line(folder: Path, content: str) -> None:
-    (folder / "activity" / "tables.json").write_text(content)
-    with pytest.raises(UserError, match=r"tables\.json: ") as stopped:
-        pack(experiment(folder.parents[1]), folder / "x.zip")
-    assert len(str(stopped.value).splitlines()) == 1
+def test_a_damaged_index_of_activity_tables_is_one_line(folder: Path) -> None:
+    for content in ("", '{"run', "{}", '{"tables": {}}', "[]"):
+        (folder / "activity" / "tables.json").write_text(content)
+        with pytest.raises(UserError, match=r"tables\.json: ") as stopped:
+            pack(experiment(folder.parents[1]), folder / "x.zip")
+        assert len(str(stopped.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["run.json", "trace/exported.json"])
@@ -71,29 +70,22 @@ def test_extracting_names_a_damaged_file(folder: Path, name: str) -> None:
         extract_run(folder)
 
 
-@pytest.mark.parametrize("left", [0, 5, 40, 200, -40])
-@pytest.mark.parametrize("name", ["measures.csv", "runs.csv"])
-def test_a_cut_table_of_a_scenario_is_no_report(folder: Path, name: str, left: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "left"), [("measures.csv", 0), ("measures.csv", -40), ("runs.csv", 200)])
+def test_a_cut_table_of_a_scenario_is_no_report_and_is_made_again(folder: Path, name: str, left: int) -> None:
     results = folder.parents[1]
-    write_scenario([folder], {}, results / "scenarios" / "recorded")
     path = results / "scenarios" / "recorded" / name
+    write_scenario([folder], {}, path.parent)
+    before = path.read_bytes()
     assert read_results(results)
-    path.write_bytes(path.read_bytes()[:left])
+    path.write_bytes(before[:left])
     with pytest.raises(UserError, match=f"{name}: cut or altered since it was made; delete it"):
         read_results(results)
     if name == "measures.csv":
         with pytest.raises(UserError, match=f"{name}: cut or altered"):
             _ = ScenarioTables(path.parent).measures
-
-
-def test_tables_are_made_again_over_damaged_ones(folder: Path, tmp_path: Path) -> None:
-    scenario = tmp_path / "recorded"
-    write_scenario([folder], {}, scenario)
-    before = (scenario / "measures.csv").read_bytes()
-    cut(scenario / "measures.csv", "half")
-    cut(scenario / "tables.json", "half")
-    write_scenario([folder], {}, scenario)
-    assert (scenario / "measures.csv").read_bytes() == before
+    cut(path.parent / "tables.json", "half")
+    write_scenario([folder], {}, path.parent)
+    assert path.read_bytes() == before
 
 
 def test_a_record_lists_the_files_that_were_written_with_it(two_rank_run: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run is marked as disturbed by limits that are written down, and only by what was recorded."""
+"""What disturbed a run, differs from its parameters, or went wrong at its end is said in words."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from multicard.analysis.conditions import condition_columns, disturbance
+from multicard.analysis.deviations import deviation, tear_down_problem
 
 
 def host(
@@ -21,74 +22,54 @@ def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, 
     return {"before": state, "after": state, "clock_reasons": reasons, "held_back_s": held, "watched_s": 50.0}
 
 
+def on_rank(rank: int, *of: Any) -> dict[str, Any]:
+    """The record of a run, of which one rank has the conditions of its GPUs."""
+    return {"ranks": [{"rank": rank, "gpu_conditions": list(of)}]}
+
+
 @pytest.mark.parametrize(
     ("record", "words"),
     [
         ({}, None),
-        ({"conditions": [], "ranks": []}, None),
-        ({"conditions": [None, host()], "ranks": [{"rank": 0, "gpu_conditions": [None]}]}, None),
+        ({"conditions": [None, host()]} | on_rank(0, None), None),
         ({"conditions": [host(None, None)]}, None),
         # Of up to ten CPUs, or of an unknown number, a tenth of one is the most that counts as undisturbed.
         ({"conditions": [host(others=10.0)]}, None),
-        ({"conditions": [host(others=10.1)]}, "other processes: 0.1 CPUs"),
         ({"conditions": [host(others=10.1, cpus=10)]}, "other processes: 0.1 CPUs"),
         ({"conditions": [host(others=10.1, cpus=None)]}, "other processes: 0.1 CPUs"),
         # Of more CPUs, 1% of them: 1.28 of 128, so 128 s of 100 s.
         ({"conditions": [host(others=128.0, stolen=127.0, cpus=128)]}, None),
-        (
-            {"conditions": [host(others=129.0, stolen=128.5, cpus=128)]},
-            "other processes: 1.3 CPUs; hypervisor: 1.3 CPUs",
-        ),
         # Of two unlike nodes the small one was disturbed, though others used more of the large one.
         ({"conditions": [host(others=100.0, cpus=128), host(others=50.0)]}, "other processes: 0.5 CPUs"),
         ({"conditions": [host(others=160.0, stolen=25.0)]}, "other processes: 1.6 CPUs; hypervisor: 0.25 CPUs"),
-        ({"conditions": [host(), host(others=400.0)]}, "other processes: 4 CPUs"),  # one node of two
         ({"conditions": [host(others=100.0)]}, "other processes: 1 CPU"),
         # A hundredth of the measured time, 0.5 s of 50 s.
-        ({"ranks": [{"rank": 0, "gpu_conditions": [gpu({"thermal": 0.5})]}]}, None),
-        (
-            {"ranks": [{"rank": 3, "gpu_conditions": [gpu({"thermal": 6.0})]}]},
-            "GPU throttled (thermal): 12% of the measured time on rank 3",
-        ),
+        (on_rank(0, gpu({"thermal": 0.5})), None),
+        (on_rank(3, gpu({"thermal": 6.0})), "GPU throttled (thermal): 12% of the measured time on rank 3"),
         # Waiting for work and running at its own power limit are not throttling.
+        (on_rank(0, gpu({"power": 40.0, "low_utilization": 9.0}, ["sw_power_cap"])), None),
         (
-            {
-                "ranks": [
-                    {"rank": 0, "gpu_conditions": [gpu({"power": 40.0, "low_utilization": 9.0}, ["sw_power_cap"])]}
-                ]
-            },
-            None,
-        ),
-        (
-            {"ranks": [{"rank": 0, "gpu_conditions": [gpu({"power": 40.0}, limit=400.0)]}]},
+            on_rank(0, gpu({"power": 40.0}, limit=400.0)),
             "GPU throttled (power limit of 400 W instead of 700 W): 80% of the measured time on rank 0",
         ),
-        (
-            {"ranks": [{"rank": 1, "gpu_conditions": [gpu(None, ["gpu_idle", "hw_power_brake_slowdown"])]}]},
-            "GPU throttled (power brake): seen on rank 1",
-        ),
+        (on_rank(1, gpu(None, ["gpu_idle", "hw_power_brake_slowdown"])), "GPU throttled (power brake): seen on rank 1"),
     ],
 )
 def test_what_disturbed_a_run_in_words(record: dict[str, Any], words: str | None) -> None:
     assert disturbance(record) == words
 
 
-@pytest.mark.parametrize(
-    ("run_s", "steps_s", "words"),
-    [
+def test_only_measured_steps_are_disturbed_where_they_were_metered() -> None:
+    for run_s, steps_s, words in (
         (60.0, 0.0, None),  # before and after its measured steps, of 100 s
         (1.0, 2.0, "other processes: 0.2 CPUs"),  # of 10 s of these
         (1.0, None, None),
         (60.0, None, "other processes: 0.6 CPUs"),
-    ],
-)
-def test_only_measured_steps_are_disturbed_where_they_were_metered(
-    run_s: float, steps_s: float | None, words: str | None
-) -> None:
-    measured = None if steps_s is None else {"others_cpu_s": steps_s, "stolen_cpu_s": 0.0, "wall_s": 10.0}
-    record = {"conditions": [host(others=run_s) | {"measured_steps": measured}]}
-    assert disturbance(record) == words
-    assert condition_columns(record)["others_cpus"] == (run_s / 100 if steps_s is None else steps_s / 10)
+    ):
+        measured = None if steps_s is None else {"others_cpu_s": steps_s, "stolen_cpu_s": 0.0, "wall_s": 10.0}
+        record = {"conditions": [host(others=run_s) | {"measured_steps": measured}]}
+        assert disturbance(record) == words
+        assert condition_columns(record)["others_cpus"] == (run_s / 100 if steps_s is None else steps_s / 10)
 
 
 def test_what_ticks_of_the_clock_cannot_tell_disturbs_nothing() -> None:
@@ -111,3 +92,38 @@ def test_of_several_nodes_and_gpus_a_table_has_the_worst() -> None:
         "gpu_clock_mhz": 900, "gpu_temperature_c": 88, "gpu_power_limit_w": 500.0, "gpu_throttled_share": 0.1,
     }  # fmt: skip
     assert set(condition_columns({}).values()) == {None}
+
+
+HIT = {"compile_limits_hit": [{"limit": "recompile_limit", "value": 8, "functions": 1}]}
+
+
+def record(*ranks: dict[str, Any], devices: int = 2, **fields: Any) -> dict[str, Any]:
+    numbered = [{"rank": number} | rank for number, rank in enumerate(ranks)]
+    return {"outcome": "completed", "parameters": {"devices": devices}, "ranks": numbered} | fields
+
+
+def on(*uuids: str) -> dict[str, Any]:
+    return {"gpus": [{"uuid": uuid, "name": "H100"} for uuid in uuids]}
+
+
+def test_a_deviation_is_told_by_what_the_ranks_recorded() -> None:
+    for found, words in (
+        ({}, None),
+        (record({}, {}), None),  # from before this was recorded
+        (record({"gpus": None, "compile_limits_hit": []}, {}), None),
+        (record(on("a"), on("b")), None),
+        (record(on("a", "b")), None),
+        (record(on("a"), on("a")), "2 devices shared 1 distinct GPU"),
+        (record(on("a"), on("a"), on("b"), devices=3), "3 devices shared 2 distinct GPUs"),
+    ):
+        assert deviation(found) == words
+    assert "torch.compile hit its recompile_limit (8)" in deviation(record(HIT, HIT))
+
+
+def test_a_problem_at_the_end_of_a_completed_run_is_told() -> None:
+    assert tear_down_problem(record({}, {"tear_down_problem": "it hung"})) == "rank 1: it hung"
+    assert "ended at the time limit" in tear_down_problem(record({}, {}, ended_at_time_limit=True))
+    left = record({}, left_behind=["python", "sh"], ended_at_time_limit=True)
+    assert tear_down_problem(left) == "ended 2 processes that the script left running (python, sh)"
+    for sound in ({"ended_at_time_limit": False}, {}, {"outcome": "timed_out", "ended_at_time_limit": True}):
+        assert tear_down_problem(record({}, {}, **sound)) is None

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from analysis.synthetic_results import make_results, repeated
-from multicard.analysis.overview import measures_shown, overview
+from analysis.synthetic_results import make_results
+from multicard.analysis.overview import overview
 from multicard.analysis.scenario_tables import ScenarioTables
 
 
@@ -35,18 +34,6 @@ def test_each_configuration_has_a_row_with_its_measures(tmp_path: Path) -> None:
     assert found["iteration_time_s_low"].isna().all()
 
 
-def test_repeats_make_an_interval(tmp_path: Path) -> None:
-    rows = [one for each in (row(1, 100, 0.1), row(2, 100, 0.1)) for one in repeated(each, (0.9, 1.0, 1.1))]
-    found = overview(tables(tmp_path, *rows))
-    assert len(found) == 2
-    # Two configurations with the same three repeats: the t interval of their logarithms, of two degrees of freedom.
-    logs = np.log([0.09, 0.1, 0.11])
-    reach = 4.302653 * logs.std(ddof=1) / 3**0.5
-    for name, sign in (("", 0), ("_low", -1), ("_high", 1)):
-        expected = np.exp(logs.mean() + sign * reach)
-        assert found[f"iteration_time_s{name}"].tolist() == pytest.approx([expected] * 2)
-
-
 def test_what_did_not_complete_keeps_its_row_with_outcome_and_reason(tmp_path: Path) -> None:
     lost = {"outcome": "failed", "iteration_time_s": None, "throughput_samples_per_s": None, "data_share": None}
     folder = tmp_path / "results"
@@ -59,23 +46,3 @@ def test_what_did_not_complete_keeps_its_row_with_outcome_and_reason(tmp_path: P
     assert found["outcome"].tolist() == ["1 completed, 1 failed", "failed"]
     assert found["reason"].tolist() == ["rank 0: no such file", "rank 1: no such file"]
     assert found["iteration_time_s"].tolist()[0] == 0.1 and found["iteration_time_s"].isna().tolist() == [False, True]
-
-
-def test_a_scenario_without_any_completed_run_has_rows_all_the_same(tmp_path: Path) -> None:
-    lost = {"outcome": "timed_out", "iteration_time_s": None, "throughput_samples_per_s": None}
-    found = overview(tables(tmp_path, row(1, 100, 0.1, **lost), row(2, 100, 0.1, **lost)))
-    assert found["outcome"].tolist() == ["timed_out", "timed_out"]
-    assert found["iteration_time_s"].isna().all() and found["speedup"].isna().all()
-
-
-def test_exposed_communication_is_its_share_of_the_step(tmp_path: Path) -> None:
-    # Of 10 s of each of two GPUs: 6 s of computing, 4 s of communication of which 3 s are alone, and 1 s idle.
-    # A quarter of the measured step is the wait for data.
-    seconds = {"span_s": 10.0, "busy_s": 9.0, "compute_s": 6.0, "communication_s": 4.0, "overlapped_s": 1.0}
-    seconds |= {"exposed_communication_s": 3.0, "memory_s": 0.0, "idle_s": 1.0}
-    timeline = [{"at": 1, "scope": "steps", "report": "", "process": n, "device": n, **seconds} for n in (0, 1)]
-    made = tables(tmp_path, row(1, 100, 0.1), row(2, 100, 0.1), tables={"timeline": timeline})
-    found = overview(made)
-    assert found["exposed_communication_share"].isna().tolist() == [True, False]
-    assert found["exposed_communication_share"].iloc[1] == pytest.approx(0.3 * 0.75)
-    assert measures_shown(made)[:3] == ["iteration_time_s", "throughput_samples_per_s", "speedup"]

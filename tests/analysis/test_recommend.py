@@ -7,9 +7,9 @@ from typing import Any, get_args
 import pytest
 from synthetic_results import GPU, OTHERWISE, SCATTERED, Row, images, made, make_results, texts
 
-from multicard.analysis.best import choices
-from multicard.analysis.bottlenecks import BottleneckReport, Kind, bottlenecks
-from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.best import Choice, choices
+from multicard.analysis.bottlenecks import Kind, bottlenecks
+from multicard.analysis.evidence import Configuration, Evidence, read_evidence
 from multicard.analysis.general_options import GENERAL_OPTIONS
 from multicard.analysis.recommend import as_markdown, recommendations
 from multicard.analysis.tradeoff import Demand
@@ -45,132 +45,109 @@ def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -
     return made(folder, rows, tables={"timeline": [timeline(run, **shares) for run in range(3)]} if shares else None)
 
 
-def test_what_takes_most_of_the_step_comes_first(tmp_path: Path) -> None:
-    evidence = one(
-        tmp_path,
-        {"data_share": 0.06, "profiled_data_s": 0.06, "trace_iteration_time_s": 1.0},
-        exposed_communication=0.3,
-        memory=0.2,
-        idle_host_bound=0.16,
-        idle_collective=0.08,
-    )
-    assert held_back(evidence) == [
-        ("exposed communication", 0.3), ("compute", 0.26), ("memory operations", 0.2), ("launch overhead", 0.10),
-        ("waiting for other ranks", 0.08), ("data loading", 0.06),
-    ]  # fmt: skip
+def waiting(data_s: float, step_s: float = 1.0, **others: Any) -> dict[str, Any]:
+    """Measures of a run whose profiled steps wait so long for data, by default as the measured ones do."""
+    profiled = {"profiled_data_s": data_s, "trace_iteration_time_s": step_s}
+    return {"data_share": data_s / step_s} | profiled | others
 
 
-def test_disturbed_repeats_are_a_caveat(tmp_path: Path) -> None:
-    [report] = bottlenecks(one(tmp_path, {"disturbance": "other processes: 1.6 CPUs"}, idle_other=0.2))
-    assert report.caveats == ["disturbed (3 of 3 repeats): other processes: 1.6 CPUs"]
+@pytest.mark.parametrize(
+    ("measures", "shares", "expected"),
+    [
+        (  # what takes most comes first
+            waiting(0.06),
+            {"exposed_communication": 0.3, "memory": 0.2, "idle_host_bound": 0.16, "idle_collective": 0.08},
+            [
+                ("exposed communication", 0.3),
+                ("compute", 0.26),
+                ("memory operations", 0.2),
+                ("launch overhead", 0.10),
+                ("waiting for other ranks", 0.08),
+                ("data loading", 0.06),
+            ],
+        ),
+        (  # the trace divides what is no wait for data
+            {"data_share": 0.4},
+            {"exposed_communication": 0.2, "memory": 0.4},
+            [("data loading", 0.4), ("compute", 0.24), ("memory operations", 0.24), ("exposed communication", 0.12)],
+        ),
+        (  # a GPU that idles while the host waits for data is not bound by launches
+            waiting(0.4),
+            {"idle_host_bound": 0.41},
+            [("compute", 0.59), ("data loading", 0.4)],
+        ),
+        (  # a host that launches nothing is busy elsewhere, such as with the wait for data
+            waiting(0.3),
+            {"idle_host_elsewhere": 0.4, "idle_host_bound": 0.1},
+            [("compute", 0.5), ("data loading", 0.3), ("host busy elsewhere", 0.1), ("launch overhead", 0.1)],
+        ),
+        (  # that is a share of the trace's own time: 0.2 of 0.6 s by the record, while its steps last 0.8 s
+            {"profiled_data_share": 1 / 3, "profiled_data_s": 0.2, "trace_iteration_time_s": 0.8},
+            {"idle_host_bound": 0.4},
+            [("compute", 0.6), ("data loading", 0.25), ("launch overhead", 0.15)],
+        ),
+        (  # without a trace the phases show copies and computation
+            {"mean_iteration_time_s": 1.0, "transfer_s": 0.2, "forward_s": 0.3, "backward_s": 0.4},
+            {},
+            [("compute or communication", 0.7), ("memory operations", 0.2), ("other", 0.1)],
+        ),
+    ],
+)
+def test_bottlenecks_are_the_parts_of_the_step_by_their_shares(
+    measures: dict[str, Any], shares: dict[str, float], expected: list[tuple[str, float]], tmp_path: Path
+) -> None:
+    assert held_back(one(tmp_path, measures, **shares)) == expected
 
 
-def test_bottlenecks_are_ordered_by_their_shares(tmp_path: Path) -> None:
-    evidence = one(tmp_path, {"data_share": 0.4}, exposed_communication=0.1, memory=0.2)
-    # The trace divides the 0.6 that are no wait for data.
-    assert held_back(evidence) == [
-        ("compute", 0.42), ("data loading", 0.4), ("memory operations", 0.12), ("exposed communication", 0.06),
-    ]  # fmt: skip
-
-
-def test_a_gpu_that_idles_while_the_host_waits_for_data_is_not_bound_by_launches(tmp_path: Path) -> None:
-    waiting = {"data_share": 0.4, "profiled_data_s": 0.4, "trace_iteration_time_s": 1.0}
-    found = held_back(one(tmp_path, waiting, idle_host_bound=0.41))
-    assert found == [("compute", 0.59), ("data loading", 0.4)]
-
-
-def test_a_host_that_launches_nothing_is_busy_elsewhere_and_no_launch_overhead(tmp_path: Path) -> None:
-    waiting = {"data_share": 0.3, "profiled_data_s": 0.3, "trace_iteration_time_s": 1.0}
-    shares = {"idle_host_elsewhere": 0.4, "idle_host_bound": 0.1}
-    assert held_back(one(tmp_path / "a", {}, **shares)) == [
-        ("compute", 0.5), ("host busy elsewhere", 0.4), ("launch overhead", 0.1),
-    ]  # fmt: skip
-    assert held_back(one(tmp_path / "b", waiting, **shares)) == [
-        ("compute", 0.5), ("data loading", 0.3), ("host busy elsewhere", 0.1), ("launch overhead", 0.1),
-    ]  # fmt: skip
+def test_doubts_are_caveats(tmp_path: Path) -> None:
+    for measures, said in (
+        ({"disturbance": "other processes: 1.6 CPUs"}, "disturbed (3 of 3 repeats): other processes: 1.6 CPUs"),
+        ({"drift": -0.3, "stationary": False}, "not stationary (3 of 3 repeats): step time -30%"),
+        ({"profiler_overhead": 0.3}, "30% more time than measured ones"),
+    ):
+        [report] = bottlenecks(one(tmp_path / next(iter(measures)), measures, idle_other=0.2))
+        [caveat] = report.caveats
+        assert said in caveat
 
 
 def test_idle_time_is_explained_by_the_wait_for_data_of_the_same_steps(tmp_path: Path) -> None:
     # Batches piled up before the profiled steps: these are idle 30% of their time, and wait for data 5%.
-    piled_up = {"data_share": 0.26, "profiled_data_share": 0.05, "windows_differ": True, "profiler_overhead": -0.2}
-    piled_up |= {"profiled_data_s": 0.05, "trace_iteration_time_s": 1.0}
-    evidence = one(tmp_path, piled_up, idle_host_bound=0.3)
+    piled_up = {"profiled_data_share": 0.05, "windows_differ": True, "profiler_overhead": -0.2}
+    evidence = one(tmp_path, waiting(0.05, **piled_up, data_share=0.26), idle_host_bound=0.3)
     # Of the 0.95 that are no wait there, 0.25 are idle: so are 0.25 / 0.95 of the 0.74 that are none when measured.
     assert held_back(evidence) == [
         ("compute", 0.7 / 0.95 * 0.74), ("data loading", 0.26), ("launch overhead", 0.25 / 0.95 * 0.74),
     ]  # fmt: skip
-    assert bottlenecks(evidence)[0].caveats[1] == (
-        "profiled window unlike the measured one (3 of 3 repeats): steps 20% shorter, data share 5.0% instead of 26%"
-    )
-
-
-def test_the_wait_for_data_is_a_share_of_the_traces_own_time(tmp_path: Path) -> None:
-    # 0.2 of 0.6 s by the record, while the trace's steps last 0.8 s.
-    times = {"profiled_data_share": 1 / 3, "profiled_data_s": 0.2, "trace_iteration_time_s": 0.8}
-    found = held_back(one(tmp_path, times, idle_host_bound=0.4))
-    assert found == [("compute", 0.6), ("data loading", 0.25), ("launch overhead", 0.15)]
-
-
-def test_a_run_that_was_not_stationary_comes_with_a_caveat(tmp_path: Path) -> None:
-    [report] = bottlenecks(one(tmp_path, {"drift": -0.3, "stationary": False}))
-    assert report.caveats == [
-        "not stationary (3 of 3 repeats): step time -30% from the first to the second half of the measured steps: "
-        "drift, or a slow fluctuation"
-    ]
+    assert "profiled window unlike the measured one (3 of 3 repeats)" in bottlenecks(evidence)[0].caveats[1]
 
 
 def test_shares_below_a_twentieth_are_not_bottlenecks(tmp_path: Path) -> None:
-    evidence = one(tmp_path, {"data_share": 0.04}, exposed_communication=0.03)
+    evidence = one(tmp_path / "a", {"data_share": 0.04}, exposed_communication=0.03)
     assert held_back(evidence) == [("compute", 0.97 * 0.96)]
     assert "largest other cost data loading (4.0%)" in as_markdown(evidence)
+    # Nor are options named against what takes almost no time.
+    assert "`precision: bf16`" not in as_markdown(one(tmp_path / "b", exposed_communication=0.99))
 
 
-def test_a_step_that_nearly_all_computes_is_never_mainly_something_else(tmp_path: Path) -> None:
-    waits = {4: (0.05, 0.06, 0.08, 0.10), 2: (0.6, 0.7)}
-    rows = [
-        images(100, (1.0, 1.0), data_share=share, batch_size=size, num_workers=workers)
-        for size, shares in waits.items()
-        for workers, share in enumerate(shares, 1)
-    ]
-    evidence = made(tmp_path, [row for each in rows for row in each])
-    first, second, *_ = as_markdown(evidence).split("\n\n", 2)[1].splitlines()
-    assert first == (
-        "- 4 of 6 configurations: mostly compute (90–95% of the step); largest other cost data loading (5–10%)."
+def test_no_bound_is_given_on_computing_or_nearly_the_whole_step(tmp_path: Path) -> None:
+    computing = as_markdown(made(tmp_path / "a", images(100, data_share=0.01, devices=2)))
+    assert "Untried: `precision: bf16`" in computing and "times as fast if" not in computing
+    assert "times as fast if" not in as_markdown(made(tmp_path / "b", images(100, (1.0, 1.0), data_share=0.95)))
+
+
+def test_time_of_a_capture_in_no_phase_and_in_stalls_is_named(tmp_path: Path) -> None:
+    def first(name: str, row: Row, **others: Any) -> str:
+        return as_markdown(made(tmp_path / name, [row | {"devices": 1}], **others)).splitlines()[2]
+
+    of_capture = {"timeline": [timeline(0, idle_other=0.6) | {"scope": "capture"}]}
+    assert first("a", ADOPTED, tables=of_capture) == (
+        "- 60% of the capture is idle for a reason that the trace does not show; then compute (40%)."
     )
-    assert second == "- 2 of 6 configurations: mostly data loading (60–70% of the step); then compute (30–40%)."
-    assert "mainly" not in as_markdown(evidence)
-
-
-def test_no_bound_is_given_on_computing(tmp_path: Path) -> None:
-    for folder, row in (("one", {}), ("several", {"devices": 2})):
-        text = as_markdown(made(tmp_path / folder, images(100, data_share=0.01, **row)))
-        assert "Untried: `precision: bf16`" in text and "times as fast if" not in text
-
-
-def test_no_bound_is_given_on_nearly_the_whole_step(tmp_path: Path) -> None:
-    assert "times as fast if" not in as_markdown(made(tmp_path, images(100, (1.0, 1.0), data_share=0.95)))
-
-
-def test_what_a_capture_without_steps_shows_is_of_the_capture(tmp_path: Path) -> None:
-    rows = [ADOPTED | {"devices": 1}]
-    text = as_markdown(made(tmp_path, rows, tables={"timeline": [timeline(0, idle_other=0.6) | {"scope": "capture"}]}))
-    assert (
-        text.splitlines()[2]
-        == "- 60% of the capture is idle for a reason that the trace does not show; then compute (40%)."
-    )
-
-
-def test_time_in_no_phase_is_named(tmp_path: Path) -> None:
-    evidence = made(tmp_path, [SCRIPT | {"devices": 1, "device": "cpu", "other_share": 0.99, "compute_share": 0.01}])
-    text = as_markdown(evidence)
-    assert text.splitlines()[2] == "- 99% of the step is in none of the phases seen; then compute (1.0%)."
-    assert "times as fast if" not in text
-
-
-def test_stalls_name_the_steps_that_stall(tmp_path: Path) -> None:
-    measures = {"stalls_share": 0.42, "compute_share": 0.58, "stalled_steps": "4 of 200: 50, 100, 150, 200"}
-    text = as_markdown(made(tmp_path, [SCRIPT | {"devices": 1, "device": "cpu"} | measures]))
-    assert "42% of the step: stalls between or inside steps" in text and "4 of 200: 50, 100, 150, 200" in text
+    unseen = {"device": "cpu", "other_share": 0.99, "compute_share": 0.01}
+    assert first("b", SCRIPT | unseen).startswith("- 99% of the step is in none of the phases seen")
+    stalls = {"device": "cpu", "devices": 1, "stalls_share": 0.42, "compute_share": 0.58}
+    text = as_markdown(made(tmp_path / "c", [SCRIPT | stalls | {"stalled_steps": "4 of 200: 50, 100, 150, 200"}]))
+    assert "42% of the step: stalls" in text and "4 of 200: 50, 100, 150, 200" in text
 
 
 def test_each_number_says_which_table_it_is_from(tmp_path: Path) -> None:
@@ -190,27 +167,6 @@ def test_steps_count_and_not_the_capture_around_them(tmp_path: Path) -> None:
     assert held_back(made(tmp_path, rows, tables={"timeline": around + steps})) == [
         ("compute", 0.8), ("exposed communication", 0.2),
     ]  # fmt: skip
-
-
-def test_the_evidence_for_memory_operations_includes_pageable_memory(tmp_path: Path) -> None:
-    rows = images(100, scatter=(1.0, 1.0), host_to_device_s=0.02)
-    copies = [
-        {"at": run, "operation": operation, "host_memory": memory, "bytes": count, "total_s": 1.0}
-        for run in range(2)
-        for operation, memory, count in (
-            ("host_to_device", "pageable", 30), ("host_to_device", "pinned", 10), ("device_to_host", "pageable", 900),
-        )
-    ]  # fmt: skip
-    tables = {"timeline": [timeline(run, memory=0.2, idle_other=0.1) for run in range(2)], "memory_operations": copies}
-    [report] = bottlenecks(made(tmp_path, rows, tables=tables))
-    assert [each.kind for each in report.bottlenecks] == ["compute", "memory operations", "other"]
-    assert report.bottlenecks[1].evidence.endswith(
-        "copies from the host take 20.0 ms per step (measures.csv); 75% of their bytes come from pageable memory "
-        "(memory_operations)"
-    )
-    assert (
-        "10% of the step: the GPU is idle for a reason that the trace does not show" in report.bottlenecks[2].evidence
-    )
 
 
 def test_waiting_calls_and_waiting_ranks_are_evidence_beside_what_they_explain(tmp_path: Path) -> None:
@@ -233,12 +189,6 @@ def test_waiting_calls_and_waiting_ranks_are_evidence_beside_what_they_explain(t
     assert "15% of the profiled time inside collectives" in found["waiting for other ranks"].evidence
 
 
-def test_without_a_trace_the_phases_show_copies_and_computation(tmp_path: Path) -> None:
-    phases = {"mean_iteration_time_s": 1.0, "transfer_s": 0.2, "forward_s": 0.3, "backward_s": 0.4}
-    evidence = made(tmp_path, images(100, scatter=(1.0, 1.0), **phases))
-    assert held_back(evidence) == [("compute", 0.7), ("memory operations", 0.2), ("other", 0.1)]
-
-
 def test_packing_is_advised_against_padding(tmp_path: Path) -> None:
     evidence = made(tmp_path, texts(1.0, padding_share=0.5), texts(0.5, packed=True))
     padded, packed = recommendations(evidence)
@@ -249,48 +199,44 @@ def test_packing_is_advised_against_padding(tmp_path: Path) -> None:
 
 
 def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> None:
-    rows = [row | {"outcome": "out_of_memory"} for row in texts(1.0, technique="lora")]
-    [found] = recommendations(made(tmp_path, rows))
-    [(bottleneck, advised)] = found.advised
+    evidence = made(tmp_path, [row | {"outcome": "out_of_memory"} for row in texts(1.0, technique="lora")])
+    [(bottleneck, advised)] = recommendations(evidence)[0].advised
     assert (bottleneck.kind, bottleneck.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
     assert {each.option.name for each in advised} == {
-        "lower batch_size",
-        "activation_checkpointing: true",
-        "technique: qlora",
-    }
+        "lower batch_size", "activation_checkpointing: true", "technique: qlora",
+    }  # fmt: skip
+    assert "- Untried: `lower batch_size`" in as_markdown(evidence)
 
 
 def test_a_nearly_full_gpu_is_a_bottleneck(tmp_path: Path) -> None:
-    [report] = bottlenecks(one(tmp_path, {"peak_reserved_bytes": 0.95 * GPU["memory_bytes"]}))
-    assert [(each.kind, round(each.share, 3)) for each in report.bottlenecks] == [("memory", 0.95)]
-    [report] = bottlenecks(one(tmp_path / "b", {"peak_reserved_bytes": 0.5 * GPU["memory_bytes"]}))
-    assert report.bottlenecks == []
-
-
-def test_a_costly_profiler_is_a_caveat_and_not_a_bottleneck(tmp_path: Path) -> None:
-    [report] = bottlenecks(one(tmp_path, {"profiler_overhead": 0.3}))
-    assert report.bottlenecks == []
-    assert "30% more time than measured ones" in report.caveats[0]
-
-
-def advised(report: BottleneckReport, evidence: Evidence) -> dict[str, list[float | None]]:
-    found = advice(report.configuration, report.bottlenecks[0].kind, Neighbours(evidence.configurations))
-    return {each.option.name: [tried.speed.value for tried in each.tried] for each in found}
+    for used, kinds in ((0.95, ["memory"]), (0.5, [])):
+        [report] = bottlenecks(one(tmp_path / str(used), {"peak_reserved_bytes": used * GPU["memory_bytes"]}))
+        assert [each.kind for each in report.bottlenecks] == kinds
 
 
 def test_a_measured_option_comes_with_its_gain(tmp_path: Path) -> None:
     rows = images(100, num_workers=2, data_share=0.6) + images(90, num_workers=1)
     rows += images(150, (1.003, 1.0, 0.997), num_workers=8)
     rows += images(120, num_workers=2, loader="dali") + images(300, num_workers=2, loader="dali", layout="nhwc")
-    evidence = made(tmp_path, rows)
-    found = advised(bottlenecks(evidence)[0], evidence)
-    assert found["higher num_workers"] == [pytest.approx(1.5)]
-    assert found["loader: dali"] == [pytest.approx(1.2)]
-    assert found["binding: numa"] == []
-    text = as_markdown(evidence)
+    evidence = made(tmp_path / "a", rows)
+    found = advice(evidence.configurations[0], "data loading", Neighbours(evidence.configurations))
+    gains = {each.option.name: [tried.speed.value for tried in each.tried] for each in found}
+    assert gains["higher num_workers"] == [pytest.approx(1.5)]
+    assert gains["loader: dali"] == [pytest.approx(1.2)]
+    assert gains["binding: numa"] == []
     # Ratios 1.5 × 1.006, 1.5 and 1.5 × 0.994, by the scatter of all five configurations.
-    [line] = [each for each in text.splitlines() if "`higher num_workers` (loads in more processes)" in each]
+    [line] = [line for line in as_markdown(evidence).splitlines() if "`higher num_workers` (loads in more" in line]
     assert "50% faster (95% CI +49% to +51%, n=3) with num\\_workers: 8" in line
+    # A gain within the spread of repeats is not one.
+    rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, OTHERWISE, num_workers=8)
+    # By blocks 105 × 1.25 / 80, 105 / 100 and 105 × 0.8 / 125: the mean is 1.05, and logarithms scatter by 0.446.
+    text = as_markdown(made(tmp_path / "b", rows))
+    assert "inconclusive: +5.0% (95% CI -65% to +218%, n=3)" in text and "no difference" not in text
+    # A preset is compared although it sets several options.
+    evidence = made(tmp_path / "c", images(100) + images(140, preset="tuned"))
+    found = advice(evidence.configurations[0], "compute", Neighbours(evidence.configurations))
+    tried = {each.option.name: len(each.tried) for each in found}
+    assert (tried["preset: tuned"], tried["layout: nhwc"]) == (1, 0)
 
 
 def test_an_option_that_was_not_tried_carries_the_most_it_can_gain(tmp_path: Path) -> None:
@@ -303,138 +249,100 @@ def test_an_option_that_was_not_tried_carries_the_most_it_can_gain(tmp_path: Pat
     assert communication.startswith("- Untried (about 1.08 times as fast if it took no time): `different bucket_cap")
 
 
-def test_what_does_not_fit_has_no_gain(tmp_path: Path) -> None:
-    rows = [row | {"outcome": "out_of_memory"} for row in texts(1.0)]
-    assert "- Untried: `lower batch_size`" in as_markdown(made(tmp_path, rows))
-
-
-def test_options_against_what_takes_almost_no_time_are_not_named(tmp_path: Path) -> None:
-    assert "`precision: bf16`" not in as_markdown(one(tmp_path, exposed_communication=0.99))
-
-
-def test_a_gain_within_the_spread_of_repeats_is_not_one(tmp_path: Path) -> None:
-    rows = images(100, SCATTERED, num_workers=2, data_share=0.5) + images(105, OTHERWISE, num_workers=8)
-    # By blocks 105 × 1.25 / 80, 105 / 100 and 105 × 0.8 / 125: the mean is 1.05, and logarithms scatter by 0.446.
-    found = as_markdown(made(tmp_path, rows))
-    assert "inconclusive: +5.0% (95% CI -65% to +218%, n=3)" in found and "no difference" not in found
-
-
-def test_a_preset_is_compared_although_it_sets_several_options(tmp_path: Path) -> None:
-    evidence = made(tmp_path, images(100) + images(140, preset="tuned"))
-    found = advice(evidence.configurations[0], "compute", Neighbours(evidence.configurations))
-    assert {each.option.name: len(each.tried) for each in found}["preset: tuned"] == 1
-    assert {each.option.name: len(each.tried) for each in found}["layout: nhwc"] == 0
+def options(configuration: Configuration, kind: Kind, *others: Configuration) -> set[str]:
+    """Names of what is advised."""
+    return {each.option.name for each in advice(configuration, kind, Neighbours([configuration, *others]))}
 
 
 def test_what_is_impossible_is_not_advised(tmp_path: Path) -> None:
     rows = images(100, strategy="fsdp", devices=2) + images(100, strategy="single", device="cpu")
-    fsdp, cpu = made(tmp_path, rows).configurations
-    every = Neighbours([fsdp, cpu])
-    named = {each.option.name for each in advice(fsdp, "compute", every)}
-    assert "layout: nhwc" not in named and "preset: tuned" in named
-    assert {each.option.name for each in advice(cpu, "memory operations", every)} == {"binding: numa"}
-    assert "cuda_graphs: true" not in {each.option.name for each in advice(fsdp, "launch overhead", every)}
+    fsdp, cpu = made(tmp_path / "a", rows).configurations
+    assert "preset: tuned" in options(fsdp, "compute", cpu) and "layout: nhwc" not in options(fsdp, "compute", cpu)
+    assert options(cpu, "memory operations", fsdp) == {"binding: numa"}
+    assert "cuda_graphs: true" not in options(fsdp, "launch overhead", cpu)
+    [several] = made(tmp_path / "b", images(100, strategy="ddp-ds", devices=8, nodes=2)).configurations
+    assert "layout: nhwc" in options(several, "compute")
 
 
-@pytest.mark.parametrize(
-    ("device", "nodes", "offered"),
-    [
-        ("cpu", (0,), False), ("cpu", (), False), ("cpu", (0, 1), True),
-        ("cuda", (0,), False), ("cuda", (), True), ("cuda", (0, 1), True),
-    ],
-)  # fmt: skip
-def test_binding_is_advised_only_where_there_are_several_numa_nodes(
-    device: str, nodes: tuple[int, ...], offered: bool, tmp_path: Path
-) -> None:
-    evidence = made(tmp_path, images(100, device=device, data_share=0.5, devices=2), nodes=nodes)
-    assert ("`binding: numa`" in as_markdown(evidence)) is offered
+def test_binding_is_advised_only_where_there_are_several_numa_nodes(tmp_path: Path) -> None:
+    for device, nodes in (("cpu", ()), ("cpu", (0, 1)), ("cuda", (0,)), ("cuda", ())):
+        rows = images(100, device=device, data_share=0.5, devices=2)
+        text = as_markdown(made(tmp_path / f"{device} {len(nodes)}", rows, nodes=nodes))
+        # Unknown nodes may be several where there are GPUs.
+        assert ("`binding: numa`" in text) is (len(nodes) > 1 or (device == "cuda" and not nodes))
 
 
-def test_advice_for_cpu_processes_names_no_gpu(tmp_path: Path) -> None:
-    lost = [row | {"outcome": "out_of_memory"} for row in images(100, device="cpu", devices=2, num_workers=2)]
-    rows = images(
-        100, device="cpu", num_workers=2, batch_size=8, data_share=0.5, transfer_s=0.2, mean_iteration_time_s=0.5
-    )
-    text = as_markdown(made(tmp_path, rows + lost, gpu=None))
-    assert "`loader: dali` (decodes and resizes in its own threads)" in text
-    advised = [line for line in text.splitlines() if "Untried" in line]
-    assert len(advised) >= 3
-    assert not [line for line in advised if "GPU" in line]
-
-
-def test_runs_on_several_nodes_get_advice_too(tmp_path: Path) -> None:
-    [configuration] = made(tmp_path, images(100, strategy="ddp-ds", devices=8, nodes=2)).configurations
-    named = {each.option.name for each in advice(configuration, "compute", Neighbours([configuration]))}
-    assert "layout: nhwc" in named
-
-
-def test_options_name_parameters_of_the_configuration_file() -> None:
+def test_options_name_parameters_and_each_bottleneck_has_some() -> None:
     assert {name for of in TUNING_OPTIONS.values() for option in of for name in option.changes} <= set(PARAMETERS)
+    assert set(GENERAL_OPTIONS) == set(TUNING_OPTIONS) == set(get_args(Kind))
+    assert all(GENERAL_OPTIONS.values())
 
 
 GENERALLY = "To change in the program"
 
 
-@pytest.mark.parametrize("program", [SCRIPT, ADOPTED])
-def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(program: Row, tmp_path: Path) -> None:
+def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(tmp_path: Path) -> None:
     # Without a share of 0.3 a step takes 0.7 of its time, and 1 / 0.7 = 1.43; 1 / 0.8 = 1.25.
-    row = program | {"devices": 2, "data_share": 0.3}
     lines = {"timeline": [timeline(0, exposed_communication=0.2 / 0.7, memory=0.1, idle_host_bound=0.15)]}
-    text = as_markdown(made(tmp_path, [row], tables=lines))
+    text = as_markdown(made(tmp_path, [ADOPTED | {"devices": 2, "data_share": 0.3}], tables=lines))
     found = {
         line.partition("**")[2].partition("**")[0]: advised
         for line, advised in pairwise(text.splitlines())
         if advised.startswith(f"   - {GENERALLY}")
     }
-    bound = "(about {} times as fast if it took no time)"
-    assert f"{GENERALLY} {bound.format(1.43)}: more loader workers (`num_workers`), as" in found["Data loading"]
-    assert f"{GENERALLY} {bound.format(1.25)}: a larger batch per device" in found["Exposed communication"]
-    assert "`no_sync()`" in found["Exposed communication"] and "`torch.compile`" in found["Launch overhead"]
-    assert "`non_blocking=True`" in found["Memory operations"]
-    assert f"{GENERALLY}: `torch.autocast`" in found["Compute"]
+    for kind, *said in (
+        ("Data loading", f"{GENERALLY} (about 1.43 times as fast if it took no time): ", "`num_workers`"),
+        ("Exposed communication", "about 1.25 times as fast", "`no_sync()`"),
+        ("Launch overhead", "`torch.compile`"),
+        ("Memory operations", "`non_blocking=True`"),
+        ("Compute", f"{GENERALLY}: `torch.autocast`"),
+    ):
+        assert all(each in found[kind] for each in said), found[kind]
 
 
-@pytest.mark.parametrize(("pageable", "advised"), [(0, False), (4000, True)])
-def test_pinned_memory_is_advised_where_copies_come_from_pageable_memory(
-    pageable: int, advised: bool, tmp_path: Path
-) -> None:
-    copies = [
-        {"at": 0, "operation": "host_to_device", "host_memory": memory, "bytes": count, "total_s": 1.0}
-        for memory, count in (("pageable", pageable), ("pinned", 6000))
-    ]
-    tables = {"timeline": [timeline(0, memory=0.4)], "memory_operations": copies}
-    text = as_markdown(made(tmp_path, [ADOPTED | {"devices": 1, "data_share": 0.2}], tables=tables))
-    assert "`non_blocking=True`" in text and "`num_workers`" in text
-    assert ("pin_memory" in text) == advised
+def test_pinned_memory_is_advised_where_copies_come_from_pageable_memory(tmp_path: Path) -> None:
+    for pageable in (0, 4000):
+        copies = [
+            {"at": 0, "operation": operation, "host_memory": memory, "bytes": count, "total_s": 1.0}
+            for operation, memory, count in (
+                ("host_to_device", "pageable", pageable),
+                ("host_to_device", "pinned", 6000),
+                ("device_to_host", "pageable", 900),
+            )
+        ]
+        tables = {"timeline": [timeline(0, memory=0.4)], "memory_operations": copies}
+        row = ADOPTED | {"devices": 1, "data_share": 0.2}
+        evidence = made(tmp_path / str(pageable), [row], tables=tables)
+        text = as_markdown(evidence)
+        assert "`non_blocking=True`" in text and ("pin_memory" in text) is bool(pageable)
+    [copied] = [each for each in bottlenecks(evidence)[0].bottlenecks if each.kind == "memory operations"]
+    assert "40% of their bytes come from pageable memory" in copied.evidence
 
 
 def test_general_advice_fits_the_devices(tmp_path: Path) -> None:
+    def general(name: str, *rows: Row, **others: Any) -> str:
+        lines = as_markdown(made(tmp_path / name, rows, **{"gpu": None} | others)).splitlines()
+        return "\n".join(line for line in lines if GENERALLY in line)
+
     cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "waiting_for_a_cpu_share": 0.2, "transfer_s": 0.0}
-    [_, loading, waiting] = [
-        line for line in as_markdown(made(tmp_path, [cpu], gpu=None)).splitlines() if GENERALLY in line
-    ]
-    assert "pin_memory" not in loading and "`OMP_NUM_THREADS`" in waiting
-    single = cpu | {"compute_threads": 1}
-    assert "`OMP_NUM_THREADS`" not in as_markdown(made(tmp_path / "single", [single], gpu=None))
+    text = general("cpu", cpu)
+    assert "`num_workers`" in text and "pin_memory" not in text and "`OMP_NUM_THREADS`" in text
+    assert "`OMP_NUM_THREADS`" not in general("single", cpu | {"compute_threads": 1})
     alone = cpu | {"blocked_share": 0.1, "data_share": 0.0, "iteration_time_s": 1.0, "waiting_for_a_cpu_share": 0.0}
     blocked = alone | {"devices": 2, "blocked_share": 0.3}
-    for nodes in ((0,), (0, 1)):
-        text = as_markdown(made(tmp_path / f"{len(nodes)}", [alone, blocked], gpu=None, nodes=nodes))
-        assert ("`numactl`" in text) == (len(nodes) > 1)
-    lost = SCRIPT | {"devices": 1, "outcome": "out_of_memory"}
-    [memory] = [line for line in as_markdown(made(tmp_path / "gpu", [lost])).splitlines() if GENERALLY in line]
-    assert f"{GENERALLY}: a smaller batch per device" in memory and "sharded" not in memory
-
-
-def test_each_bottleneck_has_options_of_both_kinds_or_is_of_scripts_only() -> None:
-    assert set(GENERAL_OPTIONS) == set(TUNING_OPTIONS) == set(get_args(Kind))
-    assert all(GENERAL_OPTIONS.values())
+    assert "`numactl`" not in general("one node", alone, blocked, nodes=(0,))
+    assert "`numactl`" in general("two nodes", alone, blocked)
+    lost = general("lost", SCRIPT | {"devices": 1, "outcome": "out_of_memory"}, gpu=GPU)
+    assert f"{GENERALLY}: a smaller batch per device" in lost and "sharded" not in lost
 
 
 def test_the_best_for_each_goal_is_found_per_number_of_devices(tmp_path: Path) -> None:
     measures = {"energy_per_sample_j": 2.0, "processed_samples_per_s": 100.0, "peak_memory_bytes": 20e9}
     rows = images(100, time_to_accuracy_s=50.0, **measures)
     rows += images(150, precision="fp16", time_to_accuracy_s=70.0, **measures | {"peak_memory_bytes": 10e9})
+    # One of whose repeats reached the accuracy soonest, and the others never.
+    never = images(90, precision="bf16", time_to_accuracy_s=10.0, peak_memory_bytes=30e9)
+    rows += [row | ({"time_to_accuracy_s": None} if row["repeat"] > 1 else {}) for row in never]
     rows += images(300, devices=4) + images(200, devices=4, precision="fp16")
     evidence = made(tmp_path, rows)
     best = {
@@ -463,12 +371,6 @@ def test_options_that_change_what_is_learned_say_so(tmp_path: Path) -> None:
     changing = {each.option.name for each in found if each.learns_otherwise}
     assert changing == {"precision: bf16", "precision: fp16", "tf32: on", "preset: tuned"}  # which sets tf32
     assert {"layout: nhwc", "compile: true"} <= {each.option.name for each in found} - changing
-    [larger] = [
-        each
-        for each in advice(configuration, "memory", Neighbours([configuration]))
-        if "batch_size" in each.option.name
-    ]
-    assert larger.learns_otherwise
 
 
 def test_what_did_not_learn_enough_is_not_the_best(tmp_path: Path) -> None:
@@ -483,13 +385,11 @@ def test_energy_counts_samples_that_ranks_repeat_once(tmp_path: Path) -> None:
     factors = (1.0, 1.0)
     same = {"devices": 4, "energy_per_sample_j": 1.0, "processed_samples_per_s": 400.0}
     rows = images(100, factors, strategy="ddp", **same) + images(400, factors, strategy="ddp-ds", **same)
-    [choice] = choices(made(tmp_path, rows), "energy")
+    [choice] = choices(made(tmp_path / "a", rows), "energy")
     assert choice.best["strategy"] == "ddp-ds" and choice.value.value == pytest.approx(1.0)
-
-
-def test_a_meter_that_did_not_move_gives_no_energy(tmp_path: Path) -> None:
+    # A meter that did not move gives no energy.
     rows = texts(1.0, energy_per_token_j=0.0) + texts(2.0, technique="qlora", energy_per_token_j=5.0)
-    evidence = made(tmp_path, rows)
+    evidence = made(tmp_path / "b", rows)
     [choice] = choices(evidence, "energy")
     assert (choice.best["technique"], choice.candidates) == ("qlora", 1)
     assert "# Recommendations" in as_markdown(evidence, demand=Demand(samples=1e6))
@@ -497,34 +397,21 @@ def test_a_meter_that_did_not_move_gives_no_energy(tmp_path: Path) -> None:
 
 def test_a_memory_limit_leaves_out_what_needs_more(tmp_path: Path) -> None:
     rows = images(100, peak_memory_bytes=5e9) + images(200, precision="fp16", peak_memory_bytes=30e9)
-    rows += images(300, precision="bf16")
-    evidence = made(tmp_path, rows)
+    evidence = made(tmp_path, rows + images(300, precision="bf16"))
     [choice] = choices(evidence, "throughput", max_memory_bytes=10e9)
     assert choice.best["precision"] == "fp32" and choice.excluded == 2
-    [choice] = choices(evidence, "throughput", max_memory_bytes=1e9)
-    assert choice.best is None
-    assert "none of 3 configurations is known to be within the limits" in as_markdown(
-        evidence, ["throughput"], Demand(max_memory_bytes=1e9)
-    )
-
-
-@pytest.mark.parametrize("factors", [(SCATTERED, OTHERWISE), ((1.0,), (1.0,))], ids=["scattered", "one repeat"])
-def test_an_undecided_choice_is_reported(factors: tuple[tuple[float, ...], ...], tmp_path: Path) -> None:
-    evidence = made(tmp_path, images(100, factors[0]) + images(105, factors[1], precision="fp16"))
-    [choice] = choices(evidence, "throughput")
-    assert not choice.decided and [each["precision"] for each in choice.tied] == ["fp32"]
-    assert "inconclusive" in as_markdown(evidence)
+    text = as_markdown(evidence, ["throughput"], Demand(max_memory_bytes=1e9))
+    assert "none of 3 configurations is known to be within the limits" in text
 
 
 def test_a_rival_without_an_interval_is_reported(tmp_path: Path) -> None:
-    rival = images(95, (1.0,), precision="fp16")
-    text = as_markdown(made(tmp_path / "one", images(100) + rival))
-    assert "inconclusive (one repeat only); possibly just as good: precision: fp16" in text
-    overlapping = images(99, OTHERWISE, precision="bf16")
-    text = as_markdown(made(tmp_path / "both", images(100, SCATTERED) + rival + overlapping))
-    assert "inconclusive (no significant difference or one repeat only); possibly just as good: " in text
-    text = as_markdown(made(tmp_path / "overlapping", images(100, SCATTERED) + overlapping))
-    assert "inconclusive (no significant difference); possibly just as good: " in text
+    rival, overlapping = images(95, (1.0,), precision="fp16"), images(99, OTHERWISE, precision="bf16")
+    for name, rows, why in (
+        ("one", images(100) + rival, "one repeat only); possibly just as good: precision: fp16"),
+        ("both", images(100, SCATTERED) + rival + overlapping, "no significant difference or one repeat only)"),
+        ("overlapping", images(100, SCATTERED) + overlapping, "no significant difference)"),
+    ):
+        assert f"inconclusive ({why}" in as_markdown(made(tmp_path / name, rows))
 
 
 def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Path) -> None:
@@ -542,63 +429,44 @@ def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Pa
     assert not choice.decided and choice.tied
 
 
-def test_preference_tuning_is_not_compared_with_other_techniques(tmp_path: Path) -> None:
-    evidence = made(tmp_path, texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora"))
-    assert [(choice.best["technique"], choice.candidates) for choice in choices(evidence, "throughput")] == [
-        ("lora", 2), ("dpo", 1),
-    ]  # fmt: skip
-
-
-def test_results_without_completed_runs_say_so(tmp_path: Path) -> None:
+def test_results_without_runs_say_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        read_evidence(tmp_path / "nothing")
     assert "No run completed, so there is nothing to recommend." in as_markdown(read_evidence(tmp_path))
     failed = [row | {"outcome": "failed"} for row in images(100)]
     assert "No run completed" in as_markdown(made(tmp_path / "failed", failed))
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder, expected the results of an experiment"):
-        read_evidence(tmp_path / "nothing")
-
-
-def test_text_from_files_is_escaped(tmp_path: Path) -> None:
-    results = made(tmp_path, images(100, data_share=0.5), processor="<script>|*x*\n# y")
-    assert r"\<script\>\|\*x\* \# y" in as_markdown(results)
 
 
 def test_cpu_and_synthetic_timings_are_marked(tmp_path: Path) -> None:
     assert "say nothing about GPUs" in as_markdown(made(tmp_path / "a", images(100, device="cpu"), gpu=None))
     gpu = GPU | {"name": "synthetic GPU"}
     assert "Some runs have synthetic timings" in as_markdown(made(tmp_path / "b", images(100), gpu=gpu))
-
-
-def test_synthetic_images_on_a_gpu_have_real_timings(tmp_path: Path) -> None:
+    # Those of synthetic images on a GPU are real.
     rows = images(100, dataset="synthetic", estimated_epoch_time_s=60.0)
-    evidence = made(tmp_path, rows, source="synthetic")
-    text = as_markdown(evidence, demand=Demand(epochs=2))
+    text = as_markdown(made(tmp_path / "c", rows, source="synthetic"), demand=Demand(epochs=2))
     assert "synthetic timings" not in text and "No answer" not in text
-    assert not any(run.synthetic for run in evidence.runs)
 
 
-def test_the_length_of_a_run_is_not_a_choice(tmp_path: Path) -> None:
-    rows = (
-        images(100, steps_per_epoch=50)
-        + images(100, steps_per_epoch=60)
-        + images(90, num_workers=4, steps_per_epoch=50)
-    )
-    [choice] = choices(made(tmp_path, rows), "throughput")
-    assert choice.differing == ("num_workers",) and choice.decided
+def test_candidates_differ_in_a_choice_and_do_the_same_work(tmp_path: Path) -> None:
+    def found(name: str, rows: list[Row]) -> Choice:
+        [choice] = choices(made(tmp_path / name, rows), "throughput")
+        return choice
 
-
-def test_runs_that_differ_only_in_how_they_were_observed_are_one_candidate(tmp_path: Path) -> None:
-    observed = images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys")
-    evidence = made(tmp_path / "one", observed)
-    [choice] = choices(evidence, "throughput")
+    # Not in how they were observed.
+    choice = found("one", images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys"))
     assert (choice.candidates, choice.decided) == (1, False)
-    assert "better than" not in as_markdown(evidence, ["throughput"])
-    # It is compared as the others were observed, although it was faster otherwise.
+    # One is compared as the others were observed, although it was faster otherwise.
     rows = images(100, profiler="nsys") + images(120, profiler="none") + images(110, precision="fp16", profiler="nsys")
-    [choice] = choices(made(tmp_path / "two", rows), "throughput")
+    choice = found("two", rows)
     assert (choice.candidates, choice.best["precision"], choice.decided) == (2, "fp16", True)
+    # Not in how long they are.
+    rows = images(100, steps_per_epoch=50) + images(100, steps_per_epoch=60)
+    choice = found("length", rows + images(90, num_workers=4, steps_per_epoch=50))
+    assert choice.differing == ("num_workers",) and choice.decided
+    # Preference tuning is other work.
+    rows = texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora")
+    of_texts = choices(made(tmp_path / "texts", rows), "throughput")
+    assert [(each.best["technique"], each.candidates) for each in of_texts] == [("lora", 2), ("dpo", 1)]
 
 
 def test_a_rival_that_is_better_in_the_blocks_of_both_is_not_beaten(tmp_path: Path) -> None:
@@ -609,29 +477,21 @@ def test_a_rival_that_is_better_in_the_blocks_of_both_is_not_beaten(tmp_path: Pa
     assert not choice.decided and [each["precision"] for each in choice.tied] == ["fp16"]
 
 
-def test_what_a_preset_sets_is_named_by_the_preset(tmp_path: Path) -> None:
-    [choice] = choices(made(tmp_path, images(100) + images(140, preset="tuned")), "throughput")
-    assert choice.best.naming(choice.differing) == "preset: tuned"
-
-
 def test_the_command_prints_recommendations_for_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = make_results(tmp_path, images(100) + images(150, precision="fp16"))
+    row = SCRIPT | {"command": ["train.py", "{batch_size}"], "args": {"batch_size": 8}, "devices": 1}
+    results = make_results(
+        tmp_path,
+        images(100) + images(150, precision="fp16"),
+        [row | {"throughput_samples_per_s": 9.0, "data_share": 0.3, "profiler_overhead": 0.2}],
+    )
     main(["recommend", str(results), "--goal", "throughput"])
     printed = capsys.readouterr().out
     assert "### Throughput" in printed and "### Energy" not in printed
-    assert (
-        "| mnist, 224 px, mobilenet_v2 | 1 GPU | precision: fp16 | 150 (95% CI 149 to 151, n=3) images per second |"
-        in printed
-    )
-
-
-def test_the_terminal_shows_no_escapes_of_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = SCRIPT | {"command": ["train.py", "{batch_size}"], "args": {"batch_size": 8}, "devices": 1}
-    folder = make_results(tmp_path, [row | {"data_share": 0.3, "profiler_overhead": 0.2}])
-    main(["recommend", str(folder)])
-    text = capsys.readouterr().out
-    assert "(profiler_overhead)" in text and "\\" not in text
-    assert r"(profiler\_overhead)" in as_markdown(read_evidence(folder))
+    row = "| mnist, 224 px, mobilenet_v2 | 1 GPU | precision: fp16 | 150 (95% CI 149 to 151, n=3) images per second |"
+    assert row in printed
+    # The terminal shows no escapes of Markdown.
+    assert "(profiler_overhead)" in printed and "\\" not in printed
+    assert r"(profiler\_overhead)" in as_markdown(read_evidence(results))
 
 
 def test_names_in_braces_of_a_command_are_no_part_of_what_is_printed(tmp_path: Path) -> None:
@@ -641,6 +501,4 @@ def test_names_in_braces_of_a_command_are_no_part_of_what_is_printed(tmp_path: P
         for workers, speed in ((2, 100.0), (4, 120.0))
     ]
     found = as_markdown(made(tmp_path, rows)).replace("\\", "")
-    assert "{workers}" not in found
-    assert "train.py --workers … '--json={{}}'" in found
-    assert "workers 4" in found
+    assert "train.py --workers … '--json={{}}'" in found and "workers 4" in found and "{workers}" not in found

@@ -8,7 +8,7 @@ from scipy.optimize import curve_fit
 from scipy.stats import f as fisher
 from scipy.stats import t as student
 
-from multicard.analysis.scaling_models import Fit, Scaling, fit_scaling_models, karp_flatt
+from multicard.analysis.scaling_models import Scaling, fit_scaling_models, karp_flatt
 
 N = np.array([1, 2, 3, 4, 6, 8], dtype=float)
 
@@ -42,16 +42,22 @@ TRUTHS: list[tuple[str, Scaling, int, Callable[[np.ndarray], np.ndarray], dict[s
 def test_times_without_noise_give_the_true_parameters(
     formula: str, scaling: Scaling, place: int, times: Callable, truth: dict[str, float]
 ) -> None:
-    fit = fit_scaling_models(N, times(N), scaling)[place]
+    measured = times(N)
+    fit = fit_scaling_models(N, measured, scaling)[place]
     assert fit.model.formula == formula
     assert fit.parameters == pytest.approx(truth, rel=1e-9)
     assert fit.residual == pytest.approx(0, abs=1e-12)
     assert fit.times([5, 16]) == pytest.approx(times(np.array([5.0, 16.0])))
     assert (fit.points, fit.degrees_of_freedom, fit.reason) == (6, 6 - len(truth), None)
     assert all(residual > 1e-3 for residual in fit.others.values())
+    # The largest number of devices is predicted from the others.
+    assert fit.prediction_error == pytest.approx(0, abs=1e-9)
+    # A quarter more time on eight devices than the model says: the others know nothing of it.
+    measured[-1] *= 1.25
+    assert fit_scaling_models(N, measured, scaling)[place].prediction_error == pytest.approx(1 / 1.25 - 1)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("repeats", [1, 3])
 @pytest.mark.parametrize(("formula", "scaling", "place", "times", "truth"), TRUTHS)
 def test_intervals_contain_the_true_parameters_as_often_as_stated(
@@ -59,18 +65,22 @@ def test_intervals_contain_the_true_parameters_as_often_as_stated(
 ) -> None:
     generator = np.random.default_rng(repeats)
     inside: list[bool] = []
+    rejected: list[bool] = []
     n = np.repeat(N, repeats)
     for _ in range(1000):
         fit = fit_scaling_models(n, times(n) * generator.normal(1, 0.002, len(n)), scaling)[place]
         if fit.model.formula == formula:
             bounds = [(fit.intervals[name], true) for name, true in truth.items() if fit.intervals[name]]
             inside += [low <= true <= high for (low, high), true in bounds]
+            rejected += [fit.lack_of_fit_p_value <= 0.05] if repeats > 1 else []
     assert len(inside) > 1700
     # 1000 fits have a standard error of 0.7%.
     assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
+    # A model that holds is rejected in one of twenty fits.
+    assert repeats == 1 or np.mean(rejected) == pytest.approx(0.05, abs=0.025)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize(("scatter", "doubtful"), [(0.002, False), (0.03, True)])
 def test_intervals_cover_less_where_the_choice_of_the_communication_term_is_in_doubt(
     scatter: float, doubtful: bool
@@ -121,43 +131,17 @@ def test_the_lack_of_fit_is_that_of_the_f_test() -> None:
     assert fit.lack_of_fit_p_value == pytest.approx(fisher.sf((lack / 4) / (pure / 12), 4, 12), rel=1e-3)
 
 
-@pytest.mark.parametrize(("formula", "scaling", "place", "times", "truth"), TRUTHS)
-def test_a_model_that_holds_is_rejected_in_one_of_twenty_fits(
-    formula: str, scaling: Scaling, place: int, times: Callable, truth: dict[str, float]
-) -> None:
-    generator = np.random.default_rng(5)
-    n = np.repeat(N, 3)
-    fits = [fit_scaling_models(n, times(n) * generator.normal(1, 0.002, len(n)), scaling)[place] for _ in range(400)]
-    found = [fit.lack_of_fit_p_value for fit in fits if fit.model.formula == formula]
-    # 400 fits have a standard error of 1.1%.
-    assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.035)
-
-
 def test_a_model_that_does_not_hold_is_rejected_and_said_so() -> None:
     n = np.repeat(N, 3)
     times = (amdahl(n, 0.2, 0.9) + 0.003 * (n - 1)) * np.random.default_rng(6).normal(1, 0.005, len(n))
     without, with_communication = fit_scaling_models(n, times, "strong")
     assert without.lack_of_fit_p_value < 0.001
     assert without.caveats == ["does not fit: deviates by more than the scatter of repeats"]
-    assert with_communication.lack_of_fit_p_value > 0.05
-    assert with_communication.caveats == []
-
-
-def test_equal_repeats_show_any_deviation() -> None:
+    assert with_communication.lack_of_fit_p_value > 0.05 and with_communication.caveats == []
+    # Equal repeats show any deviation.
     n = np.repeat(N, 2)
     assert fit_scaling_models(n, amdahl(n, 0.2, 0.9), "strong")[0].lack_of_fit_p_value == 1
     assert fit_scaling_models(n, amdahl(n, 0.2, 0.9) + 0.003 * n, "strong")[0].lack_of_fit_p_value == 0
-
-
-@pytest.mark.parametrize(("formula", "scaling", "place", "times", "truth"), TRUTHS)
-def test_the_largest_number_of_devices_is_predicted_from_the_others(
-    formula: str, scaling: Scaling, place: int, times: Callable, truth: dict[str, float]
-) -> None:
-    measured = times(N)
-    assert fit_scaling_models(N, measured, scaling)[place].prediction_error == pytest.approx(0, abs=1e-9)
-    # A quarter more time on eight devices than the model says: the others know nothing of it.
-    measured[-1] *= 1.25
-    assert fit_scaling_models(N, measured, scaling)[place].prediction_error == pytest.approx(1 / 1.25 - 1)
 
 
 def test_what_was_not_tested_is_said() -> None:
@@ -171,83 +155,54 @@ def test_what_was_not_tested_is_said() -> None:
     assert with_communication.prediction_error is None
 
 
-def test_an_interval_of_a_share_stays_between_none_and_all() -> None:
-    times = amdahl(N, 0.2, 0.99) * np.array([1.05, 0.95, 1.03, 0.97, 1.0, 1.02])
-    low, high = fit_scaling_models(N, times, "strong")[0].intervals["parallel_share"]
-    assert 0 < low < 0.99 and high == 1
-
-
-def test_shares_stay_between_none_and_all() -> None:
+def test_shares_and_their_intervals_stay_between_none_and_all() -> None:
     better_than_ideal = fit_scaling_models([1, 2, 4], [0.4, 0.15, 0.05], "strong")[0]
     assert better_than_ideal.parameters["parallel_share"] == 1.0
     assert better_than_ideal.intervals["parallel_share"] is None
     low, high = better_than_ideal.intervals["one_device_s"]
     assert low < better_than_ideal.parameters["one_device_s"] < high
     assert better_than_ideal.residual > 0.05
-    slower = fit_scaling_models([1, 2, 4], [0.1, 0.3, 0.9], "weak")[0]
-    assert slower.parameters["serial_share"] == 1.0
-    faster, _ = fit_scaling_models([1, 2, 4], [0.1, 0.09, 0.08], "weak")
-    assert faster.parameters["serial_share"] == 0.0
-
-
-def test_communication_that_is_not_there_is_zero_without_an_interval() -> None:
+    assert fit_scaling_models([1, 2, 4], [0.1, 0.3, 0.9], "weak")[0].parameters["serial_share"] == 1.0
+    assert fit_scaling_models([1, 2, 4], [0.1, 0.09, 0.08], "weak")[0].parameters["serial_share"] == 0.0
+    times = amdahl(N, 0.2, 0.99) * np.array([1.05, 0.95, 1.03, 0.97, 1.0, 1.02])
+    low, high = fit_scaling_models(N, times, "strong")[0].intervals["parallel_share"]
+    assert 0 < low < 0.99 and high == 1
+    # Communication that is not there is zero without an interval.
     fit = fit_scaling_models(N, amdahl(N, 0.2, 0.9) * (1 - 0.03 * N), "strong")[1]
     assert (fit.parameters["communication_s"], fit.intervals["communication_s"]) == (0.0, None)
 
 
-@pytest.mark.parametrize("scaling", ["strong", "weak"])
-def test_one_device_count_is_no_claim(scaling: Scaling) -> None:
-    for fit in fit_scaling_models([2, 2, 2], [0.1, 0.11, 0.12], scaling):
-        assert fit.reason == "one device count only: no efficiency claim"
-        assert (fit.parameters, fit.residual) == ({}, None)
-
-
-def test_a_model_with_more_parameters_than_device_counts_is_refused() -> None:
+def test_what_cannot_be_fitted_is_refused_with_the_reason() -> None:
+    for scaling in ("strong", "weak"):
+        for fit in fit_scaling_models([2, 2, 2], [0.1, 0.11, 0.12], scaling):
+            assert fit.reason == "one device count only: no efficiency claim"
+            assert (fit.parameters, fit.residual) == ({}, None)
+    for times in ([], [float("nan")] * 2, [0.0, -1.0]):
+        reasons = {fit.reason for fit in fit_scaling_models([1, 2][: len(times)], times, "weak")}
+        assert reasons == {"no measured time"}
+    assert {fit.reason for fit in fit_scaling_models([1, 2, 4], [0.1, float("nan"), 0.2], "weak")} == {None}
+    assert fit_scaling_models([2, 4, 8], [0.001, 0.1, 10.0], "weak")[1].reason == (
+        "the times leave none for one device"
+    )
     amdahls, with_communication = fit_scaling_models([1, 2], [0.2, 0.12], "strong")
     assert amdahls.parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.8})
-    assert amdahls.degrees_of_freedom == 0
-    assert set(amdahls.intervals.values()) == {None}
+    assert amdahls.degrees_of_freedom == 0 and set(amdahls.intervals.values()) == {None}
     assert with_communication.reason == "2 device counts only, the model has 3 parameters"
 
 
-def test_terms_that_go_through_all_points_keep_their_order() -> None:
+def test_terms_that_go_through_all_points_keep_their_order_and_no_unit_matters() -> None:
     for seconds in np.random.default_rng(1).uniform(0.1, 0.2, 20):
-        fit = fit_scaling_models([1, 2], [0.1, seconds], "weak")[1]
-        assert fit.model.formula == "T1 + c (n − 1)"
-
-
-@pytest.mark.parametrize("times", [[], [float("nan")] * 2, [0.0, -1.0]])
-def test_times_that_are_not_known_are_left_out(times: list[float]) -> None:
-    def reasons(fits: list[Fit]) -> set[str | None]:
-        return {fit.reason for fit in fits}
-
-    assert reasons(fit_scaling_models([1, 2][: len(times)], times, "weak")) == {"no measured time"}
-    assert reasons(fit_scaling_models([1, 2, 4], [0.1, float("nan"), 0.2], "weak")) == {None}
-
-
-def test_times_that_leave_none_for_one_device_are_refused() -> None:
-    fit = fit_scaling_models([2, 4, 8], [0.001, 0.1, 10.0], "weak")[1]
-    assert fit.reason == "the times leave none for one device"
-
-
-@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
-def test_a_fit_does_not_depend_on_the_unit(unit: float) -> None:
+        assert fit_scaling_models([1, 2], [0.1, seconds], "weak")[1].model.formula == "T1 + c (n − 1)"
     times = amdahl(N, 0.2, 0.9) + 0.003 * (N - 1)
-    fit = fit_scaling_models(N, times * unit, "strong")[1]
-    assert fit.parameters["communication_s"] / unit == pytest.approx(0.003, rel=1e-6)
+    for unit in (1e-9, 1e9):
+        fit = fit_scaling_models(N, times * unit, "strong")[1]
+        assert fit.parameters["communication_s"] / unit == pytest.approx(0.003, rel=1e-6)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
-def test_the_serial_fraction_of_amdahls_speedup_is_the_serial_share(share: float) -> None:
+def test_the_serial_fraction_of_amdahls_speedup_is_the_serial_share() -> None:
     n = np.array([2, 4, 64])
-    assert karp_flatt(1 / (share + (1 - share) / n), n) == pytest.approx([share] * 3)
-
-
-def test_the_serial_fraction_tells_slow_downs_from_more_than_ideal() -> None:
-    slower, faster = karp_flatt([0.5, 5.0], [4, 4])
-    assert slower == pytest.approx((2 - 0.25) / 0.75)
-    assert faster == pytest.approx((0.2 - 0.25) / 0.75)
-
-
-def test_one_device_and_an_unknown_speedup_have_no_serial_fraction() -> None:
+    for share in (0.0, 0.1, 1.0):
+        assert karp_flatt(1 / (share + (1 - share) / n), n) == pytest.approx([share] * 3)
+    # Slow-downs and more than ideal.
+    assert karp_flatt([0.5, 5.0], [4, 4]) == pytest.approx([(2 - 0.25) / 0.75, (0.2 - 0.25) / 0.75])
     assert np.isnan(karp_flatt([1.0, np.nan, 0.0], [1, 2, 2])).all()

@@ -64,29 +64,23 @@ def test_rows_of_all_completed_runs_are_in_one_table_that_names_the_run(tmp_path
 def test_what_no_run_recorded_is_an_empty_table_with_its_columns(tmp_path: Path) -> None:
     for found in (scenario(tmp_path / "s", run(tmp_path / "a")), scenario(tmp_path / "none")):
         shares = found.table("shares")
-        assert shares.empty
-        assert shares.columns.tolist() == ["run", *ACTIVITIES["shares"].schema.names]
-
-
-def test_of_a_resumed_run_no_wall_time_is_kept(tmp_path: Path) -> None:
-    info = scenario(tmp_path / "s", run(tmp_path / "a", resumed={"epoch": 1})).table("runs_info")
-    assert info["wall_time_s"].isna().all()
+        assert shares.empty and shares.columns.tolist() == ["run", *ACTIVITIES["shares"].schema.names]
 
 
 def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_path: Path) -> None:
-    info = scenario(tmp_path / "s", run(tmp_path / "a")).table("runs_info")
-    assert info.drop(columns="trace_missing").to_dict("records") == [
-        {
-            "run": "a",
-            "machine": "2 × GPU, CPU, 8 CPUs",
-            "variables": '{"NCCL_ALGO": "Ring"}',
-            "versions": "torch 2.11.0, profiler nsys",
-            "traced_steps": 2.0,
-            "steps_per_pass": 44.0,
-            "wall_time_s": 20.5,
-        }
-    ]
-    assert info["trace_missing"].isna().all()
+    info = scenario(tmp_path / "s", run(tmp_path / "a"), run(tmp_path / "b", resumed={"epoch": 1})).table("runs_info")
+    first, resumed = info.to_dict("records")
+    assert pd.isna(first.pop("trace_missing"))
+    assert first == {
+        "run": "a",
+        "machine": "2 × GPU, CPU, 8 CPUs",
+        "variables": '{"NCCL_ALGO": "Ring"}',
+        "versions": "torch 2.11.0, profiler nsys",
+        "traced_steps": 2.0,
+        "steps_per_pass": 44.0,
+        "wall_time_s": 20.5,
+    }
+    assert pd.isna(resumed["wall_time_s"])
 
 
 def test_further_columns_are_joined_to_the_measures_by_run(tmp_path: Path) -> None:
@@ -95,12 +89,9 @@ def test_further_columns_are_joined_to_the_measures_by_run(tmp_path: Path) -> No
     assert joined["extra_s"].fillna(-1).tolist() == [1.5, -1]
 
 
-def test_measures_that_are_missing_are_named(tmp_path: Path) -> None:
+def test_tables_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"measures\.csv: not found"):
         _ = ScenarioTables(tmp_path).measures
-
-
-def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "steps.parquet").write_bytes(b"PAR1 cut")
     with pytest.raises(UserError, match=r"steps\.parquet: not a Parquet file"):
         ScenarioTables(tmp_path).table("steps")
@@ -109,10 +100,6 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
         ScenarioTables(tmp_path).table("epochs")
 
 
-def test_every_table_is_written_also_without_runs(tmp_path: Path) -> None:
+def test_every_table_is_written_also_without_runs_and_known_to_the_rules(tmp_path: Path) -> None:
     store(joined([]), tmp_path)
-    assert {path.stem for path in tmp_path.glob("*.parquet")} == set(SCHEMAS)
-
-
-def test_the_rules_know_every_table() -> None:
-    assert set(SCENARIO_TABLES) == set(SCHEMAS)
+    assert {path.stem for path in tmp_path.glob("*.parquet")} == set(SCHEMAS) == set(SCENARIO_TABLES)

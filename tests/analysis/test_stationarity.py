@@ -16,12 +16,13 @@ def noise(kind: str, rng: np.random.Generator, count: int) -> np.ndarray:
     return np.where(rng.random(count) < 0.1, 10.0, 1.0) + rng.normal(0, 0.01, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count"), [("normal", FEWEST), ("normal", 40), ("long-tailed", 40), ("rare long steps", 40)]
 )
 def test_steady_runs_are_called_not_stationary_as_rarely_as_stated(kind: str, count: int) -> None:
     rng = np.random.default_rng(1)
-    simulated = 1000
+    simulated = 400
     found = [stationarity(noise(kind, rng, count)) for _ in range(simulated)]
     rate = sum(each["drift_p_value"] < LEVEL for each in found) / simulated
     assert rate <= LEVEL + 3 * np.sqrt(LEVEL * (1 - LEVEL) / simulated)  # three standard errors
@@ -36,7 +37,7 @@ def autoregressive(correlation: float, count: int, rng: np.random.Generator) -> 
 
 
 # What is stated in docs/measuring.md; the last is where a slow oscillation cannot be told from drift.
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize(("correlation", "stated"), [(0.0, 0.01), (0.3, 0.02), (0.6, 0.03), (0.9, 0.07)])
 @pytest.mark.parametrize("count", [60, 200])
 def test_steady_runs_whose_steps_are_correlated_are_called_not_stationary_as_rarely_as_stated(
@@ -49,6 +50,7 @@ def test_steady_runs_whose_steps_are_correlated_are_called_not_stationary_as_rar
 
 
 # What is stated there of slow fluctuations beneath independent scatter.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("correlation", "count", "least", "stated"), [(0.6, 60, 0, 0.06), (0.95, 60, 0.1, 0.4), (0.95, 200, 0.3, 0.6)]
 )
@@ -56,21 +58,17 @@ def test_slow_fluctuations_are_called_not_stationary_as_often_as_stated(
     correlation: float, count: int, least: float, stated: float
 ) -> None:
     rng = np.random.default_rng(9)
-    simulated = 200
+    simulated = 100
     steps = (autoregressive(correlation, count, rng) + rng.normal(0, 0.2, count) for _ in range(simulated))
     found = np.mean([change_p_value(times) < LEVEL for times in steps])
     assert least <= found <= stated + 3 * np.sqrt(stated * (1 - stated) / simulated)  # three standard errors
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
-def test_the_autocorrelation_is_not_underestimated(correlation: float) -> None:
+def test_the_autocorrelation_is_not_underestimated_and_a_change_is_none() -> None:
     rng = np.random.default_rng(6)
-    found = [autocorrelation(autoregressive(correlation, 60, rng)) for _ in range(300)]
-    assert correlation - 0.03 < np.mean(found) < correlation + 0.12
-
-
-def test_a_change_is_no_autocorrelation() -> None:
-    rng = np.random.default_rng(7)
+    for correlation in (0.0, 0.3, 0.6):
+        found = [autocorrelation(autoregressive(correlation, 60, rng)) for _ in range(200)]
+        assert correlation - 0.04 < np.mean(found) < correlation + 0.13
     for shape in (np.where(np.arange(60) < 20, 1.0, 2.0), np.linspace(1, 2, 60), 1 + np.exp(-np.arange(60) / 12)):
         assert np.mean([autocorrelation(shape + rng.normal(0, 0.05, 60)) for _ in range(50)]) < 0.2
 
@@ -87,24 +85,22 @@ def test_a_change_is_no_autocorrelation() -> None:
 )
 def test_changes_beyond_the_noise_are_found(shape: np.ndarray) -> None:
     rng = np.random.default_rng(2)
-    found = [stationarity(shape * rng.normal(1, 0.05, len(shape)))["stationary"] for _ in range(50)]
+    found = [stationarity(shape * rng.normal(1, 0.05, len(shape)))["stationary"] for _ in range(20)]
     assert sum(found) <= 1
 
 
 def test_changes_are_found_although_steps_are_correlated() -> None:
     rng = np.random.default_rng(8)
     shape = np.where(np.arange(60) < 20, 1.0, 1.3)
-    found = [stationarity(shape + (autoregressive(0.3, 60, rng) - 1) / 4)["stationary"] for _ in range(50)]
-    assert sum(found) <= 2
+    found = [stationarity(shape + (autoregressive(0.3, 60, rng) - 1) / 4)["stationary"] for _ in range(20)]
+    assert sum(found) <= 1
 
 
-def test_a_loader_that_delivers_in_bursts_is_stationary() -> None:
+def test_bursts_of_a_loader_small_changes_and_equal_steps_do_not_matter() -> None:
     assert stationarity(np.tile([1.1, 0.1, 0.1, 0.1], 25))["stationary"] is True
-
-
-def test_a_significant_change_that_is_small_does_not_matter() -> None:
     found = stationarity(1 + 0.04 * np.linspace(0, 1, 100))
     assert found["drift_p_value"] < LEVEL and found["stationary"] is True
+    assert change_p_value(np.full(20, 0.1)) == 1
 
 
 def test_drift_and_trend_are_those_of_a_straight_line() -> None:
@@ -117,17 +113,15 @@ def test_drift_and_trend_are_those_of_a_straight_line() -> None:
 
 def test_the_error_of_the_trend_is_the_scatter_of_the_trend() -> None:
     rng = np.random.default_rng(3)
-    found = [stationarity(rng.normal(1, 0.1, 30)) for _ in range(300)]
+    found = [stationarity(rng.normal(1, 0.1, 30)) for _ in range(150)]
     scatter = np.std([each["trend"] for each in found])
-    assert np.mean([each["trend_error"] for each in found]) == pytest.approx(scatter, rel=0.15)
+    assert np.mean([each["trend_error"] for each in found]) == pytest.approx(scatter, rel=0.2)
 
 
 def test_outlying_steps_are_far_from_the_median() -> None:
     # Median 10, deviations 2, 1, 0, 1, 2, 90 and 6: their median is 2, so only what is beyond 0 to 20 is far.
     assert outlying_steps(np.array([8.0, 9.0, 10.0, 11.0, 12.0, 100.0, 4.0])) == 1
-
-
-def test_a_single_long_step_shows_as_outlying_and_not_as_drift() -> None:
+    # A single long one is no drift.
     times = np.random.default_rng(4).normal(1, 0.01, 50)
     times[30] = 9.0
     found = stationarity(times)
@@ -146,7 +140,3 @@ def test_long_runs_are_judged_by_means_of_neighbours() -> None:
     times[20_000:] *= 1.5
     found = stationarity(times)
     assert found["stationary"] is False and found["drift"] == pytest.approx(0.5)
-
-
-def test_equal_steps_are_no_change() -> None:
-    assert change_p_value(np.full(20, 0.1)) == 1

@@ -9,45 +9,42 @@ from multicard.experiment.parameters import AUTO_WARMUP, run_id
 from multicard.workloads.vision.parameters import VisionParameters
 
 
-@pytest.mark.parametrize("slow", [0, 5, 20, 45])
-def test_steps_that_were_slower_at_first_are_left_out(slow: int) -> None:
+def test_steps_that_were_slower_at_first_are_left_out() -> None:
     # Two levels without scatter: the rest has no variance from there on, and the shortest such truncation is taken.
-    assert transient_steps(np.array([2.0] * slow + [1.0] * (100 - slow))) == slow
-
-
-def test_at_most_half_of_the_steps_are_left_out() -> None:
+    for slow in (0, 5, 20, 45):
+        assert transient_steps(np.array([2.0] * slow + [1.0] * (100 - slow))) == slow
+    # At most half of the steps.
     assert transient_steps(np.array([2.0] * 80 + [1.0] * 20)) <= 50
     assert transient_steps(np.linspace(2, 1, 100)) == 50
     assert transient_steps(np.array([9.0] + [1.0] * 3)) == 0  # too few to tell
 
 
-@pytest.mark.parametrize("count", [5, 10, 12, 14, 20, 24, 29])
+@pytest.mark.parametrize("count", [5, 14, 29])
 def test_nothing_is_left_out_of_so_few_steps_that_their_variance_says_nothing(count: int) -> None:
     rng = np.random.default_rng(1)
     assert {transient_steps(rng.normal(1, 0.05, count)) for _ in range(50)} == {0}
 
 
-@pytest.mark.parametrize(("count", "share", "times_longer"), [(60, 0.03, 10), (100, 0.01, 20), (200, 0.03, 10)])
+@pytest.mark.parametrize(("count", "share", "times_longer"), [(60, 0.03, 10), (200, 0.03, 10)])
 def test_rare_long_steps_of_a_steady_run_are_kept(count: int, share: float, times_longer: float) -> None:
     rng = np.random.default_rng(2)
-    true_mean = 1 + share * (times_longer - 1)
     rest, whole = [], []
-    for _ in range(4000):
+    for _ in range(600):
         times = np.where(rng.random(count) < share, times_longer, 1.0) * rng.normal(1, 0.05, count)
         rest.append(times[transient_steps(times) :].mean())
         whole.append(times.mean())
-    assert np.mean(whole) == pytest.approx(true_mean, rel=0.01)  # so many runs tell 1% apart
-    assert np.mean(rest) == pytest.approx(true_mean, rel=0.02)
+    # Of the same steps, so chance is in both: the truncation with means would make the rest 5% and more faster.
+    assert np.mean(rest) == pytest.approx(np.mean(whole), rel=0.02)
 
 
 def test_a_transient_is_found_among_rare_long_steps() -> None:
     rng = np.random.default_rng(3)
     found = []
-    for _ in range(400):
+    for _ in range(100):
         times = np.where(rng.random(100) < 0.03, 10.0, 1.0) * rng.normal(1, 0.05, 100)
         times[:20] += 1.0
         found.append(transient_steps(times))
-    assert np.mean([left_out >= 20 for left_out in found]) > 0.98
+    assert np.mean([left_out >= 20 for left_out in found]) > 0.96
 
 
 def test_the_rule_is_the_least_standard_error_of_the_mean_of_the_rest() -> None:
@@ -60,7 +57,7 @@ def test_the_mean_of_the_rest_is_less_biased_and_steps_without_a_transient_keep_
     rng = np.random.default_rng(20250101)
     decay = np.exp(-np.arange(200) / 10)
     bias: dict[str, list[float]] = {"raw": [], "rest": [], "steady": []}
-    for _ in range(400):
+    for _ in range(200):
         steady = rng.gamma(100, 0.01, 200)  # mean 1, standard deviation 0.1
         slow = steady + decay  # raises the mean by 0.0525, the sum of the decay over 200
         bias["raw"].append(slow.mean() - 1)

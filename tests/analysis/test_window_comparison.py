@@ -1,7 +1,5 @@
 """Profiled windows that are the measured job with overhead, and such that are another job."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -28,21 +26,23 @@ def simulated(load_s: float, rest_s: float, ahead: bool) -> Window:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-@pytest.mark.parametrize("load_s", [0.02, 0.1, 0.25, 1.0])
-@pytest.mark.parametrize("overhead", [0.0, 0.03, 0.2, 1.0, 10.0])
-def test_a_profiler_that_only_lengthens_the_step_is_no_difference(ahead: bool, load_s: float, overhead: float) -> None:
-    assert not windows_differ(simulated(load_s, 0.1, ahead), simulated(load_s, 0.1 * (1 + overhead), ahead))
+def test_a_profiler_that_only_lengthens_the_step_is_no_difference(ahead: bool) -> None:
+    for load_s in (0.02, 0.1, 1.0):
+        for overhead in (0.0, 0.2, 10.0):
+            profiled = simulated(load_s, 0.1 * (1 + overhead), ahead)
+            assert not windows_differ(simulated(load_s, 0.1, ahead), profiled)
 
 
-def test_batches_that_piled_up_before_the_profiled_steps_are_a_difference() -> None:
+def test_another_share_of_the_wait_for_data_is_a_difference() -> None:
     # Found in a real run: 265 ms per step with a data share of 26% measured, of 4.9% profiled.
     measured, profiled = window(0.069, 0.196), window(0.010, 0.196)
     assert windows_differ(measured, profiled)
     assert not windows_differ(measured, measured)
-
-
-def test_a_loader_that_starts_in_the_profiled_steps_is_a_difference() -> None:
+    # A loader that starts in the profiled steps.
     assert windows_differ(window(0.01, 0.1), window(0.05, 0.1))
+    # Without the phase only the step time counts.
+    unknown = (Window(each.steps.assign(data_s=float("nan"))) for each in (window(0, 0.1), window(0, 0.2)))
+    assert not windows_differ(*unknown)
 
 
 def noisy(count: int, step_s: float, rng: np.random.Generator) -> Window:
@@ -60,23 +60,10 @@ def test_shorter_steps_are_a_difference_whatever_their_data_share() -> None:
     assert not windows_differ(noisy(40, 0.1, rng), noisy(10, 0.13, rng))
 
 
-@pytest.mark.slow
-def test_equal_steps_that_scatter_are_told_apart_as_rarely_as_stated() -> None:
-    rng = np.random.default_rng(2)
-    simulated = 400
-    found = sum(windows_differ(noisy(40, 0.1, rng), noisy(10, 0.1, rng)) for _ in range(simulated))
-    assert found / simulated <= LEVEL + 3 * np.sqrt(LEVEL * (1 - LEVEL) / simulated)
-
-
 def test_the_shares_that_a_longer_step_explains_lie_between_the_same_pace_and_the_same_wait() -> None:
     assert expected_data_shares(0.2, 0.8, 0.9) == pytest.approx((0.1 / 1.0, 0.2 / 1.1))
     assert expected_data_shares(0.2, 0.8, 2.0) == pytest.approx((0.0, 0.2 / 2.2))
     assert expected_data_shares(0.2, 0.8, 0.8) == pytest.approx((0.2, 0.2))
-
-
-def test_a_run_without_the_phase_data_differs_only_by_its_step_time() -> None:
-    measured, profiled = (Window(each.steps.assign(data_s=float("nan"))) for each in (window(0, 0.1), window(0, 0.2)))
-    assert not windows_differ(measured, profiled)
 
 
 BURST = 8  # steps
@@ -99,14 +86,12 @@ def bursty(count: int, rng: np.random.Generator, wait_s: float = 0.4, overhead: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("profiled_steps", "wait_s", "overhead"), [(64, 0.4, 0.0), (64, 0.2, 0.0), (32, 0.4, 0.0), (64, 1.0, 0.5)]
-)
+@pytest.mark.parametrize(("profiled_steps", "wait_s", "overhead"), [(64, 0.4, 0.0), (64, 1.0, 0.5)])
 def test_equal_windows_of_a_loader_that_delivers_in_bursts_are_rarely_told_apart(
     profiled_steps: int, wait_s: float, overhead: float
 ) -> None:
     rng = np.random.default_rng(3)
-    simulated, found, far = 300, 0, 0
+    simulated, found, far = 100, 0, 0
     for _ in range(simulated):
         measured, profiled = bursty(200, rng, wait_s), bursty(profiled_steps, rng, wait_s, overhead)
         found += windows_differ(measured, profiled, BURST)
@@ -118,24 +103,14 @@ def test_equal_windows_of_a_loader_that_delivers_in_bursts_are_rarely_told_apart
 
 def test_batches_that_piled_up_are_a_difference_although_the_loader_delivers_in_bursts() -> None:
     rng = np.random.default_rng(4)
-    pairs = [(bursty(200, rng), bursty(64, rng, 0.08)) for _ in range(50)]  # shares 50% and 17%
-    assert sum(windows_differ(measured, profiled, BURST) for measured, profiled in pairs) >= 45
-
-
-def test_windows_that_are_too_short_for_two_bursts_are_not_judged() -> None:
-    rng = np.random.default_rng(5)
+    pairs = [(bursty(200, rng), bursty(64, rng, 0.08)) for _ in range(20)]  # shares 50% and 17%
+    assert sum(windows_differ(measured, profiled, BURST) for measured, profiled in pairs) >= 17
+    # Windows that are too short for two bursts are not judged.
     assert windows_differ(bursty(200, rng), bursty(15, rng), BURST) is None
     assert windows_differ(bursty(15, rng), bursty(200, rng), BURST) is None
 
 
-@pytest.mark.parametrize(
-    ("record", "length"),
-    [
-        ({"profiled_window": {"settling_steps": 16}}, 8),  # twice what the loader reads ahead
-        ({"profiled_window": {"settling_steps": 0}}, 1),  # a loader that reads nothing ahead
-        ({"profiled_window": None}, 1),
-        ({}, 1),
-    ],
-)
-def test_a_burst_is_as_long_as_what_the_loader_reads_ahead(record: dict[str, Any], length: int) -> None:
-    assert block_length(record) == length
+def test_a_burst_is_as_long_as_what_the_loader_reads_ahead() -> None:
+    assert block_length({"profiled_window": {"settling_steps": 16}}) == 8  # twice what the loader reads ahead
+    for record in ({"profiled_window": {"settling_steps": 0}}, {"profiled_window": None}, {}):
+        assert block_length(record) == 1

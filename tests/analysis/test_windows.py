@@ -35,9 +35,15 @@ def test_a_loader_that_delivers_in_bursts_is_as_fast_as_it_delivers() -> None:
     assert window.median_iteration_time_s == pytest.approx(0.1)  # as if it were 3.5 times as fast
 
 
-def test_time_between_steps_counts_and_time_between_epochs_does_not() -> None:
+def test_time_between_steps_counts_and_what_lies_between_epochs_and_windows_does_not() -> None:
     window = Window(steps([0.0, 1.5, 60.0, 61.0], [1.0, 1.0, 1.0, 2.0], epoch=[1, 1, 2, 2]))
     assert window.elapsed_s == pytest.approx(2.5 + 3.0)
+    # Steps of another window in the middle of an epoch do not count.
+    measured = steps([0.0, 1.0, 9.0, 10.0], [1.0] * 4).assign(step=[1, 2, 8, 9])
+    assert Window(measured).elapsed_s == pytest.approx(4.0)
+    # The pace is that of the rank that takes longest.
+    quick, slow = steps([0.0, 1.0, 2.0], [1.0] * 3), steps([7.0, 8.0, 9.5], [1.0] * 3, rank=1)
+    assert Window(pd.concat([quick, slow])).pace_s.tolist() == [1.0, 1.5, 1.0]
 
 
 def test_each_epoch_takes_as_long_as_on_its_slowest_rank() -> None:
@@ -47,16 +53,6 @@ def test_each_epoch_takes_as_long_as_on_its_slowest_rank() -> None:
     window = Window(pd.concat([first, second]))
     assert window.elapsed_s == pytest.approx(3.0 + 3.5)
     assert window.rate("samples") == pytest.approx(2 * 4 * 8 / 6.5)
-
-
-def test_steps_of_another_window_in_the_middle_of_an_epoch_do_not_count() -> None:
-    measured = steps([0.0, 1.0, 9.0, 10.0], [1.0] * 4).assign(step=[1, 2, 8, 9])
-    assert Window(measured).elapsed_s == pytest.approx(4.0)
-
-
-def test_the_pace_is_that_of_the_rank_that_takes_longest() -> None:
-    quick, slow = steps([0.0, 1.0, 2.0], [1.0] * 3), steps([7.0, 8.0, 9.5], [1.0] * 3, rank=1)
-    assert Window(pd.concat([quick, slow])).pace_s.tolist() == [1.0, 1.5, 1.0]
 
 
 class SlowNowAndThen(Dataset):
@@ -70,6 +66,7 @@ class SlowNowAndThen(Dataset):
         return torch.zeros(1)
 
 
+@pytest.mark.slow
 def test_a_loader_bound_job_is_as_fast_as_a_stopwatch_says(tmp_path: Path) -> None:
     recorder = Recorder(0, CPU, Capture("none", tmp_path, 0, CPU))
     loader = DataLoader(SlowNowAndThen(), batch_size=1, num_workers=1)
