@@ -465,8 +465,8 @@ def test_candidates_differ_in_a_choice_and_do_the_same_work(tmp_path: Path) -> N
     assert choice.differing == ("num_workers",) and choice.decided
     # Preference tuning is other work.
     rows = texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora")
-    of_texts = choices(made(tmp_path / "texts", rows), "throughput")
-    assert [(each.best["technique"], each.candidates) for each in of_texts] == [("lora", 2), ("dpo", 1)]
+    found = choices(made(tmp_path / "texts", rows), "throughput")
+    assert [(each.best["technique"], each.candidates) for each in found] == [("lora", 2), ("dpo", 1)]
 
 
 def test_a_rival_that_is_better_in_the_blocks_of_both_is_not_beaten(tmp_path: Path) -> None:
