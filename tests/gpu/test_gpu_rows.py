@@ -155,6 +155,7 @@ def test_a_memory_estimate_must_be_near_the_peak() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
+@pytest.mark.slow
 def test_whatever_is_wrong_with_a_run_fails_it_and_is_said(
     changes: dict[str, Any], remark: str, tmp_path: Path
 ) -> None:
@@ -205,6 +206,7 @@ def plan_of(p: VisionParameters, runs: Path, devices: list[int], name: str = "st
     return Matrix.plan(check({"results": str(runs.parent), "scenarios": {name: scenario}}, "test"))
 
 
+@pytest.mark.slow
 def test_a_damaged_table_fails_the_run_that_it_is_of(tmp_path: Path) -> None:
     runs, matrix = tmp_path / "runs", plan_of(P, tmp_path / "runs", [2, 4])
     [two, four] = matrix.scenarios["strategies"]
@@ -221,6 +223,7 @@ def test_a_damaged_table_fails_the_run_that_it_is_of(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "send" / "check.csv")["result"].tolist() == ["FAILED", "FAILED"]
 
 
+@pytest.mark.slow
 def test_what_is_to_be_sent_holds_the_table_and_the_archive_and_names_no_host(tmp_path: Path) -> None:
     runs = tmp_path / "results" / "runs"
     judged(runs / run_id(P), host={"name": "a-host-of-somebody"}, versions={"torch": "2.11.0"}, hardware={"gpus": []})

@@ -50,11 +50,43 @@ def test_arguments_that_abbreviate_options_of_torchrun_reach_the_script(tmp_path
     assert json.loads(done.stdout) == own
 
 
-def test_torchrun_starts_the_ranks_of_a_node_of_several() -> None:
-    command = started(SECOND, devices=8, nodes=2)
-    assert {
-        "--nproc-per-node=4", "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=4321",
-    } <= set(command)  # fmt: skip
+# By their manuals. Accelerate starts ranks by torchrun where --multi_gpu is stated, and takes port 0 for any free one.
+@pytest.mark.parametrize(
+    ("changes", "rendezvous", "options"),
+    [
+        (
+            {"launcher": "torchrun", "devices": 8, "nodes": 2},
+            SECOND,
+            "--nproc-per-node=4 --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --master-port=4321",
+        ),
+        ({"launcher": "accelerate", "devices": 1}, None, "--num_processes=1 --num_machines=1 --cpu"),
+        ({"launcher": "accelerate"}, None, "--num_processes=2 --multi_gpu --main_process_port=0"),
+        (
+            {"launcher": "accelerate", "devices": 8, "nodes": 2},
+            SECOND,
+            "--num_processes=8 --num_machines=2 --machine_rank=1 --main_process_ip=10.0.0.1 --main_process_port=4321",
+        ),
+        (
+            {"launcher": "srun", "device": "cuda", "threads": 2, "loader_cpus": 3},
+            None,
+            "--overlap --nodes=1 --ntasks=2 --cpus-per-task=5 --gres=gpu:2 --kill-on-bad-exit=1",
+        ),
+        ({"launcher": "deepspeed"}, None, "--num_gpus=2"),
+        ({"launcher": "mpirun"}, None, "mpirun -n 2 /env/bin/python"),
+    ],
+)
+def test_a_launcher_gets_the_numbers_of_processes_and_where_they_meet(
+    changes: dict[str, Any], rendezvous: Rendezvous | None, options: str
+) -> None:
+    command = started(rendezvous, **changes)
+    assert set(options.split()) <= set(command)
+    assert command[-3:] == SCRIPT
+
+
+def test_options_that_a_launcher_takes_only_for_gpus_or_several_processes_are_left_out() -> None:
+    assert "--multi_gpu" not in started(launcher="accelerate", devices=1)
+    assert not any(part.startswith("--gres") for part in started(launcher="srun"))
+    assert any(re.fullmatch(r"--master_port=[1-9]\d*", part) for part in started(launcher="deepspeed"))
 
 
 def test_a_module_is_started_as_one() -> None:
@@ -63,27 +95,6 @@ def test_a_module_is_started_as_one() -> None:
     assert started(arguments=module)[-5:] == ["-m", "--", *module[1:]]
     command = started(arguments=module, launcher="deepspeed")
     assert command[command.index("--module") + 1 :] == module[1:]
-
-
-def test_accelerate_gets_the_numbers_of_processes_and_machines() -> None:
-    # `accelerate launch --help`; its torchrun is used where --multi_gpu is stated, and takes port 0 for any free one.
-    one = started(launcher="accelerate", devices=1)
-    assert {"--num_processes=1", "--num_machines=1", "--cpu"} <= set(one) and "--multi_gpu" not in one
-    assert one[-3:] == SCRIPT
-    assert {"--num_processes=2", "--multi_gpu", "--main_process_port=0"} <= set(started(launcher="accelerate"))
-    assert {
-        "--num_processes=8", "--num_machines=2", "--machine_rank=1", "--main_process_ip=10.0.0.1",
-        "--main_process_port=4321",
-    } <= set(started(SECOND, launcher="accelerate", devices=8, nodes=2))  # fmt: skip
-
-
-def test_srun_starts_a_task_for_each_rank() -> None:
-    command = started(launcher="srun", device="cuda", threads=2, loader_cpus=3)
-    assert {
-        "--overlap", "--nodes=1", "--ntasks=2", "--cpus-per-task=5", "--gres=gpu:2", "--kill-on-bad-exit=1",
-    } <= set(command)  # fmt: skip
-    assert command[-4:] == ["/env/bin/python", *SCRIPT]
-    assert not any(part.startswith("--gres") for part in started(launcher="srun"))
 
 
 def test_on_several_nodes_each_task_of_slurm_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,17 +109,6 @@ def test_on_several_nodes_each_task_of_slurm_is_a_rank(monkeypatch: pytest.Monke
     assert not {"SLURM_AUTH_KEY", "OTHER"} & told.keys()
     # Of a step on one node Slurm sets them, whatever the job around it has.
     assert "SLURM_PROCID" not in LAUNCHERS["srun"].environment()
-
-
-def test_mpirun_gets_what_every_mpi_takes() -> None:
-    assert started(launcher="mpirun") == ["mpirun", "-n", "2", "/env/bin/python", *SCRIPT]
-
-
-def test_deepspeed_gets_its_number_of_gpus_and_a_free_port() -> None:
-    command = started(launcher="deepspeed")
-    assert "--num_gpus=2" in command
-    assert command[-3:] == SCRIPT
-    assert any(re.fullmatch(r"--master_port=\d+", part) for part in command)
 
 
 def test_a_command_stands_as_it_is_but_for_scripts_of_python() -> None:
