@@ -74,7 +74,7 @@ RUNS: dict[str, tuple[dict[str, Any], str]] = {
 DAILY = "ddp-ds 2"
 NO_DALI = importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None
 needs_dali = pytest.mark.skipif(NO_DALI, reason="needs nvidia-dali-cuda130")
-TOLERANCE = {"fp64": 1e-5, "fp32": 1e-4, "fp16": 1e-2, "bf16": 1e-2}  # relative
+TOLERANCE = {"fp64": 1e-5, "fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}  # relative
 # Steps that are compared. What is rounded to 16 bits, and even the last digit of fp64, is soon amplified beyond any
 # tolerance.
 ALIKE_FOR = {"fp64": 3, "fp16": 1, "bf16": 1}
