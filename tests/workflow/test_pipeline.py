@@ -258,8 +258,8 @@ def test_bad_input_stops_snakemake_and_make_with_one_line(finished: Path) -> Non
 
 TUNING = {
     "fixed": {
-        "workload": "llm", "model": "tiny", "dataset": "preferences", "precision": "fp32", "batch_size": 2, "steps": 4,
-        "sequence_length": 128, "learning_rate": 0.001,
+        "workload": "llm", "device": "cpu", "model": "tiny", "dataset": "preferences", "precision": "fp32",
+        "batch_size": 2, "steps": 4, "sequence_length": 128, "learning_rate": 0.001,
     },
     "vary": {"technique": ["lora", "full"]},
     "figures": ["step_breakdown"],
