@@ -58,7 +58,7 @@ def copy_project(folder: Path, *more: str) -> None:
 
 
 def run_on_gpus(machine: EmulatedGpus, jobs: Sequence[Job], preload: Sequence[str] = VISION, **settings: Any) -> None:
-    """Run the jobs on emulated GPUs; without modules to preload, torchrun starts the ranks."""
+    """Run the jobs on emulated GPUs."""
     _run(machine.python, jobs, preload, environment(machine, **settings), on_gpus=True)
 
 

@@ -1,13 +1,12 @@
 """Runs jobs one after the other: `main()` with the path of a request.
 
-Each job goes through `multicard.launch.job.run_job` to its measures. Where the request has `preload`, modules, the
-ranks are forked from a process that has imported them (forked_ranks.py), with `on_gpus` where there are GPUs too. Of
-each of its `jobs` the request has `parameters`, `data`, `folder`, `model` and `program`, a module that takes the place
-of the workload's, or null.
+Each job goes through `multicard.launch.job.run_job` to its measures. Ranks are forked from a process that has imported
+the modules `preload` of the request (forked_ranks.py), with `on_gpus` where there are GPUs too. Of each of its `jobs`
+the request has `parameters`, `data`, `folder`, `model` and `program`, a module that takes the place of the workload's,
+or null.
 """
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,7 +24,7 @@ TIME_LIMIT_S = 1800  # of a job; a busy machine must not end it
 def main(request: str) -> None:
     """Run the jobs of the request; beside its record each run directory gets `measures.json`."""
     asked = json.loads(Path(request).read_text())
-    with forked_ranks(asked["preload"], asked["on_gpus"]) if asked["preload"] else nullcontext():
+    with forked_ranks(asked["preload"], asked["on_gpus"]):
         for stated in asked["jobs"]:
             workload = WORKLOADS[stated["parameters"].get("workload", "vision")]
             parameters, folder = workload.parameters(**stated["parameters"]), Path(stated["folder"])

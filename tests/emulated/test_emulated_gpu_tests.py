@@ -9,7 +9,7 @@ from emulated_jobs import run_program
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
 
-pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
 # Tests that ask for what an emulated GPU is not, and why it cannot be.
 NEEDS_A_REAL_GPU = {
@@ -17,19 +17,6 @@ NEEDS_A_REAL_GPU = {
     "test_a_real_gpu_under_load_takes_more_than_it_does_idle": "product of 4096 x 4096 matrices on a CPU",
     "test_on_a_gpu_it_is_said_whether_kernels_are_recorded": "Nsight Systems watches NVIDIA's own libraries only",
 }
-
-
-@pytest.mark.rare
-@pytest.mark.parametrize(
-    "name",
-    ["test_peaks_are_those_that_pytorch_reports", "test_a_real_gpu_holds_at_least_what_pytorch_reserved"],
-)
-def test_a_test_for_gpus_needs_no_other_one_before_it(name: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
-    done = run_program(emulated,
-        "-m", "pytest", f"{ROOT / 'tests/record/test_memory.py'}::{name}", "-q", "-p", "no:cacheprovider",
-        "-p", "no:xdist", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'tests'}",
-    )  # fmt: skip
-    assert "1 passed" in done.stdout, done.stdout[-3000:]
 
 
 def test_tests_for_gpus_pass_on_emulated_ones(emulated: EmulatedGpus, tmp_path: Path) -> None:

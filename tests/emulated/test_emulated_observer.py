@@ -9,7 +9,7 @@ import pytest
 from emulated_gpu.fixtures import EmulatedGpus
 from observed_scripts import Server, has_memory_and_phases, serving
 
-pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
 # On the second GPU, which is never the current device.
 HEAD = """

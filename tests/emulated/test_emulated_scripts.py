@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from emulated_jobs import GPU_NAME, run_program
+from emulated_jobs import GPU_NAME
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
@@ -26,10 +26,12 @@ from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.llm.prepare_model import prepare_model
 from observed_scripts import has_memory_and_phases
-from script.equipment import CASES, ON_GPUS, SCRIPTS, Script, every_step_is_seen, losses
+from script.equipment import CASES, ON_GPUS, Script, every_step_is_seen, losses
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
+rare = pytest.mark.rare
 
+DAILY = "DDP, torchrun"
 MACHINE: dict[str, Any] = {"gpus": 3}
 OTHERS = Path(os.environ.get("MULTICARD_SCRIPTS", "none"))
 others = pytest.mark.skipif(not OTHERS.is_dir(), reason="needs scripts of others (MULTICARD_SCRIPTS)")
@@ -131,7 +133,7 @@ def copies_of(run: Script) -> set[str]:
     return set(pd.read_parquet(run.folder / "activity" / "memory_operations.parquet")["operation"])
 
 
-@pytest.mark.parametrize("name", ON_GPUS)
+@pytest.mark.parametrize("name", [DAILY, *(pytest.param(name, marks=rare) for name in ON_GPUS if name != DAILY)])
 def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
     case = CASES[name]
     command = case.command.split()
@@ -141,13 +143,14 @@ def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp
     assert {"host_to_device", "device_to_host"} <= copies_of(run)
     in_trace = set(pd.read_parquet(run.folder / "activity" / "phases.parquet")["phase"])
     assert in_trace == {"step", *PHASES} - ({"transfer"} if case.asks_ahead else set())
-    if name == "DDP, torchrun":
+    if name == DAILY:
         printed = losses(run.log)
         assert printed == losses(run.log_without_observer())[: len(printed)]
         found = measure_run(run.folder)  # batches of 4 on each
         assert found["throughput_samples_per_s"] == pytest.approx(2 * 4 / found["iteration_time_s"], rel=1e-9)
 
 
+@rare
 @pytest.mark.parametrize("arguments", [[], ["--parts"]], ids=["replicas", "parts"])
 def test_one_process_on_several_gpus(arguments: list[str], emulated: EmulatedGpus, tmp_path: Path) -> None:
     """By nn.DataParallel, whose replicas are gone after the backward pass, and with a part of the model on each."""
@@ -157,10 +160,9 @@ def test_one_process_on_several_gpus(arguments: list[str], emulated: EmulatedGpu
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {"8"}  # of both GPUs
     assert len(rank["energy"]) == len(rank["device_memory_used_bytes"]) == 2
-    printed = losses(run.log)
-    assert printed == losses(run.log_without_observer())[: len(printed)]
 
 
+@rare
 def test_one_process_that_leaves_a_gpu_unused_has_failed(emulated: EmulatedGpus, tmp_path: Path) -> None:
     run = started(emulated, tmp_path, "data_parallel.py", "--gpus", "1", launcher="python", devices=2)
     assert run.record["outcome"] == "failed"
@@ -168,14 +170,8 @@ def test_one_process_that_leaves_a_gpu_unused_has_failed(emulated: EmulatedGpus,
 
 
 @others
-@pytest.mark.parametrize(
-    ("devices", "launcher"),
-    [
-        pytest.param(1, "python", marks=pytest.mark.rare),
-        pytest.param(2, "python", marks=pytest.mark.rare),
-        (2, "command"),
-    ],
-)
+@rare
+@pytest.mark.parametrize(("devices", "launcher"), [(1, "python"), (2, "python"), (2, "command")])
 def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
     """It takes all GPUs that it sees: one process by nn.DataParallel, or one for each that it starts itself."""
     command = ["main.py", "-a", "shufflenet_v2_x0_5", "--dummy", "-b", "4", "-j", "0", "-p", "1", "--seed", "1"]
@@ -195,6 +191,7 @@ def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: Em
 
 
 @others
+@rare
 def test_nanogpt_under_ddp(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """No loader, two batches accumulated on each rank, fp16 with a gradient scaler, evaluation on the first rank."""
     folder = shutil.copytree(OTHERS / "nanoGPT", tmp_path / "nanoGPT")
@@ -220,7 +217,7 @@ def test_nanogpt_under_ddp(emulated: EmulatedGpus, tmp_path: Path) -> None:
 
 
 @others
-@pytest.mark.rare
+@rare
 def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """It makes its batches on the GPU itself, and never makes that the current device."""
     folder = shutil.copytree(OTHERS / "pytorch-examples" / "distributed" / "FSDP2", tmp_path / "FSDP2")
@@ -233,7 +230,7 @@ def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> N
     assert {"AllGather", "ReduceScatter"} <= collectives
 
 
-@pytest.mark.rare
+@rare
 def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """Its recipe for several devices, which shards the model by FSDP2."""
     model = tmp_path / "model"
@@ -252,6 +249,7 @@ def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) ->
     assert len(losses(run.log)) == len(run.of_rank(0)) == len(run.of_rank(1)) == STEPS
 
 
+@rare
 @pytest.mark.parametrize(
     ("fault", "outcome", "reason"),
     [
@@ -274,10 +272,3 @@ def test_a_rank_that_fails_while_the_other_reduces_is_named(
     )  # fmt: skip
     assert run.record["outcome"] == outcome, run.log
     assert re.fullmatch(reason, describe_reason(run.record["reason"]))
-
-
-def test_more_gpus_than_there_are_cannot_be_asked_for(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    command = ["scale", "--devices=1,4", "--dry-run", "--", SCRIPTS / "ddp.py"]
-    done = run_program(emulated, emulated.python.with_name("multicard"), *command, **MACHINE)
-    assert done.returncode == 0, done.stderr
-    assert "needs 4 devices, 3 found" in done.stdout

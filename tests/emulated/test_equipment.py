@@ -159,7 +159,7 @@ for way in ("eager", "graph"):
         steps.zero_grad(set_to_none=True)
         found[way].append(loss.item())
 """
-PRECISIONS = ("float32", "bfloat16", "float16")
+PRECISIONS = ("float32", "float16")
 for precision in PRECISIONS:
     PROGRAMS[f"graph in {precision}"] = f"PRECISION = {precision!r}\n{GRAPH}"
     PROGRAMS[f"compiled graph in {precision}"] = f"PRECISION = {precision!r}\n{COMPILED}"
@@ -199,53 +199,40 @@ json.dump(outputs, open(sys.argv[2], "w"))
 
 @pytest.fixture(scope="module")
 def found(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each program found, or its traceback as `failed`."""
+    """What each program found."""
     answers = tmp_path_factory.mktemp("programs") / "found.json"
     done = emulated_gpus.run("-c", RUN_ALL, json.dumps(PROGRAMS), answers, gpus=2, gpu_gib="16,0.5", compile="eager")
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(answers.read_text())
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_for_a_gpu_runs(name: str, found: dict[str, Any]) -> None:
-    assert "failed" not in found[name], found[name]["failed"]
+    outputs = json.loads(answers.read_text())
+    failed = [output["failed"] for output in outputs.values() if "failed" in output]
+    assert not failed, "\n".join(failed)
+    return outputs
 
 
 def test_as_many_gpus_are_seen_as_are_set_and_their_names_say_synthetic(found: dict[str, Any]) -> None:
     assert found["names"] == ["Emulated GPU (synthetic)"] * 2
 
 
-def test_a_small_network_learns_as_on_the_cpu(found: dict[str, Any]) -> None:
+def test_a_small_network_learns_as_on_the_cpu_and_graphs_as_eager_steps_do(found: dict[str, Any]) -> None:
     losses = found["learning"]
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
     assert losses["cuda"][-1] < losses["cuda"][0]
+    for precision in PRECISIONS:
+        for name in ("graph", "compiled graph"):
+            losses = found[f"{name} in {precision}"]
+            assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3), name
+        assert found[f"graph in {precision}"]["graph"][-1] < found[f"graph in {precision}"]["graph"][0]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_replayed_graph_trains_as_eager_steps_do(precision: str, found: dict[str, Any]) -> None:
-    losses = found[f"graph in {precision}"]
-    assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3)
-    assert losses["graph"][-1] < losses["graph"][0]
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_compiled_graphs_train_as_eager_steps_do(precision: str, found: dict[str, Any]) -> None:
-    losses = found[f"compiled graph in {precision}"]
-    assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("early reading", "Both events must be completed"),
-        ("two devices", "Expected all tensors to be on the same device"),
-        ("waiting while capturing", "during capture"),
-        ("memory", "Tried to allocate 1024.00 GiB. GPU 0 has a total capacity of 16.00 GiB"),
-        ("memory of the second", "GPU 1 has a total capacity of 512.00 MiB"),
-    ],
-)
-def test_what_cuda_refuses_is_refused(what: str, message: str, found: dict[str, Any]) -> None:
-    assert message in found["refusals"][what]
+def test_what_cuda_refuses_is_refused(found: dict[str, Any]) -> None:
+    for what, message in {
+        "early reading": "Both events must be completed",
+        "two devices": "Expected all tensors to be on the same device",
+        "waiting while capturing": "during capture",
+        "memory": "Tried to allocate 1024.00 GiB. GPU 0 has a total capacity of 16.00 GiB",
+        "memory of the second": "GPU 1 has a total capacity of 512.00 MiB",
+    }.items():
+        assert message in found["refusals"][what]
 
 
 def test_the_profiler_sees_kernels_copies_and_their_launches(found: dict[str, Any]) -> None:
@@ -257,25 +244,21 @@ def test_the_profiler_sees_kernels_copies_and_their_launches(found: dict[str, An
     assert set(kernels.values()) <= launches
 
 
-def test_the_profiler_sees_the_kernels_of_a_graph_under_its_launch(found: dict[str, Any]) -> None:
+def test_capturing_changes_nothing_and_the_profiler_sees_the_kernels_of_a_graph_under_its_launch(
+    found: dict[str, Any],
+) -> None:
     events = found["trace of a graph"]["events"]
     launches = [event["args"]["correlation"] for event in events if event.get("name") == "cudaGraphLaunch"]
     kernels = [(event["name"], event["args"]["correlation"]) for event in events if event.get("cat") == "kernel"]
     assert kernels == [(name, launch) for launch in launches for name in ("aten::mul_", "aten::add")]
     assert len(launches) == 2
-
-
-def test_capturing_changes_nothing_and_a_launch_does(found: dict[str, Any]) -> None:
     values = found["trace of a graph"]
     assert (values["captured"], values["x"], values["y"]) == ([1.0] * 4, [4.0] * 4, [5.0] * 4)
 
 
-def test_nvml_counts_a_hundred_watts(found: dict[str, Any]) -> None:
+def test_nvml_counts_a_hundred_watts_and_the_memory_in_use_as_cuda_does(found: dict[str, Any]) -> None:
     energy, tick_s = found["energy"], 0.02
     assert 100 * (energy["at_least_s"] - tick_s) <= energy["joules"] <= 100 * (energy["at_most_s"] + tick_s)
-
-
-def test_nvml_and_cuda_count_the_memory_in_use(found: dict[str, Any]) -> None:
     memory = found["memory"]
     assert memory["used"] == (128 + 300) << 20  # the tensor, and the context
     assert memory["free"] + memory["used"] == memory["total"] == 512 << 20

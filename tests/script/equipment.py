@@ -49,8 +49,6 @@ class Case(NamedTuple):
         Steps of the profiled window: two as asked for, or four times as many as a worker of the loader reads ahead.
     prints_after
         Whether it prints a loss after the update, where the last one is not reached.
-    trains
-        What it trains, where another case trains the same: one run without the observer is enough for both.
     lean
         Whether its environment lacks `EXTRAS`.
     length
@@ -67,7 +65,6 @@ class Case(NamedTuple):
     steps: int = 4
     profiled: int = 2
     prints_after: bool = False
-    trains: str | None = None
     lean: bool = False
     length: int | None = None
     asks_ahead: bool = False
@@ -81,16 +78,16 @@ LIGHTNING_ON_TWO = f"{LIGHTNING} --epochs 1 --devices {{devices}}"
 # Framework and launcher, as in the table of docs/own-training-frameworks.md.
 CASES = {
     "PyTorch, python": Case("ddp.py --epochs 1", "python", 1, 4, "SGD"),
-    "DDP, torchrun": Case("ddp.py --epochs 1 --workers 1", "torchrun", 2, 4, "SGD", profiled=8, trains="by DDP"),
+    "DDP, torchrun": Case("ddp.py --epochs 1 --workers 1", "torchrun", 2, 4, "SGD", profiled=8),
     "DDP with gradient accumulation, torchrun": Case("ddp.py --accumulate 4", "torchrun", 2, 16, "SGD"),
-    "DDP by mp.spawn, command": Case("spawn.py --devices {devices}", "command", 2, 4, "SGD", trains="by DDP"),
+    "DDP by mp.spawn, command": Case("spawn.py --devices {devices}", "command", 2, 4, "SGD"),
     "FSDP1, torchrun": Case("fsdp.py --version 1", "torchrun", 2, 4, "AdamW"),
     "FSDP2, torchrun": Case("fsdp.py --version 2", "torchrun", 2, 4, "AdamW"),
     "torch.compile, python": Case("ddp.py --epochs 1 --compile", "python", 1, 4, "SGD"),
     "GAN, python": Case("gan.py", "python", 1, 8, "Adam"),
     "Lightning, python": Case(f"{LIGHTNING} --batch-size 32", "python", 1, 32, "Adam", steps=8, lean=True),
-    "Lightning, torchrun": Case(LIGHTNING_ON_TWO, "torchrun", 2, 4, "Adam", trains="by Lightning", lean=True),
-    "Lightning, command": Case(LIGHTNING_ON_TWO, "command", 2, 4, "Adam", trains="by Lightning", lean=True),
+    "Lightning, torchrun": Case(LIGHTNING_ON_TWO, "torchrun", 2, 4, "Adam", lean=True),
+    "Lightning, command": Case(LIGHTNING_ON_TWO, "command", 2, 4, "Adam", lean=True),
     "Transformers, python": Case(
         f"{TRANSFORMERS} --batch-size 32", "python", 1, 32, "AdamW", steps=8, prints_after=True, length=16
     ),

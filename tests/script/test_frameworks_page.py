@@ -9,7 +9,7 @@ from script.equipment import CASES, ON_GPUS
 
 PAGE = ROOT / "docs" / "own-training-frameworks.md"
 PUBLISHED = (ROOT / "tests" / "script" / "test_scripts_of_others.py").read_text(encoding="utf-8")
-SLURM = (ROOT / "tests" / "slurm" / "test_slurm.py").read_text(encoding="utf-8")
+SLURM = (ROOT / "tests" / "slurm" / "test_slurm_ended.py").read_text(encoding="utf-8")
 ON_SLURM = "def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(" in SLURM
 EMULATED = (ROOT / "tests" / "emulated" / "test_emulated_scripts.py").read_text(encoding="utf-8")
 # Rows whose tests are no cases; those of emulated GPUs by the name of the function.

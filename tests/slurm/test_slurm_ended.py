@@ -1,9 +1,14 @@
-"""How jobs and pipelines end on a real Slurm: a lost node, preemption, cancellation, Ctrl-C, SIGTERM."""
+"""How scripts start and jobs and pipelines end on a real Slurm: launchers, a lost node, preemption, memory, Ctrl-C."""
 
+import csv
+import json
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,9 @@ from typing import Any
 import cluster
 import pytest
 from slurm_projects import (
+    CONFIG,
     FOR_ENDED,
+    FOR_SCRIPTS,
     LIMIT_S,
     asked_for,
     command,
@@ -23,14 +30,17 @@ from slurm_projects import (
     snakemake,
 )
 
-from conftest import TINY
+from conftest import ROOT, TINY
 from multicard.core.reasons import describe_reason
 from multicard.launch.signals import ON_SLURM
+from observed_scripts import has_memory_and_phases
+from script.equipment import SHORT as SHORT_SCRIPT
+from script.equipment import losses
 
-pytestmark = pytest.mark.slow
+# Every day test_slurm.py has jobs that end by themselves.
+pytestmark = [pytest.mark.slow, pytest.mark.rare]
 
 FIRST, SECOND = FOR_ENDED
-WAIT_S = LIMIT_S  # on a busy machine
 SUFFIX = "warmup2_profiled3_profiler-none_width0.25_batch8_epochs3_steps8_r1"
 PREEMPTED, CANCELLED = (
     f"vision_digits_16px_ddp-ds_cpu1_fp32_{SUFFIX}",
@@ -64,6 +74,34 @@ if "multicard.workloads.vision.train" in sys.orig_argv:
 
     os.replace = replace_and_wait
 """
+LAUNCHED: dict[str, Any] = {
+    "time_limit_min": 15,
+    "timing": "shared",
+    "fixed": SHORT_SCRIPT | {"workload": "script", "command": ["ddp.py"]},
+    "scenarios": {
+        "nodes": {
+            "question": "Do the ranks of two nodes find each other?",
+            "fixed": {"devices": 4, "nodes": 2},
+            "vary": {"launcher": ["torchrun", "srun"]},
+            "figures": ["step_breakdown"],
+        },
+        "node": {
+            "question": "Do those of one?",
+            "fixed": {"devices": 2, "launcher": "srun"},
+            "figures": ["step_breakdown"],
+        },
+    },
+}
+HOG = str(ROOT / "tests/slurm/hog.py")
+MEMORY_MB = 2000
+HOGS: dict[str, Any] = {
+    "time_limit_min": 10,
+    "timing": "shared",
+    "fixed": {
+        "workload": "script", "launcher": "python", "device": "cpu", "profiler": "none",
+        "warmup_steps": 1, "steps": 6, "profiled_steps": 2,
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +118,20 @@ def waiting_project(folder: Path, experiment: dict[str, Any], digits: Path) -> P
     assert text.count(limit) == 1
     rule.write_text(text.replace(limit, limit[:-1] + ' --checkpoint-after-s 0"'))
     return made
+
+
+@contextmanager
+def started(folder: Path, said: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The pipeline, which only launches its runs and says what it does in a file; it is killed at last."""
+    with said.open("w") as out:
+        pipeline = subprocess.Popen(
+            command("--until", "launch_run", *options), cwd=folder, env=environment(folder), stdout=out, stderr=out
+        )
+        try:
+            yield pipeline
+        finally:
+            pipeline.kill()
+            pipeline.wait()
 
 
 def kept(folder: Path, *runs: str) -> bool:
@@ -112,19 +164,59 @@ def requeued(folder: Path) -> list[str]:
     return [job for job, reason, place in jobs if (reason, place) == ("BeginTime", str(folder))]
 
 
-@pytest.mark.rare
+def submitted(folder: Path) -> list[str]:
+    """What sbatch was asked for runs."""
+    return [line for line in (folder / "asked").read_text().splitlines() if "rule_launch_run" in line]
+
+
+def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(slurm: Path, tmp_path: Path) -> None:
+    folder = project(tmp_path / "project", LAUNCHED, "scripts")
+    multicard = [str(Path(sys.prefix) / "bin/multicard"), "run", CONFIG, "--profile", "profiles/slurm"]
+    options = ["--until", "launch_run", "--latency-wait", "10", "--max-status-checks-per-second", "1"]
+    done = subprocess.run(
+        [*multicard, "--", *options],
+        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    found = [json.loads(path.read_text()) for path in (folder / "results/runs").glob("*/run.json")]
+    of = {(written["parameters"]["launcher"], written["parameters"]["nodes"]): written for written in found}
+    assert of.keys() == {("torchrun", 2), ("srun", 2), ("srun", 1)}
+    printed = {}
+    for name, written in of.items():
+        assert written["outcome"] == "completed", written["reason"]
+        run, devices = folder / "results/runs" / written["run"], written["parameters"]["devices"]
+        with (run / "steps.csv").open() as file:
+            steps = list(csv.DictReader(file))
+        for rank in map(str, range(devices)):
+            of_rank = [step for step in steps if step["rank"] == rank]
+            assert [step["window"] for step in of_rank[:6]] == ["warmup"] * 2 + ["measured"] * 4
+            assert {step["samples"] for step in of_rank} == {"4"}
+            has_memory_and_phases(of_rank[2:6])
+        traces = (run / "trace").glob("rank*")
+        assert {int(re.findall(r"\d+", trace.name)[0]) for trace in traces} == {*range(devices)}
+        printed[name] = losses((run / "log.txt").read_text())[:7]
+        if name[1] == 2:
+            nodes = [(node["name"], node["ranks"], bool(node["host"]["name"])) for node in written["nodes"]]
+            assert nodes == [(FOR_SCRIPTS[0], [0, 1], True), (FOR_SCRIPTS[1], [2, 3], True)]
+    assert len(printed["srun", 2]) == 7
+    assert printed["srun", 2] == printed["torchrun", 2]
+    asked = asked_for(folder, of["torchrun", 2]["run"]).split()
+    assert "--cpus-per-task=2" in asked and "--exclusive" not in asked
+    # Slurm's daemon started the ranks, not multicard: which CPU time is that of others is not known.
+    assert of["srun", 1]["conditions"] == [None]
+    assert of["srun", 2]["conditions"] == [None, None]
+    assert all(each["others_cpu_s"] >= 0 for each in of["torchrun", 2]["conditions"])
+
+
 def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
     slurm: Path, digits: Path, tmp_path: Path
 ) -> None:
-    folder = waiting_project(tmp_path / "project", ENDED, digits)
+    folder, said = waiting_project(tmp_path / "project", ENDED, digits), tmp_path / "said"
     profile = folder / "profiles/slurm/config.yaml"
     profile.write_text(profile.read_text().replace("# memory_per_node_gb: 250", "memory_per_node_gb: 5"))
-    with (tmp_path / "said").open("w") as said:
-        started = subprocess.Popen(
-            command("--until", "launch_run"), cwd=folder, env=environment(folder), stdout=said, stderr=said
-        )
+    with started(folder, said) as pipeline:
         try:
-            cluster.wait_for(lambda: kept(folder, *REPEATED, LOSES_A_NODE), "all runs to keep a checkpoint", WAIT_S)
+            cluster.wait_for(lambda: kept(folder, *REPEATED, LOSES_A_NODE), "all runs to keep a checkpoint", LIMIT_S)
             jobs = running(folder)
             assert jobs[comment(LOSES_A_NODE)][1] == f"n[{FIRST[1:]}-{SECOND[1:]}]"
             assert {jobs[comment(run)][1] for run in REPEATED} == {FIRST}  # shared with the first
@@ -132,37 +224,34 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
             let_go(folder, LOSES_A_NODE)
             lost = folder / "results/runs" / LOSES_A_NODE / "run.json"
             cluster.wait_for(
-                lambda: lost.exists() and comment(LOSES_A_NODE) not in running(folder), "the end of a job", WAIT_S
+                lambda: lost.exists() and comment(LOSES_A_NODE) not in running(folder), "the end of a job", LIMIT_S
             )
             assert {comment(run) for run in REPEATED} <= running(folder).keys()
             subprocess.run(["scancel", jobs[comment(CANCELLED)][0]], check=True)
             take_the_node = ["srun", "--partition=urgent", f"--nodelist={FIRST}", "--exclusive", "--input=none", "true"]
-            subprocess.run(take_the_node, check=True, timeout=WAIT_S)
+            subprocess.run(take_the_node, check=True, timeout=LIMIT_S)
             preempted = jobs[comment(PREEMPTED)][0]
-            assert f"{preempted} PREEMPTED" in cluster.ask("squeue", "--noheader", "--states=all", "--format=%i %T")
-            cluster.wait_for(lambda: preempted in requeued(folder), "the preempted job to be requeued", WAIT_S)
+            cluster.wait_for(lambda: preempted in requeued(folder), "the preempted job to be requeued", LIMIT_S)
             let_go(folder, *REPEATED)
             # The cancelled run may have been submitted again, and preempted too.
             for job in requeued(folder):
                 subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
-            assert started.wait(timeout=LIMIT_S) == 0
+            assert pipeline.wait(timeout=LIMIT_S) == 0
         finally:
-            started.kill()
             cluster.start_node(SECOND)
     assert "--exclusive" not in asked_for(folder, PREEMPTED)
     warning = f"Slurm job {preempted} ({comment(PREEMPTED)}) was preempted and is requeued"
-    assert (tmp_path / "said").read_text().count(warning) == 1
+    assert said.read_text().count(warning) == 1
 
     lost = record(folder, LOSES_A_NODE)
     assert lost["outcome"] == "failed"
-    said = describe_reason(lost["reason"])
-    assert re.search(rf"\b1 on {SECOND}", said), said
+    reason = describe_reason(lost["reason"])
+    assert re.search(rf"\b1 on {SECOND}", reason), reason
     assert [node["name"] for node in lost["nodes"]] == [FIRST, SECOND]
 
-    asked = (folder / "asked").read_text().splitlines()
-    submitted = {run: [line for line in asked if f"_{run} " in line] for run in REPEATED}
-    assert len(submitted[PREEMPTED]) == 1
-    first, second = (int(re.search(r"--mem (\d+)", line)[1]) for line in submitted[CANCELLED])
+    asked = {run: [line for line in submitted(folder) if f"_{run} " in line] for run in REPEATED}
+    assert len(asked[PREEMPTED]) == 1
+    first, second = (int(re.search(r"--mem (\d+)", line)[1]) for line in asked[CANCELLED])
     assert first < second == 5000 < 2 * first
     for run in REPEATED:
         assert re.search("resuming after epoch [12] of 3", (folder / "results/runs" / run / "log.txt").read_text())
@@ -172,49 +261,29 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
     assert planned_runs(folder) == []
 
 
-@pytest.mark.rare
-def test_a_job_that_will_not_start_is_named_and_ctrl_c_says_what_it_waits_for(
+def test_a_pipeline_that_waits_says_for_what_and_one_that_is_told_to_end_cancels_its_jobs(
     slurm: Path, digits: Path, tmp_path: Path
 ) -> None:
-    folder = project(tmp_path / "project", ONE_RUN, "ended", digits)
-    said = tmp_path / "said"
-    too_long = ("--until", "launch_run", "--set-resources", "launch_run:runtime=61")
-    with said.open("w") as out:
-        started = subprocess.Popen(command(*too_long), cwd=folder, env=environment(folder), stdout=out, stderr=out)
-        try:
-            # Submitting takes a few seconds, a look at the queue comes every 30.
-            cluster.wait_for(lambda: "will not start: PartitionTimeLimit" in said.read_text(), "the reason", WAIT_S)
-            second = snakemake(folder, "--until", "launch_run")
-            assert second.returncode != 0
-            assert "--unlock" in second.stderr
-            started.send_signal(signal.SIGINT)
-            assert started.wait(timeout=WAIT_S) != 0
-        finally:
-            started.kill()
+    folder, said = waiting_project(tmp_path / "project", ONE_RUN, digits), tmp_path / "said"
+    with started(folder, said, "--set-resources", "launch_run:runtime=61") as pipeline:  # too long for the partition
+        # Submitting takes a few seconds, a look at the queue comes every 30.
+        cluster.wait_for(lambda: "will not start: PartitionTimeLimit" in said.read_text(), "the reason", LIMIT_S)
+        second = snakemake(folder, "--until", "launch_run")
+        assert second.returncode != 0
+        assert "--unlock" in second.stderr
+        pipeline.send_signal(signal.SIGINT)
+        assert pipeline.wait(timeout=LIMIT_S) != 0
     assert "until then this directory stays locked" in said.read_text()
-    cluster.wait_for(lambda: not cluster.jobs(folder), "the job to be cancelled", WAIT_S)
-    assert planned_runs(folder) == [CANCELLED]
+    cluster.wait_for(lambda: not cluster.jobs(folder), "the job to be cancelled", LIMIT_S)
 
-
-@pytest.mark.rare
-def test_a_pipeline_that_is_told_to_end_cancels_its_jobs_and_goes_on_when_started_again(
-    slurm: Path, digits: Path, tmp_path: Path
-) -> None:
-    folder = waiting_project(tmp_path / "project", ONE_RUN, digits)
-    with (tmp_path / "said").open("w") as said:
-        started = subprocess.Popen(
-            command("--until", "launch_run"), cwd=folder, env=environment(folder), stdout=said, stderr=said
-        )
-        try:
-            cluster.wait_for(lambda: kept(folder, CANCELLED), "the run to train", WAIT_S)
-            started.terminate()
-            assert started.wait(timeout=WAIT_S) != 0
-        finally:
-            started.kill()
-    cluster.wait_for(lambda: not cluster.jobs(folder), "the job to end", WAIT_S)
-    scratch = folder / "results/runs"
-    cluster.wait_for(lambda: not list(scratch.glob("*/.scratch-*")), "the job to tidy up", WAIT_S)
-    assert not (folder / "results/runs" / CANCELLED / "run.json").exists()
+    with started(folder, said) as pipeline:
+        cluster.wait_for(lambda: kept(folder, CANCELLED), "the run to train", LIMIT_S)
+        pipeline.terminate()
+        assert pipeline.wait(timeout=LIMIT_S) != 0
+    cluster.wait_for(lambda: not cluster.jobs(folder), "the job to end", LIMIT_S)
+    runs = folder / "results/runs"
+    cluster.wait_for(lambda: not list(runs.glob("*/.scratch-*")), "the job to tidy up", LIMIT_S)
+    assert not (runs / CANCELLED / "run.json").exists()
     assert planned_runs(folder) == [CANCELLED]
 
 
@@ -223,3 +292,68 @@ def test_snakemake_s_plugin_never_waits_longer_for_its_next_look_than_ctrl_c_is_
     source = Path(find_spec("snakemake_executor_plugin_slurm").origin).read_text(encoding="utf-8")
     assert re.findall(r"^ +max_sleep_time = (\w+)$", source, re.M) == ["180"]
     assert "in at most three minutes" in ON_SLURM
+
+
+@pytest.mark.skipif(not cluster.MEMORY_CGROUPS, reason="this machine has no memory cgroups of version 1")
+def test_a_run_that_its_memory_cgroup_killed_keeps_its_outcome_and_the_report_is_made(
+    slurm: Path, tmp_path: Path
+) -> None:
+    vary = {"command": [[HOG, "0"], [HOG, str(2 * MEMORY_MB)]]}
+    scenario = {"question": "What if one takes too much?", "vary": vary, "figures": ["step_times"]}
+    folder = project(tmp_path / "project", HOGS | {"scenarios": {"memory": scenario}}, "scripts")
+    with_little = ("--set-resources", f"launch_run:mem_mb={MEMORY_MB}")
+    done = snakemake(folder, *with_little)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    read = [json.loads(path.read_text()) for path in (folder / "results/runs").glob("*/run.json")]
+    found = {each["parameters"]["command"][-1]: each for each in read}
+    assert found["0"]["outcome"] == "completed"
+    killed = found[str(2 * MEMORY_MB)]
+    assert (killed["outcome"], killed["reason"]["code"], killed["reason"]["signal"]) == ("failed", "killed", "SIGKILL")
+    assert len(submitted(folder)) == 3  # the killed one again, which only put its outcome back
+    assert (folder / "results/figures/memory/step_times.png").exists()
+    assert (folder / "results/report.html").exists()
+    again = snakemake(folder, "--dry-run", *with_little)
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+
+def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: Path, tmp_path: Path) -> None:
+    scenario = {"question": "?", "fixed": {"command": [HOG, "0", str(tmp_path / "go")]}, "figures": ["step_times"]}
+    folder = project(tmp_path / "project", HOGS | {"scenarios": {"one": scenario}}, "scripts")
+    runs = folder / "results/runs"
+    with started(folder, tmp_path / "said"):
+        cluster.wait_for(lambda: [*runs.glob("*/.scratch-*")] != [], "the run to start", LIMIT_S)
+    [job] = cluster.jobs(folder)
+    [run] = (path.name for path in runs.iterdir())
+    assert cluster.ask("squeue", "--noheader", f"--jobs={job}", "--format=%j").strip() == run
+    status = [str(Path(sys.prefix) / "bin/multicard"), "status", "--config", CONFIG, "--profile", "slurm"]
+    shown = subprocess.run(status, cwd=folder, env=environment(folder), capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "1 running"
+
+    snakemake(folder, "--unlock")
+    refused = snakemake(folder, "--until", "launch_run")
+    assert refused.returncode != 0
+    assert f"{job} ({run})" in refused.stdout + refused.stderr and f"scancel {job}" in refused.stdout + refused.stderr
+    assert cluster.jobs(folder) == [job]
+
+    (tmp_path / "go").touch()
+    cluster.wait_for(lambda: not cluster.jobs(folder), "the job to end", LIMIT_S)
+    before = (runs / run / "run.json").read_text()
+    snakemake(folder, "--unlock")
+    done = snakemake(folder, "--until", "launch_run")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert (runs / run / "run.json").read_text() == before
+
+
+def test_what_finished_runs_left_is_read_before_the_last_run_that_wants_a_whole_node(
+    slurm: Path, tmp_path: Path
+) -> None:
+    scenario = {"question": "?", "fixed": {"command": [HOG, "0"]}, "repeats": 6, "figures": ["step_times"]}
+    folder = project(tmp_path / "project", HOGS | {"timing": "exclusive", "scenarios": {"one": scenario}}, "scripts")
+    done = snakemake(folder, "--until", "extract_activity")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    runs = (folder / "results/runs").glob("*/run.json")
+    last = max(datetime.fromisoformat(json.loads(path.read_text())["started"]) for path in runs)
+    read = [path.stat().st_mtime for path in (folder / "results/runs").glob("*/activity/tables.json")]
+    assert len(read) == 6
+    assert min(read) < last.timestamp()
+    assert all("--mem=0" in line and "--exclusive" in line for line in submitted(folder))

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from test_pipeline import make, project, snakemake
+from replayed_rank import replaying
+from test_pipeline import make, planned, project, snakemake
 
 from conftest import TINY
 from multicard.core.errors import UserError
@@ -24,7 +25,7 @@ HOSTILE = (
 QUESTION = f"{HOSTILE} <script>document.title='{PLANTED}'</script>"
 
 
-def test_hostile_names_pass_through_the_whole_pipeline_as_text(tmp_path: Path) -> None:
+def test_hostile_names_pass_through_the_whole_pipeline_as_text(extracted_run: Path, tmp_path: Path) -> None:
     folder = project(tmp_path / "my project", {})
     pictures = tmp_path / HOSTILE
     classes = ["one; touch planted6", "--out=planted7"]
@@ -41,12 +42,12 @@ def test_hostile_names_pass_through_the_whole_pipeline_as_text(tmp_path: Path) -
             "pictures": {"source": "imagefolder", "folder": str(pictures)},
             "texts": {"source": "text-file", "path": str(texts), "samples": "completion"},
         },
-        "fixed": TINY | {"dataset": "pictures"},
-        "scenarios": {"hostile": {"question": QUESTION, "vary": {"devices": [1]}, "figures": ["step_breakdown"]}},
+        "fixed": TINY | {"dataset": "pictures", "profiler": "none"},
+        "scenarios": {"hostile": {"question": QUESTION, "vary": {"devices": [1]}, "figures": ["step_times"]}},
     }
     (folder / "config/tiny.yaml").write_text(json.dumps(experiment))
 
-    done = make(folder, "demo")
+    done = snakemake(folder, variables=replaying(tmp_path / "replayed", extracted_run))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     pictures_data, texts_data = (
         Path("data", folder_name(name, definition))
@@ -64,8 +65,7 @@ def test_hostile_names_pass_through_the_whole_pipeline_as_text(tmp_path: Path) -
     assert "&lt;script&gt;document.title" in page
     assert "<script>document.title" not in page
     # A second start neither trips over the names nor does anything.
-    again = snakemake(folder, "--dry-run")
-    assert "Nothing to be done" in again.stdout + again.stderr
+    assert planned(folder) == []
 
 
 def test_a_results_folder_that_commands_cannot_name_is_refused_before_one_does(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_results_folder_that_commands_cannot_name_is_refused_before_one_does(t
         with pytest.raises(UserError, match="results: the name"):
             check({"results": name, "scenarios": {}}, "test.yaml")
     folder = project(tmp_path / "project", {"results": "$(touch planted)", "scenarios": {}})
-    done = make(folder, "demo")
+    done = make(folder)
     assert done.returncode != 0
     assert "results: the name" in done.stderr
     assert list(tmp_path.rglob(f"{PLANTED}*")) == []

@@ -1,10 +1,11 @@
-"""Pipelines that are interrupted, or started twice, end cleanly, and the next start does only what is missing."""
+"""Pipelines that are interrupted, or started twice, end cleanly, and the next start does only what is missing.
 
-import copy
+Their runs replay a finished one; tests/launch/test_resume.py ends and resumes real training.
+"""
+
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,36 +15,30 @@ from typing import Any
 
 import psutil
 import pytest
-from test_pipeline import CONFIG, EXPERIMENT, LIMIT_S, environment, make, planned, project, snakemake
+from replayed_rank import DIVERGES, replaying
+from test_pipeline import CONFIG, environment, planned, project, snakemake
 
-from conftest import add_digits
+from conftest import TINY, add_digits
 
 pytestmark = pytest.mark.slow
 
 SNAKEMAKE = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "profiles/local", "--configfile", CONFIG]
-MAKE = ["make", "-o", ".venv/ready", "demo", f"CONFIG={CONFIG}"]
-EPOCHS = 24
-BUSY = "Directory cannot be locked."
+EXPERIMENT: dict[str, Any] = {
+    "fixed": TINY | {"profiler": "none"},
+    "scenarios": {
+        "seeds": {"question": "Which seed?", "vary": {"seed": [0, 1]}, "figures": ["step_times"]},
+        "fast": {"question": "Too fast?", "fixed": {"learning_rate": DIVERGES}, "figures": ["step_times"]},
+    },
+}
+LIMIT_S = 300
 
 
-def experiment() -> dict[str, Any]:
-    """Two runs, the first of them long enough to be met at work on a busy machine, and one that does not complete."""
-    made = copy.deepcopy(EXPERIMENT)
-    made["scenarios"]["processes"]["figures"] = ["speedup"]
-    made["scenarios"]["formats"] = {
-        "question": "Too fast?",
-        "fixed": {"learning_rate": 1e30},
-        "figures": ["step_breakdown"],
-    }
-    made["fixed"] = made["fixed"] | {"epochs": EPOCHS, "profiler": "none", "steps_per_epoch": 6, "batch_size": 16}
-    return made
-
-
-def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
+def started(folder: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
     """Start a pipeline in a session of its own, as a terminal would."""
     return subprocess.Popen(
-        command, cwd=folder, env=environment(False), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # were it under nohup
+        SNAKEMAKE, cwd=folder, env=environment() | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # were it under nohup
     )  # fmt: skip
 
 
@@ -73,7 +68,7 @@ def at_work(folder: Path) -> list[psutil.Process]:
 
 
 def nobody_left(folder: Path) -> bool:
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + LIMIT_S
     while at_work(folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not at_work(folder)
@@ -83,15 +78,6 @@ def hidden(folder: Path) -> list[Path]:
     """What is written beside, and would be renamed when whole."""
     stays = (".snakemake_timestamp", ".lock", ".outcome")
     return [path for path in (folder / "results").rglob(".*") if path.name not in stays]
-
-
-def keep_after_every_epoch(folder: Path) -> None:
-    """Have the runs of a copy of the project keep a checkpoint after every epoch, however short."""
-    rule = folder / "workflow/rules/run.smk"
-    text = rule.read_text()
-    limit = '" --time-limit-min {resources.time_limit_min}"'
-    assert text.count(limit) == 1
-    rule.write_text(text.replace(limit, limit[:-1] + ' --checkpoint-after-s 0"'))
 
 
 def end_by_ctrl_c(pipeline: subprocess.Popen[str]) -> None:
@@ -113,93 +99,66 @@ def end_by_hangup(pipeline: subprocess.Popen[str]) -> None:
             continue
 
 
-@pytest.fixture(scope="module")
-def folder(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = project(tmp_path_factory.mktemp("interrupted") / "my project", experiment())
-    add_digits(made, digits)
-    keep_after_every_epoch(made)
-    return made
-
-
-def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_was(folder: Path) -> None:
+def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_was(
+    extracted_run: Path, digits: Path, tmp_path: Path
+) -> None:
+    folder, ends = project(tmp_path / "my project", EXPERIMENT), tmp_path / "ends"
+    add_digits(folder, digits)
+    variables = replaying(tmp_path / "replayed", extracted_run, ends)
     runs = folder / "results" / "runs"
+    ends.write_text("0")
     for end, when in (
         (end_by_ctrl_c, "checkpoint after epoch"),
         (end_by_hangup, "checkpoint after epoch"),
         (end_by_sigterm, "resuming after epoch"),
     ):
-        pipeline = started(SNAKEMAKE, folder)
+        pipeline = started(folder, variables)
         wait_for(pipeline, when)
+        if end == end_by_ctrl_c:  # meanwhile another one is refused
+            second = snakemake(folder)
+            assert second.returncode != 0
+            assert second.stderr.count("Directory cannot be locked.") == 1 and "Traceback" not in second.stderr
         end(pipeline)
-        pipeline.communicate(timeout=300)
+        pipeline.communicate(timeout=LIMIT_S)
         assert pipeline.returncode != 0
         assert nobody_left(folder), at_work(folder)
-        assert not list(runs.glob("*ddp-ds*/run.json"))
+        assert not list(runs.glob("*/run.json"))
         assert not hidden(folder)
         # Snakemake removes what it declared of an interrupted job; this it does not know. Which run it starts with, it
-        # chooses again each time, so there may be one of each.
-        assert 1 <= len(list(runs.glob("*ddp-ds*/checkpoint.pt"))) <= 2
+        # chooses again each time.
+        assert list(runs.glob("*/checkpoint.pt"))
 
-    # The kernel's kill of `make demo`, in the middle of the run after a whole one. Of the three, the one that diverges
-    # may be the first, or the one that is killed, and then be as quick.
-    pipeline = started(MAKE, folder)
-    wait_for(pipeline, ": completed, ", "epoch ")
+    # The kernel's kill, in the middle of the run after a whole one.
+    ends.write_text("1")
+    pipeline = started(folder, variables)
+    wait_for(pipeline, " s)", "checkpoint after epoch")
     os.killpg(pipeline.pid, signal.SIGKILL)
-    pipeline.communicate(timeout=300)
+    pipeline.communicate(timeout=LIMIT_S)
     assert nobody_left(folder), at_work(folder)
-    whole = {path.parent.name: path.stat().st_mtime_ns for path in runs.glob("*/run.json")}
-    assert 1 <= len(whole) <= 2
+    [whole] = runs.glob("*/run.json")
+    written = whole.stat().st_mtime_ns
     # Snakemake cannot tell a killed pipeline from one that is running.
-    refused = make(folder, "demo")
+    refused = snakemake(folder)
     assert refused.returncode != 0
     assert "--unlock" in refused.stdout + refused.stderr
     assert snakemake(folder, "--unlock").returncode == 0
-    assert len([line for line in planned(folder) if line.startswith("run ")]) == 3 - len(whole)
+    assert len([line for line in planned(folder) if line.startswith("run ")]) == 2
 
-    done = make(folder, "demo")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    ended = re.findall(r"^multicard: .*: (?:completed|diverged).* \(\d+ s\)$", done.stdout + done.stderr, re.M)
-    assert len(ended) == 3 - len(whole)
-    assert (folder / "results/snakemake-report.html").exists()
+    ends.write_text("3")
+    done = snakemake(folder, variables=variables)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-3000:]
+    assert len(re.findall(r"^multicard: .*: (?:completed|diverged).* \(\d+ s\)$", said, re.M)) == 2
+    assert (folder / "results/report.html").exists()
     assert not hidden(folder)
-    records = {path.parent.name: json.loads(path.read_text()) for path in runs.glob("*/run.json")}
-    assert sorted(record["outcome"] for record in records.values()) == ["completed", "completed", "diverged"]
-    assert sum(record["resumed"] is not None for record in records.values()) >= 1
-    for name, written in whole.items():
-        assert (runs / name / "run.json").stat().st_mtime_ns == written
+    records = [json.loads(path.read_text()) for path in runs.glob("*/run.json")]
+    assert sorted(record["outcome"] for record in records) == ["completed", "completed", "diverged"]
+    assert any(record["resumed"] for record in records)
+    assert whole.stat().st_mtime_ns == written
     assert not list(runs.glob("*/checkpoint.pt"))
     assert planned(folder) == []
 
-    # An outcome is a result, until its folder is deleted.
-    [diverged] = [runs / name for name, record in records.items() if record["outcome"] == "diverged"]
+    # A run whose folder was deleted runs again.
+    [diverged] = [path for path in runs.iterdir() if "lr1" in path.name or "1e" in path.name]
     diverged.rename(folder / "away")
     assert f"run {diverged.name}" in planned(folder)
-    (folder / "away").rename(diverged)
-
-
-def test_a_second_pipeline_is_refused_and_the_first_goes_on(folder: Path) -> None:
-    runs, until_run = folder / "results" / "runs", ("--until", "launch_run")
-    if not runs.exists():
-        assert snakemake(folder, *until_run).returncode == 0
-    [diverged] = [path for path in runs.iterdir() if "ddp-ds" not in path.name]
-    shutil.rmtree(diverged)
-    pipeline = started([*SNAKEMAKE, *until_run], folder)
-    wait_for(pipeline, ": starting, ")
-    try:
-        os.killpg(pipeline.pid, signal.SIGSTOP)  # however long the others take
-        for second in [started(MAKE, folder), started(SNAKEMAKE, folder)]:
-            said, _ = second.communicate(timeout=LIMIT_S)
-            assert second.returncode != 0
-            assert said.count(BUSY) == 1
-            assert "--unlock" in said
-            assert "Traceback" not in said
-        os.killpg(pipeline.pid, signal.SIGCONT)
-        said, _ = pipeline.communicate(timeout=LIMIT_S)
-    finally:
-        if pipeline.poll() is None:  # a check has failed
-            os.killpg(pipeline.pid, signal.SIGCONT)
-            end_by_ctrl_c(pipeline)
-            pipeline.communicate(timeout=300)
-    assert pipeline.returncode == 0, said[-3000:]
-    assert len(re.findall(r": diverged.* \(\d+ s\)", said)) == 1
-    assert planned(folder, *until_run) == []

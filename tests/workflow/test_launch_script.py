@@ -5,8 +5,8 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,104 +17,76 @@ from multicard.core.system import usable_cpus
 from multicard.launch import job
 from multicard.launch.kept import OUTPUTS
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = str(ROOT / "workflow/scripts/launch_run.py")
 TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}
 
-
-def launch(parameters: str, data: Path | None, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, SCRIPT, "--parameters", parameters]
-    command += [*(["--data", data] if data else []), "--out", out, *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+Launch = Callable[..., list[str]]
 
 
-def refusal(parameters: str, data: Path, out: Path, *more: str) -> list[str]:
-    """The lines that refuse a run, of which nothing may have begun."""
-    ended = launch(parameters, data, out, *more)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert not out.exists()
-    return ended.stderr.splitlines()
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
+    """Run the script in this process, for a run directory `run`; gives the lines with which it ends, if it does."""
 
+    def launched(parameters: dict[str, Any] | str, data: Path | None = tmp_path, *more: str, out: str = "run") -> Any:
+        stated = parameters if isinstance(parameters, str) else json.dumps(parameters)
+        command = [SCRIPT, "--parameters", stated, "--out", str(tmp_path / out), *more]
+        monkeypatch.setattr(sys, "argv", command + (["--data", str(data)] if data else []))
+        try:
+            runpy.run_path(SCRIPT, run_name="__main__")
+        except SystemExit as ended:
+            return str(ended.code or "").splitlines()
+        return []
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"strategy": "dp", "devices": 2}, "cannot run here: the strategy dp needs two or more GPUs"),
-        ({"strategy": "single", "devices": 2}, "cannot run here: the strategy single uses one device, not 2"),
-        (
-            {"strategy": "ddp", "devices": usable_cpus() + 1},
-            f"cannot run here: needs {usable_cpus() + 1} devices, {usable_cpus()} found",
-        ),
-        ({"devices": 0}, "devices: found 0, input should be greater than or equal to 1"),
-        ({"device": "gpu"}, "device: found 'gpu', expected one of cpu, cuda (did you mean 'cpu'?)"),
-        ({"epoch": 3}, "epoch: not a parameter of the workload vision (did you mean 'epochs'?)"),
-        ({"workload": "audio"}, "workload: found 'audio', expected one of vision, llm, script, adopted"),
-        ({"workload": ["vision"]}, "workload: found ['vision'], expected one of vision, llm, script, adopted"),
-    ],
-)
-def test_a_run_that_cannot_be_is_refused_in_one_line(
-    digits: Path, tmp_path: Path, changes: dict[str, Any], says: str
-) -> None:
-    assert refusal(json.dumps(TINY | changes), digits, tmp_path / "run") == [f"parameters: {says}"]
-
-
-def test_a_run_that_trains_on_data_is_refused_without_them(tmp_path: Path) -> None:
-    assert refusal(json.dumps(TINY), None, tmp_path / "run") == [
-        "data: missing, expected the folder of the prepared data set"
-    ]
-
-
-def test_every_bad_parameter_has_a_line_of_its_own(digits: Path, tmp_path: Path) -> None:
-    lines = refusal(json.dumps(TINY | {"devices": 0, "batch_size": "8"}), digits, tmp_path / "run")
-    assert sorted(lines) == [
-        "parameters: batch_size: found '8', input should be a valid integer",
-        "parameters: devices: found 0, input should be greater than or equal to 1",
-    ]
+    return launched
 
 
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ('{"devices": 1', "do not parse as JSON: Expecting ',' delimiter: line 1 column 14 (char 13)"),
-        ("", "do not parse as JSON: Expecting value: line 1 column 1 (char 0)"),
-        ("[1, 2]", "found [1, 2], expected a mapping"),
+        (TINY | {"strategy": "single", "devices": 2}, ["cannot run here: the strategy single uses one device, not 2"]),
+        (
+            TINY | {"strategy": "ddp", "devices": usable_cpus() + 1},
+            [f"cannot run here: needs {usable_cpus() + 1} devices, {usable_cpus()} found"],
+        ),
+        (TINY | {"device": "gpu"}, ["device: found 'gpu', expected one of cpu, cuda (did you mean 'cpu'?)"]),
+        (TINY | {"epoch": 3}, ["epoch: not a parameter of the workload vision (did you mean 'epochs'?)"]),
+        (TINY | {"workload": ["vision"]}, ["workload: found ['vision'], expected one of vision, llm, script, adopted"]),
+        (
+            TINY | {"devices": 0, "batch_size": "8"},
+            [
+                "devices: found 0, input should be greater than or equal to 1",
+                "batch_size: found '8', input should be a valid integer",
+            ],
+        ),
+        ('{"devices": 1', ["do not parse as JSON: Expecting ',' delimiter: line 1 column 14 (char 13)"]),
+        ("[1, 2]", ["found [1, 2], expected a mapping"]),
     ],
 )
-def test_what_is_no_mapping_of_parameters_is_refused(digits: Path, tmp_path: Path, parameters: str, says: str) -> None:
-    assert refusal(parameters, digits, tmp_path / "run") == [f"parameters: {says}"]
+def test_a_run_that_cannot_be_is_refused_in_a_line_for_each_error(
+    launch: Launch, tmp_path: Path, parameters: dict[str, Any] | str, says: list[str]
+) -> None:
+    assert sorted(launch(parameters)) == sorted(f"parameters: {line}" for line in says)
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_folder_is_named(digits: Path, tmp_path: Path) -> None:
-    lines = refusal(json.dumps(TINY), tmp_path / "no", tmp_path / "run")
-    assert lines == [f"data: no such folder: {tmp_path}/no"]
-    lines = refusal(json.dumps(TUNING), digits, tmp_path / "run")
-    assert lines == ["model: missing, expected the folder of the prepared language model"]
-    lines = refusal(json.dumps(TUNING), digits, tmp_path / "run", "--model", str(tmp_path / "no"))
-    assert lines[0] == f"model: no such folder: {tmp_path}/no"
+def test_a_missing_folder_is_named(launch: Launch, tmp_path: Path) -> None:
+    assert launch(TINY, None) == ["data: missing, expected the folder of the prepared data set"]
+    assert launch(TINY, tmp_path / "no") == [f"data: no such folder: {tmp_path}/no"]
+    assert launch(TUNING) == ["model: missing, expected the folder of the prepared language model"]
+    assert launch(TUNING, tmp_path, "--model", str(tmp_path / "no"))[0] == f"model: no such folder: {tmp_path}/no"
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("tool", "script", "changes", "says"),
+    ("tool", "script", "changes"),
     [
-        (
-            "squeue",
-            "echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1",
-            {"strategy": "ddp", "devices": 2, "nodes": 2},
-            "squeue ended with 1, saying: slurm_load_jobs error: Socket timed out",
-        ),
-        (
-            "nvidia-smi",
-            "echo 'Unable to determine the device handle: Unknown Error'; exit 255",
-            {"device": "cuda"},
-            "nvidia-smi ended with 255, saying: Unable to determine the device handle: Unknown Error",
-        ),
+        ("squeue", "echo 'Socket timed out' >&2; exit 1", {"strategy": "ddp", "devices": 2, "nodes": 2}),
+        ("nvidia-smi", "echo 'Unknown Error'; exit 255", {"device": "cuda"}),
     ],
 )
 def test_what_a_busy_node_cannot_tell_is_no_outcome(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, script: str, changes: dict[str, Any],
-    says: str,
-) -> None:  # fmt: skip
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, script: str, changes: dict[str, Any]
+) -> None:
     """The tools are stand-ins; within a job of Slurm, where what cannot run would be the run's outcome."""
     fake = tmp_path / "bin" / tool
     fake.parent.mkdir()
@@ -124,57 +96,56 @@ def test_what_a_busy_node_cannot_tell_is_no_outcome(
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     for name in ("SLURM_JOB_NUM_NODES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    [line] = refusal(json.dumps(TINY | changes), digits, tmp_path / "run")
-    assert re.fullmatch(rf"cannot tell whether \S+ can run this: {re.escape(says)}", line)
+    [line] = launch(TINY | changes)
+    assert re.fullmatch(rf"cannot tell whether \S+ can run this: {tool} ended with \d+, saying: .+", line)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the job is given in place of being run: it leaves its outputs."""
+    arguments: dict[str, Any] = {}
+    signature = inspect.signature(job.run_job)
+
+    def run_job(*values: Any) -> None:
+        arguments.update(signature.bind(*values).arguments)
+        for name in OUTPUTS:
+            (arguments["folder"] / name).parent.mkdir(parents=True, exist_ok=True)
+            (arguments["folder"] / name).write_text(json.dumps({"outcome": "completed", "times": len(arguments)}))
+
+    monkeypatch.setattr(job, "run_job", run_job)
+    return arguments
 
 
 @pytest.mark.parametrize(
     ("stated", "limit_s", "checkpoint_after_s"),
     [
         ([], 3600, 30),
-        (["--time-limit-min", "2"], 120, 30),
         (["--time-limit-min", "0.5", "--checkpoint-after-s", "0"], 30, 0),
     ],
 )
 def test_minutes_of_the_time_limit_reach_the_job_as_seconds_and_so_does_the_checkpoint_interval(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: list[str], limit_s: float,
-    checkpoint_after_s: float,
-) -> None:  # fmt: skip
-    given: dict[str, Any] = {}
-    signature = inspect.signature(job.run_job)
-
-    def run_job(*values: Any) -> None:
-        given.update(signature.bind(*values).arguments)
-        for name in OUTPUTS:
-            (given["folder"] / name).parent.mkdir(parents=True, exist_ok=True)
-            (given["folder"] / name).write_text("{}")
-
-    monkeypatch.setattr(job, "run_job", run_job)
-    command = [SCRIPT, "--parameters", json.dumps(TINY), "--data", str(digits), "--out", str(tmp_path / "run"), *stated]
-    monkeypatch.setattr(sys, "argv", command)
-    runpy.run_path(SCRIPT, run_name="__main__")
+    launch: Launch, given: dict[str, Any], tmp_path: Path, stated: list[str], limit_s: float, checkpoint_after_s: float
+) -> None:
+    assert launch(TINY, tmp_path, *stated) == []
     assert (given["time_limit_s"], given["checkpoint_after_s"]) == (limit_s, checkpoint_after_s)
-    assert (given["data"], given["folder"]) == (digits, tmp_path / "run")
+    assert (given["data"], given["folder"]) == (tmp_path, tmp_path / "run")
 
 
 def test_an_outcome_that_snakemake_deleted_is_put_back_and_a_job_that_slurm_ended_twice_gets_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launch: Launch, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    windows = {"warmup_steps": 1, "steps": 2, "profiled_steps": 1, "profiler": "none", "device": "cpu"}
     script = {"workload": "script", "command": ["timed.py"], "folder": str(ROOT / "tests" / "script" / "scripts")}
-    given, run = json.dumps(script | windows), tmp_path / "run"
-    first = launch(given, None, run)  # a script needs no data
-    assert first.returncode == 0, first.stderr
-    before = (run / "run.json").read_text()
-    assert json.loads(before)["outcome"] == "completed"
-    (run / "run.json").unlink()
-    again = launch(given, None, run, "--attempt", "2")
-    assert (again.returncode, "its outcome is kept" in again.stderr) == (0, True), again.stderr
-    assert (run / "run.json").read_text() == before
+    record = tmp_path / "run" / "run.json"
+    assert launch(script | {"device": "cpu"}, None) == []  # a script needs no data
+    before = record.read_text()
+    record.unlink()
+    given.clear()
+    assert launch(script | {"device": "cpu"}, None, "--attempt", "2") == []
+    assert (record.read_text(), given) == (before, {})
 
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    lost = launch(given, None, tmp_path / "lost", "--attempt", "3")
-    assert lost.returncode == 0, lost.stderr
+    assert launch(script | {"device": "cpu"}, None, "--attempt", "3", out="lost") == []
     written = json.loads((tmp_path / "lost" / "run.json").read_text())
     assert (written["outcome"], written["reason"]) == ("failed", {"code": "job_lost"})
-    assert all((tmp_path / "lost" / name).exists() for name in ("steps.csv", "epochs.csv", "trace/captured.json"))
+    assert all((tmp_path / "lost" / name).exists() for name in OUTPUTS)

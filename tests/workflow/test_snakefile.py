@@ -73,12 +73,3 @@ def test_every_rule_that_a_cluster_runs_asks_for_time_and_memory_and_can_be_name
     rules = set((listed.stdout + listed.stderr).split()) & {*STEPS, *profile["groups"]}
     assert rules == set(STEPS)
     assert set(profile["groups"]) <= set(STEPS)
-
-
-def test_an_unknown_data_set_is_named_by_snakemake(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
-    command = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml", "--", "data/mnist/provenance.json")
-    stopped = snakemake(tmp_path, *command)
-    assert stopped.returncode != 0
-    assert "Traceback" not in stopped.stderr
-    assert "data/mnist/provenance.json" in stopped.stderr

@@ -1,0 +1,160 @@
+"""Parts of this project on emulated GPUs: doctor, binding next to a GPU, resuming, and the limits of a machine."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from emulated_jobs import run_program
+
+from conftest import ROOT
+from emulated_gpu.fixtures import EmulatedGpus
+from multicard.analysis.machine_limits import MachineLimits
+
+pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
+
+PATIENT_S = 1800  # for a busy machine
+DOCTOR = f"""
+import json
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from multicard.doctor import all_reduce, checks, compiler, examine, gpu
+checks.TORCH_LIMIT_S, all_reduce.MESSAGE_BYTES = {PATIENT_S}, 1 << 20
+all_reduce.exchange = partial(all_reduce.exchange, start_s={PATIENT_S})
+all_reduce.checks = partial(all_reduce.checks, limit_s={PATIENT_S})
+compiler.checks = partial(compiler.checks, limit_s={PATIENT_S})
+"""
+# Prints for each GPU its address, and then of a process for each what it says that it is bound to, and what it is.
+BINDING = """
+import json, os, sys
+from pathlib import Path
+from multicard.record.binding import bind, pci_address
+
+sysfs, gpus, everything = Path(sys.argv[1]), (0, 1), os.sched_getaffinity(0)
+for gpu in gpus:
+    device = sysfs / "bus/pci/devices" / pci_address(gpu)
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text(f"{gpu}\\n")
+found = []
+for gpu in gpus:
+    note = bind(gpu, len(gpus), [gpu], sysfs)
+    found.append([pci_address(gpu), note, sorted(os.sched_getaffinity(0))])
+    os.sched_setaffinity(0, everything)
+print(json.dumps(found))
+"""
+RESUMING = """
+import sys
+from pathlib import Path
+import pytest, torch
+tests, digits, folder = map(Path, sys.argv[1:])
+sys.path.insert(0, str(tests))
+import test_checkpoint as on_cpu
+on_cpu.CPU = torch.device("cuda", 0)
+p, drawn = on_cpu.parameters(device="cuda"), []
+evaluate = on_cpu.training_program.evaluate
+
+def draw_and_evaluate(*arguments):
+    drawn.append(torch.rand(1, device="cuda").item())
+    return evaluate(*arguments)
+
+on_cpu.training_program.evaluate = draw_and_evaluate
+on_cpu.attempt(p, digits, folder / "whole", checkpoint_after_s=1e9)
+with pytest.MonkeyPatch.context() as patch:
+    on_cpu.interrupted(p, digits, folder / "resumed", patch)
+torch.manual_seed(99)  # what a process starts with is not what decides
+assert on_cpu.attempt(p, digits, folder / "resumed")["resumed"]["epoch"] == 2
+assert len(set(drawn[:3])) == 3 and drawn[:3] == drawn[3:], drawn  # by the GPU, once in each epoch
+"""
+LIMITS = """
+import json
+from multicard.limits import measure
+measure.MESSAGE_BYTES["cuda"] = [4096, 65536, 1048576]
+step = {"workload": "vision", "device": "cuda", "width_mult": 0.25, "image_size": 16, "batch_size": 8}
+step["precision"] = "fp16"
+print(json.dumps(measure.measure_machine("cuda", steps=[step], seconds=0.005)))
+"""
+
+
+def looked(emulated: EmulatedGpus, found: str, **settings: object) -> dict[str, dict[str, str]]:
+    """What doctor finds, by check."""
+    program = f"{DOCTOR}found = {found}\nprint(json.dumps([asdict(check) for check in found]))"
+    printed = emulated.output(program, limit_s=4 * PATIENT_S, **settings)
+    return {check["check"]: check for check in json.loads(printed.splitlines()[-1])}
+
+
+def test_healthy_gpus_have_no_fault_and_exchange_data_by_nccl(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    compiled = {"question": "?", "fixed": {"device": "cuda", "compile": True}, "figures": ["step_breakdown"]}
+    config = tmp_path / "compiled.yaml"
+    config.write_text(yaml.safe_dump({"results": str(tmp_path / "results"), "scenarios": {"compiled": compiled}}))
+    found = looked(emulated, f"examine.examine(Path({str(config)!r}), None)", gpus=2, compile="eager")
+    healthy = ("GPU", "driver", "GPUs in torch", "GPU clocks", "GPU memory errors", "all-reduce")
+    assert {name: found[name]["verdict"] for name in healthy} == dict.fromkeys(healthy, "ok")
+    assert found["GPU"]["found"] == "2 x Emulated GPU (synthetic) (16 GiB)"
+    assert found["GPUs in torch"]["found"].startswith("2, the smallest with ")
+    assert " bus bandwidth: 1.05 MB between 2 ranks in " in found["all-reduce"]["found"]
+    assert found["Triton kernel"]["found"] == "compiled, but not by Triton"  # it has no Triton
+
+
+@pytest.mark.parametrize(
+    ("settings", "check", "verdict", "says"),
+    [
+        ({"mig": 1}, "MIG", "warning", "partitioned: GPU 0, 1"),
+        ({"smi": "fails", "nvml": "no-init"}, "driver", "error", "Driver/library version mismatch"),
+        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "GPUs in torch", "error", "1, but 2 named"),
+    ],
+)
+def test_what_does_not_fit_together_is_told(
+    emulated: EmulatedGpus, settings: dict[str, object], check: str, verdict: str, says: str
+) -> None:
+    found = looked(emulated, "gpu.checks(checks.torch_facts())", gpus=2, **settings)[check]
+    assert found["verdict"] == verdict
+    assert says in found["found"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two usable CPUs")
+def test_a_rank_is_bound_to_the_node_of_its_gpu(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    """On a machine whose /sys puts the GPUs at different NUMA nodes."""
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    for node, cpu in enumerate(cpus):
+        folder = tmp_path / f"devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{cpu}\n")
+    done = run_program(emulated, "-c", BINDING, tmp_path, gpus=2)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len({address for address, _, _ in found}) == 2
+    for node, (_, note, bound_to) in enumerate(found):
+        assert note.startswith(f"bound to CPUs {cpus[node]} of NUMA node {node}, memory")
+        assert bound_to == [cpus[node]]
+
+
+def test_an_interrupted_run_learns_what_an_uninterrupted_one_learns(
+    emulated: EmulatedGpus, digits: Path, tmp_path: Path
+) -> None:
+    done = run_program(emulated, "-c", RESUMING, ROOT / "tests" / "vision", digits, tmp_path, gpus=1)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    whole, resumed = (pd.read_csv(tmp_path / name / "steps.csv.rank0") for name in ("whole", "resumed"))
+    assert len(whole) >= 12
+    assert resumed["loss"].tolist() == pytest.approx(whole["loss"].tolist(), rel=1e-4)
+
+
+def test_every_measurement_of_a_gpu_is_executed_and_said_to_be_synthetic(emulated: EmulatedGpus) -> None:
+    printed = emulated.output(LIMITS, limit_s=PATIENT_S, gpus=2, gpu_gib=1)
+    record = json.loads(printed.splitlines()[-1])
+    limits = MachineLimits.model_validate(record)
+    assert [part.problem for part in limits.parts] == [None] * 3
+    assert limits.synthetic and limits.notes[0].startswith("Synthetic: ")
+    device, reduced, step = limits.parts
+    rows = [row.model_dump() for row in device.rows]
+    # As compute capability 8.0 has them.
+    assert [row["precision"] for row in rows if row["measure"] == "matmul"] == ["fp64", "fp32", "tf32", "bf16", "fp16"]
+    copies = {(row["measure"], row["host_memory"]) for row in rows if "host_memory" in row}
+    assert copies == {(way, kind) for way in ("host_to_device", "device_to_host") for kind in ("pinned", "pageable")}
+    assert {row["measure"] for row in rows} >= {"memory_copy", "memory_triad"}
+    assert [(row.devices, row.message_bytes) for row in reduced.rows] == [(2, 4096), (2, 65536), (2, 1048576)]
+    assert [row.samples for row in step.rows] == [8]
+    [gpu] = device.ranks[0]["gpu_conditions"]
+    assert gpu["before"]["sm_clock_mhz"] and gpu["watched_s"] > 0
+    assert [each["node"] for each in record["numa"]["gpus"]] == [None, None]  # which the emulation does not have

@@ -1,0 +1,67 @@
+"""A rank that trains nothing: it leaves again what the first rank of a finished run left, without PyTorch.
+
+It is run in the place of the program that trains, by a copy of this file that has `replay.json` beside it.
+"""
+
+import csv
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+# Found by every interpreter of a pipeline; it changes the one that launches a run.
+SITE = """
+import sys
+if any(part.endswith("launch_run.py") for part in sys.orig_argv):
+    from multicard.workloads.vision import WORKLOAD
+    type(WORKLOAD).program = "replayed_rank"
+"""
+DIVERGES = 1e30  # a learning rate
+
+
+def replaying(folder: Path, finished: Path, ends: Path | None = None) -> dict[str, str]:
+    """Variables of a pipeline whose runs, on one device and without a profiler, replay the finished one.
+
+    With `ends`, a file, a run goes on from its checkpoint once fewer runs have ended than the number in it.
+    """
+    folder.mkdir()
+    shutil.copy(__file__, folder)
+    (folder / "sitecustomize.py").write_text(SITE)
+    (folder / "replay.json").write_text(json.dumps({"finished": str(finished), "ends": ends and str(ends)}))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
+def main() -> None:
+    """Keep a checkpoint, wait until the run may go on, and leave what the finished run left."""
+    from multicard.core.layout import FROM_FIRST_RANK, PROGRESS, rank_file
+
+    asked = json.loads(Path(__file__).with_name("replay.json").read_text())
+    job = json.loads(Path(sys.argv[sys.argv.index("--job") + 1]).read_text())
+    scratch, finished, checkpoint = Path(job["scratch"]), Path(asked["finished"]), Path(job["checkpoint"])
+    if job["resume"]:
+        print(f"{PROGRESS}  resuming after epoch 1", flush=True)
+    checkpoint.write_text("")
+    print(f"{PROGRESS}  checkpoint after epoch 1", flush=True)
+    runs = checkpoint.parents[1]
+    while asked["ends"] and len(list(runs.glob("*/run.json"))) >= int(Path(asked["ends"]).read_text()):
+        time.sleep(0.05)
+    found = json.loads((finished / "run.json").read_text())
+    record = {name: found[name] for name in FROM_FIRST_RANK} | found["ranks"][0] | {"pid": os.getpid()}
+    record |= {"outcome": "completed", "reason": None, "resumed": {"epoch": 1} if job["resume"] else None}
+    diverges = job["parameters"].get("learning_rate") == DIVERGES
+    if diverges:
+        record |= {"outcome": "diverged", "reason": {"code": "diverged", "rank": 0, "loss": "nan", "step": 3}}
+    with (finished / "steps.csv").open(newline="") as source, (scratch / rank_file("steps.csv", 0)).open("w") as target:
+        rows = csv.DictReader(source)
+        writer = csv.DictWriter(target, rows.fieldnames)
+        writer.writeheader()
+        writer.writerows(row for row in rows if row["rank"] == "0")
+    shutil.copy(finished / "epochs.csv", scratch / rank_file("epochs.csv", 0))
+    (scratch / rank_file("rank.json", 0)).write_text(json.dumps(record))
+    sys.exit(1 if diverges else 0)
+
+
+if __name__ == "__main__":
+    main()
