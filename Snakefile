@@ -28,7 +28,6 @@ include: "workflow/rules/run.smk"
 include: "workflow/rules/trace.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
-include: "workflow/rules/recorded.smk"
 include: "workflow/rules/machine.smk"
 include: "workflow/rules/report.smk"
 
@@ -65,5 +64,4 @@ rule all:
         ),
         figures=all_figures(),
         conclusions=[f"{RESULTS}/claims.csv", f"{RESULTS}/recommendations.md"],
-        recorded=all_recorded(),
         report=f"{RESULTS}/report.html",

@@ -170,14 +170,12 @@ def recorded_results(extracted_run: Path, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.fixture(scope="session", params=[".tar.gz", ".zip"])
-def recorded_archive(
-    request: pytest.FixtureRequest, recorded_results: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """An archive of them, of either format."""
+@pytest.fixture(scope="session")
+def recorded_archive(recorded_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of them."""
     from recorded_runs import experiment  # as above
 
-    path = tmp_path_factory.mktemp("archive") / f"two{request.param}"
+    path = tmp_path_factory.mktemp("archive") / "two.tar.gz"
     assert len(pack(experiment(recorded_results, 2), path).runs) == 2
     return path
 

@@ -39,8 +39,8 @@ def test_a_folder_is_compared_with_an_archive(recorded_results: Path, extracted_
     slow = tmp_path / "slow"
     for repeat in (1, 2, 3):
         add_run(extracted_run, slow, 2, repeat=repeat)
-    pack(experiment(slow, 3), tmp_path / "slow.zip")
-    shown = printed(recorded_results, tmp_path / "slow.zip")
+    pack(experiment(slow, 3), tmp_path / "slow.tar.gz")
+    shown = printed(recorded_results, tmp_path / "slow.tar.gz")
     [time] = [line for line in shown.splitlines() if "iteration time" in line]
     assert "2.000" in time
     assert "slower" in time
@@ -66,9 +66,9 @@ def test_what_cannot_be_compared_is_one_line(recorded_results: Path, tmp_path: P
         with pytest.raises(UserError, match="expected results as in") as stopped:
             compare_results(a, b)
         assert len(str(stopped.value).splitlines()) == 1
-    (tmp_path / "x.zip").write_bytes(b"no")
-    with pytest.raises(UserError, match=r"x\.zip: manifest\.json: cut, damaged or no archive"):
-        printed(recorded_results, tmp_path / "x.zip")
+    (tmp_path / "x.tar.gz").write_bytes(b"no")
+    with pytest.raises(UserError, match=r"x\.tar\.gz: manifest\.json: cut, damaged or no archive"):
+        printed(recorded_results, tmp_path / "x.tar.gz")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_what_cannot_be_drawn_is_named_and_leaves_nothing(
     config = write_configuration(tmp_path / "a.yaml", Path("results"), fixed=FIXED | {"devices": 1})
     for given, says in (
         ([archive, "--config", "a.yaml"], f"a.yaml: {archive} has its own configuration"),
-        ([tmp_path / "none.zip"], "none.zip: no such file"),
+        ([tmp_path / "none.tar.gz"], "none.tar.gz: no such file"),
         ([recorded_results], "does not state what was asked, give its configuration: --config FILE"),
         (
             [tmp_path, "--config", config],

@@ -48,7 +48,7 @@ def test_status_names_a_damaged_record_and_goes_on(
 @pytest.mark.parametrize("name", ["steps.csv", "epochs.csv"])
 def test_a_cut_table_of_a_run_is_refused_by_all_that_read_it(folder: Path, name: str, how: str) -> None:
     cut(folder / name, how)
-    readers = [measure_run, tables_of, lambda _: pack(experiment(folder.parents[1]), folder / "x.zip")]
+    readers = [measure_run, tables_of, lambda _: pack(experiment(folder.parents[1]), folder / "x.tar.gz")]
     for read in (*readers, check_run) if name == "steps.csv" else readers:
         with pytest.raises(UserError, match=f"{name}: cut or altered since the run wrote it") as stopped:
             read(folder)
@@ -59,7 +59,7 @@ def test_a_damaged_index_of_activity_tables_is_one_line(folder: Path) -> None:
     for content in ("", '{"run', "{}", '{"tables": {}}', "[]"):
         (folder / "activity" / "tables.json").write_text(content)
         with pytest.raises(UserError, match=r"tables\.json: ") as stopped:
-            pack(experiment(folder.parents[1]), folder / "x.zip")
+            pack(experiment(folder.parents[1]), folder / "x.tar.gz")
         assert len(str(stopped.value).splitlines()) == 1
 
 

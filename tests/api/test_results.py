@@ -97,7 +97,7 @@ def test_damage_in_an_archive_is_told_by_the_archive_and_its_member(recorded_res
     steps.to_csv(run / "steps.csv", index=False)
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | {"files": []}))
-    archive = tmp_path / "two.zip"
+    archive = tmp_path / "two.tar.gz"
     pack(experiment(changed, 2), archive)
     for ask in (lambda results: results.measures, lambda results: results.compare(results)):
         with pytest.raises(UserError) as stopped:
@@ -107,7 +107,7 @@ def test_damage_in_an_archive_is_told_by_the_archive_and_its_member(recorded_res
 
 @pytest.mark.slow
 def test_what_holds_no_results_is_one_line(tmp_path: Path, recorded_results: Path) -> None:
-    for path in (tmp_path, tmp_path / "none", tmp_path / "none.zip"):
+    for path in (tmp_path, tmp_path / "none", tmp_path / "none.tar.gz"):
         with pytest.raises(UserError) as stopped:
             multicard.read_results(path)
         assert str(stopped.value).startswith(f"{path}: ") and len(str(stopped.value).splitlines()) == 1

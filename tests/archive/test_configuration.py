@@ -39,7 +39,7 @@ OVERRIDING: dict[str, Any] = {
 
 def read_back(experiment: Experiment) -> Experiment:
     manifest = {"format": FORMAT, "multicard": "1", "experiment": configuration_of(experiment), "runs": [], "files": []}
-    return experiment_of(Manifest.model_validate(json.loads(json.dumps(manifest))), Path("a.zip"))
+    return experiment_of(Manifest.model_validate(json.loads(json.dumps(manifest))), Path("a.tar.gz"))
 
 
 @pytest.mark.parametrize("config", ["overriding", "paper-llm.yaml"])
@@ -57,8 +57,8 @@ def test_it_expands_into_the_same_runs(config: str) -> None:
 
 
 def test_it_tells_no_place_of_data(tmp_path: Path) -> None:
-    told = configuration_of(Experiment.model_validate(OVERRIDING | {"results": "far/away", "recorded": ["b.zip"]}))
-    assert "/data" not in json.dumps(told) and "away" not in json.dumps(told) and "b.zip" not in json.dumps(told)
+    told = configuration_of(Experiment.model_validate(OVERRIDING | {"results": "far/away", "recorded": ["b.tar.gz"]}))
+    assert "/data" not in json.dumps(told) and "away" not in json.dumps(told) and "b.tar.gz" not in json.dumps(told)
 
 
 LLM = SIMPLE | {"fixed": {"workload": "llm", "strategy": "ddp"}}
@@ -77,6 +77,6 @@ LLM = SIMPLE | {"fixed": {"workload": "llm", "strategy": "ddp"}}
 def test_a_configuration_of_another_version_is_refused_in_one_line(experiment: dict[str, Any], says: str) -> None:
     manifest = Manifest(format=FORMAT, multicard="1", experiment=experiment, runs=[], files=[])
     with pytest.raises(UserError) as stopped:
-        experiment_of(manifest, Path("a.zip"))
+        experiment_of(manifest, Path("a.tar.gz"))
     [line] = str(stopped.value).splitlines()
-    assert line.startswith(f"a.zip: manifest.json: {says}")
+    assert line.startswith(f"a.tar.gz: manifest.json: {says}")

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import tarfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,6 @@ LACKING = "2 of 30 kernel launches without a kernel; 1 of 3 steps, held in part,
 
 def contents(path: Path) -> dict[str, bytes]:
     """Members of an archive as any tool reads them."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            return {name: archive.read(name) for name in archive.namelist()}
     with tarfile.open(path) as archive:
         return {member.name: archive.extractfile(member).read() for member in archive}
 
@@ -140,11 +136,10 @@ def test_keys_phases_parameters_and_limits_of_machines_stay_whatever_the_user_is
 def test_equal_runs_give_equal_bytes(recorded_results: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere"
     shutil.copytree(recorded_results, copy, copy_function=shutil.copy)  # with other times
-    for suffix in (".tar.gz", ".zip"):
-        once, again = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
-        pack(experiment(recorded_results, 2), once)
-        pack(experiment(copy, 2), again)
-        assert once.read_bytes() == again.read_bytes()
+    once, again = tmp_path / "a.tar.gz", tmp_path / "b.tar.gz"
+    pack(experiment(recorded_results, 2), once)
+    pack(experiment(copy, 2), again)
+    assert once.read_bytes() == again.read_bytes()
 
 
 def test_measures_and_tables_of_an_archive_are_those_of_the_runs(
@@ -181,9 +176,9 @@ def test_incomplete_runs_and_those_of_other_experiments_are_skipped(
     lacking = add_run(extracted_run, mine, repeat=3)
     (lacking / "activity" / "tables.json").unlink()
     add_run(extracted_run, mine, repeat=4)
-    packed = pack(experiment(mine, 3), tmp_path / "x.zip")
+    packed = pack(experiment(mine, 3), tmp_path / "x.tar.gz")
     assert packed.incomplete == [lacking / "activity" / "tables.json"]
-    assert [run.parameters["repeat"] for run in read_manifest(tmp_path / "x.zip").runs] == [1, 2]
+    assert [run.parameters["repeat"] for run in read_manifest(tmp_path / "x.tar.gz").runs] == [1, 2]
 
 
 def refused(folder: Path, out: Path, **keys: Any) -> str:
@@ -199,31 +194,31 @@ def test_names_in_what_the_user_wrote_are_told_not_changed(
 ) -> None:
     monkeypatch.setenv("USER", USER)
     datasets = {"digits": {"source": "digits"}, f"{USER}-x": {"source": "digits"}}
-    packed = pack(experiment(recorded_results, datasets=datasets), tmp_path / "x.zip")
+    packed = pack(experiment(recorded_results, datasets=datasets), tmp_path / "x.tar.gz")
     assert packed.names == [USER]
-    assert f"{USER}-x" in read_manifest(tmp_path / "x.zip").experiment["datasets"]
-    assert pack(experiment(recorded_results), tmp_path / "y.zip").names == []
+    assert f"{USER}-x" in read_manifest(tmp_path / "x.tar.gz").experiment["datasets"]
+    assert pack(experiment(recorded_results), tmp_path / "y.tar.gz").names == []
 
 
 def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_results: Path, tmp_path: Path) -> None:
-    assert "x.rar: expected a name that ends in .tar.gz or .zip" in refused(recorded_results, tmp_path / "x.rar")
-    assert "found no complete run of the experiment" in refused(tmp_path / "none", tmp_path / "x.zip")
-    assert "cannot be written" in refused(recorded_results, Path("/proc/x.zip"))
+    assert "x.rar: expected a name that ends in .tar.gz" in refused(recorded_results, tmp_path / "x.rar")
+    assert "found no complete run of the experiment" in refused(tmp_path / "none", tmp_path / "x.tar.gz")
+    assert "cannot be written" in refused(recorded_results, Path("/proc/x.tar.gz"))
 
     folder = add_run(extracted_run, tmp_path / "a", change=lambda record: record.update(run="other"))
     folder.rename(folder.parent / add_run(extracted_run, tmp_path / "b").name)
-    assert "found the run other, expected vision_digits" in refused(tmp_path / "a", tmp_path / "x.zip")
+    assert "found the run other, expected vision_digits" in refused(tmp_path / "a", tmp_path / "x.tar.gz")
 
     record = next((tmp_path / "b").glob("runs/*/run.json"))
     record.write_text('{"run"')
-    assert "run.json: not the record of a run" in refused(tmp_path / "b", tmp_path / "x.zip")
+    assert "run.json: not the record of a run" in refused(tmp_path / "b", tmp_path / "x.tar.gz")
 
     folder = add_run(extracted_run, tmp_path / "c", change=lambda record: record.pop("files"))
     (folder / "steps.csv").write_text((folder / "steps.csv").read_text() + "0,1,some words\n")
     assert "steps.csv: found a column or text that multicard does not write" in refused(
-        tmp_path / "c", tmp_path / "x.zip"
+        tmp_path / "c", tmp_path / "x.tar.gz"
     )
 
     folder = add_run(extracted_run, tmp_path / "d")
     (folder / "activity" / "phases.parquet").write_bytes(b"PAR1 no")
-    assert "phases.parquet: not a Parquet file that can be read" in refused(tmp_path / "d", tmp_path / "x.zip")
+    assert "phases.parquet: not a Parquet file that can be read" in refused(tmp_path / "d", tmp_path / "x.tar.gz")

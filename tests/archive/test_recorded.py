@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 from multicard.archive.pack import pack
-from multicard.archive.recorded import archives_in, find_recorded, unsupported_reasons
+from multicard.archive.recorded import find_recorded, unsupported_reasons
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
@@ -60,11 +60,11 @@ def test_the_data_set_of_a_recorded_run_may_be_elsewhere(extracted_run: Path, tm
         config = configuration(tmp_path / "results", 2, ON_GPUS | {"dataset": "mine"})
         return config | {"datasets": {"mine": {"source": "imagefolder", "folder": str(folder)}}}
 
-    pack(check(asked(there), "a.yaml"), tmp_path / "x.zip")
+    pack(check(asked(there), "a.yaml"), tmp_path / "x.tar.gz")
     elsewhere = asked(tmp_path / "gone") | {"results": str(tmp_path / "new")}
     with pytest.raises(UserError, match=r"datasets\.mine\.folder: no such folder"):
         check(elsewhere, "a.yaml")
-    read = check(elsewhere | {"recorded": [str(tmp_path / "x.zip")]}, "a.yaml")
+    read = check(elsewhere | {"recorded": [str(tmp_path / "x.tar.gz")]}, "a.yaml")
     runs = distinct(expand(read))
     on_a_machine_with_gpus = Machine(cpus=2, gpus=2)
     found = unsupported_reasons(read, runs, on_a_machine_with_gpus, find_recorded(read, runs))
@@ -87,31 +87,18 @@ def test_a_run_of_this_machine_comes_before_a_recorded_one(recorded_archive: Pat
 
 
 def test_bad_lists_of_archives_are_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "x.zip"
+    path = tmp_path / "x.tar.gz"
     path.touch()
     for recorded, says in (
-        (["none.zip"], "recorded.0: no such file: none.zip"),
-        (["x.rar"], "recorded.0: found 'x.rar', expected a name that ends in .tar.gz or .zip"),
-        ("x.zip", "recorded: found 'x.zip', input should be a valid list"),
+        (["none.tar.gz"], "recorded.0: no such file: none.tar.gz"),
+        (["x.rar"], "recorded.0: found 'x.rar', expected a name that ends in .tar.gz"),
+        ("x.tar.gz", "recorded: found 'x.tar.gz', input should be a valid list"),
         ([str(path)] * 2, f"recorded.1: lists {path} twice"),
     ):
         with pytest.raises(UserError) as stopped:
             experiment(tmp_path, recorded=recorded)
         [line] = str(stopped.value).splitlines()
         assert says in line
-
-
-def test_archives_of_a_folder_have_names(tmp_path: Path) -> None:
-    assert archives_in(tmp_path / "none") == {}
-    for name in ("b.zip", "a.b-2.tar.gz", "README.md"):
-        (tmp_path / name).touch()
-    assert archives_in(tmp_path) == {"a.b-2": tmp_path / "a.b-2.tar.gz", "b": tmp_path / "b.zip"}
-    (tmp_path / "b.tar.gz").touch()
-    with pytest.raises(UserError, match=r"b\.zip: b\.tar\.gz has the same name"):
-        archives_in(tmp_path)
-    (tmp_path / "b.tar.gz").rename(tmp_path / "a {b}.zip")
-    with pytest.raises(UserError, match=r"a \{b\}\.zip: expected letters"):
-        archives_in(tmp_path)
 
 
 @pytest.mark.slow
@@ -125,7 +112,7 @@ def test_the_commands_archive_runs_and_status(
     config = write_configuration(tmp_path / "a.yaml", recorded_results, 2)
     assert multicard("archive", "--config", config, tmp_path / "out.tar.gz").startswith("runs: 2, ")
     slurm = ("--profile", ROOT / "profiles/slurm")
-    assert multicard("archive", "--config", config, *slurm, tmp_path / "slurm.zip").startswith("runs: 2, ")
+    assert multicard("archive", "--config", config, *slurm, tmp_path / "slurm.tar.gz").startswith("runs: 2, ")
     with pytest.raises(SystemExit, match=r"^out\.rar: expected a name that ends in"):
         multicard("archive", "--config", config, "out.rar")
 

@@ -23,8 +23,8 @@ def packed(folder: Path, command: list[str], **args: Any) -> Path:
     for p in parameters_of_all(config):
         write_run(folder / "results", p, 0.1)
     experiment = check({"results": str(folder / "results"), **config}, "mine.yaml", outside=False)
-    pack(experiment, folder / "runs.zip")
-    return folder / "runs.zip"
+    pack(experiment, folder / "runs.tar.gz")
+    return folder / "runs.tar.gz"
 
 
 def test_a_command_without_places_keeps_the_names_of_its_runs(tmp_path: Path) -> None:
@@ -32,9 +32,9 @@ def test_a_command_without_places_keeps_the_names_of_its_runs(tmp_path: Path) ->
     config = configuration(vary=vary, figures=["step_breakdown"])
     folders = [write_run(tmp_path / "results", p, 0.1) for p in parameters_of_all(config)]
     experiment = check({"results": str(tmp_path / "results"), **config}, "mine.yaml", outside=False)
-    pack(experiment, tmp_path / "runs.zip")
+    pack(experiment, tmp_path / "runs.tar.gz")
     (tmp_path / "there").mkdir()
-    unpack(tmp_path / "runs.zip", tmp_path / "there")
+    unpack(tmp_path / "runs.tar.gz", tmp_path / "there")
     for folder in folders:
         assert measure_run(tmp_path / "there" / folder.name)["args.amp"] == measure_run(folder)["args.amp"]
 

@@ -90,8 +90,8 @@ def test_a_change_within_the_tolerance_and_an_archive_as_baseline(
     assert check(slower, baseline) == 0  # faster
     assert check(baseline, slower, "--tolerance", "10%", "--measure", "throughput") == 0  # less by 1 - 1 / 1.1
     assert "0 regressions, 2 within the tolerance of 10%" in capsys.readouterr().out
-    pack(experiment(baseline, 3), tmp_path / "v1.zip")  # of one of the configurations
-    assert check(tmp_path / "v1.zip", slower, "--measure", "throughput,memory") == 0
+    pack(experiment(baseline, 3), tmp_path / "v1.tar.gz")  # of one of the configurations
+    assert check(tmp_path / "v1.tar.gz", slower, "--measure", "throughput,memory") == 0
     assert "not in the baseline: " in capsys.readouterr().out
 
 

@@ -86,8 +86,8 @@ def test_what_reads_results_names_a_run_that_lost_a_file(config: Path, capsys: p
         [named] = err.splitlines()
         assert code == 0
         assert named.startswith(f"{path}: missing")
-    code, out, _ = run(capsys, "archive", "--config", config, config.parent / "all.zip")
-    assert (code, (config.parent / "all.zip").exists()) == (1, True)
+    code, out, _ = run(capsys, "archive", "--config", config, config.parent / "all.tar.gz")
+    assert (code, (config.parent / "all.tar.gz").exists()) == (1, True)
     assert out.startswith(f"skipped: {path}: missing")
 
 

@@ -23,10 +23,10 @@ def test_status_and_archive_read_results_that_cannot_be_written(
     with monkeypatch.context() as patched:
         patched.setattr(load, "unwritable", lambda folder: f"{folder}: Permission denied")  # root may write everywhere
         main(["status"])
-        main(["archive", "all.zip"])
+        main(["archive", "all.tar.gz"])
     counts, packed = capsys.readouterr().out.splitlines()
     assert counts == "2 completed"
-    assert re.fullmatch(r"runs: 2, .*: all\.zip", packed)
+    assert re.fullmatch(r"runs: 2, .*: all\.tar\.gz", packed)
     write_configuration(Path("multicard.yaml"), Path("results"), 2)
     for command in ("config", "runs"):  # as those above, need not be told the name that scale gives
         main([command])

@@ -35,7 +35,7 @@ from synthetic import nsys_export
 
 pytestmark = pytest.mark.slow
 
-OTHER_READMES = ("config/README.md", "benchmarks/README.md", "resources/recorded/README.md")
+OTHER_READMES = ("config/README.md", "benchmarks/README.md")
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 NEEDS = ("a GPU", "a cluster", "the internet")
 MARK = re.compile(rf"needs (?:[\w ]+ and )?({'|'.join(NEEDS)})\b")

@@ -15,7 +15,6 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)"),
 ]
 
-DRAWN = "document.documentElement.dataset.charts === 'drawn'"
 ROWS = "[...document.querySelectorAll('#runs-table tbody tr')]"
 SHOWN = f"{ROWS}.filter((row) => !row.hidden).map((row) => row.cells[0].textContent)"
 NAMED = {"image", "img", "button", "link", "figure", "region", "searchbox", "checkbox"}
@@ -43,7 +42,6 @@ def opened(chromium: Browser, page: Path) -> Browser:
     chromium.width(1200)
     chromium.scheme("light")
     chromium.open(page)
-    chromium.wait(DRAWN)
     return chromium
 
 
@@ -63,23 +61,9 @@ def test_hostile_text_is_shown_as_the_text_that_it_is(opened: Browser) -> None:
     text = opened.run("document.body.innerText")
     for shown in (QUESTION, REASON, f"killed {HOSTILE}", f"QLoRA is the smallest. {HOSTILE}", "<b onclick="):
         assert shown in text
-    # As the name of a series: in the legend, in the table of numbers, and in the chart where it is pointed at.
-    assert HOSTILE in opened.run("document.querySelector('.series').textContent")
     assert HOSTILE in opened.run("document.querySelector('figure details').textContent")
-    own = {"application/json", "text/plain", ""}
-    assert set(opened.run("[...document.scripts].map((script) => script.type)")) <= own
+    assert opened.run("document.scripts.length") == 1
     assert opened.run("document.querySelectorAll('a[href^=javascript], [onclick], [onerror]').length") == 0
-
-
-def test_pointing_at_a_mark_tells_its_numbers(opened: Browser) -> None:
-    opened.run("document.querySelector('.panels').scrollIntoView({block: 'center', behavior: 'instant'})")
-    mark = "document.querySelectorAll('.panels .scatterlayer .trace')[1].querySelector('.point')"
-    x, y = opened.run(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({mark}.getBoundingClientRect())")
-    opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    opened.wait("document.querySelector('.hoverlayer text')")
-    # The interval of the repeats, which the CSV has in seconds.
-    named = opened.run("document.querySelector('.hoverlayer').textContent")
-    assert named == f"{HOSTILE}, 1: 200 ms (95% CI 180 to 250, n=2)"
 
 
 def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser, page: Path) -> None:
@@ -90,54 +74,7 @@ def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser,
     assert opened.run("[...document.querySelectorAll('figure img')].every((img) => img.complete && img.naturalWidth)")
     assert opened.run("[...document.querySelectorAll('figure img')].every((img) => img.alt.length > 40)")
     assert opened.run("[...document.querySelectorAll('figcaption')].every((caption) => caption.innerText.length > 40)")
-    panels = "[...document.querySelectorAll('.panels')].map((each) => each.querySelectorAll('.js-plotly-plot').length)"
-    assert opened.run(panels) == [1, 1, 3]  # of the techniques, time, memory and what is held
     assert "Nothing to show: no phases were recorded." in opened.run("document.querySelectorAll('figure')[2].innerText")
-
-
-def test_a_series_can_be_hidden_and_the_printed_figure_shown(opened: Browser) -> None:
-    traces = "document.querySelectorAll('.panels')[0].querySelectorAll('.scatterlayer .trace').length"
-    assert opened.run(traces) == 2
-    opened.run("document.querySelector('.series input').click()")
-    opened.wait(f"{traces} === 1")
-    picture = "document.querySelector('figure .picture').checkVisibility()"
-    assert opened.run(picture) is False
-    opened.run("document.querySelector('.toggle').click()")
-    assert opened.run(picture) is True
-    assert opened.run("document.querySelector('.toggle').ariaPressed") == "true"
-
-
-def test_a_chart_marks_what_it_does_not_show(opened: Browser) -> None:
-    notes = "document.querySelectorAll('figure')[0].querySelector('.notes')"
-    assert opened.run(f"{notes}.innerText") == "Without numbers: 1 out of memory"
-    opened.run("document.querySelector('.toggle').click()")
-    assert opened.run(f"{notes}.checkVisibility()") is False  # the picture has it
-    plots = "[...document.querySelectorAll('figure')[3].querySelectorAll('.js-plotly-plot')]"
-    words = f"{plots}.map((plot) => [...plot.querySelectorAll('.annotation')].map((each) => each.textContent))"
-    assert opened.run(words) == [["out of memory"]] * 3
-    names = f"{plots}.map((plot) => [...plot.querySelectorAll('.xtick')].map((each) => each.textContent))"
-    assert opened.run(names) == [["LoRA", "DPO"]] * 3
-    # Above the second bar's place of DPO: right of its name.
-    middle = "(each) => { const box = each.getBoundingClientRect(); return box.left + box.width / 2; }"
-    both = f"['.xtick:last-of-type text', '.annotation'].map((of) => ({middle})(plot.querySelector(of)))"
-    places = f"{plots}.map((plot) => {both})"
-    assert all(name < word for name, word in opened.run(places))
-
-
-def test_the_model_state_is_one_bar_of_parts_and_hidden_with_its_series(opened: Browser) -> None:
-    last = "[...document.querySelectorAll('figure')[3].querySelectorAll('.js-plotly-plot')].at(-1)"
-    boxes = f"[...{last}.querySelectorAll('.barlayer .point path')].map((each) => each.getBoundingClientRect())"
-    assert opened.run(f"{boxes}.length") == 12  # four parts of three configurations
-    # Parts of LoRA's first bar, from the bottom: 20, 1, 2 and 4 MB; each ends where the next begins.
-    first = f"{boxes}.filter((box, i, all) => box.left === Math.min(...all.map((each) => each.left)))"
-    parts = opened.run(f"{first}.map((box) => [box.top, box.bottom])")
-    assert [bottom - top for top, bottom in parts] == pytest.approx(
-        [part * (parts[0][1] - parts[0][0]) / 20 for part in (20, 1, 2, 4)], abs=1.5
-    )
-    assert [top for top, _ in parts[:-1]] == pytest.approx([bottom for _, bottom in parts[1:]], abs=1.5)
-    opened.run("document.querySelectorAll('figure')[3].querySelectorAll('.series input')[1].click()")
-    opened.wait(f"{boxes}.length === 8")
-    assert opened.run(f"{last}.querySelectorAll('.annotation').length") == 0
 
 
 def test_without_javascript_pictures_and_all_rows_are_there(opened: Browser, page: Path) -> None:
@@ -211,12 +148,9 @@ def test_a_screen_reader_finds_landmarks_headings_and_names(opened: Browser) -> 
 def test_a_narrow_screen_need_not_be_moved_sideways(opened: Browser, page: Path, width: int) -> None:
     opened.width(width)
     opened.open(page)
-    opened.wait(DRAWN)
     opened.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert opened.run("document.documentElement.scrollWidth") <= width
     # Printed figures keep the size that their text needs: they scroll by themselves, from the keyboard too.
-    opened.run("document.querySelectorAll('.toggle').forEach((each) => each.click())")
-    assert opened.run("document.documentElement.scrollWidth") <= width
     picture = "document.querySelector('figure .picture')"
     assert opened.run(f"{picture}.querySelector('img').getBoundingClientRect().width") >= 34 * 16
     assert opened.run(f"{picture}.scrollWidth > {picture}.clientWidth") is (width < 34 * 16)
@@ -253,12 +187,8 @@ CONTRAST = """(() => {
 def test_text_stands_out_in_light_and_in_dark(opened: Browser, page: Path, scheme: str) -> None:
     opened.scheme(scheme)
     opened.open(page)
-    opened.wait(DRAWN)
     contrasts = opened.run(CONTRAST)
     assert len(contrasts) > 100
     assert [each for each in contrasts if each[0] < 4.5] == []
     brightness = opened.run("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert max(brightness) < 60 if scheme == "dark" else min(brightness) > 200
-    # Text of the charts follows.
-    axis = opened.run("getComputedStyle(document.querySelector('.xtick text')).fill.match(/\\d+/g).map(Number)")
-    assert min(axis) > 200 if scheme == "dark" else max(axis) < 60

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made import ADVICE, CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, boxes, held, judged, lines, record, results
+from made import ADVICE, CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
 
 from analysis.synthetic_results import images, make_results
 from conftest import ROOT
@@ -20,7 +20,6 @@ from multicard.core.errors import UserError
 from multicard.figures.draw import save
 from multicard.figures.search import draw_search
 from multicard.limits.keep import keep
-from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
 from multicard.report.page import write_report
@@ -46,7 +45,7 @@ def page(folder: Path) -> str:
     return written(folder)
 
 
-FEW = {"gpus": PLANS["gpus"]}  # which has no figure, so that the page needs no charts
+FEW = {"gpus": PLANS["gpus"]}  # which has no figure
 
 
 def written(folder: Path, plans: dict[str, Plan] | None = PLANS) -> str:
@@ -64,16 +63,12 @@ def test_text_from_files_never_stands_unescaped_and_no_script_but_the_page_s_own
     policy = page.partition('Content-Security-Policy" content="')[2].partition('"')[0]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert (rules["default-src"], rules["img-src"]) == ("'none'", "data:")
-    hashes = rules["script-src"].split()
-    assert len(hashes) == 3  # table, charts, plotly.js
-    assert all(each.startswith("'sha256-") for each in hashes)
+    [script] = rules["script-src"].split()
+    assert script.startswith("'sha256-")
 
 
-def test_the_same_input_gives_the_same_bytes_with_plotly_where_a_figure_needs_it(
-    page: str, folder: Path, copy: Path
-) -> None:
+def test_the_same_input_gives_the_same_bytes(page: str, copy: Path) -> None:
     assert page == written(copy)
-    assert len(written(folder, FEW)) < 50_000
 
 
 def test_the_overview_opens_with_how_much_faster_the_most_devices_are(tmp_path: Path) -> None:
@@ -234,67 +229,13 @@ def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:
     assert table.rows[-1] == ["2 CPU processes", "DPO", "2", "out of memory", "0", "", ""]
 
 
-def test_a_chart_of_lines_has_the_figure_s_numbers() -> None:
-    made = chart("iteration_time", lines())
-    assert [tick["text"] for tick in made["ticks"]] == ["1", "2"]
-    first, second = made["panels"][0]["points"][0]
-    assert (first["x"], first["y"]) == (1.0, pytest.approx(110))
-    assert (first["down"], first["up"]) == (pytest.approx(10), pytest.approx(10))
-    assert first["text"] == "ddp-ds, 1: 110 ms (95% CI 100 to 120, n=2)"
-    assert (second["down"], second["up"]) == (0.0, 0.0)
-    assert "<" not in json.dumps(made), "a name could become a tag"
-
-
-def test_a_chart_of_bars_says_in_the_place_of_a_missing_one_what_became_of_it() -> None:
-    made = chart("techniques", held())
-    assert [panel["title"] for panel in made["panels"]] == [
-        "Iteration time (s)", "Peak memory (GB)", "Model-state memory (MB)",
-    ]  # fmt: skip
-    assert [len(points) for points in made["panels"][0]["points"]] == [2, 1]
-    # Two bars of 0.4 share the place of each technique: the second of DPO's, which is at 1.
-    for panel in made["panels"]:
-        assert panel["missing"] == [{"series": 1, "x": pytest.approx(1.2), "text": "out of memory"}]
-
-
-def test_techniques_keep_the_order_of_the_printed_figure_whichever_is_missing() -> None:
-    data = bars().assign(iteration_time_s=[None, 10.25, 2.0, None], outcome=["diverged", *["completed"] * 3])
-    data = data.assign(**dict.fromkeys(("peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high")))
-    made = chart("techniques", data.astype({"peak_memory_bytes": float}))
-    assert [(tick["at"], tick["text"]) for tick in made["ticks"]] == [(0, "LoRA"), (1, "DPO")]
-    first, second = made["panels"][0]["points"]
-    assert [point["x"] for point in (*first, *second)] == pytest.approx([0.8, 0.2])
-    assert [(each["x"], each["text"]) for each in made["panels"][0]["missing"]] == [
-        (pytest.approx(-0.2), "diverged"), (pytest.approx(1.2), "not recorded"),
-    ]  # fmt: skip
-    # What was recorded of no run keeps its panel.
-    assert made["panels"][1]["points"] == [[], []]
-    assert [each["text"] for each in made["panels"][1]["missing"]] == ["diverged"] + ["not recorded"] * 3
-
-
-def test_the_model_state_is_stacked_from_its_parts() -> None:
-    panel = chart("techniques", held())["panels"][-1]
-    assert [part["name"] for part in panel["parts"]] == ["Weights", "Adapters", "Gradients", "Optimizer state"]
-    sizes = [[bar["y"] for bar in part["bars"]] for part in panel["parts"]]
-    assert sizes == [pytest.approx(each) for each in ([20, 20, 20], [1, 1, 1], [2, 4, 2], [4, 4, 4])]
-    assert panel["parts"][2]["bars"][1]["text"] == "1 CPU process, DPO: gradients 4 of 29 MB"
-
-
 def test_every_figure_has_the_lines_about_runs_without_numbers(page: str, folder: Path) -> None:
     notes = {each.name: each.notes for each in read_results(folder, PLANS).scenarios}
     assert notes == {
         "processes": ["Without numbers: 1 out of memory"], "techniques": [],
         "gpus": ["Without numbers: 1 not run here"],
     }  # fmt: skip
-    assert page.count("<li>Without numbers: 1 out of memory</li>") == 2  # with the charts
     assert page.count(". Without numbers: 1 out of memory. ") == 2  # and in the words for their pictures
-
-
-def test_a_chart_of_boxes_has_the_quantiles() -> None:
-    panel = chart("step_times", boxes())["panels"][0]
-    assert panel["median"] == pytest.approx([110, 80])
-    assert panel["texts"][0] == "1 CPU process: median 110 ms, half of 40 steps within [100, 120], 98% within [90, 140]"
-    for name in ("iteration_time", "techniques", "step_times", "step_breakdown"):
-        assert chart(name, pd.DataFrame({"nothing_to_show": ["no run completed"]})) is None
 
 
 def test_html_in_markdown_is_text_and_its_headings_are_below_the_section_s_own() -> None:
@@ -310,27 +251,6 @@ def test_many_parts_are_closed_and_few_are_open() -> None:
         page = markdown("\n\n".join(["## All", *(f"### Part {n}\n\ntext" for n in range(parts))]))
         assert page.count("<h4>Part") == page.count("<p>text") == parts
         assert page.count("<details>") == page.count("</details>") == closed
-
-
-def test_recorded_results_are_linked_to_with_their_machines(copy: Path) -> None:
-    assert "Recorded results" not in written(copy, FEW)
-    recorded = copy / "recorded" / "four+h100"
-    for run, gpus in (("a", 4), ("b", 4), ("c", 2)):
-        (recorded / "runs" / run).mkdir(parents=True)
-        made = record(run, "completed", "", 1)
-        made["hardware"]["gpus"] = [{"name": HOSTILE}] * gpus
-        (recorded / "runs" / run / "run.json").write_text(json.dumps(made))
-    with pytest.raises(UserError, match=r"report\.html: missing"):
-        write_report(copy, copy / "report.html", FEW, ["four+h100"])
-    (recorded / "report.html").touch()
-    write_report(copy, copy / "report.html", FEW, ["four+h100"])
-    listed = (copy / "report.html").read_text().partition("<h3>Recorded results</h3>")[2].partition("</ul>")[0]
-    assert '<a href="recorded/four%2Bh100/report.html">four+h100</a>' in listed
-    assert f"4 × {ESCAPED}" in listed and f"2 × {ESCAPED}" in listed
-    assert listed.count("<script>") == 0
-    (recorded / "runs" / "a" / "run.json").write_text("[]")
-    with pytest.raises(UserError, match=r"a/run\.json: found list, expected an object"):
-        write_report(copy, copy / "report.html", FEW, ["four+h100"])
 
 
 def test_claims_that_were_judged_come_first_and_those_not_measured_last() -> None:

@@ -1,7 +1,6 @@
 """Figures from recorded runs through Snakemake, without the hardware and without running anything."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +18,6 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     gpu_archive = archive_of_cards(extracted_run, tmp_path)
     config = configuration(Path("results"), 2, ON_GPUS, recorded=[str(gpu_archive)])
     (folder / "config/recorded.yaml").write_text(yaml.safe_dump(config))
-    shutil.copyfile(gpu_archive, folder / "resources/recorded/two-gpus.tar.gz")
     done = snakemake(folder, config="config/recorded.yaml")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     scenario = folder / "results/scenarios/recorded"
@@ -37,18 +35,5 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     assert json.loads(record.read_text())["recorded"]["archive"] == "gpus.tar.gz"
     assert not (folder / "data").exists()
 
-    # The archive that comes with the project has a page of its own, and a link from the experiment's.
-    beside = folder / "results/recorded/two-gpus"
-    assert pd.read_csv(beside / "scenarios/recorded/runs.csv")["outcome"].tolist() == ["completed"]
-    drawn = "figures/recorded/step_breakdown.csv"
-    assert (beside / drawn).read_text() == (folder / "results" / drawn).read_text()
-    assert '<a href="recorded/two-gpus/report.html">two-gpus</a>' in (folder / "results/report.html").read_text()
-    assert "Recorded results" not in (beside / "report.html").read_text()
-
     again = snakemake(folder, "--dry-run", config="config/recorded.yaml")
     assert "Nothing to be done" in again.stdout + again.stderr
-
-    (folder / "resources/recorded/two-gpus.tar.gz").unlink()
-    without = snakemake(folder, "--dry-run", config="config/recorded.yaml")
-    assert "draw the recorded results" not in without.stdout + without.stderr
-    assert "write the report" in without.stdout + without.stderr, "it links to a page that is no longer asked for"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import multicard
 from multicard.archive.matrix import Matrix
-from multicard.archive.recorded import archives_in
 from multicard.core.errors import UserError, reported
 from multicard.core.files import sha256
 from multicard.core.layout import (
@@ -77,9 +76,6 @@ shell.prefix(
     f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; "
 )
 
-with reported():
-    SHIPPED = archives_in(RESOURCES / "recorded")
-
 
 def any_of(names):
     """Pattern of a wildcard that is one of the names."""
@@ -91,7 +87,6 @@ wildcard_constraints:
     dataset=any_of(DATASETS),
     model=any_of(MODELS),
     scenario=any_of(MATRIX.scenarios),
-    archive=any_of(SHIPPED),
 
 
 def near(path):
@@ -163,11 +158,6 @@ def all_activity():
 def all_figures():
     """Folders of the figures of every scenario that has something to show."""
     return [f"{RESULTS}/figures/{scenario}" for scenario in MATRIX.figures()]
-
-
-def all_recorded():
-    """Folders of what is drawn of every shipped archive."""
-    return [f"{RESULTS}/recorded/{name}" for name in SHIPPED]
 
 
 def has_outcome(run):

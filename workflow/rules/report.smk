@@ -15,7 +15,6 @@ rule write_report:
         claims_tests=f"{RESULTS}/claims_tests.csv",
         recommendations=f"{RESULTS}/recommendations.md",
         records=all_records(),
-        recorded=all_recorded(),
     output:
         f"{RESULTS}/report.html",
     log:
@@ -24,7 +23,6 @@ rule write_report:
         **small("write_report"),
     params:
         plans=lambda wildcards: json.dumps(MATRIX.plans()),  # a question may hold braces
-        recorded=list(SHIPPED),
         # Records of machines and searches that are there: others make the report again, but the report asks for none.
         machines=[sha256(path) for path in machine_records(Path(RESULTS))],
         searches=[sha256(path) for path in search_tables(Path(RESULTS))],
@@ -32,5 +30,5 @@ rule write_report:
     message:
         "write the report"
     shell:
-        "python {input.script:q} --results {params.results:q} --scenarios {params.plans:q} --recorded {params.recorded:q}"
+        "python {input.script:q} --results {params.results:q} --scenarios {params.plans:q}"
         " --out {output:q} 2> {log:q}"

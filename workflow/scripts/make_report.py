@@ -15,7 +15,6 @@ parser.add_argument(
     help='questions and figures by scenario, in order, as JSON: {"name": {"question": "…", "figures": ["…"]}}; '
     "without it, all in the folder",
 )
-parser.add_argument("--recorded", nargs="*", default=[], help="names of folders in RESULTS/recorded to link to")
 parser.add_argument("--out", type=Path, required=True, help="HTML file to write")
 arguments = parser.parse_args()
 plans = None
@@ -24,4 +23,4 @@ if arguments.scenarios:
         name: Plan(each["question"], tuple(each["figures"])) for name, each in json.loads(arguments.scenarios).items()
     }
 with reported():
-    write_report(arguments.results, arguments.out, plans, arguments.recorded)
+    write_report(arguments.results, arguments.out, plans)

@@ -35,7 +35,7 @@ from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
 from multicard.core.layout import MACHINES, RUN, RUN_NAME, SCENARIO_TABLES, machine_records
 from multicard.core.text import counted
-from multicard.experiment.config import ARCHIVES, Experiment
+from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import read_experiment
 from multicard.report.assemble import Drawn, check_free, draw, measure
@@ -53,7 +53,7 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
     Parameters
     ----------
     path
-        The `results` folder of an experiment, or an archive of recorded runs (`.tar.gz`, `.zip`).
+        The `results` folder of an experiment, or an archive of recorded runs (`.tar.gz`).
     config
         Configuration of the experiment. With it the scenarios of a folder are measured from its runs; without it, the
         tables that the workflow left in the folder are read. An archive has its own.
@@ -85,7 +85,7 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
         raise UserError(f"{path}: no such folder, expected the results of an experiment")
     if not any(path.glob(f"runs/*/{RUN}")) and (config is not None or not any(path.glob(f"scenarios/*/{MEASURES}"))):
         places = f"runs/*/{RUN}" if config is not None else f"runs/*/{RUN} or scenarios/*/{MEASURES}"
-        raise UserError(f"{path}: found no results, expected a folder with {places}, or {' or '.join(ARCHIVES)}")
+        raise UserError(f"{path}: found no results, expected a folder with {places}, or {ARCHIVE}")
     if config is None:
         return Results(path, path / "runs")
     experiment = read_experiment(Path(config), outside=False)
@@ -553,4 +553,4 @@ def is_synthetic(results: Results) -> bool:
 
 
 def _is_archive(path: Path) -> bool:
-    return path.name.endswith(ARCHIVES) and not path.is_dir()
+    return path.name.endswith(ARCHIVE) and not path.is_dir()

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ARCHIVED_TABLES, EPOCHS, MACHINES, RUN, STEPS
 from multicard.core.text import printable
-from multicard.experiment.config import ARCHIVES
+from multicard.experiment.config import ARCHIVE
 
 MANIFEST = "manifest.json"
 FORMAT = 3  # of the manifest and of the members' names; a change that a reader must know of counts it up
@@ -80,6 +80,6 @@ class Manifest(_StrictModel):
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a name that does not say which of the two formats it is."""
-    if not path.name.endswith(ARCHIVES):
-        raise UserError(f"{path}: expected a name that ends in {' or '.join(ARCHIVES)}")
+    """Refuse a name that is not that of an archive."""
+    if not path.name.endswith(ARCHIVE):
+        raise UserError(f"{path}: expected a name that ends in {ARCHIVE}")

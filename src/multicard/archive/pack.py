@@ -9,7 +9,6 @@ import re
 import socket
 import tarfile
 import tempfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +49,6 @@ from multicard.trace.tables import ACTIVITIES
 WINDOWS = (b"warmup", b"measured", b"profiled")
 NOTICE = text(r"process [0-9]+(, device [0-9]+)?: [\w ,;.]+(: [\w ,;.]+)?")  # of a trace, without the trace's name
 NUMBERS = b"0123456789+-.,einfa\r\n"  # of CSV, with those that are not finite
-EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can say
 SPOOLED_BYTES = 64 << 20
 
 
@@ -74,7 +72,7 @@ class Packed:
 def pack(experiment: Experiment, out: Path) -> Packed:
     """Write the runs of an experiment that are there, and the limits of machines in its results, to `out`.
 
-    That is a .tar.gz or a .zip. What leaves is listed in `allowed`. Equal runs give equal bytes.
+    That is a .tar.gz. What leaves is listed in `allowed`. Equal runs give equal bytes.
 
     Raises
     ------
@@ -126,7 +124,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         spool.seek(0)
         members = ((file["name"], spool.read(file["bytes"])) for file in files)
         with atomic_write(out) as temporary, temporary.open("wb") as target:
-            (_write_zip if out.suffix == ".zip" else _write_tar)(target, _first(manifest, members))
+            _write(target, _first(manifest, members))
     return packed
 
 
@@ -234,7 +232,7 @@ def _first(manifest: dict[str, Any], members: Iterable[tuple[str, bytes]]) -> It
     yield from members
 
 
-def _write_tar(target: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
+def _write(target: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=target, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
@@ -243,11 +241,3 @@ def _write_tar(target: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
             info = tarfile.TarInfo(name)  # time, owner and group stay zero
             info.size, info.mode = len(content), 0o644
             tar.addfile(info, io.BytesIO(content))
-
-
-def _write_zip(target: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members:
-            info = zipfile.ZipInfo(name, EARLIEST)
-            info.compress_type, info.create_system, info.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100644 << 16
-            archive.writestr(info, content)

@@ -1,6 +1,5 @@
 """Which runs of an experiment come from archives, and what keeps the others from running here."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +9,13 @@ from pydantic import ValidationError
 from multicard.archive.configuration import kind_of
 from multicard.archive.manifest import Manifest, RecordedRun
 from multicard.archive.unpack import is_own, read_manifest
-from multicard.core.errors import UserError
 from multicard.core.files import read_json
 from multicard.core.layout import CAPTURED, EPOCHS, RUN, STEPS, TRACE
-from multicard.experiment.config import ARCHIVES, Experiment
+from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import Dataset
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
 from multicard.experiment.workload import parameters_of
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
@@ -72,28 +68,6 @@ def find_recorded(experiment: Experiment, runs: Mapping[str, Run]) -> Recorded:
                 found.differing.pop(run.id, None)
             else:
                 found.differing.setdefault(run.id, f"not taken from {path}: {difference}")
-    return found
-
-
-def archives_in(folder: Path) -> dict[str, Path]:
-    """Archives in a folder by their names without the suffix, in order; none where there is no folder.
-
-    Raises
-    ------
-    UserError
-        If a name cannot be that of a folder and a part of a link, or two are the same.
-    """
-    found: dict[str, Path] = {}
-    for path in sorted(folder.glob("*")):
-        suffix = next((suffix for suffix in ARCHIVES if path.name.endswith(suffix)), None)
-        if suffix is None:
-            continue
-        name = path.name.removesuffix(suffix)
-        if not NAME.fullmatch(name):
-            raise UserError(f"{path}: expected letters, digits and _ . + - in its name, a letter or digit first")
-        if name in found:
-            raise UserError(f"{path}: {found[name].name} has the same name, expected one of them")
-        found[name] = path
     return found
 
 

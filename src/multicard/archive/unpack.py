@@ -10,7 +10,6 @@ import hashlib
 import shutil
 import tarfile
 import tempfile
-import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -33,9 +32,7 @@ AROUND_BYTES = 1 << 20  # of a tar file, before the first and after the last mem
 PIECE_BYTES = 1 << 20
 SMALL_BYTES, MOST_TIMES = 64 << 20, 200  # what an archive may unpack to at least, and how many times its size
 SCRATCH = ".recorded-"
-DAMAGE = (
-    OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, NotImplementedError, ValueError,
-)  # fmt: skip
+DAMAGE = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 
 class _TooMuch(Exception):
@@ -115,7 +112,7 @@ def unpack(path: Path, folder: Path, runs: Collection[str] | None = None, machin
             if file is None:
                 raise UserError(f"{path}: {place.member}: not in the manifest, or there twice")
             if not entry.plain:
-                raise UserError(f"{path}: {place.member}: a link, a device or encrypted, expected a plain file")
+                raise UserError(f"{path}: {place.member}: a link or a device, expected a plain file")
             where = MEMBER.fullmatch(file.name)
             if where["machine"]:
                 target = machines / where["machine"] if machines else None
@@ -222,18 +219,13 @@ def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMe
     try:
         if not path.is_file():
             raise UserError(f"{path}: no such file")
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                entries = _zip_entries(archive)
-                yield _manifest(path, next(entries, None)), entries, place
-        else:
-            with gzip.open(path) as packed:
-                bounded = _Bounded(packed, MANIFEST_LIMIT_BYTES + AROUND_BYTES)
-                with tarfile.open(fileobj=bounded, mode="r|") as tar:
-                    entries = _tar_entries(tar)
-                    manifest = _manifest(path, next(entries, None))
-                    bounded.left = sum(file.bytes + HEADERS_BYTES for file in manifest.files) + AROUND_BYTES
-                    yield manifest, _to_the_end(entries, bounded), place
+        with gzip.open(path) as packed:
+            bounded = _Bounded(packed, MANIFEST_LIMIT_BYTES + AROUND_BYTES)
+            with tarfile.open(fileobj=bounded, mode="r|") as tar:
+                entries = _entries(tar)
+                manifest = _manifest(path, next(entries, None))
+                bounded.left = sum(file.bytes + HEADERS_BYTES for file in manifest.files) + AROUND_BYTES
+                yield manifest, _to_the_end(entries, bounded), place
     except _TooMuch:
         raise UserError(f"{path}: {place.member}: larger than the manifest says") from None
     except DAMAGE as error:
@@ -245,7 +237,7 @@ def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMe
         raise UserError(f"{path}: {place.member}: cut, damaged or no archive: {cause}") from error
 
 
-def _tar_entries(tar: tarfile.TarFile) -> Iterator[_Entry]:
+def _entries(tar: tarfile.TarFile) -> Iterator[_Entry]:
     while (member := tar.next()) is not None:
         tar.members = []  # of a stream they are of no more use
         plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -257,18 +249,6 @@ def _to_the_end(entries: Iterator[_Entry], packed: _Bounded) -> Iterator[_Entry]
     yield from entries
     while packed.read(PIECE_BYTES):
         pass
-
-
-def _zip_entries(archive: zipfile.ZipFile) -> Iterator[_Entry]:
-    """The members of a zip file, its manifest first."""
-    for info in sorted(archive.infolist(), key=lambda info: info.filename != MANIFEST):
-        kind = info.external_attr >> 16 & 0o170000
-        plain = kind in (0, 0o100000) and not info.is_dir() and not info.flag_bits & 1
-        if not plain:
-            yield _Entry(info.filename, info.file_size, False, None)
-            continue
-        with archive.open(info) as content:
-            yield _Entry(info.filename, info.file_size, True, content)
 
 
 def _manifest(path: Path, entry: _Entry | None) -> Manifest:

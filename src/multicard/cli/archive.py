@@ -9,7 +9,7 @@ from multicard.cli._command import Command, add_configuration, add_profile
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file to write."""
-    parser.add_argument("out", type=Path, help="file to write: .tar.gz or .zip")
+    parser.add_argument("out", type=Path, help="file to write: .tar.gz")
     add_configuration(parser)
     add_profile(parser)
 

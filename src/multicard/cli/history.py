@@ -86,18 +86,14 @@ def stem_of(out: Path) -> Path:
 def labels(paths: list[Path]) -> list[str]:
     """Names of versions: those of their archives or folders, or whole paths where these are alike.
 
-    >>> labels([Path("old/v1.tar.gz"), Path("v2.zip"), Path("results")])
+    >>> labels([Path("old/v1.tar.gz"), Path("v2.tar.gz"), Path("results")])
     ['v1', 'v2', 'results']
     >>> labels([Path("v1/results"), Path("v2/results")])
     ['v1/results', 'v2/results']
     """
-    from multicard.experiment.config import ARCHIVES
+    from multicard.experiment.config import ARCHIVE
 
-    def name(path: Path) -> str:
-        end = next((end for end in ARCHIVES if path.name.endswith(end)), "")
-        return path.resolve().name.removesuffix(end)
-
-    names = [name(path) for path in paths]
+    names = [path.resolve().name.removesuffix(ARCHIVE) for path in paths]
     return names if len(set(names)) == len(names) else list(map(str, paths))
 
 

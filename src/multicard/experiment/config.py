@@ -22,7 +22,7 @@ MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 # Make and Snakemake put these into commands and patterns of file names.
 RESULTS_PATH = r"^[\w./+@=,-]+( +[\w./+@=,-]+)*$"
 ARCHIVE_PATH = r"^[^{}\x00-\x1f]+$"
-ARCHIVES = (".tar.gz", ".zip")  # how the name of an archive of recorded runs ends
+ARCHIVE = ".tar.gz"  # how the name of an archive of recorded runs ends
 
 FigureName = Literal[tuple(FIGURES)]
 

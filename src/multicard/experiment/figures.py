@@ -1,7 +1,6 @@
 """What a configuration must know of the figures: their names, and which parameters and workload they need."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from multicard.core.registry import Registry
 
@@ -35,9 +34,6 @@ class Figure:
         Parameter that must have two or more values in the scenario; None if none must.
     workload
         The workload that it is about; None for all.
-    chart
-        Kind of the interactive chart that the report makes of its numbers: `lines` over the number of devices, `bars`
-        in groups over `axis`, or `boxes`. With None the report shows the picture alone.
     """
 
     name: str
@@ -51,7 +47,6 @@ class Figure:
     answers: str | None = None
     axis: str | None = None
     workload: str | None = None
-    chart: Literal["lines", "bars", "boxes"] | None = None
 
     @property
     def needs(self) -> list[str]:

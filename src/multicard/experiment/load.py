@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.experiment.config import ARCHIVES, Experiment
+from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
@@ -317,8 +317,8 @@ def _recorded_errors(experiment: Experiment) -> list[str]:
     for number, name in enumerate(experiment.recorded):
         if name in experiment.recorded[:number]:
             errors.append(f"recorded.{number}: lists {name} twice")
-        elif not name.endswith(ARCHIVES):
-            errors.append(f"recorded.{number}: found {name!r}, expected a name that ends in {' or '.join(ARCHIVES)}")
+        elif not name.endswith(ARCHIVE):
+            errors.append(f"recorded.{number}: found {name!r}, expected a name that ends in {ARCHIVE}")
         elif not Path(name).is_file():
             errors.append(f"recorded.{number}: no such file: {name}")
     return errors

@@ -97,7 +97,6 @@ STEPS = {
     "extract_activity": Step(1, reads=(".nsys-rep", ".gz")),
     "measure_scenario": Step(2),
     "draw_figures": Step(3),
-    "draw_recorded": Step(3),
     "judge_claims": Step(4),
     "recommend": Step(4),
     "write_report": Step(5),

@@ -1,7 +1,6 @@
 """The report as one self-contained HTML file; the same input gives the same bytes."""
 
 import base64
-import gzip
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,18 +9,15 @@ from typing import Any
 import jinja2
 import pandas as pd
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from multicard.analysis.claims import NOT_MEASURED
 from multicard.core.files import atomic_write
 from multicard.core.layout import SEARCHES, search_tables
 from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
-from multicard.report.charts import chart
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
 from multicard.report.machines import MachinePage, machine_pages
-from multicard.report.recorded import RecordedPage, recorded_pages
 from multicard.report.results import (
     NOT_RUN,
     FigureFiles,
@@ -40,26 +36,16 @@ from multicard.report.wording import in_words
 LARGEST_SVG_BYTES = 1_000_000
 
 
-def write_report(
-    results: Path, out: Path, plans: Mapping[str, Plan] | None = None, recorded: Sequence[str] = ()
-) -> None:
-    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`.
-
-    It links to the pages of the recorded results that `recorded` names.
-    """
+def write_report(results: Path, out: Path, plans: Mapping[str, Plan] | None = None) -> None:
+    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
     searches = [each for path in search_tables(results) if (each := figure_files(path.parent, SEARCHES, path.stem))]
-    text = render(read_results(results, plans), recorded_pages(results, recorded), machine_pages(results), searches)
+    text = render(read_results(results, plans), machine_pages(results), searches)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def render(
-    results: Results,
-    recorded: Sequence[RecordedPage] = (),
-    machines: Sequence[MachinePage] = (),
-    searches: Sequence[FigureFiles] = (),
-) -> str:
-    """Give the page. All text of `results` is escaped; the scripts are named by their hashes, so no other can run."""
+def render(results: Results, machines: Sequence[MachinePage] = (), searches: Sequence[FigureFiles] = ()) -> str:
+    """Give the page. All text of `results` is escaped; the script is named by its hash, so no other can run."""
     folder = Path(__file__).parent
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
@@ -75,13 +61,11 @@ def render(
         for figure in each["figures"]:
             number += 1
             figure["number"] = number
-    scripts = [(folder / name).read_text(encoding="utf-8") for name in ("runs.js", "charts.js")]
-    plotly = get_plotlyjs() if any(figure["chart"] for each in scenarios for figure in each["figures"]) else None
+    script = (folder / "runs.js").read_text(encoding="utf-8")
     return templates.get_template("page.html.j2").render(
         style=Markup((folder / "page.css").read_text(encoding="utf-8")),
-        scripts=[Markup(script) for script in scripts],
-        hashes=[_hash(script) for script in (*scripts, *([plotly] if plotly else []))],
-        plotly=_packed(plotly) if plotly else None,
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
         scenarios=scenarios,
         outcomes=count_outcomes(results.runs["outcome"]),
         runs=run_table(results),
@@ -94,7 +78,6 @@ def render(
         environment=environment(results.records.values()),
         records=len(results.records),
         gain=results.gain,
-        recorded=recorded,
         machines=[(each, each.figure and _picture(each.figure)) for each in machines],
         searches=[(each.name, _picture(each), numbers_table(each.numbers)) for each in searches],
     )
@@ -122,7 +105,6 @@ def _figure(figure: FigureFiles) -> dict[str, Any]:
         "nothing": nothing_to_show(figure.numbers),
         "picture": _picture(figure),
         "table": numbers_table(figure.numbers),
-        "chart": chart(figure.name, figure.numbers),
         "files": f"figures/{figure.scenario}/{figure.name}",
     }
 
@@ -146,11 +128,3 @@ def _incomplete(runs: pd.DataFrame) -> dict[str, list[tuple[str, str, list[str]]
         "not_run": [group for group in groups if group[0] == NOT_RUN],
         "ended": [group for group in groups if group[0] != NOT_RUN],
     }
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-
-
-def _packed(script: str) -> str:
-    return base64.b64encode(gzip.compress(script.encode("utf-8"), mtime=0)).decode("ascii")

@@ -17,7 +17,6 @@ FIGURES = (
         axis="technique",
         workload="llm",
         drawing="multicard.figures.llm:techniques",
-        chart="bars",
     ),
     Figure(
         name="text_datasets",

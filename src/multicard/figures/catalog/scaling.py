@@ -17,7 +17,6 @@ FIGURES = (
         answers="A, figures 1 and 4",
         axis="devices",
         drawing="multicard.figures.scaling:iteration_time",
-        chart="lines",
     ),
     Figure(
         name="speedup",
@@ -33,7 +32,6 @@ FIGURES = (
         answers="A, figures 1 and 4",
         axis="devices",
         drawing="multicard.figures.scaling:speedup",
-        chart="lines",
     ),
     Figure(
         name="image_size_scaling",

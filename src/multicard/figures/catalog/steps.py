@@ -27,7 +27,6 @@ FIGURES = (
         "the box.",
         drawing="multicard.figures.steps:step_times",
         needs_tables=True,
-        chart="boxes",
     ),
     Figure(
         name="accuracy",
