@@ -75,22 +75,6 @@ def test_a_process_on_a_cpu_is_compared_with_products_of_as_many_threads() -> No
     assert (found["peak_flop_per_s"], found["mfu_of"]) == (9e12, "measured, disturbed")
 
 
-def test_bytes_are_those_of_a_device_and_the_memory_is_the_faster_of_copy_and_triad() -> None:
-    work, p = WORKLOADS["vision"], VisionParameters(device="cpu", devices=2, strategy="ddp-ds", threads=3)
-    counts = [{"hardware": 100, "bytes": 20}, {"hardware": 140, "bytes": 40}]
-    rows = [
-        {"measure": f"memory_{name}", "threads": threads, "bytes": 1e9, "times_s": [seconds]}
-        for name, threads, seconds in (("copy", 3, 0.2), ("triad", 3, 0.1), ("triad", 4, 0.01))
-    ]
-    machine = limits(CPUS, parts=[{"part": "device", "rows": rows}])
-    record = {"parameters": p.model_dump(), "hardware": CPUS, "ranks": [{"operations": each} for each in counts]}
-    found = utilization(record, work, None, 0.5, [machine])
-    assert (found["eager_bytes_per_step"], found["operational_intensity_flop_per_byte"]) == (30, 4)
-    assert found["memory_bandwidth_bytes_per_s"] == pytest.approx(1e10)
-    record["ranks"][1]["operations"] = counts[1] | {"bytes": None}
-    assert "eager_bytes_per_step" not in utilization(record, work, None, 0.5, [])
-
-
 def test_a_gpu_that_is_not_measured_is_looked_up_by_its_whole_name() -> None:
     found = of(gpus(H100), limits(gpus(OTHER)), precision="bf16")
     assert (found["peak_flop_per_s"], found["mfu_of"]) == (989.4e12, "vendor")

@@ -136,7 +136,6 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
     assert measured["duration_s"].sum() <= host["measured_steps"]["wall_s"] < host["wall_s"]
     found = measure_run(folder)
     assert found["loss_at_end"] < found["loss_at_start"]
-    assert found["operational_intensity_flop_per_byte"] > 0  # all operators had tensors of known sizes
     coverage = steps[[f"{name}_s" for name in PHASES]].sum(axis=1) / steps["duration_s"]
     assert 0.9 < coverage.median() <= 1
     assert steps[["data_s", "transfer_s", "forward_s", "backward_s", "optimizer_s"]].notna().all(axis=None)

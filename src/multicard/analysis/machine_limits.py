@@ -292,12 +292,6 @@ def products_disturbed(limits: MachineLimits) -> bool:
     return any(part.disturbance and any(row.measure == "matmul" for row in part.rows) for part in limits.parts)
 
 
-def memory_rate(limits: MachineLimits, threads: int) -> float | None:
-    """Bytes per second of STREAM's Copy or Triad, whichever is faster; None if neither was measured."""
-    rows = [row for part in limits.parts for row in part.rows if row.measure in ("memory_copy", "memory_triad")]
-    return max((row.rate.value for row in rows if (row.model_extra or {}).get("threads") == threads), default=None)
-
-
 def _of_operations(row: Row, part: Part, limits: MachineLimits) -> list[Line]:
     """What a step reaches of the rate of matrix products."""
     if row.model_operations is None:

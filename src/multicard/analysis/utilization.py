@@ -8,7 +8,6 @@ import pandas as pd
 from multicard.analysis.machine_limits import (
     MachineLimits,
     loader_rates,
-    memory_rate,
     product_rate,
     products_disturbed,
 )
@@ -30,10 +29,6 @@ MEASURES: dict[str, str] = {
     "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
     "mfu_of": "whose peak that is: `measured` by multicard machine on such a device (`measured, disturbed` where "
     "something else ran then, so that it may be too low), or stated by the `vendor`",
-    "eager_bytes_per_step": "bytes of the tensors that PyTorch's operators read and write in a step on a device, each "
-    "once per operator: counted in a step of the warm-up",
-    "operational_intensity_flop_per_byte": "operations of that step, with those computed again, over these bytes",
-    "memory_bandwidth_bytes_per_s": "what a device copies at most, or adds, as multicard machine measured it",
     "bus_bandwidth_bytes_per_s": "bytes that a GPU's collectives of recorded sizes moved over their time, as "
     "nccl-tests counts them; of the GPU that waited least for others",
     "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard machine "
@@ -63,9 +58,7 @@ def utilization(
     """
     p = work.parameters.model_validate(record["parameters"])
     limits = machine_of(record, p.device, machines)
-    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits), **traffic(record)}
-    threads = p.threads if p.device == "cpu" else 1
-    found["memory_bandwidth_bytes_per_s"] = limits and memory_rate(limits, threads)
+    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits)}
     if operations is None:
         return found
     found |= {
@@ -145,15 +138,6 @@ def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> floa
         return None
     rate = loader_rates(limits, work.loader_job(p)).get(p.workers_of_rank)
     return p.ranks * rate.value if rate else None
-
-
-def traffic(record: Mapping[str, Any]) -> dict[str, float]:
-    """Bytes per step and device, and operations per byte, of the step that was counted; none unless all ranks did."""
-    counted = [rank.get("operations") or {} for rank in record.get("ranks") or []]
-    if not counted or not all(each.get("bytes") for each in counted):
-        return {}
-    total, operations = (sum(each[name] for each in counted) for name in ("bytes", "hardware"))
-    return {"eager_bytes_per_step": total / len(counted), "operational_intensity_flop_per_byte": operations / total}
 
 
 def achieved_bus_bandwidth(run: RunFiles) -> float | None:

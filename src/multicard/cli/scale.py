@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--count-operations", action="store_true",
-        help="count the operations of a warm-up step, for MFU and the roofline",
+        help="count the operations of a warm-up step, for MFU",
     )  # fmt: skip
     add(
         "--pass", action="append", default=[], dest="environment", metavar="VARIABLE",

@@ -1,8 +1,8 @@
-"""Floating-point operations of what PyTorch runs, by the formulas of its own counter, and the bytes of its tensors."""
+"""Floating-point operations of what PyTorch runs, by the formulas of its own counter."""
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -14,19 +14,6 @@ PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf1
 FP8 = "fp8"
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 CONVOLUTION = "convolution"  # in the names of such operations
-COUNTED = {"aten", "fsdp"}  # namespaces of operators whose bytes count: PyTorch's own, and the copies of FSDP2
-# Operators that overwrite their first tensor unread, or take its shape alone, as all `*_like` and `new_*` do.
-UNREAD = {
-    "bernoulli_", "copy_", "exponential_", "fill_", "full_like", "normal_", "random_", "uniform_", "zero_",
-}  # fmt: skip
-LOOKUPS = {"embedding", "gather", "index", "index_select"}  # read of their first tensor as much as they give
-# Backward passes that take `self` for its shape alone.
-BY_SHAPE = {
-    "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward",
-    "adaptive_max_pool3d_backward", "avg_pool2d_backward", "avg_pool3d_backward", "max_pool2d_with_indices_backward",
-    "max_pool3d_with_indices_backward", "nll_loss2d_backward", "nll_loss_backward",
-}  # fmt: skip
-PICKED = {"nll_loss2d_forward", "nll_loss_forward"}  # read an element of `self` for each of `target`
 
 
 class OperationCounter(_python_dispatch.TorchDispatchMode):
@@ -34,11 +21,6 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
 
     A multiplication and an addition are two. Normalization, activations and what PyTorch does not run itself (kernels
     of extensions, replayed CUDA graphs) are left out.
-
-    Parameters
-    ----------
-    device
-        Type of the device whose bytes are counted, such as `cuda`; by default those of all are.
 
     Attributes
     ----------
@@ -49,20 +31,16 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
     by_precision
         All operations by the precision of their results, `tf32` where PyTorch computes fp32 in it; `fp8` by that of
         their inputs.
-    bytes
-        Of the tensors that all of PyTorch's operators read and write: see `bytes_of`. None where one has no such size.
     problem
         Why the numbers are not to be used; None where they are.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: str | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.device = device
         self.total = self.again = 0
         self.by_precision: Counter[str] = Counter()
-        self.bytes: int | None = 0
         self.problem: str | None = None
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -78,11 +56,6 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
                 self._add(formula(*args, **(kwargs or {}), out_val=found), str(function), args, found)
             except Exception as error:  # the code that is counted goes on
                 self.problem = f"{type(error).__name__} of the formula of {function}"
-        if self.bytes is not None and getattr(function, "namespace", None) in COUNTED:
-            try:
-                self.bytes += bytes_of(function, args, kwargs or {}, found, self.device)
-            except Exception:  # a sparse tensor, or another without strides
-                self.bytes = None
         return found
 
     def _add(self, count: int, name: str, args: Sequence[Any], found: Any) -> None:
@@ -111,61 +84,6 @@ def allows_tf32(of_convolutions: bool) -> bool:
     return old.allow_tf32 if how is None else how == "tf32"
 
 
-def bytes_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], found: Any, device: str | None = None) -> int:
-    """Bytes of the tensors that an operator of PyTorch is given, and of those that it makes or changes, each once.
-
-    They are what is moved where each operator reads its inputs from memory and writes its outputs to it once; caches
-    and fused kernels move less. Views, what returns no tensor, and memory that is allocated unwritten are none.
-    With a type of `device` only tensors on such a one count.
-    """
-    schema = function._schema
-    name = schema.name.split("::")[-1]
-    given = dict(zip((each.name for each in schema.arguments), args, strict=False)) | kwargs
-    changed = {each.name for each in schema.arguments if each.alias_info and each.alias_info.is_write}
-    if name.startswith("_fused_") and given.get("grad_scale") is None:
-        changed.discard("grads")  # which such an optimizer writes only to undo a scale
-    if name == "all_gather_copy_in":  # to a part of a tensor that it does not declare as changed
-        return 2 * _size(_tensors(given["all_gather_inputs"]), device)
-    storages = {_storage(each) for each in _tensors(given.values())}
-    made = [each for each in _tensors(found) if _storage(each) not in storages]
-    written = [*made, *_tensors(value for key, value in given.items() if key in changed)]
-    if not written or name.startswith(("empty", "new_empty")):
-        return 0
-    first = schema.arguments[0].name
-    unread = {each.name for each in schema.arguments if each.kwarg_only and each.name in changed}  # `out`
-    if name.removeprefix("_foreach_") in UNREAD or name.endswith("_like") or name.startswith("new_"):
-        unread.add(first)
-    if name in BY_SHAPE or name in PICKED:
-        unread.add("self")
-    is_here = name in PICKED and device in (None, given["self"].device.type)
-    picked = given["target"].numel() * given["self"].itemsize if is_here else 0
-    looked_up = {first} & given.keys() if name in LOOKUPS else set()
-    read = _tensors(value for key, value in given.items() if key not in unread | looked_up)
-    return _size(read, device) + _size(written, device) + (_size(made, device) if looked_up else 0) + picked
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif values is not None and not isinstance(values, str) and isinstance(values, Iterable):
-        for each in values:
-            yield from _tensors(each)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def _size(tensors: Iterable[torch.Tensor], device: str | None) -> int:
-    """Bytes of the elements of all on a type of device, or any; those that expand to several counted once."""
-    different = {id(each): each for each in tensors}.values()
-    return sum(
-        each.itemsize * prod(size for size, stride in zip(each.shape, each.stride(), strict=True) if stride)
-        for each in different
-        if device in (None, each.device.type)
-    )
-
-
 class StepCounter:
     """Counts the operations of a step that begins and ends in hooks, where that changes nothing for the script.
 
@@ -173,22 +91,20 @@ class StepCounter:
     ----------
     devices
         Number of those that the process computes on.
-    device
-        Their type: bytes of tensors elsewhere, as of a loader in the process, are not of the step.
 
     Attributes
     ----------
     record
-        `model` and `hardware` operations, the `precision` of most (`fp8` if of any), `bytes`, and the `problem`: why
-        these are not known.
+        `model` and `hardware` operations, the `precision` of most (`fp8` if of any), and the `problem`: why these
+        are not known.
     """
 
-    def __init__(self, devices: int, device: str | None = None) -> None:
-        self.record: dict[str, Any] = dict.fromkeys(("model", "hardware", "precision", "bytes", "problem"))
+    def __init__(self, devices: int) -> None:
+        self.record: dict[str, Any] = dict.fromkeys(("model", "hardware", "precision", "problem"))
         self.record["problem"] = _unsupported_reason(devices)
         self._counter = None
         if self.record["problem"] is None:
-            self._counter = OperationCounter(device)
+            self._counter = OperationCounter()
             self._counter.__enter__()
 
     def end(self) -> None:
@@ -211,7 +127,6 @@ class StepCounter:
         # Of a step that is partly in fp8, for which no peak is known, no peak is the right one.
         precision = FP8 if FP8 in counter.by_precision else counter.by_precision.most_common(1)[0][0]
         self.record |= {"model": counter.total - counter.again, "hardware": counter.total, "precision": precision}
-        self.record["bytes"] = counter.bytes
 
 
 COMPILED = "torch.compile is in use"

@@ -104,7 +104,7 @@ class Recorder:
         if self._count == self._counted_step and window == "warmup":
             from multicard.record.operations import StepCounter
 
-            self._counter = StepCounter(len(self.devices), self.devices[0].type)
+            self._counter = StepCounter(len(self.devices))
         return step
 
     def end(self) -> None:

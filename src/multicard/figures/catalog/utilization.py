@@ -1,7 +1,7 @@
 """Figures of how far runs are from the limits of their machine."""
 
 from multicard.experiment.figures import Figure
-from multicard.figures.catalog._words import BARS, POINTS
+from multicard.figures.catalog._words import BARS
 
 FIGURES = (
     Figure(
@@ -20,20 +20,5 @@ FIGURES = (
         drawing="multicard.figures.utilization:utilization",
         needs_tables=True,
         profiled=True,
-    ),
-    Figure(
-        name="roofline",
-        order=38,
-        question="Is training bound by what the device computes, or by what its memory moves?",
-        caption="Operations per second of a device, those of recomputed activations included, over its operations per "
-        "byte: a point per configuration. Below the level line is what the device computes at most (matrix products, "
-        "by the peak that the line names), below the sloping one what its memory moves at most (Williams et al. 2009, "
-        f"doi:10.1145/1498765.1498785). {POINTS}",
-        limits="Bytes are those of the tensors that PyTorch's operators read and write, each once per operator, which "
-        "kernels that are fused and caches undercut: a point may lie above the sloping line. They are counted in one "
-        "step of the warm-up. On CPUs the sloping line is of one process alone, while processes share the memory. "
-        "Where little is computed per byte, fewer bytes help (lower precision, fused kernels, torch.compile); far "
-        "below both lines something else bounds the step (`utilization` says what). Compiled steps are not counted.",
-        drawing="multicard.figures.roofline:roofline",
     ),
 )

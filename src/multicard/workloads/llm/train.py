@@ -12,7 +12,7 @@ from multicard.record.capture import Capture
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.record.rank import bind_rank, run_rank
-from multicard.record.recorder import COUNTED_STEP, Recorder
+from multicard.record.recorder import Recorder
 from multicard.record.visible import rank_devices
 from multicard.workloads.llm.observer import Observer
 from multicard.workloads.llm.parameters import LlmParameters
@@ -37,7 +37,7 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
     from multicard.workloads.llm import torchtune_backend
 
     capture = Capture(job["profiler"], scratch, rank, device)
-    recorder = Recorder(rank, device, capture, counted_step=COUNTED_STEP)
+    recorder = Recorder(rank, device, capture)
     recorder.clock.reserve(p.total_steps * p.gradient_accumulation_steps)
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     observer = Observer(p, rank, recorder, capture, others)
@@ -62,7 +62,6 @@ def tune(job: dict[str, Any], p: LlmParameters, record: dict[str, Any]) -> dict[
         "held_bytes": observer.held.record() if observer.held else None,
         "windows": recorder.windows,
         "host_conditions": others.record(),
-        "operations": recorder.operations,
     }
     if rank == 0 and p.save != "none":
         weights = [path for path in output.rglob("*") if path.suffix in WEIGHTS]

@@ -107,7 +107,7 @@ class ScriptParameters(JobParameters):
     count_operations: Annotated[
         bool,
         Field(
-            description="Count the operations and bytes of a warm-up step, for MFU and the roofline.",
+            description="Count the operations of a warm-up step, for MFU.",
             json_schema_extra={"label": "counted"},
         ),
     ] = False

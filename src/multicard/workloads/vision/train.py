@@ -20,7 +20,7 @@ from multicard.record.compilation import allow_compilations
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import place_window
 from multicard.record.rank import bind_rank, log_progress, run_rank
-from multicard.record.recorder import COUNTED_STEP, Recorder
+from multicard.record.recorder import Recorder
 from multicard.record.visible import rank_devices
 from multicard.workloads.vision.checkpoint import Checkpoints, State
 from multicard.workloads.vision.data import open_split, read_provenance
@@ -78,7 +78,7 @@ def train(
     gpus = rank_devices(p)
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
     capture = Capture(job["profiler"], scratch, rank, device, gpus)
-    recorder = Recorder(rank, device, capture, gpus, counted_step=COUNTED_STEP)
+    recorder = Recorder(rank, device, capture, gpus)
     epochs: list[dict[str, float]] = []
 
     def run_step(batches: Iterator[Any], epoch: int, window: str) -> None:
@@ -160,7 +160,6 @@ def train(
         "profiled_window": window._asdict(),
         "windows": recorder.windows,
         "host_conditions": others.record(),
-        "operations": recorder.operations,
         "resumed": resumed,
     }
 

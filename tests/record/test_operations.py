@@ -1,0 +1,55 @@
+"""Operations of what PyTorch runs, against counts by hand."""
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
+
+from multicard.analysis.peaks import PEAKS
+from multicard.limits.device_job import fp32_as
+from multicard.record import operations
+from multicard.record.operations import OperationCounter, StepCounter, allows_tf32
+
+
+def test_shapes_that_shards_work_out_on_fake_tensors_are_no_operations() -> None:
+    with OperationCounter() as counter, FakeTensorMode():
+        torch.ones(4, 4) @ torch.ones(4, 4)
+    assert counter.total == 0
+
+
+@pytest.mark.parametrize(("reentrant", "again"), [(False, 1), (True, 2)])
+def test_what_is_computed_again_in_a_backward_pass_is_known_apart(reentrant: bool, again: int) -> None:
+    inner, outer = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 8)
+    with OperationCounter() as counter:
+        outer(checkpoint(inner, torch.ones(4, 8, requires_grad=True), use_reentrant=reentrant)).sum().backward()
+    product = 2 * 4 * 8 * 8
+    # Three layers, each of which needs both gradients; without reentrance the last product is not needed again.
+    assert (counter.total - counter.again, counter.again) == (9 * product, again * product)
+
+
+def test_tf32_is_known_by_the_settings_that_pytorch_has_since_2_9() -> None:
+    for precision in ("fp32", "tf32"):
+        with fp32_as(precision):
+            assert [allows_tf32(of_convolutions) for of_convolutions in (False, True)] == [precision == "tf32"] * 2
+
+
+def test_fused_attention_of_a_cpu_counts_as_its_products() -> None:
+    q = torch.ones(2, 4, 16, 8)
+    with OperationCounter() as counter:
+        nn.functional.scaled_dot_product_attention(q, q, q)
+    # Two products of 16 × 16 × 8 for each of 2 × 4 heads.
+    assert (counter.total, counter.problem) == (2 * 2 * 8 * 16 * 16 * 8, None)
+
+
+def test_products_in_fp8_have_a_precision_without_a_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "_compiled", lambda: False)  # by another test of this process
+    a, b = torch.ones(16, 32).to(torch.float8_e4m3fn), torch.ones(16, 32).to(torch.float8_e4m3fn).t()
+    one = torch.ones(())
+    counter = StepCounter(1)
+    torch.ones(512, 512) @ torch.ones(512, 512)
+    torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    counter.end()
+    assert counter.record["precision"] == "fp8"
+    assert counter.record["model"] == 2 * 512**3 + 2 * 16 * 16 * 32
+    assert not any("fp8" in peaks for peaks in PEAKS.values())
