@@ -30,6 +30,6 @@ def test_tests_for_gpus_pass_on_emulated_ones(emulated: EmulatedGpus, tmp_path: 
     )  # fmt: skip
     cases = ElementTree.parse(results).getroot().iter("testcase")
     outcomes = {case.get("name"): [child.tag for child in case] for case in cases}
-    assert len(outcomes) > 20, done.stdout[-3000:]
+    assert len(outcomes) > 10, done.stdout[-3000:]
     bad = {name: tags for name, tags in outcomes.items() if {"failure", "error", "skipped"} & set(tags)}
     assert not bad, done.stdout[-5000:]
