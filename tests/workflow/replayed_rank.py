@@ -24,7 +24,7 @@ DIVERGES = 1e30  # a learning rate
 def replaying(folder: Path, finished: Path, ends: Path | None = None) -> dict[str, str]:
     """Variables of a pipeline whose runs, on one device and without a profiler, replay the finished one.
 
-    With `ends`, a file, a run goes on from its checkpoint once fewer runs have ended than the number in it.
+    With `ends`, a file, a run resumes from its checkpoint once fewer runs have ended than the number in it.
     """
     folder.mkdir()
     shutil.copy(__file__, folder)
