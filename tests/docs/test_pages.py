@@ -188,7 +188,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             picture.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.full((8, 8, 3), 20 * number, np.uint8)).save(picture)
     (raw / "questions.jsonl").write_text('{"instruction": "?", "input": "", "output": "!"}\n')
-    (folder / "resources" / "recorded" / "four-h100.tar.gz").touch()
+    (folder / "four-h100.tar.gz").touch()
     for name in ("before.sqlite", "after.sqlite", "report.sqlite"):
         nsys_export(folder / name)
     make_results(folder / "results", images(100.0))

@@ -20,7 +20,6 @@ for epoch in range(1000):
 """
 # A linear layer of 4 by 2 and a batch of 8; its input needs no gradient.
 STEP = 2 * (2 * 8 * 4 * 2)
-LAYER_BYTES = 4 * (32 + 8 + 2 + 16) + 4 * (16 + 32 + 8) + 4 * (16 + 2)  # of its two products, and the bias' gradient
 
 
 def weights(output: str) -> list[str]:
@@ -33,7 +32,6 @@ def test_a_warmup_step_is_counted_and_the_script_learns_the_same(server: Server,
         folder = tmp_path / str(asked)
         folder.mkdir()
         found[asked] = server.run(folder, after_head(LOOP), count_operations=asked)
-    assert found[True].rank["operations"].pop("bytes") > LAYER_BYTES
     known = {"model": STEP, "hardware": STEP, "precision": "fp32", "problem": None}
     assert (found[True].rank["operations"], found[False].rank["operations"]) == (known, None)
     assert found[True].exit_code == found[False].exit_code == 0
@@ -63,7 +61,7 @@ def test_a_script_that_counting_could_change_is_left_alone(
 ) -> None:
     found = server.run(tmp_path, after_head(script), count_operations=True)
     assert found.exit_code == 0, found.output
-    unknown = dict.fromkeys(("model", "hardware", "precision", "bytes"))
+    unknown = dict.fromkeys(("model", "hardware", "precision"))
     assert found.rank["operations"] == unknown | {"problem": problem}
     assert len(weights(found.output)) >= 6
 
