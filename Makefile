@@ -27,7 +27,7 @@ demo: $(READY)
 test: $(READY) $(DEEPSPEED)
 	$(PYTEST) -m "not rare"
 
-# What only rarely changes: many more random inputs.
+# What only rarely changes: emulated GPUs, how jobs end under Slurm, the browser, many more random inputs.
 test-rare: $(READY) $(DEEPSPEED)
 	$(PYTEST) -m rare
 
