@@ -1,5 +1,6 @@
 """`multicard compare` tells results from traces, and says what it finds in words."""
 
+import json
 import shutil
 from contextlib import redirect_stdout
 from io import StringIO
@@ -87,6 +88,7 @@ def test_what_cannot_be_compared_is_one_line(recorded_results: Path, tmp_path: P
         ("run.json", '{"run": "a', "does not parse as JSON"),
         ("run.json", "{}", "not the record of a run: run: Field required"),
         ("run.json", "[]", "found list, expected an object"),
+        ("run.json", "ranks", "not a complete record of a completed run: found no 'ranks'"),  # without this key
     ],
 )
 def test_a_damaged_file_is_named_in_one_line(
@@ -97,6 +99,8 @@ def test_a_damaged_file_is_named_in_one_line(
 
     whole = add_run(extracted_run, tmp_path / "whole", change=without_checksums)
     path = Path(shutil.copytree(tmp_path / "whole", tmp_path / "bad")) / "runs" / whole.name / file
+    if content == "ranks":
+        content = json.dumps({key: each for key, each in json.loads(path.read_text()).items() if key != content})
     path.unlink()
     if content is not None:
         path.write_text(content, encoding="latin-1")

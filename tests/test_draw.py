@@ -93,6 +93,7 @@ def test_limits_of_machines_are_shown(recorded_results: Path, tmp_path: Path, mo
     write_json(source / "machine/node07-cuda.json", machine_record())
     pack(experiment(source, scenarios=ASKED), tmp_path / "two.tar.gz")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "drawn").mkdir()  # an empty folder is taken
     main(["draw", "two.tar.gz", "--out", "drawn"])
     assert (tmp_path / "drawn/machine/1-cuda.png").stat().st_size > 0
     page = (tmp_path / "drawn/report.html").read_text(encoding="utf-8")

@@ -23,7 +23,14 @@ def tables(folder: Path, *rows: dict[str, Any], **others: Any) -> ScenarioTables
 
 
 def test_each_configuration_has_a_row_with_its_measures(tmp_path: Path) -> None:
-    found = overview(tables(tmp_path, row(1, 100, 0.1), row(2, 100, 0.125), row(1, 224, 0.4), row(2, 224, 0.4)))
+    # Of 10 s of each of the two GPUs of the second run 3 s are communication alone; a quarter of a step is a wait.
+    seconds = {"span_s": 10.0, "busy_s": 9.0, "compute_s": 6.0, "communication_s": 4.0, "overlapped_s": 1.0}
+    seconds |= {"exposed_communication_s": 3.0, "memory_s": 0.0, "idle_s": 1.0}
+    timeline = [{"at": 1, "scope": "steps", "report": "", "process": n, "device": n, **seconds} for n in (0, 1)]
+    rows = [row(1, 100, 0.1), row(2, 100, 0.125), row(1, 224, 0.4), row(2, 224, 0.4)]
+    found = overview(tables(tmp_path, *rows, tables={"timeline": timeline}))
+    assert found["exposed_communication_share"].isna().tolist() == [True, False, True, True]
+    assert found["exposed_communication_share"].iloc[1] == pytest.approx(0.3 * 0.75)
     assert found[["devices", "image_size"]].to_numpy().tolist() == [[1, 100], [2, 100], [1, 224], [2, 224]]
     assert found["iteration_time_s"].tolist() == [0.1, 0.125, 0.4, 0.4]
     # 80/s on one, 128/s on two; 20/s and 40/s.

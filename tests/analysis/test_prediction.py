@@ -23,6 +23,7 @@ from multicard.analysis.prediction_laws import Network, communication_s
 from multicard.analysis.prediction_series import Series, checked_line
 from multicard.analysis.prediction_tables import checks_table, predictions_table
 from multicard.analysis.statistics import Interval
+from multicard.api.results import Predictions
 from multicard.cli import main
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Traffic
@@ -245,6 +246,7 @@ def test_runs_of_a_strategy_go_with_its_baseline_on_one_device(tmp_path: Path) -
     table = checks_table([found]).set_index("devices")
     assert table.loc[4, "measured_s"] == pytest.approx(0.14, rel=1e-3) and table.loc[4, "inside"]
     assert table.loc[2, "reason"].startswith("runs on one number of devices only")
+    assert found.forecast(4).prediction.reason == "measured: 140 ms per step"
     # More GPUs than a node of the records had, which list four, are a caveat.
     why = "8 GPUs on one node, while runs were recorded where 4 could be used"
     assert why in forecast.prediction.caveats and "could be used" not in str(found.forecast(3).prediction.caveats)
@@ -346,6 +348,15 @@ def test_another_profiler_is_no_other_version(tmp_path: Path) -> None:
     )
     [found] = series(evidence)
     assert list(found.configurations) == [(1, 1), (1, 2)] and found.elsewhere is None
+
+
+def test_jobs_that_see_only_their_own_gpus_are_checked_on_one_machine(tmp_path: Path) -> None:
+    evidence = with_provenance(
+        made(tmp_path, runs({1: 0.1, 2: 0.12, 4: 0.14}) + runs({1: 0.1, 2: 0.12}, "fsdp")),
+        machine=lambda run: f"{run.values['devices']} × NVIDIA H100, AMD EPYC 9334, 128 CPUs",
+    )
+    [verdict] = Predictions(evidence, [], [8]).verdicts
+    assert verdict.startswith("NVIDIA H100, AMD EPYC 9334, 128 CPUs: Checked on this machine: 1 prediction")
 
 
 def test_links_are_of_the_newest_record_of_the_kind_of_machine_that_has_them(tmp_path: Path) -> None:

@@ -321,8 +321,9 @@ def test_pinned_memory_is_advised_where_copies_come_from_pageable_memory(tmp_pat
 
 def test_general_advice_fits_the_devices(tmp_path: Path) -> None:
     def general(name: str, *rows: Row, **others: Any) -> str:
-        lines = as_markdown(made(tmp_path / name, rows, **{"gpu": None} | others)).splitlines()
-        return "\n".join(line for line in lines if GENERALLY in line)
+        text = as_markdown(made(tmp_path / name, rows, **{"gpu": None} | others))
+        assert not any(word in text for word in ("Untried", "precision:", "layout:")), "which a script does not have"
+        return "\n".join(line for line in text.splitlines() if GENERALLY in line)
 
     cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "waiting_for_a_cpu_share": 0.2, "transfer_s": 0.0}
     text = general("cpu", cpu)
@@ -371,6 +372,8 @@ def test_options_that_change_what_is_learned_say_so(tmp_path: Path) -> None:
     changing = {each.option.name for each in found if each.learns_otherwise}
     assert changing == {"precision: bf16", "precision: fp16", "tf32: on", "preset: tuned"}  # which sets tf32
     assert {"layout: nhwc", "compile: true"} <= {each.option.name for each in found} - changing
+    options = advice(configuration, "memory", Neighbours([configuration]))
+    assert [each.learns_otherwise for each in options if "batch_size" in each.option.name] == [True]
 
 
 def test_what_did_not_learn_enough_is_not_the_best(tmp_path: Path) -> None:
@@ -438,7 +441,10 @@ def test_results_without_runs_say_so(tmp_path: Path) -> None:
 
 
 def test_cpu_and_synthetic_timings_are_marked(tmp_path: Path) -> None:
-    assert "say nothing about GPUs" in as_markdown(made(tmp_path / "a", images(100, device="cpu"), gpu=None))
+    processor = "<script>|*x*\n# y"
+    text = as_markdown(made(tmp_path / "a", images(100, device="cpu"), gpu=None, processor=processor))
+    assert "say nothing about GPUs" in text
+    assert r"\<script\>\|\*x\* \# y" in text
     gpu = GPU | {"name": "synthetic GPU"}
     assert "Some runs have synthetic timings" in as_markdown(made(tmp_path / "b", images(100), gpu=gpu))
     # Those of synthetic images on a GPU are real.

@@ -154,6 +154,7 @@ def test_another_machine_driver_version_and_outcome_and_disturbed_runs_are_liste
         "versions": {"torch": "9.9", "driver": "590.1"},
         "data": {"dataset": "digits", "files": [{"sha256": "0" * 64}]},
         "variables": {"NCCL_ALGO": "Ring"},
+        "script": {"file": "train.py", "sha256": "cd" * 32},
         "outcome": "out_of_memory",
         "conditions": [{"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}],
     }
@@ -167,6 +168,7 @@ def test_another_machine_driver_version_and_outcome_and_disturbed_runs_are_liste
         "version of driver": ("not recorded", "590.1"),
         "variable NCCL_ALGO": ("not set", "Ring"),
         "data digits": ("not recorded", "0" * 12),
+        "script train.py": ("ab" * 6, "cd" * 6),
         "disturbed runs": ("0 of 1", "1 of 1 (other processes)"),
     }
 

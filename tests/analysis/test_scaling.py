@@ -69,6 +69,10 @@ def test_the_baseline_has_the_same_other_parameters_and_is_the_repeat_of_the_sam
     scaled = add_scaling(measures(*small, *large, *two))
     assert scaled["speedup"].tolist()[:4] == [1.0] * 4
     assert scaled["speedup"].tolist()[4:] == pytest.approx([30 / 10, 60 / 20, 30 / 5, 60 / 5])
+    # A repeat that the baseline lacks is compared with the geometric mean of its others, and not paired.
+    one, two = repeats(10.0, 40.0, None, strategy="ddp"), repeats(30.0, 60.0, 80.0, strategy="ddp", devices=2)
+    assert add_scaling(measures(*one, *two))["speedup"].tolist()[3:] == pytest.approx([30 / 10, 60 / 40, 80 / 20])
+    assert speedups(measures(*one, *two))["speedup"].iloc[1] == pytest.approx((3 * 1.5) ** 0.5)
 
 
 def repeats(*throughputs: float | None, **parameters: Any) -> list[dict[str, Any]]:
@@ -105,6 +109,18 @@ def test_a_value_is_the_geometric_mean_of_the_completed_repeats_with_its_t_inter
     assert ends(row, "throughput_samples_per_s") == pytest.approx(paired([4.0, 1.0, 2.0]))
     # A share is an arithmetic mean that stays a share: the interval is 0.1 ± 4.30 × 0.1 / √3.
     assert ends(row, "data_share") == pytest.approx([0.1, 0.0, 0.1 + 4.302653 * 0.1 / 3**0.5])
+
+
+def test_few_repeats_have_the_scatter_of_all_configurations() -> None:
+    def widest(*turns: list[float]) -> float:
+        rows = [row for size, turn in enumerate(turns) for row in repeats(*turn, image_size=32 + size)]
+        table = over_repeats(measures(*rows), ["throughput_samples_per_s"])
+        return (table["throughput_samples_per_s_high"] / table["throughput_samples_per_s_low"]).max()
+
+    _, low, high = paired([1.0, 1.01])
+    assert widest(*[[1.0, 1.01], [1.01, 1.0]] * 4) < (high / low) ** 0.5
+    # Rounds that all configurations are slower in tell no more than one configuration does.
+    assert widest(*[[1.0, 1.01]] * 8) == pytest.approx(high / low)
 
 
 def test_a_single_repeat_and_what_is_not_known_have_no_bounds() -> None:

@@ -44,7 +44,9 @@ def plant(value: Any, canary: str) -> Any:
     return canary if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("canary", [USER, f"/home/{USER}/x", f"Error: {USER} on {HOST}"])
+@pytest.mark.parametrize(
+    "canary", [USER, HOST, f"{USER}@{HOST}", f"hf_{'Planted' * 3}1", f"/home/{USER}/x", f"Error: {USER} on {HOST}"]
+)
 def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
     extracted_run: Path, tmp_path: Path, canary: str
 ) -> None:

@@ -170,7 +170,7 @@ def test_the_exit_code_tells_whether_runs_failed(
     assert found == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_whoever_ends_multicard_ends_snakemake(number: signal.Signals, snakemake: Path) -> None:
     (snakemake / "then").write_text(
         f"trap 'touch {snakemake}/ended; exit 1' TERM\ntouch {snakemake}/ready\n"

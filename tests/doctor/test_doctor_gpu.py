@@ -76,6 +76,7 @@ def test_cards_with_a_driver_of_their_time_are_fine(look: Look) -> None:
         ("535.104.05", "12.2", "12.8", "warning", "535.104.05 (CUDA 12.2) is older than torch's CUDA 12.8"),
         ("590.44.01", "13.1", "12.8", "ok", "590.44.01 (CUDA 13.1), torch's CUDA 12.8"),
         ("550.54.15", "N/A", "13.0", "error", "550.54.15 is too old for torch's CUDA 13.0"),
+        ("580.82.07", "N/A", "13.0", "ok", "580.82.07, torch's CUDA 13.0"),
         ("580.82.07", "N/A", "99.1", "warning", "580.82.07; cannot tell which CUDA it supports"),
         ("580.82.07", "13.0", None, "error", "580.82.07, but torch is built for CPUs only"),
     ],

@@ -190,6 +190,8 @@ def for_runs(partition: str, **options: Any) -> dict[str, Any]:
             {"groups": ["measure_scenario=all", "draw_figures=all", "judge_claims=all", "write_report=all"]},
             "all asks for 40 min, its partition allows 30: the job would stay pending", "set-resources",
         ),
+        ("gpu", 20, {"set-resources": {"write_report": {"runtime": 31, "slurm_partition": "debug"}}},
+         "write_report asks for 31 min, its partition allows 30: the job would stay pending", "set-resources"),
     ],
 )  # fmt: skip
 def test_a_partition_must_allow_the_time_that_rules_and_groups_ask_for(

@@ -15,14 +15,12 @@ from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
 from multicard.experiment.datasets import Digits
-from multicard.workloads.vision.operations import operations_per_sample
-from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 
 PROGRAM = "same_numbers"  # the program of the workload, without random numbers that differ between devices
-STEPS, WARMUP, PROFILED = 4, 2, 2  # the second step of the warm-up has its operations counted
+STEPS, WARMUP, PROFILED = 4, 2, 2
 SMALL: dict[str, Any] = TINY | {
     "batch_size": BATCH_SIZE,
     "steps_per_epoch": STEPS, "warmup_steps": WARMUP, "profiled_steps": PROFILED, "profiler": "none",
@@ -120,7 +118,6 @@ def test_a_run_on_gpus_learns_what_the_cpu_learns_and_is_recorded(name: str, run
     record = read_json(folder / "run.json")
     have_the_losses_of_the_cpu(found, expected, changes.get("precision", "fp32"))
     are_timed_with_memory_and_energy(found, record, changes)
-    have_their_operations_counted(record)
     if "profiler" in changes:
         show_every_gpu_at_work(folder, record, changes.get("devices", 1))
     if "binding" in changes:
@@ -157,18 +154,6 @@ def are_timed_with_memory_and_energy(steps: pd.DataFrame, record: dict[str, Any]
         assert meter["reason"] is None and meter["duration_s"] > 0
         # An emulated GPU takes 100 W, counted every 20 ms: each window may be off by that at either end.
         assert meter["energy_j"] == pytest.approx(100 * meter["duration_s"], abs=2 * 2 * epochs)
-
-
-def have_their_operations_counted(record: dict[str, Any]) -> None:
-    """As the shapes of the layers tell."""
-    p = VisionParameters.model_validate(record["parameters"])
-    for rank in record["ranks"]:
-        counted = rank["operations"]
-        if p.devices > p.ranks:
-            assert "several GPUs" in counted["problem"]
-        else:
-            assert counted["hardware"] == p.batch_of_device * operations_per_sample(p, record["data"]["classes"])
-            assert (counted["problem"], counted["bytes"] > 0) == (None, True)
 
 
 def show_every_gpu_at_work(folder: Path, record: dict[str, Any], devices: int) -> None:

@@ -60,6 +60,8 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (PLAIN, "0,0", 0, selects("0,0", 'none, as it repeats "0"; correct it')),
         (PLAIN, "GPU-bbbb2222-0000", 1, selects("GPU-bbbb2222-0000", "no more; extend it")),
         (PLAIN, "GPU-bbbb,GPU-aaaa", 2, None),
+        (PLAIN, "0,-1,1", 1, nowhere("0,-1,1", "-1")),
+        (PLAIN, "none", 0, nowhere("none", "none")),
         (PLAIN, "GPU-bbbb,0", 1, nowhere("GPU-bbbb,0", "0")),
         (PLAIN, "GPU-", 0, selects("GPU-", 'up to "GPU-", of which nvidia-smi -L lists 2; correct it')),
         (SLICED, None, 1, ONE_SLICE),

@@ -58,6 +58,8 @@ DRAINED = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_high
         (DRAINED.replace("_", " "), "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
         # One that waits its turn is not named.
         ("Priority", None),
+        ("Resources", None),
+        ("Dependency", None),
         ("None", None),
         ("AssocGrpCpuLimit", None),
     ],

@@ -22,6 +22,16 @@ if os.environ.get("RANK") == "1":
     import torch.distributed
     torch.distributed.all_reduce = lambda *a, **k: time.sleep(600)
 """
+SUMS_WRONGLY = """
+import os
+if os.environ.get("RANK"):
+    import torch.distributed
+    summed = torch.distributed.all_reduce
+    def wrongly(tensor, *a, **k):
+        summed(tensor, *a, **k)
+        tensor.view(-1)[-1] += 1 if tensor.numel() > 1 else 0
+    torch.distributed.all_reduce = wrongly
+"""
 
 
 def fact(rank: int, stage: str, **more: Any) -> str:
@@ -88,9 +98,18 @@ def test_a_wrong_sum_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_hang_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(HANGS)
+@pytest.mark.parametrize(
+    ("program", "limit_s", "hung", "says"),
+    [
+        (HANGS, 3.0, True, "all 2 ranks hang in the first all-reduce: no end within 3 s"),
+        (SUMS_WRONGLY, PATIENT_S, False, "ArithmeticError: 1 of 262144 sums are wrong"),
+    ],
+)
+def test_a_hang_and_a_wrong_sum_are_told_as_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, limit_s: float, hung: bool, says: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    ended = exchange("cpu", 2, [1 << 20], 3.0, start_s=PATIENT_S, seconds=0.05)
-    assert ended.hung
-    assert ended.problem.endswith("all 2 ranks hang in the first all-reduce: no end within 3 s")
+    ended = exchange("cpu", 2, [1 << 20], limit_s, start_s=PATIENT_S, seconds=0.05)
+    assert ended.hung == hung
+    assert ended.problem.endswith(says)

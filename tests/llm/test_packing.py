@@ -51,6 +51,8 @@ def test_masks_are_made_when_the_wait_for_data_is_over() -> None:
     begun = [call.args[0] for call in log.mock_calls if call[0] in ("phase", "range")]
     assert begun == ["data", "the loader works", "transfer", "attention_mask"]
     assert observer.attention == {"function": "scaled_dot_product_attention", "compiled": False}
+    _, padded = feed([{"tokens": torch.ones(1, 3), "labels": torch.ones(1, 3)}], log)
+    assert "mask" not in next(padded)
 
 
 def test_a_batch_whose_answers_are_all_cut_off_is_refused() -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 
 from conftest import ROOT
 from forked_ranks import forked_ranks
+from multicard.analysis.consistency import check_run
 from multicard.analysis.measures import measure_run
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
@@ -102,7 +104,8 @@ def tune(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.Temp
         if key not in done:
             p = LlmParameters(**(SMALL | changes))
             done[key] = place / str(len(done))
-            with forked_ranks():
+            # nsys starts its job itself.
+            with nullcontext() if p.profiler == "nsys" else forked_ranks():
                 run_job(p, data or texts(p.dataset), done[key], 300, tiny)
             export_run(done[key])
             extract_run(done[key])
@@ -352,6 +355,26 @@ def test_what_cannot_be_trained_is_said_in_one_line(tune: Callable[..., Path]) -
     assert record["outcome"] == "failed"
     said = r"rank 0: batch_size: 400 x gradient_accumulation_steps 2 needs 800 samples per rank, found \d+"
     assert re.fullmatch(said, describe_reason(record["reason"])), record["reason"]
+
+
+def test_data_that_changed_since_they_were_prepared_are_refused(tune: Callable[..., Path], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    prepare_texts("grammar", ShippedText(source="shipped-text", texts="grammar"), data, RESOURCES)
+    (data / "train.jsonl").write_text((data / "train.jsonl").read_text() + "\n")
+    record = read_json(tune(data=data, technique="lora", dataset="grammar") / "run.json")
+    assert record["outcome"] == "failed"
+    assert "train.jsonl: missing or changed since it was prepared" in record["reason"]["message"]
+
+
+@pytest.mark.nsys
+@pytest.mark.rare
+def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path]) -> None:
+    folder = tune(technique="lora", devices=2, profiler="nsys")
+    phases = pd.read_parquet(folder / "activity" / "phases.parquet")
+    counts = phases[phases["step"].notna()].groupby(["rank", "phase"]).size()
+    names = ("step", "data", "transfer", "forward", "backward", "optimizer")
+    assert counts.to_dict() == {(rank, name): 2 for rank in (0, 1) for name in names}
+    assert check_run(folder).faults() == []
 
 
 def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> None:

@@ -273,6 +273,7 @@ def in_batches(sampler: Any) -> DataLoader:
         (loader(Stream()), None),
         (within(rank=0, world_size=2), True),
         (within(_rank=0, _world_size=2), True),
+        (within(data_parallel_rank=0, data_parallel_size=2), True),
         (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=8, micro_batch_size=4), True),
         (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=4, micro_batch_size=4), None),
         (within(dp_rank=1, dp_world_size=2), True),

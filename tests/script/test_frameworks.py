@@ -27,7 +27,7 @@ DAILY = (
 # Of these the losses are compared: a way each by which the observer gets at the steps.
 COMPARED = (
     "DDP with gradient accumulation, torchrun", "FSDP2, torchrun", COMPILES, "Lightning, command",
-    "Transformers, accelerate",
+    "Transformers, accelerate", "GAN, python", "FSDP1, torchrun",
 )  # fmt: skip
 EVALUATED = ("Lightning, python", "Transformers, python")
 VECTORS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}  # elsewhere it makes plain C++, to be fast

@@ -87,6 +87,8 @@ def test_options_that_a_launcher_takes_only_for_gpus_or_several_processes_are_le
     assert "--multi_gpu" not in started(launcher="accelerate", devices=1)
     assert not any(part.startswith("--gres") for part in started(launcher="srun"))
     assert any(re.fullmatch(r"--master_port=[1-9]\d*", part) for part in started(launcher="deepspeed"))
+    assert started(launcher="mpirun") == ["mpirun", "-n", "2", "/env/bin/python", *SCRIPT]  # what every MPI takes
+    assert LAUNCHERS["accelerate"].package == "accelerate"
 
 
 def test_a_module_is_started_as_one() -> None:

@@ -91,6 +91,8 @@ def test_the_budget_is_not_exceeded_and_part_of_it_is_kept_for_repeats() -> None
     assert len(finish(search, slight)) <= 12
     assert len(search.completed[search.best]) == 3
     assert search.ended[0].startswith("the budget is spent, ")
+    for budget in (12, 20):  # several at a time spend no more
+        assert len(finish(Search(SPACE, maximize=True, repeats=3, budget=budget), slight, most=4)) <= budget
     few = Search(Space({"a": [1, 2]}, {(0,): "1", (1,): "2"}), maximize=True, repeats=3, budget=3.5)
     assert len(finish(few, lambda *_: 2.0)) == 3  # both, and one of them again
     assert few.ended[-1] == "the budget for repeats is spent"

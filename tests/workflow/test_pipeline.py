@@ -234,6 +234,9 @@ def test_data_that_are_prepared_again_repeat_no_run_and_other_data_are_other_run
         assert snakemake(finished, "--", "prepare").returncode == 0
     assert facts.read_text() == before
     assert len(list(finished.glob("data/digits-*"))) == 2
+    # One that defines it alike shares it.
+    with changed_to(finished, EXPERIMENT | {"results": "other"}):
+        assert "prepare the data set digits" not in planned(finished)
     assert planned(finished) == []
 
 
@@ -244,6 +247,9 @@ def test_bad_input_stops_snakemake_and_make_with_one_line(finished: Path) -> Non
     assert stopped.returncode != 0
     [said] = [text for text in stopped.stderr.splitlines() if text and not text.startswith("Using profile")]
     assert "bad.yaml: scenarios.a.fixed.strategy: found 'dpp', expected one of single, dp, ddp, ddp-ds, fsdp" in said
+    twice = yaml.safe_dump(EXPERIMENT | {"scenarios": {"a": {}, "b": {}}}).replace("  b: {}\n", "  a: {}\n")
+    (finished / "config/bad.yaml").write_text(twice)
+    assert "the key 'a' stands here twice" in snakemake(finished, config="config/bad.yaml").stderr
     good = (finished / CONFIG).read_text()
     (finished / CONFIG).write_text("scenarios: [1")
     try:
