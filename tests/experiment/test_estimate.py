@@ -22,7 +22,6 @@ DATASETS = {
 }
 MODELS = {"llama": Model(architecture="llama3_8b", folder="/x")}
 SCENARIO = Scenario(question="?", fixed=Fixed(device="cuda"), figures=["step_breakdown"])
-AROUND = (START_S + TRACE_S) / 3600
 ARRAY_S, JPEG_S = (fixed + pixel * 112**2 for fixed, pixel in (LOADING_S["array"], LOADING_S["jpeg"]))
 GPU_S = 1 / (4 * IMAGES_PER_S["fp32"])  # of an image of 112 px, a quarter of the pixels of 224
 

@@ -1,6 +1,5 @@
 """Text from files, as it may be shown: one function per place where it is shown."""
 
-import html
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -97,11 +96,6 @@ def for_latex(text: str) -> str:
     '50\\% of e'
     """
     return "".join(_LATEX.get(character) or _ascii(character) for character in printable(text))
-
-
-def for_html(text: str) -> str:
-    """Text that HTML shows literally, outside of attributes."""
-    return html.escape(printable(text), quote=False)
 
 
 def without_names(command: str) -> str:

@@ -47,7 +47,7 @@ class Recorder:
         Whether peaks of GPU memory are of each window (of an epoch), which resets PyTorch's counters, and not of all
         that the process has done so far.
     counted_step
-        Of this process, whose operations and bytes are counted if it is of the warm-up; None for none.
+        Of this process, whose operations are counted if it is of the warm-up; None for none.
 
     Attributes
     ----------
